@@ -1,0 +1,1 @@
+"""The tideline command."""

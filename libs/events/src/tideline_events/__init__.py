@@ -1,0 +1,1 @@
+"""Event contract and event-log port with SQLite and Kafka adapters."""

@@ -1,0 +1,1 @@
+"""Lock port with Redis, storage and in-process adapters."""

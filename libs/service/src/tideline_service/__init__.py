@@ -1,0 +1,1 @@
+"""What all services share: settings, life cycle, health, metrics, logging."""

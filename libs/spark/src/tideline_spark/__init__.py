@@ -1,0 +1,1 @@
+"""Engine work on Spark: DataFrames and table-service applications."""

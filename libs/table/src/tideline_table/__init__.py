@@ -1,0 +1,1 @@
+"""The Hudi table engine on Arrow."""

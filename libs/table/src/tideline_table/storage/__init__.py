@@ -1,0 +1,11 @@
+"""Storage port and adapters: the only way to a table's bytes.
+
+Paths are relative to the root that a `Storage` was opened on, with `/` between parts. Decisions about tables do not belong here.
+"""
+
+from tideline_table.storage.local import LocalStorage
+from tideline_table.storage.location import open_storage, root_uri
+from tideline_table.storage.memory import MemoryStorage
+from tideline_table.storage.port import Folder, ObjectStat, Storage, checked_path
+
+__all__ = ["Folder", "LocalStorage", "MemoryStorage", "ObjectStat", "Storage", "checked_path", "open_storage", "root_uri"]

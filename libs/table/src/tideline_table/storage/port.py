@@ -1,0 +1,93 @@
+"""The storage port: what the engine asks of a disk or an object store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import BinaryIO, Protocol
+
+import pyarrow as pa
+
+from tideline_table.errors import UnsafePath
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStat:
+    """One object: its path relative to the storage root, size and modification time (UTC)."""
+
+    path: str
+    size_bytes: int
+    modified: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """One level of a listing: names of sub-folders and the objects directly inside, both sorted."""
+
+    folders: tuple[str, ...]
+    objects: tuple[ObjectStat, ...]
+
+
+class Storage(Protocol):
+    """Bytes by path below one root. All paths are relative; `checked_path` holds them inside.
+
+    Errors: `ObjectNotFound` where something must be there, `ObjectExists` from `put_if_absent`, `StorageError` for failures that
+    may pass, `UnsafePath` for a path that leaves the root. An object becomes visible whole or not at all.
+    """
+
+    @property
+    def root(self) -> str:
+        """The root as an absolute URI without a trailing slash, for example `file:/data/trips`."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """The whole object."""
+        ...
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """`length` bytes from `start` (fewer at the end of the object)."""
+        ...
+
+    def stat(self, path: str) -> ObjectStat:
+        """Size and modification time."""
+        ...
+
+    def put(self, path: str, data: bytes) -> None:
+        """Create or replace; durable when it returns."""
+        ...
+
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        """Create; exactly one of many racing callers wins, the others get `ObjectExists`. Durable when it returns."""
+        ...
+
+    def delete(self, path: str) -> bool:
+        """Remove; False if nothing was there (that is no error)."""
+        ...
+
+    def list_objects(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
+        """All objects below the folder `prefix` at any depth, in order of path, those with path > `after`."""
+        ...
+
+    def list_folder(self, path: str) -> Folder:
+        """One level; an absent folder is an empty one."""
+        ...
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        """Random access for Arrow readers."""
+        ...
+
+    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
+        """A sink for a new object that appears, durable and whole, when the context ends without an error."""
+        ...
+
+
+def checked_path(path: str) -> str:
+    """`path` if it is relative and stays below the root, otherwise `UnsafePath`."""
+    if path.startswith("/") or "\x00" in path or "\\" in path:
+        raise UnsafePath(f"path {path!r}", expected="a relative path with '/' between its parts")
+    parts = path.split("/")
+    if any(part in ("..", ".") for part in parts) or ("" in parts and path != ""):
+        raise UnsafePath(f"path {path!r}", expected="a path without '.', '..' or empty parts")
+    return path

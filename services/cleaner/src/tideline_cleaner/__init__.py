@@ -1,0 +1,1 @@
+"""Deletes what nobody reads and rolls back dead writers."""

@@ -1,0 +1,1 @@
+"""Starts, watches, retries and adopts one Spark application per plan."""

@@ -1,0 +1,1 @@
+"""Lease service: API, expiry watch, lock events."""

@@ -1,0 +1,1 @@
+"""Publishes every transition of the table logs as an event."""

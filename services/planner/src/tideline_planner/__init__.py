@@ -1,0 +1,1 @@
+"""Decides which table services a table needs and publishes their plans."""
