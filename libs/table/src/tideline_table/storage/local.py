@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,6 +91,14 @@ class LocalStorage:
             except FileNotFoundError:
                 return False
             return True
+
+    def delete_below(self, folder: str) -> None:
+        """See `Storage.delete_below`."""
+        target = self.local_path(folder)
+        if target == self._root:
+            raise UnsafePath("an empty folder name", expected="a folder below the root")
+        with _translated(folder), contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(target)
 
     def list_objects(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
         """See `Storage.list_objects`."""

@@ -60,6 +60,11 @@ class MemoryStorage:
         with self._lock:
             return self._objects.pop(checked_path(path), None) is not None
 
+    def delete_below(self, folder: str) -> None:
+        """See `Storage.delete_below`."""
+        for found in list(self.list_objects(checked_path(folder))):
+            self.delete(found.path)
+
     def list_objects(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
         """See `Storage.list_objects`."""
         start = f"{prefix}/" if prefix else ""

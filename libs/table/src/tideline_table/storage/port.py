@@ -66,6 +66,10 @@ class Storage(Protocol):
         """Remove; False if nothing was there (that is no error)."""
         ...
 
+    def delete_below(self, folder: str) -> None:
+        """Remove every object below a folder, and the folder itself where folders exist; an absent one is no error."""
+        ...
+
     def list_objects(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
         """All objects below the folder `prefix` at any depth, in order of path, those with path > `after`."""
         ...

@@ -1,0 +1,222 @@
+"""Every `hoodie.*` and `tideline.*` option of the engine, declared once.
+
+`docs/options.md` is generated from these declarations. Table properties (what `hoodie.properties` holds) are in
+`tideline_table.timeline.properties`; options here steer writers and table services and are not stored with the table.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar, cast
+
+from tideline_table.errors import InvalidOption
+
+T = TypeVar("T", int, float, bool, str)
+
+
+@dataclass(frozen=True, slots=True)
+class Option(Generic[T]):
+    """One option: its key, default (which gives the type), unit, allowed values and meaning."""
+
+    key: str
+    default: T
+    doc: str
+    unit: str = ""
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+
+    def parse(self, value: object) -> T:
+        """`value` (text or already typed) as this option's type; `InvalidOption` says what fits."""
+        try:
+            parsed = _parse(value, type(self.default))
+        except ValueError:
+            raise self._refusal(value) from None
+        if self.choices and str(parsed) not in self.choices:
+            raise self._refusal(value)
+        if self.minimum is not None and isinstance(parsed, int | float) and parsed < self.minimum:
+            raise self._refusal(value)
+        return cast("T", parsed)
+
+    def _refusal(self, value: object) -> InvalidOption:
+        kind = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[type(self.default)]
+        expected = " or ".join(self.choices) if self.choices else kind
+        if self.minimum is not None:
+            expected += f" of at least {self.minimum:g}"
+        if self.unit:
+            expected += f" ({self.unit})"
+        return InvalidOption(f"option {self.key!r} has the value {str(value)!r}", expected=expected)
+
+
+def _parse(value: object, kind: type) -> int | float | bool | str:
+    text = str(value).strip()
+    if kind is bool:
+        if text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        raise ValueError(text)
+    if kind is int:
+        return int(text)
+    if kind is float:
+        return float(text)
+    return text
+
+
+MAX_FILE_SIZE = Option(
+    "hoodie.parquet.max.file.size", 120 * 1024 * 1024, "Size that a writer aims at for a base file.", unit="bytes", minimum=1024
+)
+SMALL_FILE_LIMIT = Option(
+    "hoodie.parquet.small.file.limit",
+    100 * 1024 * 1024,
+    "Inserts of an upsert or insert fill base files smaller than this; 0 sends every insert to a new file group.",
+    unit="bytes",
+    minimum=0,
+)
+COMPRESSION_CODEC = Option(
+    "hoodie.parquet.compression.codec", "zstd", "Codec of base files.", choices=("zstd", "snappy", "gzip", "lz4", "none")
+)
+RECORD_SIZE_ESTIMATE = Option(
+    "hoodie.copyonwrite.record.size.estimate",
+    256,
+    "Bytes per row that sizing assumes for a table without files.",
+    unit="bytes",
+    minimum=1,
+)
+ROW_GROUP_ROWS = Option(
+    "tideline.parquet.row.group.rows",
+    262_144,
+    "Rows per row group of a base file; smaller ones prune better.",
+    unit="rows",
+    minimum=1,
+)
+COMBINE_BEFORE_UPSERT = Option(
+    "hoodie.combine.before.upsert",
+    True,
+    "Keep one row per record key of the input: the one with the largest ordering value, the last on ties.",
+)
+COMBINE_BEFORE_INSERT = Option("hoodie.combine.before.insert", False, "The same for insert and bulk_insert.")
+INSERT_DUP_POLICY = Option(
+    "hoodie.datasource.insert.dup.policy",
+    "none",
+    "What insert and bulk_insert do about keys that the table holds already: write them again, drop them, or fail.",
+    choices=("none", "drop", "fail"),
+)
+BULK_INSERT_SORT_COLUMNS = Option(
+    "hoodie.bulkinsert.user.defined.partitioner.sort.columns",
+    "",
+    "Comma list of columns that bulk_insert sorts by inside a partition.",
+)
+CLEANER_COMMITS_RETAINED = Option(
+    "hoodie.cleaner.commits.retained",
+    10,
+    "Cleaning keeps what queries of the last N completed writes may read.",
+    unit="instants",
+    minimum=1,
+)
+CLUSTERING_SMALL_FILE_LIMIT = Option(
+    "hoodie.clustering.plan.strategy.small.file.limit",
+    300 * 1024 * 1024,
+    "Base files smaller than this are candidates for clustering.",
+    unit="bytes",
+    minimum=1,
+)
+CLUSTERING_TARGET_FILE_SIZE = Option(
+    "hoodie.clustering.plan.strategy.target.file.max.bytes",
+    1024 * 1024 * 1024,
+    "Size that clustering aims at for its output files.",
+    unit="bytes",
+    minimum=1024,
+)
+CLUSTERING_MAX_GROUP_BYTES = Option(
+    "hoodie.clustering.plan.strategy.max.bytes.per.group",
+    2 * 1024 * 1024 * 1024,
+    "Most input of one clustering group: what one task reads.",
+    unit="bytes",
+    minimum=1024,
+)
+CLUSTERING_MAX_GROUPS = Option(
+    "hoodie.clustering.plan.strategy.max.num.groups", 30, "Most clustering groups of one plan.", unit="groups", minimum=1
+)
+CLUSTERING_SORT_COLUMNS = Option(
+    "hoodie.clustering.plan.strategy.sort.columns", "", "Comma list of columns that clustering sorts by; empty keeps the order."
+)
+CLUSTERING_MIN_INPUT_FILES = Option(
+    "tideline.clustering.min.input.files",
+    2,
+    "A partition is clustered when it has at least this many candidates.",
+    unit="files",
+    minimum=1,
+)
+CLUSTERING_YIELDS = Option(
+    "tideline.clustering.yields",
+    3,
+    "How often a clustering of the same file groups may lose against writers before writers have to wait for it.",
+    unit="plans",
+    minimum=0,
+)
+HEARTBEAT_INTERVAL_MS = Option(
+    "hoodie.client.heartbeat.interval_in_ms", 60_000, "How often a writer renews its heartbeat.", unit="milliseconds", minimum=100
+)
+HEARTBEAT_MISSES = Option(
+    "hoodie.client.heartbeat.tolerable.misses",
+    2,
+    "Heartbeats that may be missing before a writer counts as dead.",
+    unit="heartbeats",
+    minimum=1,
+)
+WRITE_RETRIES = Option(
+    "tideline.write.conflict.retries",
+    10,
+    "How often a write that lost a conflict is done again on fresh state.",
+    unit="attempts",
+    minimum=0,
+)
+LOCK_WAIT_S = Option("tideline.lock.wait", 60.0, "How long a commit waits for the table lock.", unit="seconds", minimum=0)
+LOCK_TTL_S = Option("tideline.lock.ttl", 30.0, "Life of the table lock's lease.", unit="seconds", minimum=1)
+CHECKPOINT_INTERVAL = Option(
+    "tideline.log.checkpoint.interval", 50, "A checkpoint of the table log is written every N entries.", unit="entries", minimum=2
+)
+INSTANT_SKEW_S = Option(
+    "tideline.instant.max.skew", 2.0, "How far the table's last instant may lie ahead of the clock.", unit="seconds", minimum=0
+)
+
+ALL_OPTIONS: tuple[Option[int] | Option[float] | Option[bool] | Option[str], ...] = tuple(
+    value for value in list(globals().values()) if isinstance(value, Option)
+)
+_BY_KEY = {option.key: option for option in ALL_OPTIONS}
+
+
+class Options:
+    """A checked set of options; everything not given has its default.
+
+    Raises `InvalidOption` for an unknown key (and names the nearest known one) or a value that does not fit.
+    """
+
+    def __init__(self, given: Mapping[str, object] | None = None) -> None:
+        self._given: dict[str, int | float | bool | str] = {}
+        for key, value in (given or {}).items():
+            option = _BY_KEY.get(key)
+            if option is None:
+                near = difflib.get_close_matches(key, _BY_KEY, n=1)
+                raise InvalidOption(
+                    f"unknown option {key!r}",
+                    expected=f"a declared one{f', such as {near[0]!r}' if near else ''}",
+                    remedy="see docs/options.md",
+                )
+            self._given[key] = option.parse(value)
+
+    def __getitem__(self, option: Option[T]) -> T:
+        return cast("T", self._given.get(option.key, option.default))
+
+    def given(self) -> dict[str, str]:
+        """What was set explicitly, as text, for shipping to another process."""
+        return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in self._given.items()}
+
+    def merged(self, more: Mapping[str, object]) -> Options:
+        """These options with `more` on top."""
+        return Options({**self._given, **more})
+
+
+def column_list(text: str) -> tuple[str, ...]:
+    """A comma list as column names."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())

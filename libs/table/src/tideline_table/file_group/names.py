@@ -1,0 +1,62 @@
+"""Names of base and log files (format reference 8.1, 9.1)."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+
+_BASE = re.compile(r"^([^_./][^_/]*)_([^_/]+)_(\d{14,20})\.([a-z]+)$")
+_LOG = re.compile(r"^\.([^_/]+)_(\d{14,20})\.log\.(\d+)(?:_(\d+-\d+-\d+))?(\.cdc)?$")
+_FILE_IDS = uuid.UUID("5f1d2a9c-6c4b-5c0e-9d8e-0b6f3b1f7a11")
+
+
+@dataclass(frozen=True, slots=True)
+class BaseFileName:
+    """`<file id>_<write token>_<instant>.<extension>`."""
+
+    file_id: str
+    write_token: str
+    instant: str
+    extension: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogFileName:
+    """`.<file id>_<base instant>.log.<version>_<write token>[.cdc]`."""
+
+    file_id: str
+    base_instant: str
+    version: int
+    write_token: str
+    is_cdc: bool
+
+
+def base_file_name(file_id: str, write_token: str, instant: str, extension: str = "parquet") -> str:
+    """The name of a base file."""
+    return f"{file_id}_{write_token}_{instant}.{extension}"
+
+
+def parse_base_file_name(name: str) -> BaseFileName | None:
+    """The parts of a base file's name, None for other names."""
+    match = _BASE.match(name)
+    return BaseFileName(*match.groups()) if match else None
+
+
+def parse_log_file_name(name: str) -> LogFileName | None:
+    """The parts of a log file's name, None for other names (checksum siblings among them)."""
+    match = _LOG.match(name)
+    if match is None:
+        return None
+    file_id, base, version, token, cdc = match.groups()
+    return LogFileName(file_id, base, int(version), token or "", bool(cdc))
+
+
+def new_file_id(instant: str, task: str, number: int = 0) -> str:
+    """The id of a new file group: the same for every attempt of a task, so that a late attempt can never add a second group."""
+    return f"{uuid.uuid5(_FILE_IDS, f'{instant}/{task}')}-{number}"
+
+
+def write_token(task: int, attempt: int, stage: int = 0) -> str:
+    """`<task>-<stage>-<attempt>`: tells attempts at one file apart."""
+    return f"{task}-{stage}-{attempt}"

@@ -1,0 +1,5 @@
+"""Indexes: which file group holds a record key."""
+
+from tideline_table.index.simple import Location, SimpleIndex
+
+__all__ = ["Location", "SimpleIndex"]

@@ -1,0 +1,72 @@
+"""Which version of a record wins, on Arrow (format reference 2.3, 10.3)."""
+
+from __future__ import annotations
+
+import enum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tideline_table.errors import UnsupportedTable
+from tideline_table.schema.fit import IS_DELETED
+
+DEFAULT_PAYLOAD = "org.apache.hudi.common.model.DefaultHoodieRecordPayload"
+OVERWRITE_PAYLOAD = "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload"
+
+
+class MergeMode(enum.Enum):
+    """How two versions of a record compare."""
+
+    COMMIT_TIME = "COMMIT_TIME_ORDERING"
+    """The later write wins."""
+    EVENT_TIME = "EVENT_TIME_ORDERING"
+    """The larger ordering value wins, the later write on ties."""
+
+
+def merge_mode(payload_class: str, ordering_field: str) -> MergeMode:
+    """The mode that Hudi derives for a version 6 table; `UnsupportedTable` names a payload class whose code we do not have."""
+    if payload_class == OVERWRITE_PAYLOAD:
+        return MergeMode.COMMIT_TIME
+    if payload_class in (DEFAULT_PAYLOAD, ""):
+        return MergeMode.EVENT_TIME if ordering_field else MergeMode.COMMIT_TIME
+    raise UnsupportedTable(
+        f"payload class {payload_class!r}",
+        expected=f"{DEFAULT_PAYLOAD} or {OVERWRITE_PAYLOAD}",
+        remedy="its merge rule is code that cannot run here",
+    )
+
+
+def combine_input(rows: pa.Table, keys: pa.ChunkedArray, ordering_field: str) -> np.ndarray | None:
+    """Row numbers to keep so that each key occurs once: the largest ordering value, the last row on ties.
+
+    None when every key occurs once already. Null ordering values lose against all others. Row order is kept.
+    """
+    if pc.count_distinct(keys).as_py() == rows.num_rows:
+        return None
+    position = pa.array(np.arange(rows.num_rows, dtype=np.int64))
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {"key": keys, "position": position}
+    order = [("position", "descending")]
+    if ordering_field:
+        columns["ordering"] = rows.column(ordering_field)
+        order = [("ordering", "descending"), *order]
+    # Sorted with the winner first, the first row of each key is the one to keep; sort_indices puts nulls last.
+    ranked = pa.table(columns).take(pc.sort_indices(pa.table(columns), sort_keys=order, null_placement="at_end"))
+    codes = pc.dictionary_encode(ranked.column("key")).combine_chunks()
+    if isinstance(codes, pa.ChunkedArray):
+        codes = codes.chunk(0)
+    _, first = np.unique(codes.indices.to_numpy(zero_copy_only=False), return_index=True)
+    return np.sort(ranked.column("position").to_numpy()[first])
+
+
+def deleted_mask(rows: pa.Table) -> pa.ChunkedArray | None:
+    """True where a row says that it is a deletion, None when the input has no such column."""
+    if IS_DELETED not in rows.column_names:
+        return None
+    return pc.fill_null(rows.column(IS_DELETED).cast(pa.bool_()), fill_value=False)
+
+
+def incoming_wins(base_ordering: pa.ChunkedArray, incoming_ordering: pa.ChunkedArray) -> np.ndarray:
+    """Pairwise for event time: True where the incoming ordering value is at least the base one. A null base value loses."""
+    later = pc.greater_equal(incoming_ordering, base_ordering)
+    return np.asarray(pc.fill_null(pc.or_kleene(later, pc.is_null(base_ordering)), fill_value=False))

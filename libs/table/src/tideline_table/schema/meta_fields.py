@@ -1,0 +1,30 @@
+"""The five meta fields that every row of a Hudi table carries first (format reference 3.4)."""
+
+from __future__ import annotations
+
+import enum
+
+import pyarrow as pa
+
+
+class MetaField(enum.StrEnum):
+    """Names of the meta fields, in their order."""
+
+    COMMIT_TIME = "_hoodie_commit_time"
+    COMMIT_SEQNO = "_hoodie_commit_seqno"
+    RECORD_KEY = "_hoodie_record_key"
+    PARTITION_PATH = "_hoodie_partition_path"
+    FILE_NAME = "_hoodie_file_name"
+
+
+META_FIELDS: tuple[str, ...] = tuple(field.value for field in MetaField)
+
+
+def with_meta_fields(schema: pa.Schema) -> pa.Schema:
+    """`schema` with the meta fields in front."""
+    return pa.schema([pa.field(name, pa.string()) for name in META_FIELDS] + list(without_meta_fields(schema)))
+
+
+def without_meta_fields(schema: pa.Schema) -> pa.Schema:
+    """`schema` without any meta field."""
+    return pa.schema([field for field in schema if field.name not in META_FIELDS])

@@ -1,0 +1,131 @@
+"""Cleaning by KEEP_LATEST_COMMITS (format reference 14): delete file slices that no query of the retained commits reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tideline_table.config import CLEANER_COMMITS_RETAINED, Options
+from tideline_table.errors import CorruptMetadata
+from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.file_group.state import ActionRecord, TableState
+from tideline_table.storage import Storage, checked_path
+from tideline_table.timeline.instant import WRITE_ACTIONS
+
+POLICY = "KEEP_LATEST_COMMITS"
+OPERATION = "CLEAN"
+
+
+def earliest_retained(state: TableState, retained: int) -> ActionRecord | None:
+    """The earliest instant whose snapshot stays readable, None when nothing may be cleaned yet."""
+    completed = state.completed_writes()
+    if len(completed) <= retained:
+        return None
+    earliest = completed[len(completed) - retained]
+    pending = [a.instant for a in state.pending() if a.action in WRITE_ACTIONS]
+    if pending and earliest.instant > pending[0]:
+        before = [a for a in completed if a.instant < pending[0]]
+        return before[-1] if before else None
+    return earliest
+
+
+def plan_clean(state: TableState, root: str, options: Options) -> dict[str, Any] | None:
+    """The requested plan (HoodieCleanerPlan), None when there is nothing to delete. Costs in proportion to groups with excess slices."""
+    earliest = earliest_retained(state, options[CLEANER_COMMITS_RETAINED])
+    if earliest is None:
+        return None
+    needed = set(state.groups_under_clustering())
+    doomed: dict[str, list[FileSlice]] = {}
+    for group in sorted(state.excess):
+        if group not in needed:
+            for file_slice in _doomed(state, group, earliest.instant):
+                doomed.setdefault(group.partition_path, []).append(file_slice)
+    if not doomed:
+        return None
+    return {
+        "earliestInstantToRetain": {"timestamp": earliest.instant, "action": earliest.action.value, "state": "COMPLETED"},
+        "lastCompletedCommitTimestamp": state.completed_writes()[-1].instant,
+        "policy": POLICY,
+        "filesToBeDeletedPerPartition": {},
+        "version": 2,
+        "filePathsToBeDeletedPerPartition": {
+            partition: [{"filePath": f"{root}/{s.path}", "isBootstrapBaseFile": False} for s in slices]
+            for partition, slices in doomed.items()
+        },
+        "partitionsToBeDeleted": [],
+        "extraMetadata": {},
+    }
+
+
+def _doomed(state: TableState, group: FileGroupId, earliest: str) -> Iterable[FileSlice]:
+    slices = state.slices.get(group, {})
+    replaced = state.replaced.get(group)
+    if replaced is not None:
+        return list(slices.values()) if replaced < earliest else []
+    instants = sorted(slices, reverse=True)
+    older = [i for i in instants[1:] if i < earliest]
+    # The newest slice before the earliest retained instant serves queries at that instant.
+    if instants[0] >= earliest:
+        older = older[1:]
+    return [slices[i] for i in older]
+
+
+@dataclass(frozen=True, slots=True)
+class CleanResult:
+    """What a clean deleted: names by partition."""
+
+    deleted: Mapping[str, tuple[str, ...]]
+
+
+def execute_clean(storage: Storage, plan: Mapping[str, Any], still_needed: Iterable[FileSlice]) -> CleanResult:
+    """Delete the files that `plan` names; a missing one counts as deleted.
+
+    Refuses, before it deletes anything, a plan that names a file outside of the table or one that is visible now (`CorruptMetadata`,
+    `UnsafePath`): a wrong plan must not cost committed rows.
+    """
+    visible = {s.path for s in still_needed}
+    paths: dict[str, list[str]] = {}
+    for partition, files in plan["filePathsToBeDeletedPerPartition"].items():
+        for file in files:
+            uri = file["filePath"]
+            if not uri.startswith(f"{storage.root}/"):
+                raise CorruptMetadata(f"clean plan names {uri!r}", expected=f"files below {storage.root}")
+            path = checked_path(uri[len(storage.root) + 1 :])
+            if path in visible:
+                raise CorruptMetadata(
+                    f"clean plan names {path}, which is the latest slice of its file group", expected="older slices only"
+                )
+            paths.setdefault(partition, []).append(path)
+    deleted: dict[str, tuple[str, ...]] = {}
+    for partition, names in paths.items():
+        for path in names:
+            storage.delete(path)
+        deleted[partition] = tuple(path.rsplit("/", 1)[-1] for path in names)
+    return CleanResult(deleted)
+
+
+def clean_metadata(instant: str, plan: Mapping[str, Any], result: CleanResult, duration_ms: int) -> dict[str, Any]:
+    """The completed document (HoodieCleanMetadata)."""
+    earliest = plan["earliestInstantToRetain"]
+    return {
+        "startCleanTime": instant,
+        "timeTakenInMillis": duration_ms,
+        "totalFilesDeleted": sum(len(names) for names in result.deleted.values()),
+        "earliestCommitToRetain": earliest["timestamp"] if earliest else "",
+        "lastCompletedCommitTimestamp": plan["lastCompletedCommitTimestamp"],
+        "partitionMetadata": {
+            partition: {
+                "partitionPath": partition,
+                "policy": plan["policy"],
+                "deletePathPatterns": list(names),
+                "successDeleteFiles": list(names),
+                "failedDeleteFiles": [],
+                "isPartitionDeleted": False,
+            }
+            for partition, names in result.deleted.items()
+        },
+        "version": 2,
+        "bootstrapPartitionMetadata": {},
+        "extraMetadata": {},
+    }

@@ -1,0 +1,253 @@
+"""Clustering: small files of a partition become fewer, larger, sorted ones (RFC-19).
+
+The plan names every input slice, the number of output files and the sort columns; executing it leaves no choice and can be repeated:
+file ids of the output derive from the plan. A task proves before its commit that it kept the rows: equal counts and key hashes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from tideline_table.config import (
+    CLUSTERING_MAX_GROUP_BYTES,
+    CLUSTERING_MAX_GROUPS,
+    CLUSTERING_MIN_INPUT_FILES,
+    CLUSTERING_SMALL_FILE_LIMIT,
+    CLUSTERING_SORT_COLUMNS,
+    CLUSTERING_TARGET_FILE_SIZE,
+    CLUSTERING_YIELDS,
+    Options,
+    column_list,
+)
+from tideline_table.errors import CorruptMetadata, SchemaMismatch, VerificationFailed
+from tideline_table.file_group.names import base_file_name, new_file_id, write_token
+from tideline_table.file_group.slice import FileGroupId, FileSlice, join_path
+from tideline_table.file_group.state import CLUSTER, PRIORITY_KEY, TableState
+from tideline_table.reader.base_file import read_base_file
+from tideline_table.schema.meta_fields import MetaField, with_meta_fields
+from tideline_table.storage import Storage, checked_path, open_storage
+from tideline_table.timeline.write_stats import NO_PREVIOUS_COMMIT, WriteStat
+from tideline_table.writer.base_file import write_base_file
+from tideline_table.writer.marker import MarkerType, create_marker
+
+EXECUTION_STRATEGY = "org.apache.hudi.client.clustering.run.strategy.SparkSortAndSizeExecutionStrategy"
+_MB = 1024 * 1024
+
+
+def plan_clustering(state: TableState, root: str, options: Options, schema: pa.Schema) -> dict[str, Any] | None:
+    """The requested plan (HoodieRequestedReplaceMetadata), None when no partition has enough small files.
+
+    Groups under another pending clustering are left out; when the same groups lost `tideline.clustering.yields` times, the plan gets
+    priority over writers. Raises `SchemaMismatch` for sort columns that the table does not have.
+    """
+    sort_columns = column_list(options[CLUSTERING_SORT_COLUMNS])
+    for name in sort_columns:
+        if name not in schema.names:
+            raise SchemaMismatch(f"sort column {name!r} is not in the schema", expected=f"columns among {', '.join(schema.names)}")
+    taken = state.groups_under_clustering()
+    candidates: dict[str, list[FileSlice]] = {}
+    for file_slice in state.latest_slices():
+        if (
+            file_slice.size_bytes < options[CLUSTERING_SMALL_FILE_LIMIT]
+            and file_slice.group not in taken
+            and not file_slice.log_files
+        ):
+            candidates.setdefault(file_slice.group.partition_path, []).append(file_slice)
+    groups: list[list[FileSlice]] = []
+    for partition in sorted(candidates, key=lambda p: (-len(candidates[p]), p)):
+        slices = candidates[partition]
+        if len(slices) >= options[CLUSTERING_MIN_INPUT_FILES]:
+            groups += _grouped(slices, options[CLUSTERING_MAX_GROUP_BYTES], options[CLUSTERING_MIN_INPUT_FILES])
+    groups = groups[: options[CLUSTERING_MAX_GROUPS]]
+    if not groups:
+        return None
+    losses = max(state.clustering_losses.get(s.group, 0) for group in groups for s in group)
+    extra = {PRIORITY_KEY: "true"} if losses >= options[CLUSTERING_YIELDS] else {}
+    return {
+        "operationType": CLUSTER,
+        "clusteringPlan": {
+            "inputGroups": [_group_document(group, root, options[CLUSTERING_TARGET_FILE_SIZE]) for group in groups],
+            "strategy": {
+                "strategyClassName": EXECUTION_STRATEGY,
+                "strategyParams": {CLUSTERING_SORT_COLUMNS.key: ",".join(sort_columns)},
+                "version": 1,
+            },
+            "extraMetadata": extra,
+            "version": 1,
+            "preserveHoodieMetadata": True,
+        },
+        "extraMetadata": {},
+        "version": 1,
+    }
+
+
+def _grouped(slices: Sequence[FileSlice], max_bytes: int, min_files: int) -> list[list[FileSlice]]:
+    """Consecutive slices, oldest first, up to `max_bytes` each; rests that are too few are left for a later plan."""
+    groups: list[list[FileSlice]] = []
+    current: list[FileSlice] = []
+    size = 0
+    for file_slice in sorted(slices, key=lambda s: (s.base_instant, s.group)):
+        if current and size + file_slice.size_bytes > max_bytes:
+            groups.append(current)
+            current, size = [], 0
+        current.append(file_slice)
+        size += file_slice.size_bytes
+    groups.append(current)
+    return [g for g in groups if len(g) >= min_files]
+
+
+def _group_document(group: Sequence[FileSlice], root: str, target_bytes: int) -> dict[str, Any]:
+    size = sum(s.size_bytes for s in group)
+    megabytes = float(max(1, round(size / _MB)))
+    return {
+        "slices": [
+            {
+                "dataFilePath": f"{root}/{s.path}",
+                "deltaFilePaths": [],
+                "fileId": s.group.file_id,
+                "partitionPath": s.group.partition_path,
+                "bootstrapFilePath": "",
+                "version": 1,
+            }
+            for s in group
+        ],
+        "metrics": {
+            "TOTAL_LOG_FILES": 0.0,
+            "TOTAL_LOG_FILES_SIZE": 0.0,
+            "TOTAL_IO_READ_MB": megabytes,
+            "TOTAL_IO_WRITE_MB": megabytes,
+            "TOTAL_IO_MB": 2 * megabytes,
+        },
+        "numOutputFileGroups": max(1, math.ceil(size / target_bytes)),
+        "extraMetadata": None,
+        "version": 1,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class ClusteringTask:
+    """One input group of a plan; ships to workers. `inputs` are paths below the base path."""
+
+    base_path: str
+    instant: str
+    number: int
+    partition_path: str
+    inputs: tuple[str, ...]
+    replaces: tuple[str, ...]
+    """File ids that the output replaces."""
+    output_files: int
+    sort_columns: tuple[str, ...]
+    schema: pa.Schema
+    avro_schema: str
+    attempt: int = 0
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+def clustering_tasks(
+    base_path: str,
+    instant: str,
+    plan: Mapping[str, Any],
+    root: str,
+    schema: pa.Schema,
+    avro_schema: str,
+    attempt: int,
+    options: Options,
+) -> list[ClusteringTask]:
+    """The tasks of a plan. Raises `CorruptMetadata` and `UnsafePath` for a plan that names files outside of the table."""
+    clustering = plan["clusteringPlan"]
+    params = clustering["strategy"]["strategyParams"] or {}
+    sort_columns = column_list(params.get(CLUSTERING_SORT_COLUMNS.key, ""))
+    tasks = []
+    for number, group in enumerate(clustering["inputGroups"]):
+        slices = group["slices"]
+        partitions = {s["partitionPath"] for s in slices}
+        if len(partitions) != 1:
+            raise CorruptMetadata(
+                f"clustering plan {instant} with a group over {len(partitions)} partitions", expected="one partition per group"
+            )
+        tasks.append(
+            ClusteringTask(
+                base_path=base_path,
+                instant=instant,
+                number=number,
+                partition_path=partitions.pop(),
+                inputs=tuple(_below(root, s["dataFilePath"], instant) for s in slices),
+                replaces=tuple(s["fileId"] for s in slices),
+                output_files=group["numOutputFileGroups"],
+                sort_columns=sort_columns,
+                schema=schema,
+                avro_schema=avro_schema,
+                attempt=attempt,
+                options=options.given(),
+            )
+        )
+    return tasks
+
+
+def _below(root: str, uri: str, instant: str) -> str:
+    if not uri.startswith(f"{root}/"):
+        raise CorruptMetadata(f"clustering plan {instant} names {uri!r}", expected=f"files below {root}")
+    return checked_path(uri[len(root) + 1 :])
+
+
+def based_on(plan: Mapping[str, Any], instants: Mapping[FileGroupId, str]) -> dict[FileGroupId, str]:
+    """File groups that a plan reads → base instant of the slice it names."""
+    found = {}
+    for group in plan["clusteringPlan"]["inputGroups"]:
+        for s in group["slices"]:
+            group_id = FileGroupId(s["partitionPath"], s["fileId"])
+            found[group_id] = instants[group_id]
+    return found
+
+
+def cluster_group(task: ClusteringTask, storage: Storage | None = None) -> list[WriteStat]:
+    """Read the inputs of one group, sort, write the outputs, prove that no row was added, dropped or altered in its key."""
+    storage = storage or open_storage(task.base_path)
+    schema = with_meta_fields(task.schema)
+    rows = (
+        pa.concat_tables([read_base_file(storage, path) for path in task.inputs], promote_options="permissive")
+        .select([f.name for f in schema])
+        .cast(schema)
+    )
+    before = _key_digest(rows)
+    if task.sort_columns:
+        rows = rows.sort_by([(name, "ascending") for name in task.sort_columns])
+    if _key_digest(rows) != before:
+        raise VerificationFailed(
+            f"clustering {task.instant} group {task.number}: rows changed", expected="equal counts and key hashes"
+        )
+    stats = []
+    per_file = max(1, math.ceil(rows.num_rows / task.output_files))
+    position = rows.schema.get_field_index(MetaField.FILE_NAME)
+    for number in range(task.output_files):
+        part = rows.slice(number * per_file, per_file)
+        if number and not part.num_rows:
+            break
+        file_id = new_file_id(task.instant, str(task.number), number)
+        name = base_file_name(file_id, write_token(task.number, task.attempt), task.instant)
+        path = join_path(task.partition_path, name)
+        renamed = part.set_column(position, schema.field(position), pa.repeat(pa.scalar(name), part.num_rows))
+        create_marker(storage, task.instant, path, MarkerType.CREATE)
+        size = write_base_file(storage, path, renamed, task.avro_schema, Options(task.options))
+        stats.append(
+            WriteStat(file_id, task.partition_path, path, NO_PREVIOUS_COMMIT, part.num_rows, size, num_inserts=part.num_rows)
+        )
+    if sum(s.num_writes for s in stats) != before[0]:
+        raise VerificationFailed(
+            f"clustering {task.instant} group {task.number} wrote {sum(s.num_writes for s in stats)} rows", expected=f"{before[0]}"
+        )
+    return stats
+
+
+def _key_digest(rows: pa.Table) -> tuple[int, int]:
+    """Row count and the order-free sum of key hashes."""
+    keys = rows.column(MetaField.RECORD_KEY).to_pylist()
+    hashes = np.fromiter((xxhash.xxh3_64_intdigest(k.encode()) for k in keys), dtype=np.uint64, count=len(keys))
+    return rows.num_rows, int(hashes.sum(dtype=np.uint64))

@@ -1,0 +1,25 @@
+"""The engine's facade: create or open a table, read it, write it, run its table services."""
+
+from tideline_table.table.create import TableRequest, create_table
+from tideline_table.table.definition import TableDefinition, TableType
+from tideline_table.table.facade import Table
+from tideline_table.table.health import TableHealth, TableSummary, summarise
+from tideline_table.table.services import roll_back_dead, run_clean, run_clustering, schedule_clean, schedule_clustering
+from tideline_table.table.write import write_rows
+
+__all__ = [
+    "Table",
+    "TableDefinition",
+    "TableHealth",
+    "TableRequest",
+    "TableSummary",
+    "TableType",
+    "create_table",
+    "roll_back_dead",
+    "run_clean",
+    "run_clustering",
+    "schedule_clean",
+    "schedule_clustering",
+    "summarise",
+    "write_rows",
+]

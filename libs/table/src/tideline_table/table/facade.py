@@ -1,0 +1,199 @@
+"""`Table`: one open table."""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tideline_table.clock import Clock, SystemClock
+from tideline_table.config import Options
+from tideline_table.errors import InstantNotFound, ObjectNotFound, SchemaMismatch, TableFrozen, TableNotFound, UnsupportedTable
+from tideline_table.file_group.slice import FileSlice
+from tideline_table.file_group.state import TableState
+from tideline_table.index.simple import SimpleIndex
+from tideline_table.reader.base_file import scan_slices
+from tideline_table.schema import arrow_from_avro, avro_from_arrow, with_meta_fields
+from tideline_table.storage import Storage, open_storage
+from tideline_table.table.definition import TableDefinition, TableType
+from tideline_table.table.foreign import foreign_state, timeline_instants
+from tideline_table.table.identity import TableIdentity, read_identity, replace_identity
+from tideline_table.timeline.properties import BACKUP_PATH, CREATE_SCHEMA, PROPERTIES_PATH, parse_properties
+from tideline_table.transaction import ActiveTimeline, NoLock, TableLock
+
+READABLE_VERSIONS = (6,)
+
+
+class Table:
+    """One open table: its definition, its state as of the last `refresh`, and everything that reads, writes or maintains it.
+
+    Safe to share between threads. Writing and table services are functions of `tideline_table.table.write` and
+    `tideline_table.table.services` on this object.
+    """
+
+    def __init__(self, storage: Storage, base_path: str, clock: Clock, writer_id: str, lock: TableLock, options: Options) -> None:
+        self.storage = storage
+        self.base_path = base_path
+        self.clock = clock
+        self.lock = lock
+        self.options = options
+        self.definition = TableDefinition.from_properties(_read_properties(storage, base_path))
+        self.identity: TableIdentity | None = read_identity(storage)
+        self.timeline = ActiveTimeline(storage, clock, writer_id, options)
+        self._foreign: TableState | None = None
+        self.index = SimpleIndex(storage)
+        self.partitions_made: set[str] = set()
+
+    @classmethod
+    def open(
+        cls,
+        base_path: str,
+        *,
+        options: Mapping[str, object] | None = None,
+        lock: TableLock | None = None,
+        clock: Clock | None = None,
+        writer_id: str = "",
+        storage: Storage | None = None,
+    ) -> Table:
+        """Open the table at `base_path`.
+
+        Raises `TableNotFound`, `CorruptMetadata`, `UnsupportedTable` (a version or type that cannot be read), `InvalidOption`.
+        """
+        checked = Options(options)
+        name = writer_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:12]}"
+        table = cls(storage or open_storage(base_path), base_path, clock or SystemClock(), name, lock or NoLock(), checked)
+        if table.definition.version not in READABLE_VERSIONS:
+            raise UnsupportedTable(
+                f"table {table.definition.name!r} has version {table.definition.version}",
+                expected=f"version {READABLE_VERSIONS[0]}",
+            )
+        if table.definition.type is not TableType.COW:
+            raise UnsupportedTable(
+                f"table {table.definition.name!r} is {table.definition.type}", expected=f"{TableType.COW} in this release"
+            )
+        if table.is_exclusive:
+            table.timeline.load()
+        else:
+            table._foreign = foreign_state(table.storage)
+        return table
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether Tideline owns the table and its log is the truth."""
+        return self.identity is not None
+
+    @property
+    def uid(self) -> str:
+        """The table's identity in events; empty for a table that others own."""
+        return self.identity.uid if self.identity else ""
+
+    @property
+    def state(self) -> TableState:
+        """The state as of the last refresh."""
+        return self.timeline.state if self._foreign is None else self._foreign
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table schema without meta fields. Raises `SchemaMismatch` for a table that says none."""
+        text = self.schema_json
+        if not text:
+            raise SchemaMismatch("a table without a schema", expected="a commit, or a create schema in hoodie.properties")
+        return self._arrow_schema(text)
+
+    @property
+    def schema_json(self) -> str:
+        """The Avro text of the schema: the newest commit's, else that of the creation."""
+        return self.state.schema_json or self.definition.properties.get(CREATE_SCHEMA, "")
+
+    @cached_property
+    def _schemas(self) -> dict[str, pa.Schema]:
+        return {}
+
+    def _arrow_schema(self, text: str) -> pa.Schema:
+        if text not in self._schemas:
+            self._schemas[text] = arrow_from_avro(text)
+        return self._schemas[text]
+
+    def footer_schema(self) -> str:
+        """The Avro text with meta fields, for base file footers."""
+        return avro_from_arrow(self.schema, self.definition.name, meta_fields=True)
+
+    def refresh(self) -> TableState:
+        """See what others did."""
+        if self._foreign is None:
+            self.timeline.refresh()
+        else:
+            self._foreign = foreign_state(self.storage)
+        return self.state
+
+    def check_writable(self) -> None:
+        """Raise what forbids writing: version, type, a table that others own, a copy, or a foreign instant on the timeline."""
+        self.definition.check_writable()
+        if self.identity is None:
+            raise UnsupportedTable(
+                f"table {self.definition.name!r} is written by others",
+                expected="a table that Tideline created",
+                remedy="this release reads such tables; sharing them comes later",
+            )
+        self.identity.check_place(self.storage.root)
+        on_disk = timeline_instants(self.storage)
+        self.refresh()
+        known = self.state.actions
+        for instant in on_disk:
+            if instant.time not in known:
+                raise TableFrozen(
+                    f"instant {instant.time} ({instant.action}, {instant.state}) that no Tideline writer made",
+                    expected="an exclusive table: all writers are Tideline's",
+                    remedy="stop the other writer and remove its instant, or stop using Tideline's writers here",
+                )
+
+    def adopt(self) -> TableIdentity:
+        """Give a copied or moved table an identity of its own at this place."""
+        if self.identity is None:
+            raise UnsupportedTable(f"table {self.definition.name!r} is written by others", expected="a table that Tideline created")
+        self.identity = replace_identity(self.storage, self.clock)
+        return self.identity
+
+    def slices(self, as_of: str = "") -> list[FileSlice]:
+        """Visible file slices now, or at the instant `as_of` (in). Raises `InstantNotFound` when cleaning removed what it needs."""
+        state = self.state
+        if as_of and state.last_clean_retained and as_of < state.last_clean_retained:
+            raise InstantNotFound(
+                f"as-of {as_of}",
+                expected=f"an instant from {state.last_clean_retained} on: what older queries read was cleaned",
+                remedy="raise hoodie.cleaner.commits.retained to look back further",
+            )
+        return state.latest_slices(as_of)
+
+    def scan(
+        self, columns: Sequence[str] | None = None, where: pc.Expression | None = None, as_of: str = ""
+    ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """A snapshot query as its schema and a stream of batches: all columns with meta fields first unless `columns` names them."""
+        full = with_meta_fields(self.schema)
+        for name in columns or ():
+            if name not in full.names:
+                raise SchemaMismatch(f"column {name!r} is not in the table", expected=f"one of {', '.join(full.names)}")
+        chosen = full if columns is None else pa.schema([full.field(name) for name in columns])
+        return chosen, scan_slices(self.storage, self.slices(as_of), full, columns, where)
+
+    def read(self, columns: Sequence[str] | None = None, where: pc.Expression | None = None, as_of: str = "") -> pa.Table:
+        """A snapshot query, whole in memory."""
+        schema, batches = self.scan(columns, where, as_of)
+        return pa.Table.from_batches(batches, schema=schema)
+
+
+def _read_properties(storage: Storage, base_path: str) -> dict[str, str]:
+    for path in (PROPERTIES_PATH, BACKUP_PATH):
+        try:
+            return parse_properties(storage.read(path), path)
+        except ObjectNotFound:
+            continue
+    raise TableNotFound(
+        f"no table at {base_path!r}",
+        expected=f"{PROPERTIES_PATH} below it",
+        remedy="check the path, or create the table: tideline create PATH",
+    )

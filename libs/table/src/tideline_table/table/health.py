@@ -1,0 +1,95 @@
+"""What people and services ask of a table: sizes, pending work, health."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from tideline_table.table.facade import Table
+from tideline_table.timeline.instant import State
+from tideline_table.transaction import is_alive
+
+
+@dataclass(frozen=True, slots=True)
+class TableHealth:
+    """Whether something stands still. `problems` say what and what to do."""
+
+    pending: tuple[str, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def is_healthy(self) -> bool:
+        """No problems."""
+        return not self.problems
+
+
+@dataclass(frozen=True, slots=True)
+class TableSummary:
+    """One table at one sequence."""
+
+    name: str
+    uid: str
+    base_path: str
+    type: str
+    version: int
+    key_fields: tuple[str, ...]
+    partition_fields: tuple[str, ...]
+    ordering_field: str
+    sequence: int
+    last_instant: str
+    commits: int
+    partitions: int
+    file_groups: int
+    files: int
+    """Base files on storage, older slices included."""
+    latest_bytes: int
+    total_bytes: int
+    rows: int
+    """-1 where only footers would know."""
+    mean_file_bytes: int
+    actions: dict[str, int]
+    health: TableHealth
+
+
+def summarise(table: Table) -> TableSummary:
+    """The summary of the table's present state."""
+    state = table.state
+    latest = state.latest_slices()
+    every = [s for slices in state.slices.values() for s in slices.values()]
+    latest_bytes = sum(s.size_bytes for s in latest)
+    definition = table.definition
+    return TableSummary(
+        name=definition.name,
+        uid=table.uid,
+        base_path=table.base_path,
+        type=definition.type.value,
+        version=definition.version,
+        key_fields=definition.keygen.key_fields,
+        partition_fields=definition.keygen.partition_fields,
+        ordering_field=definition.ordering_field,
+        sequence=state.sequence,
+        last_instant=state.last_instant,
+        commits=len(state.completed_writes()),
+        partitions=len({s.group.partition_path for s in latest}),
+        file_groups=len(latest),
+        files=len(every),
+        latest_bytes=latest_bytes,
+        total_bytes=sum(s.size_bytes for s in every),
+        rows=-1 if any(s.rows < 0 for s in latest) else sum(s.rows for s in latest),
+        mean_file_bytes=latest_bytes // len(latest) if latest else 0,
+        actions=dict(Counter(f"{a.action} {a.state}" for a in state.actions.values())),
+        health=health(table),
+    )
+
+
+def health(table: Table) -> TableHealth:
+    """Pending actions, and those that nobody drives forward."""
+    pending, problems = [], []
+    for record in table.state.pending():
+        pending.append(f"{record.instant} {record.action} {record.state}")
+        if record.state is State.INFLIGHT and not is_alive(table.storage, record, table.clock, table.options):
+            problems.append(
+                f"{record.action} {record.instant} is inflight and its writer {record.writer_id or 'unknown'} shows no heartbeat; "
+                "run: tideline run rollback PATH"
+            )
+    return TableHealth(tuple(pending), tuple(problems))

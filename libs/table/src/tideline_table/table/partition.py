@@ -1,0 +1,22 @@
+"""Partition metafiles (format reference 3.1): written once, before the first data file of a partition."""
+
+from __future__ import annotations
+
+import contextlib
+
+from tideline_table.errors import ObjectExists
+from tideline_table.file_group.slice import join_path
+from tideline_table.table.facade import Table
+from tideline_table.table.foreign import PARTITION_METAFILE
+from tideline_table.timeline.properties import format_properties
+
+
+def create_partition(table: Table, partition: str, instant: str) -> None:
+    """Make sure that the partition has its metafile."""
+    if partition in table.partitions_made:
+        return
+    depth = partition.count("/") + 1 if partition else 0
+    content = format_properties({"commitTime": instant, "partitionDepth": str(depth)}, "partition metadata")
+    with contextlib.suppress(ObjectExists):
+        table.storage.put_if_absent(join_path(partition, PARTITION_METAFILE), content)
+    table.partitions_made.add(partition)

@@ -1,0 +1,228 @@
+"""Running table services on one table: publish a plan, execute it, commit it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tideline_table.config import Options
+from tideline_table.errors import (
+    CommitUnknown,
+    InstantNotFound,
+    TidelineError,
+    TransactionRolledBack,
+    UnsupportedTable,
+    WriteConflict,
+)
+from tideline_table.file_group.slice import FileGroupId
+from tideline_table.file_group.state import CLUSTER, ActionRecord, TableState
+from tideline_table.service.cleaning import OPERATION as CLEAN_OPERATION
+from tideline_table.service.cleaning import clean_metadata, execute_clean, plan_clean
+from tideline_table.service.clustering import ClusteringTask, cluster_group, clustering_tasks, plan_clustering
+from tideline_table.table.facade import Table
+from tideline_table.timeline.instant import Action, State
+from tideline_table.timeline.log import Draft
+from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
+from tideline_table.transaction import Committed, Heartbeat, WriteSet, find_conflict, is_alive, roll_back
+from tideline_table.transaction.conflict import check_still_own
+from tideline_table.writer.marker import delete_markers, marked_files
+
+RunTasks = Callable[[Sequence[ClusteringTask]], Sequence[Sequence[WriteStat]]]
+"""Runs tasks somewhere (here, or on Spark executors) and returns each task's stats in order."""
+
+
+class _NoPlan(Exception):
+    """There is nothing to do."""
+
+
+def run_here(tasks: Sequence[ClusteringTask]) -> list[list[WriteStat]]:
+    """Run clustering tasks one after the other in this process."""
+    return [cluster_group(task) for task in tasks]
+
+
+def schedule_clustering(table: Table, options: Mapping[str, object] | None = None) -> str | None:
+    """Publish a clustering plan on the timeline; returns its instant, None when there is nothing to cluster."""
+    chosen = table.options.merged(options or {})
+    table.check_writable()
+
+    def decide(state: TableState) -> Draft:
+        plan = plan_clustering(state, table.storage.root, chosen, table.schema)
+        if plan is None:
+            raise _NoPlan
+        instants = {g: s.base_instant for s in state.latest_slices() for g in [s.group]}
+        named = {(s["partitionPath"], s["fileId"]) for group in plan["clusteringPlan"]["inputGroups"] for s in group["slices"]}
+        read = [[*group, instant] for group, instant in instants.items() if tuple(group) in named]
+        return Draft(
+            table.timeline.mint(state), Action.REPLACE_COMMIT, State.NONE, State.REQUESTED, CLUSTER, {"plan": plan, "read": read}
+        )
+
+    try:
+        return table.timeline.append(decide).instant
+    except _NoPlan:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusteringRun:
+    """A clustering that this process owns: begun, not yet committed."""
+
+    table: Table
+    instant: str
+    plan: Mapping[str, Any]
+    based_on: dict[FileGroupId, str]
+    tasks: tuple[ClusteringTask, ...]
+
+
+def run_clustering(
+    table: Table, instant: str = "", *, options: Mapping[str, object] | None = None, run: RunTasks = run_here
+) -> Committed | None:
+    """Execute a clustering plan (empty: the oldest pending one); None when there is none.
+
+    Takes over from a dead attempt. On a conflict the clustering yields: it is rolled back and `WriteConflict` raised; the planner plans
+    again. `TransactionRolledBack` means that somebody else ended it.
+    """
+    chosen = table.options.merged(options or {})
+    table.check_writable()
+    record = _pending_clustering(table.state, instant)
+    if record is None:
+        return None
+    begun = _begin_clustering(table, record.instant, chosen)
+    with Heartbeat(table.storage, begun.instant, chosen):
+        try:
+            results = run(begun.tasks)
+            return _commit_clustering(begun, [stat for stats in results for stat in stats])
+        except (TransactionRolledBack, CommitUnknown):
+            raise  # somebody else ended it, or the log has to say how it ended
+        except TidelineError:
+            roll_back(table.timeline, begun.instant, force=True)
+            raise
+
+
+def _pending_clustering(state: TableState, instant: str) -> ActionRecord | None:
+    if not instant:
+        return next(iter(state.pending_clusterings()), None)
+    record = state.actions.get(instant)
+    if record is None or not record.is_clustering:
+        raise InstantNotFound(f"instant {instant}", expected="a clustering plan of this table")
+    if record.state is State.COMPLETED:
+        raise UnsupportedTable(f"clustering {instant} is completed", expected="a pending plan")
+    return record
+
+
+def _begin_clustering(table: Table, instant: str, options: Options) -> ClusteringRun:
+    def decide(state: TableState) -> Draft:
+        record = state.actions[instant]
+        if record.state not in (State.REQUESTED, State.INFLIGHT) or record.fenced_by:
+            raise TransactionRolledBack(f"clustering {instant} is {record.state}", expected="a pending plan", remedy="plan again")
+        if record.state is State.INFLIGHT and is_alive(table.storage, record, table.clock, options):
+            raise WriteConflict(
+                f"clustering {instant} is being run by {record.writer_id}", with_instant=instant, remedy="wait for it"
+            )
+        return Draft(instant, Action.REPLACE_COMMIT, record.state, State.INFLIGHT, CLUSTER, {})
+
+    entry = table.timeline.append(decide)
+    body = table.state.plans[instant]
+    based_on = {FileGroupId(p, f): base for p, f, base in body["read"]}
+    tasks = clustering_tasks(
+        table.storage.root, instant, body["plan"], table.storage.root, table.schema, table.footer_schema(), entry.sequence, options
+    )
+    return ClusteringRun(table, instant, body["plan"], based_on, tuple(tasks))
+
+
+def _commit_clustering(begun: ClusteringRun, stats: Sequence[WriteStat]) -> Committed:
+    table, instant = begun.table, begun.instant
+    named = {s.path for s in stats}
+    for path in marked_files(table.storage, instant):
+        if path not in named:
+            table.storage.delete(path)
+    replaced: dict[str, list[str]] = {}
+    for task in begun.tasks:
+        replaced.setdefault(task.partition_path, []).extend(task.replaces)
+    metadata = CommitMetadata(CLUSTER, tuple(stats), {SCHEMA_KEY: table.schema_json}, replaced)
+    own = WriteSet(instant, begun.based_on, yields_to_clustering=False)
+
+    def decide(state: TableState) -> Draft:
+        check_still_own(state, instant)
+        conflict = find_conflict(own, state, ())
+        if conflict is not None:
+            raise conflict
+        return Draft(instant, Action.REPLACE_COMMIT, State.INFLIGHT, State.COMPLETED, CLUSTER, {"metadata": metadata.to_json()})
+
+    with table.lock.hold(table.state.sequence):
+        entry = table.timeline.append(decide)
+    delete_markers(table.storage, instant)
+    return Committed(instant, entry.sequence, tuple(stats))
+
+
+def schedule_clean(table: Table, options: Mapping[str, object] | None = None) -> str | None:
+    """Publish a clean plan on the timeline; returns its instant, None when nothing can be cleaned or a clean is pending."""
+    chosen = table.options.merged(options or {})
+    table.check_writable()
+
+    def decide(state: TableState) -> Draft:
+        if any(a.action is Action.CLEAN for a in state.pending()):
+            raise _NoPlan
+        plan = plan_clean(state, table.storage.root, chosen)
+        if plan is None:
+            raise _NoPlan
+        return Draft(table.timeline.mint(state), Action.CLEAN, State.NONE, State.REQUESTED, CLEAN_OPERATION, {"plan": plan})
+
+    try:
+        return table.timeline.append(decide).instant
+    except _NoPlan:
+        return None
+
+
+def run_clean(table: Table, instant: str = "") -> int | None:
+    """Execute a pending clean plan (empty: the oldest); returns the number of files deleted, None when there is none.
+
+    Deleting is idempotent: a clean that died is done again by whoever comes next.
+    """
+    table.check_writable()
+    pending = [a for a in table.state.pending() if a.action is Action.CLEAN and (not instant or a.instant == instant)]
+    if not pending:
+        return None
+    chosen = pending[0].instant
+    plan = table.state.plans[chosen]["plan"]
+
+    def begin(state: TableState) -> Draft:
+        before = state.actions[chosen].state
+        _check_pending(state, chosen)
+        return Draft(chosen, Action.CLEAN, before, State.INFLIGHT, CLEAN_OPERATION, {})
+
+    try:
+        table.timeline.append(begin)
+        started = table.clock.monotonic_s()
+        result = execute_clean(table.storage, plan, table.state.latest_slices())
+        metadata = clean_metadata(chosen, plan, result, int((table.clock.monotonic_s() - started) * 1000))
+
+        def complete(state: TableState) -> Draft:
+            _check_pending(state, chosen)
+            return Draft(chosen, Action.CLEAN, State.INFLIGHT, State.COMPLETED, CLEAN_OPERATION, {"metadata": metadata})
+
+        table.timeline.append(complete)
+    except _NoPlan:
+        return None
+    return int(metadata["totalFilesDeleted"])
+
+
+def _check_pending(state: TableState, instant: str) -> None:
+    if not state.actions[instant].is_pending:
+        raise _NoPlan
+
+
+def roll_back_dead(table: Table) -> list[str]:
+    """Roll back every write whose writer is dead, and finish rollbacks that died; returns the instants undone.
+
+    Clustering that died is left to its next attempt: the plan can be run again.
+    """
+    table.check_writable()
+    undone = []
+    for record in list(table.state.pending()):
+        unfinished = bool(record.fenced_by)
+        if record.action in (Action.ROLLBACK, Action.CLEAN) or (record.is_clustering and not unfinished):
+            continue
+        if roll_back(table.timeline, record.instant) is not None:
+            undone.append(record.instant)
+    return undone

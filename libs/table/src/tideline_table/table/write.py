@@ -1,0 +1,221 @@
+"""Writing rows from this process: prepare, begin, tag, route, write, commit; again on fresh state after a conflict."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import tenacity
+
+from tideline_table.config import (
+    BULK_INSERT_SORT_COLUMNS,
+    COMBINE_BEFORE_INSERT,
+    COMBINE_BEFORE_UPSERT,
+    INSERT_DUP_POLICY,
+    WRITE_RETRIES,
+    Options,
+    column_list,
+)
+from tideline_table.errors import CommitUnknown, DuplicateKey, ObjectNotFound, TidelineError, TransactionRolledBack, WriteConflict
+from tideline_table.file_group.slice import FileSlice
+from tideline_table.index.simple import Location, partition_rows
+from tideline_table.table.facade import Table
+from tideline_table.table.partition import create_partition
+from tideline_table.transaction import Committed, WriteTransaction
+from tideline_table.transaction.write import LookUp
+from tideline_table.writer import (
+    FileGroupResult,
+    Operation,
+    PreparedInput,
+    RoutedTask,
+    WriteContext,
+    prepare_input,
+    route_input,
+    write_file_group,
+)
+from tideline_table.writer.input import refuse_duplicates
+from tideline_table.writer.routing import FilePlacement
+
+_LOGGER = logging.getLogger(__name__)
+OnConflict = Callable[[WriteConflict, int], None]
+
+
+def write_rows(
+    table: Table,
+    rows: pa.Table,
+    operation: Operation,
+    *,
+    options: Mapping[str, object] | None = None,
+    extra: Mapping[str, str] | None = None,
+    on_conflict: OnConflict | None = None,
+    parallelism: int = 0,
+) -> Committed:
+    """Write `rows` as one commit.
+
+    A conflict rolls the attempt back and does it again on fresh state, up to `tideline.write.conflict.retries` times (`on_conflict` hears of
+    each), then raises `WriteConflict`. Raises before anything is written: `SchemaMismatch`, `InvalidRecord`, `InvalidOption`, `TableFrozen`,
+    `UnsupportedTable`; and `DuplicateKey` (rolled back) where the duplicate policy says so.
+    """
+    chosen = table.options.merged(options or {})
+    table.check_writable()
+    combine = chosen[COMBINE_BEFORE_UPSERT if operation.looks_up_keys else COMBINE_BEFORE_INSERT]
+    prepared = prepare_input(
+        rows, table.schema, table.definition.keygen, table.definition.ordering_field, operation, combine=combine
+    )
+    if not operation.looks_up_keys and chosen[INSERT_DUP_POLICY] == "fail":
+        refuse_duplicates(prepared.keys)
+    attempt = _Attempt(table, prepared, operation, chosen, dict(extra or {}), parallelism or os.cpu_count() or 1)
+    retrying = tenacity.Retrying(
+        stop=tenacity.stop_after_attempt(chosen[WRITE_RETRIES] + 1),
+        wait=tenacity.wait_random_exponential(multiplier=0.05, max=3.0),
+        retry=tenacity.retry_if_exception_type((WriteConflict, TransactionRolledBack)),
+        sleep=table.clock.sleep,
+        before_sleep=lambda call: _report(call, on_conflict),
+        reraise=True,
+    )
+    committed = retrying(attempt.run)
+    return replace(committed, attempts=int(retrying.statistics["attempt_number"]))
+
+
+def _report(call: tenacity.RetryCallState, on_conflict: OnConflict | None) -> None:
+    error = call.outcome.exception() if call.outcome else None
+    _LOGGER.info("write attempt %d lost: %s", call.attempt_number, error)
+    if on_conflict is not None and isinstance(error, WriteConflict):
+        on_conflict(error, call.attempt_number)
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    table: Table
+    prepared: PreparedInput
+    operation: Operation
+    options: Options
+    extra: Mapping[str, str]
+    parallelism: int
+
+    def run(self) -> Committed:
+        transaction = WriteTransaction.begin(self.table.timeline, self.table.lock, self.operation.hudi_name)
+        try:
+            tasks = self._route(transaction)
+            results = self._write(transaction, tasks)
+            based_on = {
+                t.task.base.group: t.task.base.base_instant for t, r in zip(tasks, results, strict=True) if t.task.base and r.stat
+            }
+            return transaction.commit(results, self.table.schema_json, self.extra, based_on, self._look_up())
+        except ObjectNotFound as error:
+            # A base file that was visible at the begin is gone: somebody wrote over it and cleaned since.
+            transaction.roll_back()
+            raise WriteConflict(f"base file {error.path} was cleaned while this write ran", with_instant="") from error
+        except TidelineError as error:
+            _end(transaction, error)
+            raise
+        except BaseException:
+            transaction.roll_back()
+            raise
+
+    def _route(self, transaction: WriteTransaction) -> list[RoutedTask]:
+        state = self.table.state
+        by_partition = partition_rows(self.prepared.partition_paths) if self.prepared.rows.num_rows else {}
+        slices: dict[str, list[FileSlice]] = {name: [] for name in by_partition}
+        for file_slice in state.latest_slices(partitions=by_partition):
+            slices[file_slice.group.partition_path].append(file_slice)
+        policy = self.options[INSERT_DUP_POLICY]
+        locations: dict[str, Location] = {}
+        if self.operation.looks_up_keys or policy != "none":
+            for name, rows in by_partition.items():
+                locations[name] = self.table.index.locate(self.prepared.keys.take(pa.array(rows)), slices[name])
+        if not self.operation.looks_up_keys and policy != "none":
+            by_partition = self._without_known(by_partition, locations, policy)
+            locations = {}
+        if self.operation is Operation.BULK_INSERT:
+            by_partition = {name: self._sorted(rows) for name, rows in by_partition.items()}
+        placement = FilePlacement.of(self.options, state.latest_slices())
+        closed = frozenset(state.groups_under_clustering())
+        return route_input(transaction.instant, self.operation, by_partition, locations, slices, placement, closed)
+
+    def _without_known(
+        self, by_partition: Mapping[str, np.ndarray], locations: Mapping[str, Location], policy: str
+    ) -> dict[str, np.ndarray]:
+        fresh = {name: rows[locations[name].group_of < 0] for name, rows in by_partition.items()}
+        known = sum(len(rows) for rows in by_partition.values()) - sum(len(rows) for rows in fresh.values())
+        if known and policy == "fail":
+            raise DuplicateKey(
+                f"{known} record key(s) that the table holds already", expected="new keys only", remedy="use upsert, or drop them"
+            )
+        return fresh
+
+    def _sorted(self, rows: np.ndarray) -> np.ndarray:
+        columns = column_list(self.options[BULK_INSERT_SORT_COLUMNS])
+        if not columns:
+            return rows
+        part = self.prepared.rows.select(columns).take(pa.array(rows))
+        order = pa.compute.sort_indices(part, sort_keys=[(name, "ascending") for name in columns])
+        ordered: np.ndarray = rows[np.asarray(order)]
+        return ordered
+
+    def _write(self, transaction: WriteTransaction, tasks: Sequence[RoutedTask]) -> list[FileGroupResult]:
+        context = write_context(self.table, transaction.instant, self.operation, self.options)
+        for partition in sorted({t.task.partition_path for t in tasks}):
+            create_partition(self.table, partition, transaction.instant)
+
+        def one(routed: RoutedTask) -> FileGroupResult:
+            incoming = self.prepared.rows.take(pa.array(routed.positions))
+            return write_file_group(context, routed.task, incoming, self.table.storage)
+
+        if len(tasks) < 2 or self.parallelism < 2:
+            return [one(t) for t in tasks]
+        with ThreadPoolExecutor(min(self.parallelism, len(tasks)), thread_name_prefix="write") as pool:
+            return list(pool.map(one, tasks))
+
+    def _look_up(self) -> LookUp | None:
+        if not promises_unique_keys(self.operation, self.options):
+            return None
+        return key_look_up(self.table, self.prepared.keys, self.prepared.partition_paths)
+
+
+def _end(transaction: WriteTransaction, error: TidelineError) -> None:
+    """Roll back, unless the outcome is unknown: then the log decides and recovery follows it."""
+    if isinstance(error, CommitUnknown):
+        transaction.abandon()
+    else:
+        transaction.roll_back()
+
+
+def write_context(table: Table, instant: str, operation: Operation, options: Options) -> WriteContext:
+    """What tasks of a write need, ready to ship."""
+    return WriteContext(
+        base_path=table.storage.root,
+        instant=instant,
+        operation=operation,
+        schema=table.schema,
+        avro_schema=table.footer_schema(),
+        merge_mode=table.definition.merge_mode,
+        ordering_field=table.definition.ordering_field,
+        options=options.given(),
+    )
+
+
+def promises_unique_keys(operation: Operation, options: Options) -> bool:
+    """Whether keys that this write adds must not have been added by anybody else meanwhile."""
+    return operation.looks_up_keys or options[INSERT_DUP_POLICY] != "none"
+
+
+def key_look_up(table: Table, keys: pa.ChunkedArray, partition_paths: pa.ChunkedArray) -> LookUp:
+    """A look-up of our keys in slices that somebody else added."""
+
+    def look_up(written: Sequence[FileSlice]) -> str | None:
+        rows = partition_rows(partition_paths)
+        for file_slice in written:
+            partition = file_slice.group.partition_path
+            if partition in rows:
+                location = table.index.locate(keys.take(pa.array(rows[partition])), [file_slice])
+                if location.slices:
+                    return partition
+        return None
+
+    return look_up

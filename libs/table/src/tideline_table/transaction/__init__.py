@@ -1,0 +1,21 @@
+"""Begin → stage → validate → publish; rollback and recovery; heartbeats. The one place that appends to the table log."""
+
+from tideline_table.transaction.active_timeline import ActiveTimeline
+from tideline_table.transaction.conflict import WriteSet, find_conflict
+from tideline_table.transaction.heartbeat import Heartbeat, is_alive
+from tideline_table.transaction.lock import NoLock, TableLock
+from tideline_table.transaction.rollback import roll_back
+from tideline_table.transaction.write import Committed, WriteTransaction
+
+__all__ = [
+    "ActiveTimeline",
+    "Committed",
+    "Heartbeat",
+    "NoLock",
+    "TableLock",
+    "WriteSet",
+    "WriteTransaction",
+    "find_conflict",
+    "is_alive",
+    "roll_back",
+]

@@ -1,0 +1,96 @@
+r"""Conflict detection: a pure function from what a transaction did and what the log says since to the conflict, if any.
+
+| own \\ other              | completed write                     | completed clustering      | pending clustering             | rollback of own |
+|---|---|---|---|---|
+| update or delete of a group | same group: conflict              | group replaced: conflict  | with priority: conflict        | rolled back     |
+| insert of keys            | same key inserted: conflict         | no                        | no                             | rolled back     |
+| clustering                | input group written: conflict       | input replaced: conflict  | no (plans never share a group) | rolled back     |
+
+Cleaning conflicts with nobody: it takes only slices that no transaction on the latest state reads; a transaction so slow that its
+input is gone fails when it reads. Field notes: #13255, #9472, #18830, #9831.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tideline_table.errors import TransactionRolledBack, WriteConflict
+from tideline_table.file_group.slice import FileGroupId
+from tideline_table.file_group.state import TableState
+from tideline_table.timeline.instant import State
+
+
+@dataclass(frozen=True, slots=True)
+class InsertedKeys:
+    """Keys that a completed write added: their hashes, or only where they are when they are too many to carry."""
+
+    instant: str
+    hashes: np.ndarray | None
+    partitions: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSet:
+    """What a transaction relies on and changes."""
+
+    instant: str
+    based_on: dict[FileGroupId, str] = field(default_factory=dict)
+    """File groups that it read and rewrites or replaces → base instant of the slice that it read."""
+    inserted: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
+    """Hashes of the keys that it added and that must stay unique."""
+    yields_to_clustering: bool = True
+    """Writers wait for a pending clustering with priority; table services do not."""
+
+
+def check_still_own(state: TableState, instant: str) -> None:
+    """Raise `TransactionRolledBack` unless `instant` is inflight and not fenced."""
+    record = state.actions.get(instant)
+    if record is None or record.state is not State.INFLIGHT or record.fenced_by:
+        by = f" by {record.fenced_by}" if record and record.fenced_by else ""
+        raise TransactionRolledBack(
+            f"instant {instant} was rolled back{by}",
+            expected="an inflight instant",
+            remedy="its heartbeat had expired; begin again",
+        )
+
+
+def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[InsertedKeys]) -> WriteConflict | None:
+    """The first conflict of `own` with `state`, which is everything that is committed or pending now.
+
+    `inserted_since` are the completed writes after `own` began. Raises `TransactionRolledBack` when own was fenced.
+    """
+    check_still_own(state, own.instant)
+    for group, read_instant in own.based_on.items():
+        replaced_by = state.replaced.get(group)
+        if replaced_by is not None:
+            return WriteConflict(
+                f"file group {group.file_id} in {group.partition_path!r} was replaced by {replaced_by}", with_instant=replaced_by
+            )
+        latest = state.latest_slice(group)
+        if latest is None or latest.base_instant != read_instant:
+            other = latest.base_instant if latest else "nothing"
+            return WriteConflict(
+                f"file group {group.file_id} in {group.partition_path!r} was written by {other}",
+                expected=f"slice {read_instant}",
+                with_instant=other,
+            )
+    if own.yields_to_clustering and own.based_on:
+        under = state.groups_under_clustering()
+        for group in own.based_on:
+            clustering = under.get(group)
+            if clustering is not None and state.has_priority(clustering):
+                return WriteConflict(
+                    f"file group {group.file_id} is under clustering {clustering}, which lost often enough to go first",
+                    with_instant=clustering,
+                    remedy="retry when it is done",
+                )
+    if len(own.inserted):
+        for other_keys in inserted_since:
+            if other_keys.hashes is not None and len(np.intersect1d(own.inserted, other_keys.hashes)):
+                return WriteConflict(
+                    f"record keys were inserted by {other_keys.instant} at the same time", with_instant=other_keys.instant
+                )
+    return None

@@ -1,0 +1,70 @@
+"""Heartbeats of writers (format reference 13.2): an empty file per instant, renewed while its writer lives."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from datetime import datetime, timedelta
+from types import TracebackType
+
+from tideline_table.clock import Clock
+from tideline_table.config import HEARTBEAT_INTERVAL_MS, HEARTBEAT_MISSES, Options
+from tideline_table.errors import ObjectNotFound, TidelineError
+from tideline_table.file_group.state import ActionRecord
+from tideline_table.storage import Storage
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def heartbeat_path(instant: str) -> str:
+    """The heartbeat file of an instant."""
+    return f".hoodie/.heartbeat/{instant}"
+
+
+def is_alive(storage: Storage, record: ActionRecord, clock: Clock, options: Options) -> bool:
+    """Whether whoever runs `record` gave a sign of life lately: by its heartbeat, or by the transition itself when that is younger."""
+    allowed = timedelta(milliseconds=options[HEARTBEAT_INTERVAL_MS] * options[HEARTBEAT_MISSES])
+    signs: list[datetime] = [datetime.fromisoformat(record.since)] if record.since else []
+    # No file: not yet created, or its writer ended; then the transition's own time decides.
+    with contextlib.suppress(ObjectNotFound):
+        signs.append(storage.stat(heartbeat_path(record.instant)).modified)
+    return bool(signs) and clock.now() - max(signs) <= allowed
+
+
+class Heartbeat:
+    """Keeps an instant's heartbeat fresh from a thread until the context ends. A failed renewal is logged and tried again."""
+
+    def __init__(self, storage: Storage, instant: str, options: Options) -> None:
+        self._storage = storage
+        self._path = heartbeat_path(instant)
+        self._interval_s = options[HEARTBEAT_INTERVAL_MS] / 1000
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name=f"heartbeat-{instant}", daemon=True)
+
+    def __enter__(self) -> Heartbeat:
+        self._storage.put(self._path, b"")
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the heartbeat and remove its file. Safe to repeat."""
+        if self._stopped.is_set():
+            return
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        try:
+            self._storage.delete(self._path)
+        except TidelineError as error:
+            _LOGGER.warning("heartbeat %s stays behind: %s", self._path, error)
+
+    def _beat(self) -> None:
+        while not self._stopped.wait(self._interval_s):
+            try:
+                self._storage.put(self._path, b"")
+            except TidelineError as error:
+                _LOGGER.warning("heartbeat %s was not renewed: %s; trying again", self._path, error)

@@ -1,0 +1,138 @@
+"""Rollback: undo an instant that died or lost, once, under ownership.
+
+`rollback requested` is the fence: from there on the target can never complete, so files that its executors still write stay
+invisible for ever. A crash inside a rollback is taken over by the next one who comes by.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from tideline_table.errors import InstantNotFound, UnsupportedTable
+from tideline_table.file_group.names import parse_base_file_name
+from tideline_table.file_group.state import ActionRecord, TableState
+from tideline_table.timeline.instant import Action, State
+from tideline_table.timeline.log import Draft
+from tideline_table.transaction.active_timeline import ActiveTimeline
+from tideline_table.transaction.heartbeat import Heartbeat, heartbeat_path, is_alive
+from tideline_table.writer.marker import delete_markers, marked_files
+
+OPERATION = "ROLLBACK"
+
+
+def roll_back(timeline: ActiveTimeline, target: str, *, force: bool = False) -> str | None:
+    """Roll `target` back; returns the rollback's instant, None when there was nothing to do.
+
+    Without `force` (for one's own transaction) an instant whose writer is alive is left alone. Raises `InstantNotFound`, and
+    `UnsupportedTable` for a completed instant.
+    """
+    attempt = uuid.uuid4().hex
+    paths = sorted(marked_files(timeline.storage, target))
+
+    def decide(state: TableState) -> Draft:
+        record = _target(state, target)
+        if record.state is State.ROLLED_BACK or (
+            not force and not record.fenced_by and is_alive(timeline.storage, record, timeline.clock, timeline.options)
+        ):
+            raise _NothingToDo
+        if record.fenced_by:
+            running = state.actions[record.fenced_by]
+            if is_alive(timeline.storage, running, timeline.clock, timeline.options):
+                raise _NothingToDo
+            body = {**state.plans[running.instant], "attempt": attempt}
+            return Draft(running.instant, Action.ROLLBACK, State.INFLIGHT, State.INFLIGHT, OPERATION, body)
+        body = {"target": target, "target_action": record.action.value, "plan": _plan(timeline, record, paths), "attempt": attempt}
+        return Draft(timeline.mint(state), Action.ROLLBACK, State.NONE, State.INFLIGHT, OPERATION, body)
+
+    try:
+        entry = timeline.append(decide)
+    except _NothingToDo:
+        return None
+    with Heartbeat(timeline.storage, entry.instant, timeline.options):
+        _execute(timeline, entry.instant, target, Action(str(entry.body["target_action"])))
+    return entry.instant
+
+
+class _NothingToDo(Exception):
+    """The target is rolled back, alive, or being rolled back by somebody alive."""
+
+
+def _target(state: TableState, target: str) -> ActionRecord:
+    record = state.actions.get(target)
+    if record is None:
+        raise InstantNotFound(f"no instant {target} to roll back", expected="a pending instant of this table")
+    if record.state is State.COMPLETED:
+        raise UnsupportedTable(
+            f"instant {target} is completed", expected="a pending instant", remedy="restore to a savepoint instead"
+        )
+    return record
+
+
+def _plan(timeline: ActiveTimeline, record: ActionRecord, paths: Sequence[str]) -> dict[str, object]:
+    requests = []
+    root = timeline.storage.root.removeprefix("file:")
+    for path in paths:
+        partition, _, name = path.rpartition("/")
+        parsed = parse_base_file_name(name)
+        requests.append(
+            {
+                "partitionPath": partition,
+                "fileId": parsed.file_id if parsed else "",
+                "latestBaseInstant": record.instant,
+                "filesToBeDeleted": [f"{root}/{path}"],
+                "logBlocksToBeDeleted": {},
+            }
+        )
+    return {
+        "instantToRollback": {"commitTime": record.instant, "action": record.action.value},
+        "RollbackRequests": requests,
+        "version": 1,
+    }
+
+
+def _execute(timeline: ActiveTimeline, rollback: str, target: str, target_action: Action) -> None:
+    started = timeline.clock.monotonic_s()
+    # Listed again behind the fence: a late executor may have announced more since the plan was made.
+    paths = sorted(marked_files(timeline.storage, target))
+    root = timeline.storage.root.removeprefix("file:")
+    partitions: dict[str, dict[str, object]] = {}
+    for path in paths:
+        timeline.storage.delete(path)
+        partition = path.rpartition("/")[0]
+        entry = partitions.setdefault(
+            partition,
+            {
+                "partitionPath": partition,
+                "successDeleteFiles": [],
+                "failedDeleteFiles": [],
+                "rollbackLogFiles": {},
+                "logFilesFromFailedCommit": {},
+            },
+        )
+        deleted = entry["successDeleteFiles"]
+        assert isinstance(deleted, list)
+        deleted.append(f"{root}/{path}")
+    info = {"commitTime": target, "action": target_action.value}
+    metadata = {
+        "startRollbackTime": rollback,
+        "timeTakenInMillis": int((timeline.clock.monotonic_s() - started) * 1000),
+        "totalFilesDeleted": len(paths),
+        "commitsRollback": [target],
+        "partitionMetadata": partitions,
+        "version": 1,
+        "instantsRollback": [info],
+    }
+    body = {"target": target, "target_action": target_action.value, "metadata": metadata}
+
+    def decide(state: TableState) -> Draft:
+        if state.actions[rollback].state is State.COMPLETED:
+            raise _NothingToDo
+        return Draft(rollback, Action.ROLLBACK, State.INFLIGHT, State.COMPLETED, OPERATION, body)
+
+    try:
+        timeline.append(decide)
+    except _NothingToDo:
+        return
+    delete_markers(timeline.storage, target)
+    timeline.storage.delete(heartbeat_path(target))

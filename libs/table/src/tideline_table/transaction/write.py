@@ -1,0 +1,177 @@
+"""A write transaction: begin, then commit or roll back."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tideline_table.errors import WriteConflict
+from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.file_group.state import TableState
+from tideline_table.timeline.entry import Entry
+from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State
+from tideline_table.timeline.log import Draft
+from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
+from tideline_table.transaction.active_timeline import ActiveTimeline
+from tideline_table.transaction.conflict import InsertedKeys, WriteSet, check_still_own, find_conflict
+from tideline_table.transaction.heartbeat import Heartbeat
+from tideline_table.transaction.lock import TableLock
+from tideline_table.transaction.rollback import roll_back
+from tideline_table.writer.file_group import FileGroupResult
+from tideline_table.writer.marker import delete_markers, marked_files
+
+MAX_CARRIED_HASHES = 65_536
+"""Inserted keys beyond this are not carried in the entry; a later upsert looks into the files instead."""
+HASHES_KEY = "inserted_key_hashes"
+
+LookUp = Callable[[Sequence[FileSlice]], "str | None"]
+"""Given slices that another write added, the partition in which they hold a key of ours, None when there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A transaction that is in the log. `sequence` is its place in the completion order of the table."""
+
+    instant: str
+    sequence: int
+    stats: tuple[WriteStat, ...] = ()
+    attempts: int = 1
+
+    @property
+    def rows_inserted(self) -> int:
+        """Rows that were not there before."""
+        return sum(s.num_inserts for s in self.stats)
+
+    @property
+    def rows_updated(self) -> int:
+        """Rows that replaced an older version."""
+        return sum(s.num_updates for s in self.stats)
+
+    @property
+    def rows_deleted(self) -> int:
+        """Rows removed."""
+        return sum(s.num_deletes for s in self.stats)
+
+
+@dataclass(slots=True)
+class WriteTransaction:
+    """One inflight write. Use `begin`; then exactly one of `commit` and `roll_back`."""
+
+    timeline: ActiveTimeline
+    lock: TableLock
+    instant: str
+    operation: str
+    begin_sequence: int
+    action: Action
+    _heartbeat: Heartbeat = field(repr=False)
+
+    @classmethod
+    def begin(cls, timeline: ActiveTimeline, lock: TableLock, operation: str, action: Action = Action.COMMIT) -> WriteTransaction:
+        """Mint the instant by appending its requested + inflight entry, and start its heartbeat."""
+
+        def decide(state: TableState) -> Draft:
+            return Draft(timeline.mint(state), action, State.NONE, State.INFLIGHT, operation, {})
+
+        entry = timeline.append(decide)
+        heartbeat = Heartbeat(timeline.storage, entry.instant, timeline.options)
+        heartbeat.__enter__()
+        return cls(timeline, lock, entry.instant, operation, entry.sequence, action, heartbeat)
+
+    def commit(
+        self,
+        results: Sequence[FileGroupResult],
+        schema_json: str,
+        extra: Mapping[str, str],
+        based_on: Mapping[FileGroupId, str],
+        look_up: LookUp | None,
+    ) -> Committed:
+        """Check for conflicts against everything since the begin and publish.
+
+        `look_up` is None when the operation does not promise unique keys. Raises `WriteConflict` or `TransactionRolledBack` (nothing became
+        visible; call `roll_back`), `CommitUnknown` when the log did not answer.
+        """
+        stats = tuple(r.stat for r in results if r.stat is not None)
+        self._delete_unnamed_files(stats)
+        metadata = CommitMetadata(self.operation, stats, {**extra, SCHEMA_KEY: schema_json})
+        hashes = np.frombuffer(b"".join(r.inserted_hashes for r in results), dtype="<u8")
+        body: dict[str, object] = {"metadata": metadata.to_json()}
+        if len(hashes) <= MAX_CARRIED_HASHES:
+            body[HASHES_KEY] = base64.b64encode(np.sort(hashes).tobytes()).decode()
+        own = WriteSet(self.instant, dict(based_on), hashes if look_up is not None else hashes[:0])
+        checked = _InsertsSince(self.timeline, self.begin_sequence, {s.partition_path for s in stats if s.num_inserts}, look_up)
+
+        def decide(state: TableState) -> Draft:
+            check_still_own(state, self.instant)
+            conflict = find_conflict(own, state, checked.up_to(state))
+            if conflict is not None:
+                raise conflict
+            return Draft(self.instant, self.action, State.INFLIGHT, State.COMPLETED, self.operation, body)
+
+        with self.lock.hold(self.timeline.state.sequence):
+            entry = self.timeline.append(decide)
+        self._heartbeat.stop()
+        delete_markers(self.timeline.storage, self.instant)
+        return Committed(self.instant, entry.sequence, stats)
+
+    def roll_back(self) -> None:
+        """Undo everything that this transaction wrote."""
+        roll_back(self.timeline, self.instant, force=True)
+        self._heartbeat.stop()
+
+    def abandon(self) -> None:
+        """Stop the heartbeat and leave the instant to recovery: for callers that cannot roll back now."""
+        self._heartbeat.stop()
+
+    def _delete_unnamed_files(self, stats: Sequence[WriteStat]) -> None:
+        # Files of attempts that lost (retried tasks): they carry this instant and would count as committed.
+        named = {s.path for s in stats}
+        for path in marked_files(self.timeline.storage, self.instant):
+            if path not in named:
+                self.timeline.storage.delete(path)
+
+
+class _InsertsSince:
+    """Completed writes after a begin that added keys in the same partitions, read once each."""
+
+    def __init__(self, timeline: ActiveTimeline, sequence: int, partitions: set[str], look_up: LookUp | None) -> None:
+        self._timeline = timeline
+        self._sequence = sequence
+        self._partitions = partitions
+        self._look_up = look_up
+        self._found: list[InsertedKeys] = []
+
+    def up_to(self, state: TableState) -> list[InsertedKeys]:
+        if self._look_up is None or not self._partitions:
+            return []
+        for sequence in range(self._sequence + 1, state.sequence + 1):
+            entry = self._timeline.log.read(sequence)
+            if entry is not None and entry.after is State.COMPLETED and entry.action in WRITE_ACTIONS:
+                self._add(entry)
+        self._sequence = state.sequence
+        return self._found
+
+    def _add(self, entry: Entry) -> None:
+        metadata = CommitMetadata.from_json(entry.body["metadata"])
+        shared = [s for s in metadata.stats if s.num_inserts and s.partition_path in self._partitions]
+        if metadata.replaced is not None or not shared:
+            return
+        carried = entry.body.get(HASHES_KEY)
+        if carried is not None:
+            hashes = np.frombuffer(base64.b64decode(carried), dtype="<u8")
+            self._found.append(InsertedKeys(entry.instant, hashes, frozenset(s.partition_path for s in shared)))
+            return
+        assert self._look_up is not None
+        written = [
+            FileSlice(
+                FileGroupId(s.partition_path, s.file_id), entry.instant, s.path.rsplit("/", 1)[-1], s.file_size_bytes, s.num_writes
+            )
+            for s in shared
+        ]
+        hit = self._look_up(written)
+        if hit is not None:
+            raise WriteConflict(
+                f"record keys of partition {hit!r} were inserted by {entry.instant} at the same time", with_instant=entry.instant
+            )

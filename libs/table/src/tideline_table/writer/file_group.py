@@ -1,0 +1,197 @@
+"""Writing one file group copy-on-write: read its base file, merge, write the next base file.
+
+Runs anywhere, in the caller's process or on a Spark executor: everything it needs is in its arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from tideline_table.config import Options
+from tideline_table.file_group.names import base_file_name, write_token
+from tideline_table.file_group.slice import FileSlice, join_path
+from tideline_table.merge import MergeMode, deleted_mask, incoming_wins
+from tideline_table.reader.base_file import read_base_file
+from tideline_table.schema.meta_fields import META_FIELDS, MetaField, with_meta_fields
+from tideline_table.storage import Storage, open_storage
+from tideline_table.timeline.write_stats import NO_PREVIOUS_COMMIT, WriteStat
+from tideline_table.writer.base_file import write_base_file
+from tideline_table.writer.marker import MarkerType, create_marker
+from tideline_table.writer.operation import Operation
+
+
+@dataclass(frozen=True, slots=True)
+class WriteContext:
+    """What all tasks of one write share; ships to workers."""
+
+    base_path: str
+    instant: str
+    operation: Operation
+    schema: pa.Schema
+    avro_schema: str
+    """With meta fields, for the files' footers."""
+    merge_mode: MergeMode
+    ordering_field: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def open_storage(self) -> Storage:
+        """The table's storage, opened where the task runs."""
+        return open_storage(self.base_path)
+
+
+@dataclass(frozen=True, slots=True)
+class FileGroupTask:
+    """One file group of one write. `base` is the slice written over, None for a new file group."""
+
+    number: int
+    partition_path: str
+    file_id: str
+    base: FileSlice | None
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FileGroupResult:
+    """What a task wrote, and hashes of the keys that it added (for the uniqueness check at the commit)."""
+
+    stat: WriteStat | None
+    inserted_hashes: bytes
+    """Little-endian uint64s; `key_hashes` says of what."""
+
+
+def key_hashes(partition_path: str, keys: pa.ChunkedArray | pa.Array) -> np.ndarray:
+    """XXH3-64 of `<partition>NUL<key>` for each key."""
+    prefix = f"{partition_path}\x00"
+    return np.fromiter((xxhash.xxh3_64_intdigest((prefix + k).encode()) for k in keys.to_pylist()), dtype=np.uint64, count=len(keys))
+
+
+def write_file_group(
+    context: WriteContext, task: FileGroupTask, incoming: pa.Table, storage: Storage | None = None
+) -> FileGroupResult:
+    """Write the next base file of a group. `incoming` is as `PreparedInput.rows`: keys unique unless the operation adds blindly.
+
+    Returns no stat when nothing changes (all incoming rows lost against newer ones, or a delete found nothing).
+    """
+    storage = storage or context.open_storage()
+    name = base_file_name(task.file_id, write_token(task.number, task.attempt), context.instant)
+    if task.base is None:
+        deleted = deleted_mask(incoming)
+        added = incoming if deleted is None else incoming.filter(pc.invert(deleted))
+        merged: _Merged | None = _Merged(
+            kept=None, written=added, updates=0, deletes=0, inserted=added.column(MetaField.RECORD_KEY)
+        )
+    else:
+        merged = _merge(context, read_base_file(storage, task.base.path), incoming)
+    if merged is None or (merged.kept is None and merged.written is None) or (task.base is None and not merged.rows):
+        return FileGroupResult(None, b"")
+    output = _output(context, task, merged, name)
+    path = join_path(task.partition_path, name)
+    create_marker(storage, context.instant, path, MarkerType.MERGE if task.base else MarkerType.CREATE)
+    size = write_base_file(storage, path, output, context.avro_schema, Options(context.options))
+    stat = WriteStat(
+        file_id=task.file_id,
+        partition_path=task.partition_path,
+        path=path,
+        prev_commit=task.base.base_instant if task.base else NO_PREVIOUS_COMMIT,
+        num_writes=output.num_rows,
+        file_size_bytes=size,
+        num_inserts=len(merged.inserted),
+        num_updates=merged.updates,
+        num_deletes=merged.deletes,
+    )
+    hashes = key_hashes(task.partition_path, merged.inserted)
+    return FileGroupResult(stat, np.sort(hashes).astype("<u8").tobytes())
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    kept: pa.Table | None
+    """Base rows that stay, with their meta fields."""
+    written: pa.Table | None
+    """Incoming rows that become visible."""
+    updates: int
+    deletes: int
+    inserted: pa.ChunkedArray
+
+    @property
+    def rows(self) -> int:
+        return (self.kept.num_rows if self.kept is not None else 0) + (self.written.num_rows if self.written is not None else 0)
+
+
+def _merge(context: WriteContext, base: pa.Table, incoming: pa.Table) -> _Merged | None:
+    keys = incoming.column(MetaField.RECORD_KEY)
+    if not context.operation.looks_up_keys:
+        return _Merged(base, incoming, 0, 0, keys)
+    found = pc.index_in(base.column(MetaField.RECORD_KEY), value_set=keys.combine_chunks())
+    matched = np.asarray(pc.is_valid(found))
+    targets = np.asarray(found.drop_null())
+    if context.operation is Operation.DELETE:
+        if not len(targets):
+            return None
+        return _Merged(base.filter(pa.array(~matched)), None, 0, int(matched.sum()), keys.slice(0, 0))
+    wins = np.ones(len(targets), dtype=bool)
+    if context.merge_mode is MergeMode.EVENT_TIME and len(targets):
+        mine = incoming.column(context.ordering_field).take(pa.array(targets))
+        wins = incoming_wins(base.column(context.ordering_field).filter(pa.array(matched)), mine)
+    lost = np.zeros(incoming.num_rows, dtype=bool)
+    lost[targets[~wins]] = True
+    existing = np.zeros(incoming.num_rows, dtype=bool)
+    existing[targets] = True
+    deleted_column = deleted_mask(incoming)
+    deleted = np.zeros(incoming.num_rows, dtype=bool) if deleted_column is None else np.asarray(deleted_column)
+    superseded = np.zeros(base.num_rows, dtype=bool)
+    superseded[np.flatnonzero(matched)[wins]] = True
+    visible = ~lost & ~deleted
+    if not superseded.any() and not visible.any():
+        return None
+    return _Merged(
+        kept=base.filter(pa.array(~superseded)),
+        written=incoming.filter(pa.array(visible)),
+        updates=int((visible & existing).sum()),
+        deletes=int((deleted & existing & ~lost).sum()),
+        inserted=keys.filter(pa.array(visible & ~existing)),
+    )
+
+
+def _output(context: WriteContext, task: FileGroupTask, merged: _Merged, name: str) -> pa.Table:
+    schema = with_meta_fields(context.schema)
+    pieces: list[pa.Table] = []
+    if merged.kept is not None:
+        pieces.append(_conformed(merged.kept, schema, name))
+    if merged.written is not None and merged.written.num_rows:
+        rows = merged.written
+        counter = pc.cast(pa.array(np.arange(rows.num_rows)), pa.string())
+        meta = {
+            MetaField.COMMIT_TIME: _constant(context.instant, rows.num_rows),
+            MetaField.COMMIT_SEQNO: pc.binary_join_element_wise(f"{context.instant}_{task.number}_", counter, ""),
+            MetaField.RECORD_KEY: rows.column(MetaField.RECORD_KEY),
+            MetaField.PARTITION_PATH: _constant(task.partition_path, rows.num_rows),
+            MetaField.FILE_NAME: _constant(name, rows.num_rows),
+        }
+        columns = [meta[MetaField(f.name)] if f.name in META_FIELDS else rows.column(f.name) for f in schema]
+        pieces.append(pa.Table.from_arrays(columns, schema=schema))
+    return pa.concat_tables(pieces)
+
+
+def _conformed(base: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
+    """Base rows in today's schema, with the new file's name."""
+    columns = []
+    for f in schema:
+        if f.name == MetaField.FILE_NAME:
+            columns.append(_constant(name, base.num_rows))
+        elif f.name in base.column_names:
+            column = base.column(f.name)
+            columns.append(column if column.type == f.type else column.cast(f.type))
+        else:
+            columns.append(pa.nulls(base.num_rows, f.type))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _constant(text: str, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(text, pa.string()), rows)

@@ -1,0 +1,101 @@
+"""Routing: which rows go to which file group, decided from values alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tideline_table.config import MAX_FILE_SIZE, RECORD_SIZE_ESTIMATE, SMALL_FILE_LIMIT, Options
+from tideline_table.file_group.names import new_file_id
+from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.index.simple import Location
+from tideline_table.writer.file_group import FileGroupTask
+from tideline_table.writer.operation import Operation
+
+_SIZE_SAMPLE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedTask:
+    """A file group to write and the input rows (by number) that go there."""
+
+    task: FileGroupTask
+    positions: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlacement:
+    """Sizes that decide where inserts go."""
+
+    max_file_bytes: int
+    small_file_bytes: int
+    row_bytes: float
+
+    @classmethod
+    def of(cls, options: Options, slices: Sequence[FileSlice]) -> FilePlacement:
+        """From the options and the mean row size of (a sample of) the files that exist."""
+        sample = [s for s in slices[-_SIZE_SAMPLE:] if s.rows > 0]
+        rows = sum(s.rows for s in sample)
+        mean = sum(s.size_bytes for s in sample) / rows if rows else float(options[RECORD_SIZE_ESTIMATE])
+        return cls(options[MAX_FILE_SIZE], options[SMALL_FILE_LIMIT], max(mean, 1.0))
+
+    def free_rows(self, file_slice: FileSlice) -> int:
+        """How many rows still fit into a file group, 0 when it is not small."""
+        if file_slice.size_bytes >= self.small_file_bytes:
+            return 0
+        return max(0, int((self.max_file_bytes - file_slice.size_bytes) / self.row_bytes))
+
+    @property
+    def rows_per_file(self) -> int:
+        """Rows of a full file."""
+        return max(1, int(self.max_file_bytes / self.row_bytes))
+
+
+def route_input(
+    instant: str,
+    operation: Operation,
+    by_partition: Mapping[str, np.ndarray],
+    locations: Mapping[str, Location],
+    slices: Mapping[str, Sequence[FileSlice]],
+    placement: FilePlacement,
+    closed: frozenset[FileGroupId] = frozenset(),
+) -> list[RoutedTask]:
+    """One task per file group that the input touches.
+
+    `by_partition` numbers the input rows of each partition; `locations` says where their keys are (absent: nowhere); `slices` are the
+    partitions' visible slices; groups in `closed` (under pending clustering) take no inserts. Rows of a delete that are nowhere vanish.
+    """
+    tasks: list[RoutedTask] = []
+
+    def add(partition: str, file_slice: FileSlice | None, positions: np.ndarray) -> None:
+        number = len(tasks)
+        file_id = file_slice.group.file_id if file_slice else new_file_id(instant, str(number))
+        tasks.append(RoutedTask(FileGroupTask(number, partition, file_id, file_slice), positions))
+
+    for partition in sorted(by_partition):
+        rows = by_partition[partition]
+        location = locations.get(partition)
+        updates: dict[FileGroupId, np.ndarray] = {}
+        inserts = rows
+        if location is not None:
+            for at, file_slice in enumerate(location.slices):
+                updates[file_slice.group] = rows[location.group_of == at]
+            inserts = rows[location.group_of < 0]
+        if operation is Operation.DELETE:
+            inserts = inserts[:0]
+        open_slices = [] if operation is Operation.BULK_INSERT else [s for s in slices.get(partition, ()) if s.group not in closed]
+        for file_slice in sorted(open_slices, key=lambda s: (s.size_bytes, s.group)):
+            room = placement.free_rows(file_slice)
+            if not len(inserts) or not room:
+                break
+            updates[file_slice.group] = np.concatenate([updates.get(file_slice.group, rows[:0]), inserts[:room]])
+            inserts = inserts[room:]
+        by_group = {s.group: s for s in slices.get(partition, ())}
+        for group, positions in updates.items():
+            add(partition, by_group[group], positions)
+        per_file = placement.rows_per_file
+        for start in range(0, len(inserts), per_file):
+            add(partition, None, inserts[start : start + per_file])
+    return tasks
