@@ -1,1 +1,81 @@
-"""Event contract and event-log port with SQLite and Kafka adapters."""
+"""Event contract and event-log port with SQLite and Kafka adapters.
+
+Payloads and envelope are pure; `EventLog` is the port, opened by `open_event_log`; `EventConsumer` is what readers of it share. What an
+event means for a table does not belong here.
+"""
+
+from tideline_events.consumer import Backfill, ConsumerCounts, Deduplicator, EventConsumer, TransitionConsumer
+from tideline_events.envelope import Envelope, TableDeleted, UnknownEvent, decode, encode, read_envelope, table_deletion
+from tideline_events.errors import (
+    CommitLost,
+    EventLogCorrupt,
+    EventLogUnavailable,
+    InvalidEvent,
+    PoisonEvent,
+    PublisherFenced,
+    PublishUnknown,
+    TopicMismatch,
+)
+from tideline_events.location import open_event_log
+from tideline_events.log import EventLog, Publisher, Subscription, transition_records
+from tideline_events.payload import (
+    DeadLetter,
+    Event,
+    Hint,
+    JobEvent,
+    LockEvent,
+    PendingPlan,
+    TableIdentity,
+    TableRecord,
+    Transition,
+    is_data_change,
+)
+from tideline_events.record import Record
+from tideline_events.topics import DEAD_LETTER, HINTS, JOBS, LOCKS, TABLES, TIMELINE, TOPICS, Topic
+
+__all__ = [
+    "DEAD_LETTER",
+    "HINTS",
+    "JOBS",
+    "LOCKS",
+    "TABLES",
+    "TIMELINE",
+    "TOPICS",
+    "Backfill",
+    "CommitLost",
+    "ConsumerCounts",
+    "DeadLetter",
+    "Deduplicator",
+    "Envelope",
+    "Event",
+    "EventConsumer",
+    "EventLog",
+    "EventLogCorrupt",
+    "EventLogUnavailable",
+    "Hint",
+    "InvalidEvent",
+    "JobEvent",
+    "LockEvent",
+    "PendingPlan",
+    "PoisonEvent",
+    "PublishUnknown",
+    "Publisher",
+    "PublisherFenced",
+    "Record",
+    "Subscription",
+    "TableDeleted",
+    "TableIdentity",
+    "TableRecord",
+    "Topic",
+    "TopicMismatch",
+    "Transition",
+    "TransitionConsumer",
+    "UnknownEvent",
+    "decode",
+    "encode",
+    "is_data_change",
+    "open_event_log",
+    "read_envelope",
+    "table_deletion",
+    "transition_records",
+]

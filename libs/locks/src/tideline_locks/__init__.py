@@ -1,1 +1,34 @@
-"""Lock port with Redis, storage and in-process adapters."""
+"""Lock port and adapters: Redis, storage (put-if-absent lease objects), in-process.
+
+A lock here is an efficiency: it keeps writers from wasting work and lets them queue. Correctness rests on the put-if-absent of the
+table log, never on a lease. What does not belong here: decisions about tables, and serving leases over a network (the lock service).
+"""
+
+from tideline_locks.errors import InvalidLease, LeaseLost, LockAccessDenied, LockTimeout, LockUnreachable, StaleFence
+from tideline_locks.fallback import FallbackLockProvider
+from tideline_locks.in_process import InProcessLockProvider
+from tideline_locks.lease import Lease
+from tideline_locks.location import open_lock_provider
+from tideline_locks.port import LeaseState, LockProvider
+from tideline_locks.redis import OnUnreachable, RedisLockProvider
+from tideline_locks.renewal import KeptLease
+from tideline_locks.storage_lease import StorageLockProvider
+
+__all__ = [
+    "FallbackLockProvider",
+    "InProcessLockProvider",
+    "InvalidLease",
+    "KeptLease",
+    "Lease",
+    "LeaseLost",
+    "LeaseState",
+    "LockAccessDenied",
+    "LockProvider",
+    "LockTimeout",
+    "LockUnreachable",
+    "OnUnreachable",
+    "RedisLockProvider",
+    "StaleFence",
+    "StorageLockProvider",
+    "open_lock_provider",
+]

@@ -1,1 +1,4 @@
-"""Deletes what nobody reads and rolls back dead writers."""
+"""The cleaner: deletes file slices that no retained query reads, and rolls back writers that died.
+
+The only service that deletes committed files. When compaction or clustering runs does not belong here.
+"""

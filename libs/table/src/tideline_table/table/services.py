@@ -149,7 +149,7 @@ def _commit_clustering(begun: ClusteringRun, stats: Sequence[WriteStat]) -> Comm
             raise conflict
         return Draft(instant, Action.REPLACE_COMMIT, State.INFLIGHT, State.COMPLETED, CLUSTER, {"metadata": metadata.to_json()})
 
-    with table.lock.hold(table.state.sequence):
+    with table.lock.hold(table.timeline.head_sequence):
         entry = table.timeline.append(decide)
     delete_markers(table.storage, instant)
     return Committed(instant, entry.sequence, tuple(stats))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from tideline_table.clock import Clock
 from tideline_table.config import CHECKPOINT_INTERVAL, INSTANT_SKEW_S, Options
@@ -53,6 +53,20 @@ class ActiveTimeline:
                 fresh.append(entry)
             return fresh
 
+    def head_sequence(self) -> int:
+        """The head of the log now: the fencing token of whoever asks."""
+        self.refresh()
+        return self.state.sequence
+
+    def heal(self, min_age_s: float) -> bool:
+        """Create the timeline files of a head entry older than `min_age_s` if its writer did not; True when something was missing."""
+        with self._mutex:
+            self.refresh()
+            head = self._head or self.log.read(self.state.sequence)
+            if head is None or self.clock.now() - datetime.fromisoformat(head.recorded) < timedelta(seconds=min_age_s):
+                return False
+            return self._heal_head()
+
     def append(self, decide: Decide) -> Entry:
         """Append what `decide` wants on the freshest state; decide again whenever somebody else was faster.
 
@@ -97,15 +111,17 @@ class ActiveTimeline:
                 "timeline files of entry %d are late: %s (the next writer or the mirror creates them)", entry.sequence, error
             )
 
-    def _heal_head(self) -> None:
+    def _heal_head(self) -> bool:
         head = self._head
         if self.state.sequence == 0 or self._materialised >= self.state.sequence:
-            return
+            return False
         if head is None or head.sequence != self.state.sequence:
             head = self.log.read(self.state.sequence)
-        if head is not None and self._is_incomplete(head):
+        was_incomplete = head is not None and self._is_incomplete(head)
+        if head is not None and was_incomplete:
             self.log.materialise(head)
         self._materialised = self.state.sequence
+        return was_incomplete
 
     def _is_incomplete(self, entry: Entry) -> bool:
         files = timeline_files(entry)

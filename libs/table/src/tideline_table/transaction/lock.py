@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -9,14 +10,17 @@ from typing import Protocol
 class TableLock(Protocol):
     """The lock of one table."""
 
-    def hold(self, fence: int) -> AbstractContextManager[object]:
-        """Hold the lock inside the context. `fence` is the head sequence of the table log that the caller saw."""
+    def hold(self, fence: Callable[[], int]) -> AbstractContextManager[object]:
+        """Hold the lock inside the context.
+
+        `fence` reads the table log and returns its head sequence; it is asked again when somebody with a newer one went first.
+        """
         ...
 
 
 class NoLock:
     """No lock: put-if-absent on the log alone decides."""
 
-    def hold(self, fence: int) -> AbstractContextManager[object]:
+    def hold(self, fence: Callable[[], int]) -> AbstractContextManager[object]:
         """See `TableLock.hold`."""
         return nullcontext(fence)

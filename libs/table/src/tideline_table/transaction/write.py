@@ -110,7 +110,7 @@ class WriteTransaction:
                 raise conflict
             return Draft(self.instant, self.action, State.INFLIGHT, State.COMPLETED, self.operation, body)
 
-        with self.lock.hold(self.timeline.state.sequence):
+        with self.lock.hold(self.timeline.head_sequence):
             entry = self.timeline.append(decide)
         self._heartbeat.stop()
         delete_markers(self.timeline.storage, self.instant)

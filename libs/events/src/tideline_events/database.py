@@ -1,0 +1,130 @@
+"""The SQLite file of the embedded event log: its tables, connections for many processes at once, and error translation."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import tenacity
+
+from tideline_events.errors import EventLogCorrupt, EventLogUnavailable
+
+BUSY_TIMEOUT_S = 10.0
+FORMAT_VERSION = 1
+APPLICATION_ID = 0x54494445
+
+_CREATE = (
+    # Offsets are never used twice, also not after the newest records were deleted.
+    """CREATE TABLE records (
+        offset INTEGER PRIMARY KEY AUTOINCREMENT,
+        topic TEXT NOT NULL,
+        key BLOB,
+        value BLOB,
+        headers TEXT NOT NULL,
+        recorded_us INTEGER NOT NULL)""",
+    "CREATE INDEX records_by_topic ON records (topic, offset)",
+    "CREATE INDEX records_by_table ON records (key) WHERE topic = 'tideline.tables'",
+    "CREATE TABLE publishers (writer_id TEXT PRIMARY KEY, epoch INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE positions (group_name TEXT, topic TEXT, next_offset INTEGER NOT NULL, PRIMARY KEY (group_name, topic)) WITHOUT ROWID",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {FORMAT_VERSION}",
+)
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection in autocommit mode to the event log at `path`, which is created if absent.
+
+    Write-ahead logging lets readers go on beside the one writer. A power cut may take the newest transactions, but never a part of
+    one: cursor, events and positions go together, so that the mirror publishes again what is missing.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with translated(path):
+        connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        try:
+            _prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+@contextmanager
+def writing(connection: sqlite3.Connection) -> Iterator[None]:
+    """One write transaction: committed as a whole, rolled back on any error. Waits for other writers up to the busy timeout."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        # SQLite ends the transaction by itself on some errors, a full disk for one.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
+def reading(connection: sqlite3.Connection) -> Iterator[None]:
+    """Several reads of one snapshot."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if connection.in_transaction:
+            connection.execute("COMMIT")
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """SQLite's errors as those of the event-log port."""
+    try:
+        yield
+    except (sqlite3.OperationalError, sqlite3.ProgrammingError) as error:
+        raise EventLogUnavailable(f"{error} at {path}", remedy="retry; check the disk and that the event log is open") from error
+    except sqlite3.DatabaseError as error:
+        raise EventLogCorrupt(
+            f"{error} at {path}", remedy="delete the file; the mirror publishes again from the table logs"
+        ) from error
+
+
+def headers_text(headers: tuple[tuple[str, bytes | None], ...]) -> str:
+    """Headers as JSON; bytes as Latin-1, which keeps every byte and is legible in the shell."""
+    return json.dumps([[name, None if value is None else value.decode("latin-1")] for name, value in headers])
+
+
+def headers_of(text: str) -> tuple[tuple[str, bytes | None], ...]:
+    """The inverse of `headers_text`."""
+    return tuple((name, None if value is None else value.encode("latin-1")) for name, value in json.loads(text))
+
+
+# The switch to write-ahead logging does not wait for the busy timeout when several processes create the file together.
+@tenacity.retry(
+    retry=tenacity.retry_if_exception(lambda error: isinstance(error, sqlite3.OperationalError) and "locked" in str(error)),
+    wait=tenacity.wait_random_exponential(multiplier=0.01, max=0.25),
+    stop=tenacity.stop_after_delay(BUSY_TIMEOUT_S),
+    reraise=True,
+)
+def _prepare(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    if _format(connection) == FORMAT_VERSION:
+        return
+    with writing(connection):
+        # Another process may have been first while this one waited for the lock.
+        if _format(connection) == 0:
+            for statement in _CREATE:
+                connection.execute(statement)
+
+
+def _format(connection: sqlite3.Connection) -> int:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    if (application, version) not in {(0, 0), (APPLICATION_ID, FORMAT_VERSION)}:
+        raise EventLogCorrupt(
+            f"a database of application {application:#x}, format {version}",
+            expected=f"an event log of format {FORMAT_VERSION}",
+            remedy="use the version of Tideline that wrote it, or another file",
+        )
+    return int(version)

@@ -1,0 +1,224 @@
+"""The envelope: CloudEvents 1.0 in Kafka binary mode around an Avro payload (design: "Event contract", Envelope).
+
+`encode` and `decode` are pure and inverse to each other, up to the caps. `ce_recordedtime` is added by whoever publishes (`stamped`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from cloudevents.core.base import BaseCloudEvent
+from cloudevents.core.bindings.kafka import KafkaMessage, from_binary, to_binary
+from cloudevents.core.exceptions import BaseCloudEventException
+from cloudevents.core.formats.json import JSONFormat
+from cloudevents.core.v1.event import CloudEvent
+
+from tideline_events.errors import InvalidEvent, PoisonEvent
+from tideline_events.fields import bounded, payload_fields, payload_value
+from tideline_events.payload import DeadLetter, Event, Hint, JobEvent, LockEvent, TableRecord, Transition
+from tideline_events.record import MAX_RECORD_BYTES, Record
+from tideline_events.schema import read_payload, revisions, write_payload
+from tideline_events.topics import DEAD_LETTER, HINTS, JOBS, LOCKS, TABLES, TIMELINE
+
+CONTENT_TYPE = "application/avro"
+RECORDED_TIME = "ce_recordedtime"
+SEQUENCE_DIGITS = 20
+_REQUIRED = ("ce_specversion", "ce_id", "ce_source", "ce_type", "ce_time", "ce_dataschema")
+
+
+@dataclass(frozen=True, slots=True)
+class EventKind:
+    """Where an event type lives: its CloudEvents type, its topic and the class of its payload."""
+
+    event_type: str
+    topic: str
+    payload: type[Event]
+
+
+KINDS = (
+    EventKind("tideline.timeline.transition.v1", TIMELINE.name, Transition),
+    EventKind("tideline.tables.state.v1", TABLES.name, TableRecord),
+    EventKind("tideline.jobs.lifecycle.v1", JOBS.name, JobEvent),
+    EventKind("tideline.locks.lease.v1", LOCKS.name, LockEvent),
+    EventKind("tideline.hints.look.v1", HINTS.name, Hint),
+    EventKind("tideline.deadletter.record.v1", DEAD_LETTER.name, DeadLetter),
+)
+"""Every event type of the contract."""
+
+_BY_PAYLOAD = {kind.payload: kind for kind in KINDS}
+_BY_TYPE = {kind.event_type: kind for kind in KINDS}
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownEvent:
+    """An event of a type that this version does not know, published side by side with known ones. Readers ignore it."""
+
+    type: str
+    source: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableDeleted:
+    """A table was removed from `tideline.tables`."""
+
+    table_uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """Attributes of an event, readable without its payload. Those of other types than transitions lack the last four."""
+
+    id: str
+    source: str
+    type: str
+    time: datetime
+    dataschema: str
+    subject: str | None = None
+    recorded_time: datetime | None = None
+    partition_key: str | None = None
+    traceparent: str | None = None
+    sequence: int | None = None
+    action: str | None = None
+    to_state: str | None = None
+    datachange: bool | None = None
+
+
+def encode(event: Event, *, traceparent: str | None = None) -> Record:
+    """The record of an event. Lists beyond their caps are cut, with a flag; `InvalidEvent` for what cannot be published."""
+    kind = _BY_PAYLOAD[type(event)]
+    event = bounded(event)
+    schema = revisions(kind.event_type)[-1]
+    payload = write_payload(schema, payload_fields(event))
+    if len(payload) > MAX_RECORD_BYTES:
+        raise InvalidEvent(f"a payload of {len(payload)} bytes", expected=f"at most {MAX_RECORD_BYTES}")
+    attributes = _attributes(event, kind.event_type, payload)
+    attributes |= {"specversion": "1.0", "type": kind.event_type, "dataschema": schema.uri, "datacontenttype": CONTENT_TYPE}
+    attributes["time"] = event.time.astimezone(UTC)
+    if traceparent is not None:
+        attributes["traceparent"] = traceparent
+    try:
+        message = to_binary(CloudEvent(attributes, payload), _BinaryPayload(), key_mapper=lambda _: _key(event))
+    except BaseCloudEventException as error:
+        raise InvalidEvent(f"attributes that CloudEvents does not allow: {error}") from error
+    key = message.key.encode() if isinstance(message.key, str) else message.key
+    return Record(kind.topic, key, message.value, tuple(sorted(message.headers.items())))
+
+
+def stamped(record: Record, recorded: datetime) -> Record:
+    """`record` with its time of publication, which every attempt to publish sets anew. A deletion (no value) stays bare."""
+    if record.value is None:
+        return record
+    kept = tuple(header for header in record.headers if header[0] != RECORDED_TIME)
+    text = recorded.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return Record(record.topic, record.key, record.value, (*kept, (RECORDED_TIME, text.encode())))
+
+
+def table_deletion(table_uid: str) -> Record:
+    """The record that removes a table from `tideline.tables`."""
+    return Record(TABLES.name, table_uid.encode(), None)
+
+
+def decode(record: Record) -> Event | TableDeleted | UnknownEvent:
+    """The event of a record; `PoisonEvent` with the reason if it is none. Unknown types and values come back to be ignored."""
+    if record.value is None and record.topic == TABLES.name and record.key is not None:
+        return TableDeleted(record.key.decode(errors="replace"))
+    if record.value is None or len(record.value) > MAX_RECORD_BYTES:
+        raise PoisonEvent("a record without a value" if record.value is None else f"a value of {len(record.value)} bytes")
+    envelope = read_envelope(record)
+    kind = _BY_TYPE.get(envelope.type)
+    if kind is None:
+        return UnknownEvent(envelope.type, envelope.source, envelope.id)
+    try:
+        event = payload_value(kind.payload, read_payload(kind.event_type, envelope.dataschema, record.value))
+    except InvalidEvent as error:
+        raise PoisonEvent(error.found, expected=error.expected) from error
+    _check_agreement(record, envelope, event)
+    return event
+
+
+def read_envelope(record: Record) -> Envelope:
+    """The attributes of a record, its payload unread; `PoisonEvent` if they are no CloudEvents 1.0 envelope."""
+    headers = {name.lower(): value for name, value in record.headers if value is not None}
+    # Proxies and tracers add headers of their own, which need not be text.
+    headers = {name: value for name, value in headers.items() if name.startswith("ce_") or name == "content-type"}
+    missing = [name for name in _REQUIRED if name not in headers]
+    if missing:
+        raise PoisonEvent(f"a record without {', '.join(missing)}", expected="CloudEvents 1.0 in Kafka binary mode")
+    if headers.get("content-type") != CONTENT_TYPE.encode():
+        raise PoisonEvent(f"content type {headers.get('content-type')!r}", expected=CONTENT_TYPE)
+    try:
+        event = from_binary(KafkaMessage(headers, None, b""), _BinaryPayload(), CloudEvent)
+        return _envelope(event)
+    except (BaseCloudEventException, ValueError, OverflowError) as error:
+        raise PoisonEvent(f"headers that are no CloudEvents envelope: {error}") from error
+
+
+def event_id(*parts: str | int | None) -> str:
+    """Hash of the parts, equal on every retry: SHA-256 in hex over their JSON form, so that no two lists look alike."""
+    return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()
+
+
+class _BinaryPayload(JSONFormat):
+    """Leaves the payload alone: JSONFormat would turn bytes that happen to be UTF-8 into text."""
+
+    def read_data(self, body: bytes, datacontenttype: str | None) -> bytes:  # noqa: ARG002 - the port's signature
+        return body
+
+
+def _key(event: Event) -> bytes | None:
+    return event.key if isinstance(event, DeadLetter) else event.table_uid.encode()
+
+
+def _attributes(event: Event, event_type: str, payload: bytes) -> dict[str, Any]:
+    if isinstance(event, DeadLetter):
+        source = f"/topics/{event.topic}"
+        return {"id": event_id(event.topic, event.partition, event.offset, event.group), "source": source}
+    attributes: dict[str, Any] = {"source": f"/tables/{event.table_uid}", "partitionkey": event.table_uid}
+    if isinstance(event, Transition):
+        attributes |= {
+            "id": event_id(event.table_uid, event.sequence, event.instant, event.action, event.from_state, event.to_state),
+            "subject": f"{event.instant}.{event.action}",
+            "sequence": f"{event.sequence:0{SEQUENCE_DIGITS}d}",
+            "action": event.action,
+            "tostate": event.to_state,
+            "datachange": "true" if event.datachange else "false",
+        }
+    else:
+        attributes["id"] = event_id(event_type, hashlib.sha256(payload).hexdigest())
+    return attributes
+
+
+def _envelope(event: BaseCloudEvent) -> Envelope:
+    attributes: Mapping[str, Any] = event.get_attributes()
+    sequence, recorded, datachange = (attributes.get(name) for name in ("sequence", "recordedtime", "datachange"))
+    return Envelope(
+        id=attributes["id"],
+        source=attributes["source"],
+        type=attributes["type"],
+        time=attributes["time"],
+        dataschema=attributes["dataschema"],
+        subject=attributes.get("subject"),
+        recorded_time=None if recorded is None else datetime.fromisoformat(recorded),
+        partition_key=attributes.get("partitionkey"),
+        traceparent=attributes.get("traceparent"),
+        sequence=None if sequence is None else int(sequence),
+        action=attributes.get("action"),
+        to_state=attributes.get("tostate"),
+        datachange=None if datachange is None else datachange == "true",
+    )
+
+
+def _check_agreement(record: Record, envelope: Envelope, event: Event) -> None:
+    """Routing, order and skipping go by key and headers: a payload that says otherwise would be filed under the wrong table."""
+    if isinstance(event, DeadLetter):
+        return
+    if record.key != event.table_uid.encode() or envelope.source != f"/tables/{event.table_uid}":
+        raise PoisonEvent(f"key {record.key!r} and source {envelope.source!r}", expected=f"those of table {event.table_uid}")
+    if isinstance(event, Transition) and envelope.sequence != event.sequence:
+        raise PoisonEvent(f"sequence {envelope.sequence} in the headers", expected=f"{event.sequence} as in the payload")

@@ -1,0 +1,217 @@
+"""The event log on Kafka: idempotent, transactional producers, read-committed consumers (design: "Event contract", Rules)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import tenacity
+from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # its public names are not marked as exported
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from tideline_events.envelope import decode
+from tideline_events.errors import EventLogUnavailable, PoisonEvent, TopicMismatch
+from tideline_events.kafka_publisher import KafkaPublisher
+from tideline_events.kafka_subscription import KafkaSubscription, record_of
+from tideline_events.log import check_subscription
+from tideline_events.partitioner import partition_of
+from tideline_events.payload import TableRecord
+from tideline_events.record import Record
+from tideline_events.topics import TABLES, TOPICS, Topic
+from tideline_table.clock import Clock
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """Where Kafka is and how topics are created.
+
+    `bootstrap_servers`: host:port,host:port. `partition_count` is fixed when a topic is created; `replication_factor` -1 is the broker's
+    default. `timeout_s` bounds every single request, `transaction_timeout_s` how long a dead publisher can hold up readers.
+    `client_options` go to librdkafka as they are (security.protocol, sasl.*, ssl.*) and are not shown by `repr`.
+    """
+
+    bootstrap_servers: str
+    partition_count: int = 12
+    replication_factor: int = -1
+    timeout_s: float = 30.0
+    transaction_timeout_s: float = 30.0
+    client_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def client(self) -> dict[str, str | int | float | bool]:
+        """What every client is configured with."""
+        return {**self.client_options, "bootstrap.servers": self.bootstrap_servers, "client.id": "tideline"}
+
+
+class KafkaEventLog:
+    """`EventLog` on a Kafka cluster."""
+
+    def __init__(self, settings: KafkaSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._admin = AdminClient(settings.client(), logger=_log)
+
+    def ensure_topics(self) -> None:
+        """See `EventLog.ensure_topics`. An existing topic keeps its partitions: changing their count would break the order of keys."""
+        wanted = [_new_topic(topic, self._settings) for topic in TOPICS]
+        for name, future in self._admin.create_topics(wanted, request_timeout=self._settings.timeout_s).items():
+            _answer(f"creation of topic {name}", future.result, accept=KafkaError.TOPIC_ALREADY_EXISTS)
+        resources = [ConfigResource(ResourceType.TOPIC, topic.name) for topic in TOPICS]
+        answers = self._admin.describe_configs(resources, request_timeout=self._settings.timeout_s)
+        policies = {resource.name: future for resource, future in answers.items()}
+        for topic in TOPICS:
+            entries = _answer(f"settings of topic {topic.name}", policies[topic.name].result) or {}
+            policy = entries["cleanup.policy"].value
+            if policy != _policy(topic):
+                raise TopicMismatch(
+                    f"cleanup.policy {policy} of topic {topic.name}", expected=_policy(topic), remedy="alter the topic"
+                )
+        self._await_leaders()
+
+    def publisher(self, writer_id: str) -> KafkaPublisher:
+        """See `EventLog.publisher`."""
+        settings = self._settings
+        return KafkaPublisher(settings.client(), self._clock, writer_id, settings.timeout_s, settings.transaction_timeout_s)
+
+    def cursor(self, table_uid: str) -> TableRecord | None:
+        """See `EventLog.cursor`. Reads the table's partition: for many tables at once `table_records` costs less."""
+        key = table_uid.encode()
+        partition = partition_of(key, self._partition_count(TABLES.name))
+        return _table_record(self._last_records([partition]).get(key))
+
+    def table_records(self) -> Iterator[TableRecord]:
+        """See `EventLog.table_records`."""
+        for record in self._last_records(range(self._partition_count(TABLES.name))).values():
+            if (known := _table_record(record)) is not None:
+                yield known
+
+    def subscribe(self, topics: Sequence[str], group: str, *, from_beginning: bool = True) -> KafkaSubscription:
+        """See `EventLog.subscribe`."""
+        check_subscription(topics, group)
+        partitions = [TopicPartition(topic, p) for topic in topics for p in range(self._partition_count(topic))]
+        return KafkaSubscription(
+            self._settings.client(), topics, group, self._settings.timeout_s, None if from_beginning else partitions
+        )
+
+    def close(self) -> None:
+        """See `EventLog.close`: the one connection of the log ends with the object."""
+
+    def _partition_count(self, topic: str) -> int:
+        metadata = _answer(f"metadata of topic {topic}", lambda: self._admin.list_topics(topic, timeout=self._settings.timeout_s))
+        found = None if metadata is None else metadata.topics.get(topic)
+        if found is None or found.error is not None or not found.partitions:
+            raise EventLogUnavailable(f"no topic {topic}", remedy="create the topics (ensure_topics), then retry")
+        return len(found.partitions)
+
+    def _await_leaders(self) -> None:
+        """A created topic takes a moment to be served; until then clients would fail on it."""
+
+        def led() -> bool:
+            topics = self._admin.list_topics(timeout=self._settings.timeout_s).topics
+            return all(t.name in topics and all(p.leader >= 0 for p in topics[t.name].partitions.values()) for t in TOPICS)
+
+        wait = tenacity.Retrying(
+            retry=tenacity.retry_if_result(lambda ready: not ready),
+            wait=tenacity.wait_exponential(multiplier=0.02, max=0.5),
+            stop=tenacity.stop_after_delay(self._settings.timeout_s),
+        )
+        try:
+            _answer("metadata of the topics", lambda: wait(led))
+        except tenacity.RetryError as error:
+            raise EventLogUnavailable("topics without a leader", remedy="check the brokers, then retry") from error
+
+    def _last_records(self, partitions: Sequence[int]) -> dict[bytes, Record]:
+        """The last visible record of each key of `tideline.tables` in these partitions.
+
+        Reads up to the end of the log as it is now, open transactions included: a committed record behind somebody else's open
+        transaction must not be missed, so this waits until the broker ends it, at the latest at its timeout.
+        """
+        ends = self._ends([TopicPartition(TABLES.name, partition) for partition in partitions])
+        options = {
+            "group.id": "tideline-cursor",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            # The end of a partition is reported with an answer that holds nothing: do not let the broker sit on it.
+            "fetch.wait.max.ms": 20,
+        }
+        last: dict[bytes, Record] = {}
+        deadline_s = self._clock.monotonic_s() + self._settings.timeout_s + self._settings.transaction_timeout_s
+        with closing(Consumer({**self._settings.client(), **options}, logger=_log)) as consumer:
+            consumer.assign([TopicPartition(TABLES.name, partition, OFFSET_BEGINNING) for partition in partitions])
+            while ends:
+                message = consumer.poll(1.0)
+                if self._clock.monotonic_s() > deadline_s:
+                    raise EventLogUnavailable(f"{TABLES.name} could not be read to its end", remedy="check the brokers, then retry")
+                if message is None:
+                    continue
+                error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
+                if error is None:
+                    record = record_of(message)
+                    if record.key is not None:
+                        last[record.key] = record
+                elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's name for it
+                    raise EventLogUnavailable(f"reading {TABLES.name}: {error.str()}", remedy="retry")
+                elif offset >= ends.get(partition, 0):
+                    ends.pop(partition, None)
+        return last
+
+    def _ends(self, partitions: list[TopicPartition]) -> dict[int, int]:
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked = dict.fromkeys(partitions, latest)
+        futures = self._admin.list_offsets(
+            asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=self._settings.timeout_s
+        )
+        ends: dict[int, int] = {}
+        for partition, future in futures.items():
+            answer = _answer(f"end of {partition.topic}", future.result)
+            ends[partition.partition] = 0 if answer is None else answer.offset
+        return ends
+
+
+def _answer(what: str, ask: Callable[[], _T], accept: int | None = None) -> _T | None:
+    """The answer of a broker; None if it failed with the code to `accept`."""
+    try:
+        return ask()
+    except KafkaException as failure:
+        error = failure.args[0]
+        if error.code() == accept:
+            return None
+        raise EventLogUnavailable(f"{what}: {error.str()}", remedy="check the brokers and the rights, then retry") from failure
+
+
+def _policy(topic: Topic) -> str:
+    return "compact" if topic.compacted else "delete"
+
+
+def _new_topic(topic: Topic, settings: KafkaSettings) -> NewTopic:
+    retention_ms = str(topic.retention_s * 1000)
+    config = {"cleanup.policy": _policy(topic)}
+    if topic.compacted:
+        # Without small segments the newest ones, which compaction leaves alone, would hold most of the topic.
+        config |= {"delete.retention.ms": retention_ms, "segment.ms": str(3_600_000), "min.cleanable.dirty.ratio": "0.2"}
+    else:
+        config["retention.ms"] = retention_ms
+    return NewTopic(topic.name, settings.partition_count, settings.replication_factor, config=config)
+
+
+def _table_record(record: Record | None) -> TableRecord | None:
+    if record is None:
+        return None
+    try:
+        event = decode(record)
+    except PoisonEvent as poison:
+        _log.warning("table record at %s/%d/%d is left out: %s", record.topic, record.partition, record.offset, poison)
+        return None
+    return event if isinstance(event, TableRecord) else None

@@ -1,0 +1,128 @@
+"""A transactional Kafka producer as `Publisher`. The broker fences it by its transactional id."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from tideline_events.envelope import stamped
+from tideline_events.errors import EventLogUnavailable, PublisherFenced, PublishUnknown
+from tideline_events.log import check_records, transition_records
+from tideline_events.payload import TableRecord, Transition
+from tideline_events.record import Record
+from tideline_table.clock import Clock
+from tideline_table.errors import TidelineError
+
+_log = logging.getLogger(__name__)
+# The names with an underscore are librdkafka's own codes; it has no others.
+_FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})  # noqa: SLF001
+_NEW_PUBLISHER = "take a new publisher, which ends what this one left, and read the cursor"
+
+
+class KafkaPublisher:
+    """`Publisher` with `transactional.id` = the writer id."""
+
+    def __init__(
+        self,
+        client: Mapping[str, str | int | float | bool],
+        clock: Clock,
+        writer_id: str,
+        timeout_s: float,
+        transaction_timeout_s: float,
+    ) -> None:
+        options: dict[str, str | int | float | bool] = {
+            **client,
+            "transactional.id": writer_id,
+            "transaction.timeout.ms": round(transaction_timeout_s * 1000),
+            "enable.idempotence": True,
+            "acks": "all",
+            "partitioner": "murmur2_random",
+            "linger.ms": 0,
+            "message.max.bytes": 1_048_576,
+        }
+        self._producer = Producer(options, logger=_log)
+        self._clock = clock
+        self._writer_id = writer_id
+        self._timeout_s = timeout_s
+        self._turn = threading.Lock()
+        self._ended: TidelineError | None = None
+        try:
+            self._producer.init_transactions(timeout_s)
+        except KafkaException as failure:
+            error = failure.args[0]
+            if error.code() in _FENCED:
+                raise PublisherFenced(writer_id) from failure
+            raise EventLogUnavailable(
+                f"taking writer id {writer_id!r}: {error.str()}", remedy="check the brokers, then retry"
+            ) from failure
+
+    def publish_transitions(
+        self, table_uid: str, transitions: Sequence[Transition], table_record: TableRecord, *, traceparent: str | None = None
+    ) -> None:
+        """See `Publisher.publish_transitions`."""
+        self.publish(*transition_records(table_uid, transitions, table_record, traceparent))
+
+    def publish(self, *records: Record) -> None:
+        """See `Publisher.publish`."""
+        check_records(records)
+        now = self._clock.now()
+        with self._turn:
+            if self._ended is not None:
+                raise self._ended
+            try:
+                self._producer.begin_transaction()
+                for record in records:
+                    self._send(stamped(record, now))
+                self._commit()
+            except (KafkaException, BufferError) as failure:
+                self._give_up(failure)
+
+    def close(self) -> None:
+        """See `Publisher.close`."""
+        with self._turn:
+            if self._ended is None:
+                self._ended = EventLogUnavailable("a closed publisher", remedy="take a new one")
+                self._producer.close()
+
+    def _send(self, record: Record) -> None:
+        self._producer.produce(record.topic, key=record.key, value=record.value, headers=list(record.headers))
+
+    def _commit(self) -> None:
+        deadline_s = self._clock.monotonic_s() + self._timeout_s
+        while True:
+            try:
+                self._producer.commit_transaction(max(0.1, deadline_s - self._clock.monotonic_s()))
+            except KafkaException as failure:
+                # A commit that timed out goes on in the background; calling again waits for the same one.
+                if not failure.args[0].retriable() or self._clock.monotonic_s() >= deadline_s:
+                    raise
+            else:
+                return
+
+    def _give_up(self, failure: KafkaException | BufferError) -> NoReturn:
+        """Raise what a failed transaction means for the caller; nothing of it is visible, except where it cannot be known."""
+        error = failure.args[0] if isinstance(failure, KafkaException) else None
+        text = error.str() if error is not None else str(failure)
+        if error is not None and error.code() in _FENCED:
+            self._ended = PublisherFenced(self._writer_id)
+        elif error is not None and (error.fatal() or (error.retriable() and not error.txn_requires_abort())):
+            self._ended = PublishUnknown(f"publication by {self._writer_id!r} ended in {text}", remedy=_NEW_PUBLISHER)
+        else:
+            self._abort()
+        if self._ended is not None:
+            raise self._ended from failure
+        raise EventLogUnavailable(f"publication by {self._writer_id!r} was aborted: {text}", remedy="retry") from failure
+
+    def _abort(self) -> None:
+        try:
+            self._producer.abort_transaction(self._timeout_s)
+        except KafkaException as failure:
+            error = failure.args[0]
+            if error.code() in _FENCED:
+                self._ended = PublisherFenced(self._writer_id)
+            else:
+                self._ended = PublishUnknown(f"abort by {self._writer_id!r} ended in {error.str()}", remedy=_NEW_PUBLISHER)

@@ -1,0 +1,178 @@
+"""A member of a Kafka consumer group as `Subscription`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from tideline_events.errors import CommitLost, EventLogUnavailable
+from tideline_events.log import POLL_LIMIT
+from tideline_events.record import Record
+from tideline_table.clock import Clock, SystemClock
+
+_log = logging.getLogger(__name__)
+# The names with an underscore are librdkafka's own codes; it has no others.
+_PASSING = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._MAX_POLL_EXCEEDED})  # noqa: SLF001
+_REBALANCED = frozenset(
+    {
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError._ASSIGNMENT_LOST,  # noqa: SLF001
+    }
+)
+
+
+class KafkaSubscription:
+    """`Subscription` that shares the partitions of its topics with the other members of its group."""
+
+    def __init__(
+        self,
+        client: Mapping[str, str | int | float | bool],
+        topics: Sequence[str],
+        group: str,
+        timeout_s: float,
+        start_at_end: list[TopicPartition] | None,
+        clock: Clock | None = None,
+    ) -> None:
+        options: dict[str, str | int | float | bool] = {
+            **client,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "isolation.level": "read_committed",
+            # A group without an offset starts early rather than late: seen twice is harmless, never seen is not.
+            "auto.offset.reset": "earliest",
+            "partition.assignment.strategy": "cooperative-sticky",
+        }
+        self._consumer = Consumer(options, logger=_log)
+        self._clock = clock or SystemClock()
+        self._group = group
+        self._uncommitted: dict[tuple[str, int], int] = {}
+        self._closed = False
+        self._trouble: EventLogUnavailable | None = None
+        try:
+            if start_at_end is not None:
+                self._settle_start(start_at_end, timeout_s)
+            self._consumer.subscribe(list(topics), on_revoke=self._forget)
+        except KafkaException as failure:
+            self._consumer.close()
+            raise EventLogUnavailable(f"joining group {group!r}: {failure.args[0].str()}", remedy="retry") from failure
+
+    def poll(self, timeout_s: float) -> list[Record]:
+        """See `Subscription.poll`."""
+        if self._trouble is not None:
+            trouble, self._trouble = self._trouble, None
+            raise trouble
+        deadline_s = self._clock.monotonic_s() + timeout_s
+        records: list[Record] = []
+        while not records and self._trouble is None:
+            message = self._poll_one(max(0.0, deadline_s - self._clock.monotonic_s()))
+            if message is not None:
+                # Taken before the next call: that one may revoke its partition, and must then forget it.
+                self._take(message, records)
+                # What has been fetched already costs no waiting.
+                for fetched in self._consumer.consume(POLL_LIMIT - 1, timeout=0):
+                    self._take(fetched, records)
+            elif self._clock.monotonic_s() >= deadline_s:
+                return []
+        if not records and self._trouble is not None:
+            return self.poll(0.0)
+        return records
+
+    def commit(self) -> None:
+        """See `Subscription.commit`."""
+        offsets = [TopicPartition(topic, partition, offset) for (topic, partition), offset in self._uncommitted.items()]
+        if not offsets:
+            return
+        self._commit(offsets)
+        self._uncommitted.clear()
+
+    def close(self) -> None:
+        """See `Subscription.close`."""
+        if not self._closed:
+            self._closed = True
+            self._consumer.close()
+
+    def _poll_one(self, timeout_s: float) -> Message | None:
+        try:
+            return self._consumer.poll(timeout_s)
+        except KafkaException as failure:
+            raise EventLogUnavailable(f"group {self._group!r}: {failure.args[0].str()}", remedy="retry") from failure
+
+    def _take(self, message: Message, records: list[Record]) -> None:
+        """Add the record of a message, remembered for `commit`. Trouble that does not pass by itself waits for the next `poll`."""
+        error = message.error()
+        if error is None:
+            record = record_of(message)
+            self._uncommitted[record.topic, record.partition] = record.offset + 1
+            records.append(record)
+        elif error.code() in _PASSING or error.retriable():
+            _log.info("group %s: %s", self._group, error.str())
+        else:
+            self._trouble = EventLogUnavailable(
+                f"group {self._group!r}: {error.str()}", remedy="check topics and rights, then retry"
+            )
+
+    def _commit(self, offsets: list[TopicPartition]) -> None:
+        try:
+            answers = self._consumer.commit(offsets=offsets, asynchronous=False) or []
+        except KafkaException as failure:
+            errors = [failure.args[0]]
+        else:
+            errors = [answer.error for answer in answers if answer.error is not None]
+        if not errors:
+            return
+        if errors[0].code() in _REBALANCED:
+            raise CommitLost(f"group {self._group!r} was rebalanced: {errors[0].str()}", remedy="poll on; the records come again")
+        raise EventLogUnavailable(f"commit of group {self._group!r}: {errors[0].str()}", remedy="retry")
+
+    def _settle_start(self, partitions: list[TopicPartition], timeout_s: float) -> None:
+        """Commit the present ends for a group that has no offsets, so that a member that dies early does not lose what came since."""
+        missing = [p for p in self._consumer.committed(partitions, timeout=timeout_s) if p.offset < 0]
+        ends = [self._consumer.get_watermark_offsets(p, timeout=timeout_s) for p in missing]
+        offsets = [TopicPartition(p.topic, p.partition, end[1]) for p, end in zip(missing, ends, strict=True) if end is not None]
+        try:
+            if offsets:
+                self._commit(offsets)
+        except CommitLost:
+            # The group has members already, and the first of them settled the start for all.
+            _log.info("group %s has started already", self._group)
+
+    def _forget(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Partitions that went to another member are not for this one to commit."""
+        for partition in partitions:
+            self._uncommitted.pop((partition.topic, partition.partition), None)
+
+
+def record_of(message: Message) -> Record:
+    """The record of a message that is no error."""
+    try:
+        headers = tuple((name, _bytes(value)) for name, value in _pairs(message))
+    except UnicodeDecodeError:
+        # A header name that is no text: without headers the record is poison for `decode`, and does not stop its partition here.
+        headers = ()
+    return Record(
+        message.topic() or "",
+        message.key(),
+        message.value(),
+        headers,
+        partition=_or_unread(message.partition()),
+        offset=_or_unread(message.offset()),
+    )
+
+
+def _pairs(message: Message) -> list[tuple[str, str | bytes | None]]:
+    headers = message.headers() or []
+    return list(headers.items() if isinstance(headers, dict) else headers)
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _or_unread(number: int | None) -> int:
+    return -1 if number is None else number

@@ -1,0 +1,39 @@
+"""From a URL to an event log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from tideline_events.kafka import KafkaEventLog, KafkaSettings
+from tideline_events.log import EventLog
+from tideline_events.sqlite import SqliteEventLog
+from tideline_table.clock import Clock, SystemClock
+from tideline_table.errors import InvalidOption
+
+
+def open_event_log(
+    url: str,
+    *,
+    clock: Clock | None = None,
+    partition_count: int = 12,
+    replication_factor: int = -1,
+    client_options: Mapping[str, str] | None = None,
+) -> EventLog:
+    """The event log at `url`: `sqlite:///folder/events.db` (an absolute path) or `kafka://host:port,host:port`.
+
+    The rest is for Kafka: partitions and replicas (-1: the broker's default) of topics that have to be created, and
+    `client_options`, passed through to librdkafka for TLS and SASL. Errors: `InvalidOption`.
+    """
+    clock = clock or SystemClock()
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite" and not parts.netloc and parts.path.strip("/"):
+        return SqliteEventLog(Path("/" + unquote(parts.path).lstrip("/")), clock)
+    if parts.scheme == "kafka" and parts.netloc and "@" not in parts.netloc and not parts.path.strip("/"):
+        options = dict(client_options or {})
+        return KafkaEventLog(KafkaSettings(parts.netloc, partition_count, replication_factor, client_options=options), clock)
+    # The URL itself may hold a password that somebody put there: it stays out of the message.
+    raise InvalidOption(
+        f"an event log URL of scheme {parts.scheme!r}", expected="sqlite:///folder/events.db or kafka://host:port,host:port"
+    )

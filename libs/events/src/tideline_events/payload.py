@@ -1,0 +1,222 @@
+"""Payloads of the events: frozen values, one class per event type (design: "Event contract", Payload of a transition).
+
+Times are aware datetimes in microseconds, instants strings of 17 digits, table uids lower-case UUID strings. Actions, states and
+kinds are plain strings: readers meet new ones and ignore them. A value that breaks these rules raises `InvalidEvent`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from tideline_events.errors import InvalidEvent
+
+REARRANGING_ACTIONS = frozenset({"compaction", "logcompaction", "clustering", "clean", "savepoint", "rollback", "indexing"})
+REARRANGING_OPERATIONS = frozenset({"compact", "log_compact", "cluster", "index"})
+
+
+def is_data_change(action: str, operation: str | None) -> bool:
+    """True if a consumer of rows has to look: false for what only rearranges, cleans or undoes rows that were never visible.
+
+    A compaction completes as `commit` and a clustering as `replacecommit`, so the operation counts as well. A restore is true, and
+    so is whatever is not known: looking in vain is harmless, not looking is not.
+    """
+    return action not in REARRANGING_ACTIONS and operation not in REARRANGING_OPERATIONS
+
+
+@dataclass(frozen=True, slots=True)
+class TableIdentity:
+    """Who a table is; `uid` alone identifies it, the rest is for people and may change."""
+
+    uid: str
+    base_path: str
+    name: str
+    database: str = ""
+    catalog: str = ""
+    type: str = "COPY_ON_WRITE"
+    version: int = 6
+
+    def __post_init__(self) -> None:
+        _check_uid(self.uid)
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One transition of a table's timeline. `sequence` is its position in the table log: gapless, and the completion order.
+
+    `partitions` and `checkpoint` are capped when encoded, with a flag. `fencing_token` is the head sequence that the writer's lease saw.
+    """
+
+    table: TableIdentity
+    instant: str
+    action: str
+    to_state: str
+    time: datetime
+    requested_time: datetime
+    sequence: int
+    writer_id: str
+    observed_by: str
+    timeline_file: str
+    from_state: str | None = None
+    operation: str | None = None
+    completion_time: datetime | None = None
+    attempt: int = 1
+    fencing_token: int | None = None
+    plan_instant: str | None = None
+    undone_instant: str | None = None
+    files_added: int = 0
+    files_removed: int = 0
+    rows_added: int = 0
+    rows_removed: int = 0
+    bytes_added: int = 0
+    bytes_removed: int = 0
+    partitions: tuple[str, ...] = ()
+    partitions_truncated: bool = False
+    schema_hash: str | None = None
+    checkpoint: Mapping[str, str] = field(default_factory=dict, hash=False)
+    checkpoint_truncated: bool = False
+
+    def __post_init__(self) -> None:
+        _check_times(self.time, self.requested_time, self.completion_time)
+        if not self.instant.isascii() or not self.instant.isdigit():
+            raise InvalidEvent(f"instant {self.instant!r}", expected="an instant of 17 digits")
+        if self.sequence < 0:
+            raise InvalidEvent(f"sequence {self.sequence}", expected="a position in the table log")
+
+    @property
+    def table_uid(self) -> str:
+        """Uid of the table, the key of the record."""
+        return self.table.uid
+
+    @property
+    def datachange(self) -> bool:
+        """See `is_data_change`."""
+        return is_data_change(self.action, self.operation)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingPlan:
+    """A plan on the timeline that is not completed."""
+
+    instant: str
+    action: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableRecord:
+    """Last known state of a table. `sequence` is the last published one: the mirror's cursor. Sizes that are not known are None."""
+
+    table: TableIdentity
+    sequence: int
+    time: datetime
+    last_instant: str | None = None
+    pending_plans: tuple[PendingPlan, ...] = ()
+    pending_plans_truncated: bool = False
+    file_count: int | None = None
+    size_bytes: int | None = None
+    log_file_count: int | None = None
+    log_size_bytes: int | None = None
+    health: str = "healthy"
+    health_reason: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_times(self.time)
+
+    @property
+    def table_uid(self) -> str:
+        """Uid of the table, the key of the record."""
+        return self.table.uid
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """A step of a launched application: submitted, running, succeeded, failed, retried or given_up."""
+
+    table_uid: str
+    application_id: str
+    plan_instant: str
+    action: str
+    state: str
+    time: datetime
+    attempt: int = 1
+    runner: str = ""
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_uid(self.table_uid)
+        _check_times(self.time)
+
+
+@dataclass(frozen=True, slots=True)
+class LockEvent:
+    """A step of a lease: acquired, renewed_after_pause, expired, released or taken_over; or heartbeat_lost of a writer's instant."""
+
+    table_uid: str
+    kind: str
+    owner: str
+    time: datetime
+    previous_owner: str | None = None
+    fencing_token: int | None = None
+    instant: str | None = None
+    ttl_ms: int | None = None
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_uid(self.table_uid)
+        _check_times(self.time)
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """Look at this table now. It may be lost; `base_path` lets a mirror meet a table that it does not know."""
+
+    table_uid: str
+    time: datetime
+    base_path: str | None = None
+    sequence: int | None = None
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        _check_uid(self.table_uid)
+        _check_times(self.time)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record that the consumers of `group` could not take, as it was, with the reason. A long `value` is cut, with a flag."""
+
+    topic: str
+    partition: int
+    offset: int
+    group: str
+    reason: str
+    time: datetime
+    key: bytes | None = None
+    value: bytes | None = None
+    value_truncated: bool = False
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_times(self.time)
+
+
+Event = Transition | TableRecord | JobEvent | LockEvent | Hint | DeadLetter
+"""Every payload of the contract."""
+
+
+def _check_uid(uid: str) -> None:
+    try:
+        canonical: str | None = str(uuid.UUID(uid))
+    except ValueError:
+        canonical = None
+    if uid != canonical:
+        raise InvalidEvent(f"table uid {uid!r}", expected="a UUID in lower case with dashes")
+
+
+def _check_times(*times: datetime | None) -> None:
+    for time in times:
+        if time is not None and time.tzinfo is None:
+            raise InvalidEvent(f"time {time.isoformat()} without a zone", expected="an aware datetime")

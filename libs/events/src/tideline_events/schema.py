@@ -1,0 +1,91 @@
+"""Avro schemas of the payloads: every published revision of every event type, and how bytes become values.
+
+Schemas evolve full-transitively (rules in `schemas/README.md`): a payload of a revision that is newer than all known ones is read by its
+beginning, an older one is filled with defaults.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import fastavro
+from fastavro.types import Schema
+
+from tideline_events.errors import InvalidEvent, PoisonEvent
+
+URI_PREFIX = "urn:tideline:schema:"
+_FILE_NAME = re.compile(r"(?P<type>[a-z0-9.]+)\.r(?P<revision>[1-9][0-9]*)\.avsc")
+_URI = re.compile(r"urn:tideline:schema:(?P<type>[a-z0-9.]+):(?P<revision>[1-9][0-9]{0,5})")
+
+# What fastavro raises on bytes that do not fit the schema; a fuzz test in tests/unit/events holds this list complete.
+_UNREADABLE = (EOFError, ValueError, OverflowError, IndexError, TypeError, KeyError, StopIteration, MemoryError)
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadSchema:
+    """One revision of the payload of one event type."""
+
+    event_type: str
+    revision: int
+    source: str
+    parsed: Schema
+
+    @property
+    def uri(self) -> str:
+        """Value of the `dataschema` attribute."""
+        return f"{URI_PREFIX}{self.event_type}:{self.revision}"
+
+
+@functools.cache
+def revisions(event_type: str) -> tuple[PayloadSchema, ...]:
+    """All published revisions of a type in order; empty for a type that is not known."""
+    return _published().get(event_type, ())
+
+
+@functools.cache
+def _published() -> Mapping[str, tuple[PayloadSchema, ...]]:
+    found: dict[str, list[PayloadSchema]] = {}
+    for file in resources.files("tideline_events").joinpath("schemas").iterdir():
+        if match := _FILE_NAME.fullmatch(file.name):
+            source = file.read_text(encoding="utf-8")
+            schema = PayloadSchema(match["type"], int(match["revision"]), source, fastavro.parse_schema(json.loads(source)))
+            found.setdefault(schema.event_type, []).append(schema)
+    return {name: tuple(sorted(schemas, key=lambda s: s.revision)) for name, schemas in found.items()}
+
+
+def write_payload(schema: PayloadSchema, fields: Mapping[str, Any]) -> bytes:
+    """Avro binary of `fields`; `InvalidEvent` if they do not fit the schema, missing and unknown fields included."""
+    sink = io.BytesIO()
+    try:
+        fastavro.schemaless_writer(sink, schema.parsed, fields, strict=True)
+    except (ValueError, TypeError, OverflowError, AttributeError, KeyError) as error:
+        raise InvalidEvent(f"fields that do not fit {schema.uri}: {error}") from error
+    return sink.getvalue()
+
+
+def read_payload(event_type: str, dataschema: str, payload: bytes) -> dict[str, Any]:
+    """Fields of the newest known revision; `PoisonEvent` for bytes that are not of the schema that they claim."""
+    match = _URI.fullmatch(dataschema)
+    if match is None or match["type"] != event_type:
+        raise PoisonEvent(f"dataschema {dataschema!r}", expected=f"a revision of {URI_PREFIX}{event_type}")
+    known = revisions(event_type)
+    newest, revision = known[-1], int(match["revision"])
+    writer = known[revision - 1] if revision <= newest.revision else newest
+    source = io.BytesIO(payload)
+    try:
+        fields = fastavro.schemaless_reader(source, writer.parsed, newest.parsed if writer is not newest else None)
+    except _UNREADABLE as error:
+        raise PoisonEvent(f"{len(payload)} bytes that are not {dataschema}: {type(error).__name__} {error}") from error
+    left_over = len(payload) - source.tell()
+    if left_over and revision <= newest.revision:
+        raise PoisonEvent(f"{left_over} bytes after a payload of {dataschema}", expected="none")
+    if not isinstance(fields, dict):
+        raise PoisonEvent(f"a payload of {dataschema} that is no record")
+    return fields

@@ -1,0 +1,244 @@
+"""The embedded event log: one SQLite file that many processes of one machine use at once.
+
+There are no partitions: the offset is the order of commit over all topics. `tideline.tables` is compacted as it is written; old
+records are deleted in small pieces beside publications.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+
+from tideline_events.database import connect, headers_of, headers_text, reading, translated, writing
+from tideline_events.envelope import decode, stamped
+from tideline_events.errors import PoisonEvent, PublisherFenced
+from tideline_events.log import POLL_LIMIT, check_records, check_subscription, transition_records
+from tideline_events.payload import TableRecord, Transition
+from tideline_events.record import Record
+from tideline_events.topics import TABLES, TOPICS, Topic
+from tideline_table.clock import Clock
+
+RETENTION_INTERVAL_S = 60.0
+RETENTION_BATCH = 1000
+"""Most records of a topic that one publication deletes, so that it never takes long."""
+MIN_SLEEP_S = 0.001
+MAX_SLEEP_S = 0.05
+"""Longest sleep of an idle poll, and so the longest delay until it sees a new record."""
+POLL_BYTES = 16 * 1024 * 1024
+
+_INSERT = "INSERT INTO records (topic, key, value, headers, recorded_us) VALUES (?, ?, ?, ?, ?)"
+_COMPACT = "DELETE FROM records WHERE topic = 'tideline.tables' AND key IS ? AND offset < ?"
+_TABLES = "SELECT topic, key, value, headers, offset FROM records WHERE topic = 'tideline.tables'"
+_NEXT = "SELECT topic, key, value, headers, offset FROM records WHERE topic = ? AND offset >= ? ORDER BY offset LIMIT ?"
+_EXPIRE = """DELETE FROM records WHERE offset IN (SELECT offset FROM
+    (SELECT offset, recorded_us FROM records WHERE topic = ? ORDER BY offset LIMIT ?) WHERE recorded_us < ?)"""
+_EXPIRE_DELETIONS = "DELETE FROM records WHERE topic = ? AND value IS NULL AND recorded_us < ?"
+_REMEMBER = """INSERT INTO positions VALUES (?, ?, ?) ON CONFLICT (group_name, topic)
+    DO UPDATE SET next_offset = max(next_offset, excluded.next_offset)"""
+
+_log = logging.getLogger(__name__)
+
+
+class SqliteEventLog:
+    """`EventLog` on the file `path`. Do not carry an open one over a fork."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path = path
+        self._clock = clock
+
+    def ensure_topics(self) -> None:
+        """See `EventLog.ensure_topics`."""
+        connect(self._path).close()
+
+    def publisher(self, writer_id: str) -> SqlitePublisher:
+        """See `EventLog.publisher`."""
+        connection = connect(self._path)
+        try:
+            with translated(self._path), writing(connection):
+                (epoch,) = connection.execute(
+                    """INSERT INTO publishers VALUES (?, 1)
+                    ON CONFLICT (writer_id) DO UPDATE SET epoch = epoch + 1 RETURNING epoch""",
+                    (writer_id,),
+                ).fetchone()
+        except BaseException:
+            connection.close()
+            raise
+        return SqlitePublisher(self._path, connection, self._clock, writer_id, epoch)
+
+    def cursor(self, table_uid: str) -> TableRecord | None:
+        """See `EventLog.cursor`."""
+        return next(self._records(f"{_TABLES} AND key = ?", (table_uid.encode(),)), None)
+
+    def table_records(self) -> Iterator[TableRecord]:
+        """See `EventLog.table_records`."""
+        return self._records(_TABLES, ())
+
+    def subscribe(self, topics: Sequence[str], group: str, *, from_beginning: bool = True) -> SqliteSubscription:
+        """See `EventLog.subscribe`."""
+        check_subscription(topics, group)
+        connection = connect(self._path)
+        try:
+            with translated(self._path), writing(connection):
+                (newest,) = connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence").fetchone()
+                start = 0 if from_beginning else newest + 1
+                connection.executemany(
+                    "INSERT OR IGNORE INTO positions VALUES (?, ?, ?)", [(group, topic, start) for topic in topics]
+                )
+                rows = connection.execute("SELECT topic, next_offset FROM positions WHERE group_name = ?", (group,))
+                positions = {topic: offset for topic, offset in rows if topic in topics}
+        except BaseException:
+            connection.close()
+            raise
+        return SqliteSubscription(self._path, connection, self._clock, group, positions)
+
+    def close(self) -> None:
+        """See `EventLog.close`: this log holds no connection of its own."""
+
+    def _records(self, query: str, arguments: tuple[bytes, ...]) -> Iterator[TableRecord]:
+        with closing(connect(self._path)) as connection, translated(self._path):
+            rows = connection.execute(query, arguments).fetchall()
+        for row in rows:
+            try:
+                event = decode(_record(row))
+            except PoisonEvent as poison:
+                _log.warning("table record at offset %d is left out: %s", row[4], poison)
+                continue
+            if isinstance(event, TableRecord):
+                yield event
+
+
+class SqlitePublisher:
+    """`Publisher` whose epoch is checked inside every transaction."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, clock: Clock, writer_id: str, epoch: int) -> None:
+        self._path = path
+        self._connection = connection
+        self._clock = clock
+        self._writer_id = writer_id
+        self._epoch = epoch
+        self._turn = threading.Lock()
+        self._expired_at_s = clock.monotonic_s() - RETENTION_INTERVAL_S
+
+    def publish_transitions(
+        self, table_uid: str, transitions: Sequence[Transition], table_record: TableRecord, *, traceparent: str | None = None
+    ) -> None:
+        """See `Publisher.publish_transitions`."""
+        self.publish(*transition_records(table_uid, transitions, table_record, traceparent))
+
+    def publish(self, *records: Record) -> None:
+        """See `Publisher.publish`."""
+        check_records(records)
+        now = self._clock.now()
+        with self._turn, translated(self._path), writing(self._connection):
+            self._check_epoch()
+            for record in (stamped(record, now) for record in records):
+                row = (record.topic, record.key, record.value, headers_text(record.headers), _microseconds(now))
+                offset = self._connection.execute(_INSERT, row).lastrowid
+                if record.topic == TABLES.name:
+                    self._connection.execute(_COMPACT, (record.key, offset))
+            self._expire(now)
+
+    def close(self) -> None:
+        """See `Publisher.close`."""
+        with self._turn:
+            self._connection.close()
+
+    def _check_epoch(self) -> None:
+        query = "SELECT epoch FROM publishers WHERE writer_id = ?"
+        if self._connection.execute(query, (self._writer_id,)).fetchone() != (self._epoch,):
+            raise PublisherFenced(self._writer_id)
+
+    def _expire(self, now: datetime) -> None:
+        if self._clock.monotonic_s() - self._expired_at_s < RETENTION_INTERVAL_S:
+            return
+        for topic in TOPICS:
+            self._connection.execute(*_expiry(topic, now))
+        self._expired_at_s = self._clock.monotonic_s()
+
+
+class SqliteSubscription:
+    """`Subscription` that reads all records of its topics, in the order of their commit over all topics."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, clock: Clock, group: str, positions: dict[str, int]) -> None:
+        self._path = path
+        self._connection = connection
+        self._clock = clock
+        self._group = group
+        self._positions = positions
+        self._uncommitted: dict[str, int] = {}
+
+    def poll(self, timeout_s: float) -> list[Record]:
+        """See `Subscription.poll`."""
+        deadline_s = self._clock.monotonic_s() + timeout_s
+        with translated(self._path):
+            while True:
+                version = self._version()
+                if records := self._read():
+                    return records
+                if not self._changed(version, deadline_s):
+                    return []
+
+    def commit(self) -> None:
+        """See `Subscription.commit`. Members of one group on this log share a position: the furthest."""
+        if not self._uncommitted:
+            return
+        with translated(self._path), writing(self._connection):
+            self._connection.executemany(_REMEMBER, [(self._group, topic, offset) for topic, offset in self._uncommitted.items()])
+        self._uncommitted.clear()
+
+    def close(self) -> None:
+        """See `Subscription.close`."""
+        self._connection.close()
+
+    def _version(self) -> int:
+        """A number that changes with every commit of another connection; far cheaper to ask for than the records."""
+        (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+        return int(version)
+
+    def _changed(self, version: int, deadline_s: float) -> bool:
+        sleep_s = MIN_SLEEP_S
+        while (left_s := deadline_s - self._clock.monotonic_s()) > 0:
+            self._clock.sleep(min(sleep_s, left_s))
+            if self._version() != version:
+                return True
+            sleep_s = min(2 * sleep_s, MAX_SLEEP_S)
+        return False
+
+    def _read(self) -> list[Record]:
+        records: list[Record] = []
+        size_bytes = 0
+        with reading(self._connection):
+            per_topic = [self._connection.execute(_NEXT, (topic, start, POLL_LIMIT)) for topic, start in self._positions.items()]
+            for row in heapq.merge(*per_topic, key=lambda row: row[4]):
+                records.append(_record(row))
+                size_bytes += len(row[2] or b"")
+                if len(records) == POLL_LIMIT or size_bytes > POLL_BYTES:
+                    break
+            for rows in per_topic:
+                rows.close()
+        for record in records:
+            self._positions[record.topic] = self._uncommitted[record.topic] = record.offset + 1
+        return records
+
+
+def _record(row: tuple[str, bytes | None, bytes | None, str, int]) -> Record:
+    topic, key, value, headers, offset = row
+    return Record(topic, key, value, headers_of(headers), partition=0, offset=offset)
+
+
+def _expiry(topic: Topic, now: datetime) -> tuple[str, tuple[str | int, ...]]:
+    """The statement that deletes what `topic` keeps no longer."""
+    limit_us = _microseconds(now) - topic.retention_s * 1_000_000
+    if topic.compacted:
+        return _EXPIRE_DELETIONS, (topic.name, limit_us)
+    return _EXPIRE, (topic.name, RETENTION_BATCH, limit_us)
+
+
+def _microseconds(time: datetime) -> int:
+    return round(time.timestamp() * 1_000_000)

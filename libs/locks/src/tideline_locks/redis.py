@@ -1,0 +1,245 @@
+"""Locks on one Redis server: fast, and fair by a queue. Everything that changes a lock is one Lua script on the server's time."""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.retry import Retry
+
+from tideline_locks import redis_scripts
+from tideline_locks.errors import LockAccessDenied, LockTimeout, LockUnreachable, StaleFence
+from tideline_locks.lease import Grant, Lease
+from tideline_locks.port import Held, LeaseRequest, LeaseState, checked_name, checked_request
+from tideline_locks.waiting import Backoff, Chance, attempt_until
+from tideline_table.clock import Clock
+
+KEY_PREFIX = "tideline:lock:"
+_LOCK_KEY = re.compile(re.escape(KEY_PREFIX) + r"\{(?P<name>[^{}]+)\}")
+
+RETENTION_MS = 7 * 24 * 3600 * 1000
+"""How long a lock that nobody uses keeps its fence. Forgetting it is safe: the table log refuses a late writer."""
+
+UNREACHABLE_BACKOFF = Backoff(first_s=0.05, cap_s=1.0)
+LIST_BATCH = 500
+
+
+class OnUnreachable(enum.Enum):
+    """What `acquire` does while Redis does not answer."""
+
+    WAIT = "wait"
+    """Try again until `wait_s` is over."""
+    FAIL = "fail"
+    """Raise `LockUnreachable` at once."""
+    STORAGE = "storage"
+    """Go on with the storage lock alone (`FallbackLockProvider`; the Redis part then works as FAIL)."""
+
+
+class RedisLockProvider:
+    """`LockProvider` on one Redis server.
+
+    Waiters are served in order of arrival; one that has not been heard of for `waiter_ttl_s` loses its place. Waiting happens on the
+    server and takes real time, whatever `clock` says; `clock` measures `wait_s` and the holder's `remaining_s`.
+    Connecting and answering may take `socket_timeout_s` each; a request is sent twice at most.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock,
+        on_unreachable: OnUnreachable = OnUnreachable.WAIT,
+        waiter_ttl_s: float = 3.0,
+        socket_timeout_s: float = 2.0,
+        chance: Chance | None = None,
+    ) -> None:
+        self._clock = clock
+        self._fails_fast = on_unreachable is not OnUnreachable.WAIT
+        self._waiter_ttl_ms = _milliseconds(waiter_ttl_s)
+        # A waiter is heard of three times within its ttl, and never sleeps into its own socket timeout.
+        self._longest_sleep_s = min(waiter_ttl_s / 3, socket_timeout_s / 2)
+        self._chance = chance or Chance.system()
+        split = urlsplit(url)
+        self._place = f"Redis at {split.hostname or 'localhost'}:{split.port or 6379}"
+        self._client = redis.Redis.from_url(
+            url,
+            decode_responses=True,
+            socket_timeout=socket_timeout_s,
+            socket_connect_timeout=socket_timeout_s,
+            retry=Retry(ExponentialWithJitterBackoff(base=0.02, cap=0.1), 1),
+        )
+        self._acquire = self._client.register_script(redis_scripts.ACQUIRE)
+        self._renew = self._client.register_script(redis_scripts.RENEW)
+        self._release = self._client.register_script(redis_scripts.RELEASE)
+        self._withdraw = self._client.register_script(redis_scripts.WITHDRAW)
+        self._break = self._client.register_script(redis_scripts.BREAK)
+
+    def acquire(self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int = 0) -> Lease:
+        """See `LockProvider.acquire`."""
+        wish = checked_request(name, owner=owner, lease_id=self._chance.new_id(), ttl_s=ttl_s, wait_s=wait_s, fence=fence)
+        deadline_s = self._clock.monotonic_s() + wait_s
+        try:
+            if self._fails_fast:
+                outcome = self._queue_until(wish, deadline_s)
+            else:
+                outcome = attempt_until(
+                    lambda: self._queue_until(wish, deadline_s),
+                    clock=self._clock,
+                    deadline_s=deadline_s,
+                    backoff=UNREACHABLE_BACKOFF,
+                    jitter=self._chance.jitter,
+                )
+        except (LockUnreachable, StaleFence):
+            # Unreachable: whatever the server knows of this waiter runs out. Stale: the script has removed it.
+            raise
+        except BaseException:
+            self._withdraw_wish(wish)
+            raise
+        if isinstance(outcome, Held):
+            self._withdraw_wish(wish)
+            raise LockTimeout(name, waited_s=wait_s, holder=outcome.owner, since=outcome.since)
+        return outcome
+
+    def try_acquire(self, name: str, *, owner: str, ttl_s: float, fence: int = 0) -> Lease | None:
+        """See `LockProvider.try_acquire`. Raises `LockUnreachable` at once, whatever `on_unreachable` says."""
+        wish = checked_request(name, owner=owner, lease_id=self._chance.new_id(), ttl_s=ttl_s, wait_s=0, fence=fence)
+        outcome, _ = self._attempt(wish, waiter_ttl_ms=0)
+        return None if isinstance(outcome, Held) else outcome
+
+    def read(self, name: str) -> LeaseState | None:
+        """See `LockProvider.read`."""
+        return next(iter(self._states([checked_name(name)])), None)
+
+    def list(self, prefix: str = "") -> list[LeaseState]:
+        """See `LockProvider.list`. Scans the keys of the database: for people and for the lock service, not for every commit."""
+        glob = KEY_PREFIX + "{" + re.sub(r"([*?\[\]\\^-])", r"\\\1", prefix) + "*}"
+        with self._translated():
+            keys = list(self._client.scan_iter(match=glob, count=LIST_BATCH))
+        names = sorted({found["name"] for key in keys if (found := _LOCK_KEY.fullmatch(key))})
+        batches = (names[at : at + LIST_BATCH] for at in range(0, len(names), LIST_BATCH))
+        return [state for batch in batches for state in self._states(batch)]
+
+    def break_expired(self, name: str) -> LeaseState | None:
+        """See `LockProvider.break_expired`."""
+        with self._translated():
+            found = self._break(keys=_keys(checked_name(name)))
+        if not found:
+            return None
+        lease_id, owner, acquired_ms, expires_ms, fence = found
+        return LeaseState(name, owner, lease_id, int(fence), _instant(acquired_ms), _instant(expires_ms), expired=True)
+
+    def close(self) -> None:
+        """See `LockProvider.close`."""
+        self._client.close()
+
+    def renew_grant(self, grant: Grant) -> bool:
+        """See `LeaseStore.renew_grant`."""
+        ttl_ms = _milliseconds(grant.ttl_s)
+        with self._translated():
+            return bool(self._renew(keys=_keys(grant.name), args=[grant.lease_id, ttl_ms, _retention_ms(ttl_ms)]))
+
+    def release_grant(self, grant: Grant) -> bool:
+        """See `LeaseStore.release_grant`."""
+        with self._translated():
+            return bool(self._release(keys=_keys(grant.name), args=[grant.lease_id]))
+
+    def _queue_until(self, wish: LeaseRequest, deadline_s: float) -> Lease | Held:
+        while True:
+            outcome, sleep_s = self._attempt(wish, waiter_ttl_ms=self._waiter_ttl_ms)
+            left_s = deadline_s - self._clock.monotonic_s()
+            if not isinstance(outcome, Held) or left_s <= 0:
+                return outcome
+            # Whoever releases pushes to the first waiter's list; an expiry or a dead waiter ahead is noticed by waking in time.
+            with self._translated():
+                self._client.blpop(
+                    [f"{_keys(wish.name)[0]}:wake:{wish.lease_id}"], timeout=_block_s(sleep_s, left_s, self._longest_sleep_s)
+                )
+
+    def _attempt(self, wish: LeaseRequest, *, waiter_ttl_ms: int) -> tuple[Lease | Held, float]:
+        """The outcome now, and after how many seconds asking again makes sense without being woken."""
+        ttl_ms = _milliseconds(wish.ttl_s)
+        asked_s = self._clock.monotonic_s()
+        with self._translated():
+            reply = self._acquire(
+                keys=_keys(wish.name),
+                args=[wish.lease_id, wish.owner, ttl_ms, wish.fence, waiter_ttl_ms, _retention_ms(ttl_ms)],
+            )
+        if reply[0] == "stale":
+            raise StaleFence(wish.name, fence=wish.fence, greatest=int(reply[1]))
+        if reply[0] == "granted":
+            grant = Grant(wish.name, wish.owner, wish.lease_id, wish.fence, wish.ttl_s, _instant(reply[1]), asked_s)
+            return Lease(grant, self, self._clock), 0.0
+        _, owner, acquired_ms, sleep_ms = reply
+        return Held(owner, _instant(acquired_ms) if acquired_ms else None), int(sleep_ms) / 1000
+
+    def _withdraw_wish(self, wish: LeaseRequest) -> None:
+        try:
+            with self._translated():
+                self._withdraw(keys=_keys(wish.name), args=[wish.lease_id])
+        except LockUnreachable:
+            # Its place in the queue runs out within the waiter's ttl; the caller is owed the outcome that it waited for.
+            return
+
+    def _states(self, names: Sequence[str]) -> Iterator[LeaseState]:
+        with self._translated(), self._client.pipeline(transaction=False) as pipeline:
+            pipeline.time()
+            for name in names:
+                pipeline.hgetall(_keys(name)[0])
+            (seconds, microseconds), *hashes = pipeline.execute()
+        now_ms = int(seconds) * 1000 + int(microseconds) // 1000
+        for name, fields in zip(names, hashes, strict=True):
+            if "lease_id" in fields:
+                expires_ms = int(fields["expires_ms"])
+                yield LeaseState(
+                    name,
+                    fields["owner"],
+                    fields["lease_id"],
+                    int(fields["fence"]),
+                    _instant(fields["acquired_ms"]),
+                    _instant(expires_ms),
+                    expired=expires_ms <= now_ms,
+                )
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (redis.AuthenticationError, redis.exceptions.AuthorizationError, redis.exceptions.NoPermissionError) as error:
+            raise LockAccessDenied(
+                f"{self._place} refuses: {error}", remedy="check the user, its password and its rights on tideline:lock:*"
+            ) from error
+        except redis.RedisError as error:
+            raise LockUnreachable(
+                f"{self._place}: {error or type(error).__name__}", remedy="check the server and the way to it, then retry"
+            ) from error
+
+
+def _keys(name: str) -> list[str]:
+    lock = f"{KEY_PREFIX}{{{name}}}"
+    return [lock, f"{lock}:queue", f"{lock}:alive"]
+
+
+def _milliseconds(duration_s: float) -> int:
+    # One more than asked: the server truncates its time, and the holder's own deadline must never be the later one.
+    return math.ceil(duration_s * 1000) + 1
+
+
+def _retention_ms(ttl_ms: int) -> int:
+    return max(RETENTION_MS, 2 * ttl_ms)
+
+
+def _block_s(sleep_s: float, left_s: float, longest_s: float) -> float:
+    # Never 0: to Redis that means for ever.
+    return max(0.001, min(sleep_s, left_s, longest_s))
+
+
+def _instant(milliseconds: Any) -> datetime:
+    return datetime.fromtimestamp(int(milliseconds) / 1000, UTC)

@@ -1,0 +1,126 @@
+"""The Lua scripts of the Redis lock: each changes one lock in one step, on the server's time.
+
+KEYS[1] is the lock, a hash: `lease_id owner acquired_ms expires_ms` while it is held; `fence` (greatest granted), `tickets` (arrivals so
+far) and `released` (the last lease that its owner released in time) outlive it. KEYS[2] is the queue: lease ids by ticket. KEYS[3]
+holds for each of them until when it counts as alive. A waiter sleeps on its own list, `<lock>:wake:<lease id>`.
+
+Every script may be sent twice (the reply to the first may get lost) and answers the same.
+"""
+
+COMMANDS = (
+    *("evalsha", "script|load", "time", "hget", "hgetall", "hmget", "hset", "hdel", "hincrby", "pexpire", "del", "rpush", "blpop"),
+    *("zadd", "zrem", "zscore", "zrange", "zrangebyscore", "scan", "hello", "client", "ping"),
+)
+"""All that a Redis user for locks has to be allowed, on keys `tideline:lock:*`."""
+
+PRELUDE = """
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local function whole(number) return string.format('%.0f', number) end
+local lock, queue, alive = KEYS[1], KEYS[2], KEYS[3]
+local function last() return unpack(redis.call('HMGET', lock, 'lease_id', 'expires_ms', 'owner', 'acquired_ms', 'fence')) end
+local function forget(waiter)
+  redis.call('ZREM', queue, waiter)
+  redis.call('ZREM', alive, waiter)
+  redis.call('DEL', lock .. ':wake:' .. waiter)
+end
+local function first_waiter()
+  for _, dead in ipairs(redis.call('ZRANGEBYSCORE', alive, '-inf', now)) do forget(dead) end
+  return redis.call('ZRANGE', queue, 0, 0)[1]
+end
+local function wake_first()
+  local waiter = first_waiter()
+  if not waiter then return end
+  local wake = lock .. ':wake:' .. waiter
+  redis.call('DEL', wake)
+  redis.call('RPUSH', wake, '1')
+  redis.call('PEXPIRE', wake, 60000)
+end
+local function clear() redis.call('HDEL', lock, 'lease_id', 'owner', 'acquired_ms', 'expires_ms') end
+"""
+
+ACQUIRE = (
+    PRELUDE
+    + """
+-- ARGV: lease id, owner, ttl ms, fence, waiter ttl ms (0: do not queue), retention ms
+local lease_id, expires, owner, acquired, fence = last()
+local live = lease_id and tonumber(expires) > now
+if live and lease_id == ARGV[1] then return {'granted', acquired} end
+if fence and tonumber(ARGV[4]) < tonumber(fence) then
+  local was_first = first_waiter() == ARGV[1]
+  forget(ARGV[1])
+  if was_first and not live then wake_first() end
+  return {'stale', fence}
+end
+local first = first_waiter()
+if not live and (not first or first == ARGV[1]) then
+  forget(ARGV[1])
+  redis.call('HSET', lock, 'lease_id', ARGV[1], 'owner', ARGV[2], 'acquired_ms', whole(now),
+    'expires_ms', whole(now + tonumber(ARGV[3])), 'fence', ARGV[4])
+  redis.call('PEXPIRE', lock, ARGV[6])
+  return {'granted', whole(now)}
+end
+if tonumber(ARGV[5]) > 0 then
+  if not redis.call('ZSCORE', queue, ARGV[1]) then
+    redis.call('ZADD', queue, redis.call('HINCRBY', lock, 'tickets', 1), ARGV[1])
+  end
+  redis.call('ZADD', alive, whole(now + tonumber(ARGV[5])), ARGV[1])
+  redis.call('PEXPIRE', lock, ARGV[6])
+  redis.call('PEXPIRE', queue, ARGV[6])
+  redis.call('PEXPIRE', alive, ARGV[6])
+end
+local until_ms = live and tonumber(expires) or tonumber(redis.call('ZSCORE', alive, first) or now)
+return {'held', live and owner or false, live and acquired or false, whole(math.max(0, until_ms - now))}
+"""
+)
+
+RENEW = (
+    PRELUDE
+    + """
+-- ARGV: lease id, ttl ms, retention ms
+local lease_id, expires = last()
+if lease_id ~= ARGV[1] or tonumber(expires) <= now then return 0 end
+redis.call('HSET', lock, 'expires_ms', whole(now + tonumber(ARGV[2])))
+redis.call('PEXPIRE', lock, ARGV[3])
+return 1
+"""
+)
+
+RELEASE = (
+    PRELUDE
+    + """
+-- ARGV: lease id
+if redis.call('HGET', lock, 'released') == ARGV[1] then return 1 end
+local lease_id, expires = last()
+if lease_id ~= ARGV[1] then return 0 end
+local in_time = tonumber(expires) > now
+clear()
+if in_time then redis.call('HSET', lock, 'released', ARGV[1]) end
+wake_first()
+return in_time and 1 or 0
+"""
+)
+
+WITHDRAW = (
+    PRELUDE
+    + """
+-- ARGV: lease id. A waiter goes; a lease that it was granted without learning of it goes too.
+local lease_id = last()
+forget(ARGV[1])
+if lease_id == ARGV[1] then clear() end
+local left, expires = last()
+if not left or tonumber(expires) <= now then wake_first() end
+return 1
+"""
+)
+
+BREAK = (
+    PRELUDE
+    + """
+local lease_id, expires, owner, acquired, fence = last()
+if not lease_id or tonumber(expires) > now then return false end
+clear()
+wake_first()
+return {lease_id, owner, acquired, expires, fence}
+"""
+)

@@ -1,0 +1,73 @@
+"""Waiting for a lock with jittered backoff, in the injected clock's time."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, retry_if_result
+
+from tideline_locks.errors import LockUnreachable
+from tideline_locks.port import Held
+from tideline_table.clock import Clock
+
+T = TypeVar("T")
+
+MIN_PAUSE_S = 0.001
+"""Keeps a rounding remainder before the deadline from becoming a busy loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Pauses grow from `first_s` to `cap_s`, twice as long each time; each is shortened by up to a half at random."""
+
+    first_s: float
+    cap_s: float
+
+    def pause_s(self, attempt: int, jitter: random.Random) -> float:
+        """Seconds to wait after the `attempt`-th failure, counted from 1."""
+        longest_s = min(self.cap_s, self.first_s * 2.0 ** min(attempt - 1, 30))
+        return longest_s * jitter.uniform(0.5, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Chance:
+    """Where a provider takes randomness from, so that a simulation can replay it."""
+
+    jitter: random.Random
+    new_id: Callable[[], str]
+
+    @classmethod
+    def system(cls) -> Chance:
+        """Unpredictable ids and jitter."""
+        return cls(random.SystemRandom(), lambda: uuid.uuid4().hex)
+
+
+def attempt_until(
+    attempt: Callable[[], T | Held], *, clock: Clock, deadline_s: float, backoff: Backoff, jitter: random.Random
+) -> T | Held:
+    """`attempt()`, repeated while it is held off or the provider is unreachable, until `deadline_s` on the monotonic clock.
+
+    At least once, and once more at the deadline. The last outcome counts: returned, or raised if it was `LockUnreachable`.
+    """
+
+    def pause_s(state: RetryCallState) -> float:
+        left_s = deadline_s - clock.monotonic_s()
+        return max(MIN_PAUSE_S, min(backoff.pause_s(state.attempt_number, jitter), left_s))
+
+    def last_outcome(state: RetryCallState) -> T | Held:
+        assert state.outcome is not None
+        outcome: T | Held = state.outcome.result()
+        return outcome
+
+    retrying = Retrying(
+        retry=retry_if_result(lambda outcome: isinstance(outcome, Held)) | retry_if_exception_type(LockUnreachable),
+        stop=lambda _: clock.monotonic_s() >= deadline_s,
+        wait=pause_s,
+        sleep=clock.sleep,
+        retry_error_callback=last_outcome,
+    )
+    return retrying(attempt)

@@ -1,0 +1,52 @@
+"""What must not be shown: passwords in URLs, values under telling names, and the secrets of the settings wherever they turn up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+HIDDEN = "**********"
+MIN_SECRET_LENGTH = 4
+"""Shorter secrets would blot out ordinary words."""
+
+_MAX_DEPTH = 8
+_USER_INFO = re.compile(r"(?<=://)([^/\s@:]*):([^/\s]*)@")
+# Fencing, write and continuation tokens are no secrets; they must stay readable.
+_TELLING = re.compile(
+    r"(^|[_.-])(password|passwd|secret|secret[_-]?key|api[_-]?key|access[_-]?key|authorization|credentials?"
+    r"|(http|auth|access|bearer|session|security)[_-]token)$",
+    re.IGNORECASE,
+)
+
+
+def redacted_text(text: str) -> str:
+    """`text` with the passwords of URLs hidden."""
+    return _USER_INFO.sub(lambda m: f"{m[1]}:{HIDDEN}@", text)
+
+
+def redactor(secrets: tuple[str, ...] = ()) -> Callable[[Any], Any]:
+    """A function that returns any log value without secrets; bytes and unknown objects become their redacted text."""
+    known = sorted({s for s in secrets if len(s) >= MIN_SECRET_LENGTH}, key=len, reverse=True)
+
+    def clean(text: str) -> str:
+        for secret in known:
+            text = text.replace(secret, HIDDEN)
+        return redacted_text(text)
+
+    def walk(value: Any, depth: int) -> Any:
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, str):
+            return clean(value)
+        if depth >= _MAX_DEPTH:
+            return clean(repr(value))
+        if isinstance(value, Mapping):
+            return {
+                clean(str(k)): HIDDEN if _TELLING.search(str(k)) and v is not None else walk(v, depth + 1) for k, v in value.items()
+            }
+        if isinstance(value, list | tuple | set | frozenset):
+            return [walk(item, depth + 1) for item in value]
+        return clean(str(value))
+
+    return lambda value: walk(value, 0)

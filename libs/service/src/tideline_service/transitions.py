@@ -1,0 +1,69 @@
+"""From entries of a table log to transition events, derived from the entry alone."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from datetime import datetime
+
+from tideline_events import TableIdentity, Transition
+from tideline_table.table import Table
+from tideline_table.timeline.entry import Entry
+from tideline_table.timeline.instant import WRITE_ACTIONS, Action, Instant, State, time_from_instant, timeline_file_name
+from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata
+
+CLUSTERING = "clustering"
+
+
+def table_identity(table: Table) -> TableIdentity:
+    """Who the table is, as events name it."""
+    definition = table.definition
+    return TableIdentity(
+        uid=table.uid, base_path=table.storage.root, name=definition.name, type=definition.type.value, version=definition.version
+    )
+
+
+def transition_of(identity: TableIdentity, entry: Entry, observed_by: str) -> Transition:
+    """The event of one entry."""
+    recorded = datetime.fromisoformat(entry.recorded)
+    completed = entry.after is State.COMPLETED
+    commit = CommitMetadata.from_json(entry.body["metadata"]) if completed and entry.action in WRITE_ACTIONS else None
+    cleaned = entry.body["metadata"]["totalFilesDeleted"] if completed and entry.action is Action.CLEAN else 0
+    is_clustering = entry.action is Action.REPLACE_COMMIT and entry.operation == "CLUSTER"
+    stats = commit.stats if commit else ()
+    schema = commit.extra.get(SCHEMA_KEY, "") if commit else ""
+    return Transition(
+        table=identity,
+        instant=entry.instant,
+        action=CLUSTERING if is_clustering else entry.action.value,
+        operation=entry.operation.lower(),
+        from_state=None if entry.before is State.NONE else entry.before.value,
+        to_state=entry.after.value,
+        time=recorded,
+        requested_time=time_from_instant(entry.instant),
+        completion_time=recorded if completed else None,
+        sequence=entry.sequence,
+        writer_id=entry.writer_id,
+        observed_by=observed_by,
+        timeline_file=f".hoodie/{timeline_file_name(Instant(entry.instant, entry.action, entry.after))}",
+        plan_instant=entry.instant if is_clustering or entry.action is Action.CLEAN else None,
+        undone_instant=entry.target or None,
+        files_added=len(stats),
+        files_removed=sum(len(ids) for ids in (commit.replaced or {}).values()) if commit else int(cleaned),
+        rows_added=sum(s.num_inserts for s in stats),
+        rows_removed=sum(s.num_deletes for s in stats),
+        bytes_added=sum(s.file_size_bytes for s in stats),
+        partitions=tuple(sorted({s.partition_path for s in stats})),
+        schema_hash=hashlib.sha256(schema.encode()).hexdigest() if schema else None,
+        checkpoint={k: v for k, v in commit.extra.items() if k != SCHEMA_KEY} if commit else {},
+    )
+
+
+def backfill(table: Table, first: int, last: int) -> Iterator[Transition]:
+    """Transitions `first` to `last` (both in) from the table log: what a consumer that found a gap asks for."""
+    identity = table_identity(table)
+    for sequence in range(first, last + 1):
+        entry = table.timeline.log.read(sequence)
+        if entry is None:
+            return
+        yield transition_of(identity, entry, "backfill")

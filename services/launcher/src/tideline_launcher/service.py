@@ -1,0 +1,161 @@
+"""The launcher's tick: collect what ended, look at the plans, launch what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tideline_events import JOBS, TIMELINE, Event, EventLog, JobEvent, Publisher, encode, open_event_log
+from tideline_launcher.decision import Decision, Outcome, PendingPlan, PlanKey, application_name, decide, outcome_of
+from tideline_launcher.metrics import APPLICATIONS, DURATION, RUNNING
+from tideline_launcher.runner import Application, ApplicationSpec, LocalRunner, Runner
+from tideline_launcher.settings import LauncherSettings
+from tideline_service.contract import ServiceContext
+from tideline_service.event_watcher import EventWatcher
+from tideline_service.logging import get_logger
+from tideline_service.open_tables import OpenTables, open_tables
+from tideline_table.timeline.instant import State
+from tideline_table.transaction import is_alive, roll_back
+
+_log = get_logger(__name__)
+_BUSY_S = 0.5
+_STOP_GRACE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    plan: PendingPlan
+    name: str
+    attempt: int
+    application: Application
+    started_s: float
+
+
+class LauncherService:
+    """One shard of the launcher. Its memory is only a shortcut: after a restart dead plans are found by their heartbeats."""
+
+    def __init__(self, settings: LauncherSettings, context: ServiceContext, runner: Runner | None = None) -> None:
+        self._settings = settings
+        self._context = context
+        context.metrics.expose(RUNNING)
+        self._tables: OpenTables = open_tables(settings, context, settings.options)
+        self._runner = runner or LocalRunner(settings.state_folder, settings.local_cores)
+        self._event_log: EventLog | None = None
+        self._publisher: Publisher | None = None
+        self._watcher: EventWatcher | None = None
+        self._launched: dict[PlanKey, _Launched] = {}
+        self._failures: dict[PlanKey, int] = {}
+
+    def start(self) -> None:
+        """Listen for plans."""
+        self._event_log = self._event_log or open_event_log(self._settings.event_log, clock=self._context.clock)
+        self._event_log.ensure_topics()
+        if self._publisher is None:
+            self._publisher = self._event_log.publisher(f"launcher-{self._settings.shard_index}-of-{self._settings.shard_count}")
+        if self._watcher is None:
+            self._watcher = EventWatcher(self._event_log, [TIMELINE.name], f"launcher-{self._settings.shard_index}", self._changed)
+            self._watcher.start()
+
+    def tick(self) -> float | None:
+        """See the module."""
+        for launched in list(self._launched.values()):
+            self._collect(launched)
+        decision = self._decide()
+        for plan in decision.give_up:
+            self._give_up(plan)
+        for plan in decision.launch:
+            if not self._context.stopping.is_set():
+                self._launch(plan)
+        self._context.metrics.set(RUNNING, len(self._launched))
+        return _BUSY_S if self._launched else None
+
+    def stop(self) -> None:
+        """Stop every application: its plan stays on the timeline for the next launcher."""
+        for launched in self._launched.values():
+            launched.application.stop(_STOP_GRACE_S)
+        if self._watcher is not None:
+            self._watcher.stop()
+        if self._publisher is not None:
+            self._publisher.close()
+        if self._event_log is not None:
+            self._event_log.close()
+
+    def _changed(self, _: Event) -> None:
+        self._context.wake()
+
+    def _decide(self) -> Decision:
+        return decide(
+            list(self._pending()),
+            self._launched,
+            self._failures,
+            max_applications=self._settings.max_applications,
+            max_attempts=self._settings.max_attempts,
+        )
+
+    def _pending(self) -> Iterator[PendingPlan]:
+        for table in self._tables.each():
+            self._context.health.beat()
+            for record in table.state.pending_clusterings():
+                driven = record.state is State.INFLIGHT and is_alive(table.storage, record, table.clock, table.options)
+                yield PendingPlan(PlanKey(record.instant, table.uid), table.base_path, table.definition.name, driven)
+
+    def _launch(self, plan: PendingPlan) -> None:
+        attempt = self._failures.get(plan.key, 0) + 1
+        name = application_name(plan.table_name, plan.key.instant, attempt)
+        self._publish(plan, name, attempt, "retried" if attempt > 1 else "submitted")
+        spec = ApplicationSpec(name, "clustering", plan.base_path, plan.key.instant, self._settings.options)
+        application = self._runner.launch(spec)
+        self._launched[plan.key] = _Launched(plan, name, attempt, application, self._context.clock.monotonic_s())
+        self._publish(plan, name, attempt, "running")
+        _log.info("launched", application=name, table=plan.key.table_uid, instant=plan.key.instant, attempt=attempt)
+
+    def _collect(self, launched: _Launched) -> None:
+        plan, ran_s = launched.plan, self._context.clock.monotonic_s() - launched.started_s
+        code = launched.application.exit_code
+        if code is None:
+            if ran_s <= self._settings.application_timeout_s:
+                return
+            launched.application.stop(_STOP_GRACE_S)
+            reason, outcome = f"stopped after {ran_s:.0f} s", Outcome.FAILED
+        else:
+            outcome = outcome_of(code)
+            reason = f"exit code {code}" if code else ""
+        del self._launched[plan.key]
+        if outcome is Outcome.FAILED:
+            self._failures[plan.key] = launched.attempt
+        else:
+            self._failures.pop(plan.key, None)
+        self._context.metrics.increment(APPLICATIONS, outcome=outcome.value)
+        self._context.metrics.observe(DURATION, ran_s)
+        state = "succeeded" if outcome is Outcome.SUCCEEDED else "failed"
+        self._publish(plan, launched.name, launched.attempt, state, reason if outcome is Outcome.FAILED else outcome.value)
+        _log.info("ended", application=launched.name, outcome=outcome.value, duration_s=round(ran_s, 2), exit_code=code)
+
+    def _give_up(self, plan: PendingPlan) -> None:
+        table = self._tables.by_uid(plan.key.table_uid)
+        if table is None:
+            return
+        # Its applications are confirmed dead, so the plan is undone and its file groups are free for a new one.
+        roll_back(table.timeline, plan.key.instant, force=True)
+        attempts = self._failures.pop(plan.key)
+        self._context.metrics.increment(APPLICATIONS, outcome="given_up")
+        name = application_name(plan.table_name, plan.key.instant, attempts)
+        self._publish(plan, name, attempts, "given_up", f"{attempts} attempts failed")
+        _log.error("given up", table=plan.key.table_uid, instant=plan.key.instant, attempts=attempts)
+
+    def _publish(self, plan: PendingPlan, name: str, attempt: int, state: str, reason: str = "") -> None:
+        assert self._publisher is not None
+        event = JobEvent(
+            table_uid=plan.key.table_uid,
+            application_id=name,
+            plan_instant=plan.key.instant,
+            action="clustering",
+            state=state,
+            time=self._context.clock.now(),
+            attempt=attempt,
+            runner=self._runner.name,
+            reason=reason or None,
+        )
+        record = encode(event)
+        assert record.topic == JOBS.name
+        self._publisher.publish(record)

@@ -1,0 +1,16 @@
+"""`tideline-mirror`."""
+
+import sys
+
+from tideline_mirror.service import MirrorService
+from tideline_mirror.settings import MirrorSettings
+from tideline_service.lifecycle import run_service
+
+
+def main() -> None:
+    """Run the service until it is asked to stop."""
+    sys.exit(run_service(MirrorService, MirrorSettings, "mirror"))
+
+
+if __name__ == "__main__":
+    main()

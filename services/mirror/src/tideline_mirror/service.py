@@ -1,0 +1,118 @@
+"""The mirror's tick: read each table's log behind the cursor, publish, move the cursor in the same transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import islice
+
+from tideline_events import HINTS, Event, EventLog, PendingPlan, Publisher, TableRecord, open_event_log
+from tideline_mirror.metrics import ENTRIES, HEALED, LAG
+from tideline_mirror.settings import MirrorSettings
+from tideline_service.contract import ServiceContext
+from tideline_service.event_watcher import EventWatcher
+from tideline_service.logging import get_logger
+from tideline_service.open_tables import OpenTables, open_tables
+from tideline_service.transitions import table_identity, transition_of
+from tideline_table.table import Table, summarise
+from tideline_table.timeline.entry import Entry
+
+_log = get_logger(__name__)
+HEAL_AFTER_S = 5.0
+"""A writer that has not created its entry's timeline files by then is helped."""
+
+
+class MirrorService:
+    """One shard of the mirror. A second instance of the same shard fences the first."""
+
+    def __init__(self, settings: MirrorSettings, context: ServiceContext) -> None:
+        self._settings = settings
+        self._context = context
+        context.metrics.expose(HEALED)
+        self._tables: OpenTables = open_tables(settings, context)
+        self._event_log: EventLog | None = None
+        self._publisher: Publisher | None = None
+        self._watcher: EventWatcher | None = None
+        self._cursors: dict[str, int] = {}
+
+    def start(self) -> None:
+        """Take over the shard, then listen for hints."""
+        self._event_log = self._event_log or open_event_log(self._settings.event_log, clock=self._context.clock)
+        self._event_log.ensure_topics()
+        if self._publisher is None:
+            self._publisher = self._event_log.publisher(f"mirror-{self._settings.shard_index}-of-{self._settings.shard_count}")
+        if self._watcher is None:
+            self._watcher = EventWatcher(self._event_log, [HINTS.name], f"mirror-{self._settings.shard_index}", self._hinted)
+            self._watcher.start()
+
+    def tick(self) -> float | None:
+        """Publish what is new in every table of the shard."""
+        behind = False
+        for table in self._tables.each():
+            if self._context.stopping.is_set():
+                break
+            self._context.health.beat()
+            behind |= self._mirror(table)
+        return 0.0 if behind else None
+
+    def stop(self) -> None:
+        """Close what `start` opened."""
+        if self._watcher is not None:
+            self._watcher.stop()
+        if self._publisher is not None:
+            self._publisher.close()
+        if self._event_log is not None:
+            self._event_log.close()
+
+    def _hinted(self, _: Event) -> None:
+        self._context.wake()
+
+    def _mirror(self, table: Table) -> bool:
+        assert self._event_log is not None
+        assert self._publisher is not None
+        if table.uid not in self._cursors:
+            record = self._event_log.cursor(table.uid)
+            self._cursors[table.uid] = record.sequence if record else 0
+        cursor = self._cursors[table.uid]
+        entries = list(islice(table.timeline.log.after(cursor), self._settings.batch_entries))
+        if not entries:
+            if table.timeline.heal(HEAL_AFTER_S):
+                self._context.metrics.increment(HEALED)
+                _log.info("timeline files created for a writer that did not", table=table.uid, sequence=table.state.sequence)
+            return False
+        table.refresh()
+        identity = table_identity(table)
+        transitions = [transition_of(identity, entry, "mirror") for entry in entries]
+        # Dropped before and set after: when the outcome is unknown, the next tick asks the event log where it stands.
+        del self._cursors[table.uid]
+        self._publisher.publish_transitions(table.uid, transitions, self._record(table, entries[-1].sequence))
+        self._cursors[table.uid] = entries[-1].sequence
+        self._observe(table, entries)
+        return len(entries) == self._settings.batch_entries
+
+    def _observe(self, table: Table, entries: Sequence[Entry]) -> None:
+        now = self._context.clock.now()
+        self._context.metrics.increment(ENTRIES, len(entries), table=table.uid)
+        for entry in entries:
+            self._context.metrics.observe(LAG, max(0.0, (now - datetime.fromisoformat(entry.recorded)).total_seconds()))
+        _log.info("published", table=table.uid, name=table.definition.name, entries=len(entries), sequence=entries[-1].sequence)
+
+    def _record(self, table: Table, sequence: int) -> TableRecord:
+        summary = summarise(table)
+        pending = tuple(
+            PendingPlan(a.instant, "clustering" if a.is_clustering else a.action.value, a.state.value)
+            for a in table.state.pending()
+        )
+        return TableRecord(
+            table=table_identity(table),
+            sequence=sequence,
+            time=self._context.clock.now(),
+            last_instant=summary.last_instant or None,
+            pending_plans=pending,
+            file_count=summary.files,
+            size_bytes=summary.total_bytes,
+            log_file_count=0,
+            log_size_bytes=0,
+            health="healthy" if summary.health.is_healthy else "stuck",
+            health_reason="; ".join(summary.health.problems) or None,
+        )

@@ -1,0 +1,17 @@
+"""Settings of the mirror."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tideline_service.settings import ServiceSettings, setting
+
+
+class MirrorSettings(ServiceSettings):
+    """See `ServiceSettings`."""
+
+    section: ClassVar[str | None] = "mirror"
+
+    batch_entries: int = setting(
+        200, unit="entries", description="Most log entries of a table published in one transaction.", ge=1, le=5000
+    )

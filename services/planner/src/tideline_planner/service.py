@@ -1,0 +1,87 @@
+"""The planner's tick: for each table that changed, decide and publish."""
+
+from __future__ import annotations
+
+from tideline_events import TIMELINE, Event, EventLog, open_event_log
+from tideline_planner.metrics import PLANNING, PLANS
+from tideline_planner.policy import ClusteringPolicy, clustering_verdict
+from tideline_planner.settings import PlannerSettings
+from tideline_service.contract import ServiceContext
+from tideline_service.event_watcher import EventWatcher
+from tideline_service.logging import get_logger
+from tideline_service.open_tables import OpenTables, open_tables
+from tideline_table.config import CLUSTERING_MIN_INPUT_FILES, CLUSTERING_SMALL_FILE_LIMIT, CLUSTERING_SORT_COLUMNS
+from tideline_table.errors import Recovery, TidelineError
+from tideline_table.table import Table, schedule_clustering
+
+_log = get_logger(__name__)
+
+
+class PlannerService:
+    """One shard of the planner."""
+
+    def __init__(self, settings: PlannerSettings, context: ServiceContext) -> None:
+        self._settings = settings
+        self._context = context
+        self._tables: OpenTables = open_tables(settings, context, settings.options)
+        self._event_log: EventLog | None = None
+        self._watcher: EventWatcher | None = None
+        self._decided: dict[str, int] = {}
+
+    def start(self) -> None:
+        """Listen for transitions."""
+        self._event_log = self._event_log or open_event_log(self._settings.event_log, clock=self._context.clock)
+        self._event_log.ensure_topics()
+        if self._watcher is None:
+            self._watcher = EventWatcher(self._event_log, [TIMELINE.name], f"planner-{self._settings.shard_index}", self._changed)
+            self._watcher.start()
+
+    def tick(self) -> float | None:
+        """Decide for every table whose log grew since the last decision."""
+        for table in self._tables.each():
+            if self._context.stopping.is_set():
+                break
+            self._context.health.beat()
+            if self._decided.get(table.uid) == table.state.sequence:
+                continue
+            with self._context.metrics.timed(PLANNING):
+                self._plan(table)
+            self._decided[table.uid] = table.state.sequence
+        return None
+
+    def stop(self) -> None:
+        """Close what `start` opened."""
+        if self._watcher is not None:
+            self._watcher.stop()
+        if self._event_log is not None:
+            self._event_log.close()
+
+    def _changed(self, _: Event) -> None:
+        self._context.wake()
+
+    def _plan(self, table: Table) -> None:
+        settings = self._settings
+        policy = ClusteringPolicy(
+            table.options[CLUSTERING_SMALL_FILE_LIMIT], settings.clustering_min_files, settings.clustering_min_commits
+        )
+        verdict = clustering_verdict(table.state, policy)
+        _log.debug("decided", table=table.uid, service="clustering", due=verdict.is_due, reason=verdict.reason)
+        if not verdict.is_due:
+            return
+        options = {
+            CLUSTERING_SORT_COLUMNS.key: settings.clustering_sort_columns.get(table.definition.name, ""),
+            CLUSTERING_MIN_INPUT_FILES.key: min(settings.clustering_min_files, 2),
+        }
+        try:
+            instant = schedule_clustering(table, options)
+        except TidelineError as error:
+            if error.recovery is not Recovery.STOP:
+                raise
+            # One table's wrong sort column or freeze must not stop the planning of the others.
+            _log.error("table cannot be planned", table=table.uid, name=table.definition.name, reason=str(error))
+            return
+        if instant is not None:
+            self._context.metrics.increment(PLANS, service="clustering")
+            _log.info(
+                "planned", table=table.uid, name=table.definition.name, service="clustering", instant=instant, reason=verdict.reason
+            )

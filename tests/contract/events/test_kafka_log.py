@@ -1,0 +1,174 @@
+"""What only Kafka has: partitions, shared groups, other people's transactions, brokers that die."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from tests.contract.events.conftest import PARTITION_COUNT, Deployment
+from tests.contract.events.samples import hint, new_uid, table_record, transition, transitions
+from tests.real.kafka import KafkaNode, running_kafka
+
+from tideline_events import (
+    HINTS,
+    TABLES,
+    TIMELINE,
+    EventLogUnavailable,
+    PublisherFenced,
+    PublishUnknown,
+    Record,
+    TopicMismatch,
+    decode,
+    encode,
+    open_event_log,
+)
+from tideline_events.kafka import KafkaEventLog, KafkaSettings
+from tideline_events.partitioner import partition_of
+from tideline_table.clock import SystemClock
+
+pytestmark = pytest.mark.real
+
+
+def test_partitions_agree_with_javas(on_kafka: Deployment) -> None:
+    uids = [new_uid() for _ in range(30)]
+    subscription = on_kafka.subscription([HINTS.name], from_beginning=False)
+    on_kafka.publisher(f"shard-{uids[0]}").publish(*(encode(hint(uid)) for uid in uids))
+    records: list[Record] = []
+    while len(records) < len(uids):
+        polled = subscription.poll(30)
+        assert polled
+        records += [record for record in polled if record.key is not None and record.key.decode() in uids]
+    assert {record.key: record.partition for record in records} == {
+        uid.encode(): partition_of(uid.encode(), PARTITION_COUNT) for uid in uids
+    }
+    assert len({record.partition for record in records}) == PARTITION_COUNT
+
+
+def test_members_of_a_group_share_the_partitions(on_kafka: Deployment) -> None:
+    group, shard = f"group-{new_uid()}", f"shard-{new_uid()}"
+    members = [on_kafka.subscription([HINTS.name], group, from_beginning=False) for _ in range(2)]
+    publisher = on_kafka.publisher(shard)
+    deadline_s = on_kafka.clock.monotonic_s() + 60
+    while True:
+        assert on_kafka.clock.monotonic_s() < deadline_s, "one member got everything"
+        uids = {new_uid().encode() for _ in range(40)}
+        publisher.publish(*(encode(hint(uid.decode())) for uid in uids))
+        got: list[set[bytes | None]] = [set(), set()]
+        while not uids <= got[0] | got[1]:
+            assert on_kafka.clock.monotonic_s() < deadline_s, "a record reached nobody"
+            for member, keys in zip(members, got, strict=True):
+                keys |= {record.key for record in member.poll(0.2)} & uids
+        if got[0] and got[1] and not got[0] & got[1]:
+            break
+    for member in members:
+        member.commit()
+    # Everything is committed, by whoever has the partition now.
+    for member in members:
+        member.close()
+    assert on_kafka.subscription([HINTS.name], group).poll(3) == []
+
+
+def test_a_cursor_behind_somebody_elses_open_transaction_is_not_missed(on_kafka: Deployment) -> None:
+    uid = new_uid()
+    blocker = Producer(
+        {
+            "bootstrap.servers": on_kafka.url.removeprefix("kafka://"),
+            "transactional.id": f"blocker-{uid}",
+            "transaction.timeout.ms": 3000,
+            "partitioner": "murmur2_random",
+        }
+    )
+    blocker.init_transactions(30)
+    blocker.begin_transaction()
+    blocker.produce(TABLES.name, key=uid.encode(), value=b"never committed")
+    assert blocker.flush(30) == 0
+    on_kafka.publisher(f"shard-{uid}").publish_transitions(uid, [transition(uid, 5)], table_record(uid, 5))
+    assert on_kafka.log().cursor(uid) == table_record(uid, 5)
+
+
+def test_a_transaction_that_the_broker_timed_out_is_not_continued(kafka_node: KafkaNode) -> None:
+    uid = new_uid()
+    settings = KafkaSettings(kafka_node.bootstrap_servers, transaction_timeout_s=2)
+    log = KafkaEventLog(settings, SystemClock())
+    publisher = log.publisher(f"slow-{uid}")
+    commit = publisher._commit
+
+    def late_commit() -> None:
+        publisher._producer.flush(30)
+        # Until the broker has ended the transaction nobody reads beyond it: the cursor comes back when it has.
+        assert log.cursor(uid) is None
+        commit()
+
+    publisher._commit = late_commit  # type: ignore[method-assign]
+    with pytest.raises(PublisherFenced):
+        publisher.publish_transitions(uid, [transition(uid, 0)], table_record(uid, 0))
+    assert log.cursor(uid) is None
+
+
+def test_topics_have_the_settings_of_the_contract(on_kafka: Deployment) -> None:
+    admin = AdminClient({"bootstrap.servers": on_kafka.url.removeprefix("kafka://")})
+    names = [TIMELINE.name, TABLES.name, HINTS.name]
+    answers = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name) for name in names])
+    found = {resource.name: future.result() for resource, future in answers.items()}
+    assert found[TABLES.name]["cleanup.policy"].value == "compact"
+    assert found[TIMELINE.name]["cleanup.policy"].value == "delete"
+    assert found[HINTS.name]["retention.ms"].value == str(HINTS.retention_s * 1000)
+    assert {len(admin.list_topics(name, timeout=10).topics[name].partitions) for name in names} == {PARTITION_COUNT}
+
+
+def test_a_cursor_topic_that_is_not_compacted_is_refused(kafka_node: KafkaNode) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka_node.bootstrap_servers})
+
+    def alter(policy: str) -> None:
+        entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+        for future in admin.incremental_alter_configs(
+            [ConfigResource(ResourceType.TOPIC, TABLES.name, incremental_configs=[entry])]
+        ).values():
+            future.result()
+
+    log = open_event_log(kafka_node.url)
+    alter("delete")
+    try:
+        with pytest.raises(TopicMismatch, match=TABLES.name):
+            log.ensure_topics()
+    finally:
+        alter("compact")
+    log.ensure_topics()
+
+
+def test_a_killed_broker_loses_nothing_that_was_published(tmp_path: Path) -> None:
+    uid, shard = new_uid(), f"shard-{new_uid()}"
+    with running_kafka(tmp_path / "kafka") as node:
+        log = KafkaEventLog(
+            KafkaSettings(node.bootstrap_servers, partition_count=2, timeout_s=3, transaction_timeout_s=5), SystemClock()
+        )
+        with pytest.raises(EventLogUnavailable, match=r"no topic|tideline\.tables"):
+            log.cursor(uid)
+        log.ensure_topics()
+        with closing(log.subscribe([TIMELINE.name], "group")) as subscription:
+            publisher = log.publisher(shard)
+            publisher.publish_transitions(uid, transitions(uid, 0, 2), table_record(uid, 2))
+            assert len(subscription.poll(30)) > 0
+            node.kill()
+            with pytest.raises((EventLogUnavailable, PublishUnknown)):
+                publisher.publish_transitions(uid, transitions(uid, 3, 4), table_record(uid, 4))
+            assert subscription.poll(1.0) == []
+            with pytest.raises(EventLogUnavailable):
+                log.cursor(uid)
+            node.start()
+            with closing(KafkaEventLog(KafkaSettings(node.bootstrap_servers), SystemClock()).publisher(shard)) as successor:
+                recovered = log.cursor(uid)
+                # The publication that was cut off is there as a whole or not at all.
+                assert recovered in {table_record(uid, 2), table_record(uid, 4)}
+                assert recovered is not None
+                successor.publish_transitions(uid, transitions(uid, recovered.sequence + 1, 5), table_record(uid, 5))
+        with closing(log.subscribe([TIMELINE.name], "another")) as fresh:
+            found: list[int] = []
+            while len(found) < 6:
+                records = fresh.poll(60)
+                assert records, found
+                found += [decode(record).sequence for record in records]
+    assert found == [0, 1, 2, 3, 4, 5]

@@ -1,0 +1,174 @@
+"""The places where leases are kept: each adapter on something that several providers share."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tests.real.redis import RedisServer, running_redis
+
+from tideline_locks import InProcessLockProvider, LockProvider, RedisLockProvider, StorageLockProvider
+from tideline_locks.in_process import LeaseTable
+from tideline_locks.waiting import Chance
+from tideline_table.clock import Clock, ManualClock, SystemClock
+from tideline_table.storage import LocalStorage, MemoryStorage
+
+CONTENDER = Path(__file__).with_name("contender.py")
+WAIT_LIMIT_S = 20.0
+
+
+def wait_until(condition: Callable[[], bool], limit_s: float = WAIT_LIMIT_S) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "what was waited for did not happen"
+        time.sleep(0.01)
+
+
+@dataclass
+class Place:
+    """Where leases are kept. `make` opens it as one more process would; `url` opens it from a real one."""
+
+    kind: str
+    clock: Clock
+    make: Callable[[Clock, Chance | None], LockProvider]
+    short_ttl_s: float
+    url: str | None = None
+    opened: list[LockProvider] = field(default_factory=list)
+
+    def provider(self, *, clock: Clock | None = None, chance: Chance | None = None) -> LockProvider:
+        provider = self.make(clock or self.clock, chance)
+        self.opened.append(provider)
+        return provider
+
+    def let_expire(self, provider: LockProvider, name: str) -> None:
+        """Time passes until the lease on `name` has expired for everybody."""
+        if isinstance(self.clock, ManualClock):
+            self.clock.advance(self.short_ttl_s + 2.5)
+
+        def expired() -> bool:
+            state = provider.read(name)
+            return state is None or state.expired
+
+        wait_until(expired)
+
+
+@contextmanager
+def opened_place(kind: str, *, folder: Path, clock: Clock, redis: Callable[[], RedisServer]) -> Iterator[Place]:
+    if kind == "in_process":
+        table = LeaseTable(clock)
+        place = Place(kind, clock, lambda c, chance: InProcessLockProvider(clock=c, table=table, chance=chance), 10.0)
+    elif kind == "storage_memory":
+        storage = MemoryStorage(clock=clock)
+        place = Place(kind, clock, lambda c, chance: StorageLockProvider(storage, clock=c, chance=chance), 10.0)
+    elif kind == "storage_local":
+        place = Place(
+            kind,
+            clock,
+            lambda c, chance: StorageLockProvider(LocalStorage(folder / "locks"), clock=c, chance=chance),
+            10.0,
+            f"storage:{folder / 'locks'}",
+        )
+    else:
+        url = redis().url
+        place = Place(kind, SystemClock(), lambda c, chance: RedisLockProvider(url, clock=c, chance=chance), 0.3, url)
+    with ExitStack() as stack:
+        yield place
+        for provider in place.opened:
+            stack.callback(provider.close)
+
+
+ADAPTERS = ["in_process", "storage_memory", "storage_local", pytest.param("redis", marks=pytest.mark.real)]
+ACROSS_PROCESSES = ["storage_local", pytest.param("redis", marks=pytest.mark.real)]
+
+
+@pytest.fixture(scope="session")
+def shared_redis() -> Iterator[RedisServer]:
+    with running_redis() as server:
+        yield server
+
+
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    """For tests that stop, freeze or flush it."""
+    with running_redis() as server:
+        yield server
+
+
+def _flushed(request: pytest.FixtureRequest) -> RedisServer:
+    import redis  # noqa: PLC0415 - runs without the redis client deselect this
+
+    server: RedisServer = request.getfixturevalue("shared_redis")
+    with redis.Redis.from_url(server.url) as client:
+        client.flushall()
+    return server
+
+
+@pytest.fixture(params=ADAPTERS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Injected time where the adapter has it."""
+    with opened_place(request.param, folder=tmp_path, clock=ManualClock(), redis=lambda: _flushed(request)) as opened:
+        yield opened
+
+
+@pytest.fixture(params=ADAPTERS)
+def real_time_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """For threads that really wait for each other."""
+    with opened_place(request.param, folder=tmp_path, clock=SystemClock(), redis=lambda: _flushed(request)) as opened:
+        yield opened
+
+
+@pytest.fixture(params=ACROSS_PROCESSES)
+def process_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """For real processes."""
+    with opened_place(request.param, folder=tmp_path, clock=SystemClock(), redis=lambda: _flushed(request)) as opened:
+        yield opened
+
+
+class Contender:
+    """A `contender.py` that is ready to go."""
+
+    def __init__(self, url: str, folder: Path, rounds: int, name: str) -> None:
+        command = [sys.executable, str(CONTENDER), url, str(folder), str(rounds), name]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def hear(self, word: str) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline().strip() == word
+
+    def go(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+
+    def exit_code(self, limit_s: float = 120) -> int:
+        return self.process.wait(limit_s)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        self.kill()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+@pytest.fixture
+def contender(tmp_path: Path) -> Iterator[Callable[[str, int, str], Contender]]:
+    """Starts contenders; those that still run at the end are killed."""
+    started: list[Contender] = []
+
+    def start(url: str, rounds: int, name: str) -> Contender:
+        started.append(Contender(url, tmp_path, rounds, name))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()

@@ -1,0 +1,334 @@
+"""What the Redis lock promises beyond the port: fair queueing, and what happens when Redis forgets, hangs or is gone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import redis
+from tests.contract.locks.conftest import Contender, wait_until
+from tests.contract.locks.lossy_proxy import LossyProxy
+from tests.real.redis import RedisServer
+
+from tideline_locks import (
+    KeptLease,
+    LeaseLost,
+    LockAccessDenied,
+    LockTimeout,
+    LockUnreachable,
+    OnUnreachable,
+    RedisLockProvider,
+    StaleFence,
+    open_lock_provider,
+)
+from tideline_locks.redis_scripts import COMMANDS
+from tideline_table.clock import SystemClock
+
+pytestmark = pytest.mark.real
+
+CLOCK = SystemClock()
+LONG_S = 60.0
+QUEUE = "tideline:lock:{trips}:queue"
+
+
+@pytest.fixture
+def server(shared_redis: RedisServer, admin: redis.Redis) -> RedisServer:
+    return shared_redis
+
+
+@pytest.fixture
+def admin(shared_redis: RedisServer) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(shared_redis.url, decode_responses=True) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., RedisLockProvider]]:
+    opened: list[RedisLockProvider] = []
+
+    def open_one(url: str, **options: object) -> RedisLockProvider:
+        opened.append(RedisLockProvider(url, clock=CLOCK, **options))
+        return opened[-1]
+
+    yield open_one
+    for provider in opened:
+        provider.close()
+
+
+def queued(admin: redis.Redis, count: int) -> None:
+    wait_until(lambda: admin.zcard(QUEUE) == count)
+
+
+def test_waiters_are_served_in_order_of_arrival(
+    server: RedisServer, admin: redis.Redis, make: Callable[..., RedisLockProvider]
+) -> None:
+    provider = make(server.url)
+    lease = provider.acquire("trips", owner="holder", ttl_s=LONG_S, wait_s=0)
+    served: list[int] = []
+
+    def wait(number: int) -> None:
+        with provider.acquire("trips", owner=f"w{number}", ttl_s=LONG_S, wait_s=LONG_S):
+            served.append(number)
+
+    with ThreadPoolExecutor(8) as pool:
+        waiting = []
+        for number in range(8):
+            waiting.append(pool.submit(wait, number))
+            queued(admin, number + 1)
+        lease.release()
+        for one in waiting:
+            one.result(20)
+    assert served == list(range(8))
+    # Nothing but the fence stays behind.
+    assert [key for key in admin.keys("*") if ":" in key.rpartition("}")[2]] == []
+
+
+def test_nobody_overtakes_the_queue(server: RedisServer, admin: redis.Redis, make: Callable[..., RedisLockProvider]) -> None:
+    provider = make(server.url)
+    lease = provider.acquire("trips", owner="holder", ttl_s=LONG_S, wait_s=0)
+    # A waiter that has its place but has not come back yet: what a process in a garbage collection pause looks like.
+    admin.zadd(QUEUE, {"paused-waiter": 0})
+    admin.zadd("tideline:lock:{trips}:alive", {"paused-waiter": (time.time() + 60) * 1000})
+    lease.release()
+    assert provider.try_acquire("trips", owner="b", ttl_s=LONG_S) is None
+    with pytest.raises(LockTimeout) as caught:
+        provider.acquire("trips", owner="b", ttl_s=LONG_S, wait_s=0.1)
+    assert caught.value.holder is None
+    assert admin.zrange(QUEUE, 0, -1) == ["paused-waiter"]
+
+
+def test_dead_waiter_does_not_block(
+    server: RedisServer, admin: redis.Redis, make: Callable[..., RedisLockProvider], contender: Callable[[str, int, str], Contender]
+) -> None:
+    provider = make(server.url)
+    held = provider.acquire("contended", owner="holder", ttl_s=LONG_S, wait_s=0)
+    dead = contender(server.url, 0, "dead")
+    dead.hear("ready")
+    dead.go()
+    queue = "tideline:lock:{contended}:queue"
+    wait_until(lambda: admin.zcard(queue) == 1)
+    dead.kill()
+    with ThreadPoolExecutor(1) as pool:
+        got = pool.submit(provider.acquire, "contended", owner="next", ttl_s=LONG_S, wait_s=LONG_S)
+        wait_until(lambda: admin.zcard(queue) >= 1 and admin.hget("tideline:lock:{contended}", "tickets") == "2")
+        released_s = time.monotonic()
+        held.release()
+        assert got.result(20).owner == "next"
+    assert time.monotonic() - released_s < 6
+
+
+def test_waiter_that_gives_up_wakes_the_next(
+    server: RedisServer, admin: redis.Redis, make: Callable[..., RedisLockProvider]
+) -> None:
+    provider = make(server.url, waiter_ttl_s=30.0, socket_timeout_s=25.0)
+    lease = provider.acquire("trips", owner="holder", ttl_s=LONG_S, wait_s=0)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(provider.acquire, "trips", owner="impatient", ttl_s=LONG_S, wait_s=0.5)
+        queued(admin, 1)
+        second = pool.submit(provider.acquire, "trips", owner="patient", ttl_s=LONG_S, wait_s=LONG_S)
+        queued(admin, 2)
+        with pytest.raises(LockTimeout):
+            first.result(20)
+        lease.release()
+        # Well before it would have woken by itself.
+        assert second.result(5).owner == "patient"
+
+
+def test_waiter_with_a_stale_fence_leaves_the_queue(
+    server: RedisServer, admin: redis.Redis, make: Callable[..., RedisLockProvider]
+) -> None:
+    provider = make(server.url)
+    lease = provider.acquire("trips", owner="holder", ttl_s=LONG_S, wait_s=0, fence=1)
+    with ThreadPoolExecutor(2) as pool:
+        old = pool.submit(provider.acquire, "trips", owner="old", ttl_s=LONG_S, wait_s=LONG_S, fence=1)
+        queued(admin, 1)
+        # Its turn would come, but by then somebody has been granted a greater fence.
+        admin.hset("tideline:lock:{trips}", "fence", "2")
+        new = pool.submit(provider.acquire, "trips", owner="new", ttl_s=LONG_S, wait_s=LONG_S, fence=2)
+        with pytest.raises(StaleFence):
+            old.result(20)
+        queued(admin, 1)
+        lease.release()
+        assert new.result(20).token == 2
+
+
+@pytest.mark.parametrize("call", ["acquire", "renew", "release"])
+def test_reply_lost_after_success(server: RedisServer, make: Callable[..., RedisLockProvider], call: str) -> None:
+    proxy = LossyProxy(server.port)
+    try:
+        provider = make(f"redis://127.0.0.1:{proxy.port}/0", on_unreachable=OnUnreachable.FAIL)
+        # Loads the scripts: afterwards each call is one EVALSHA.
+        provider.acquire("other", owner="a", ttl_s=LONG_S, wait_s=0).release()
+        if call == "acquire":
+            proxy.lose_next(b"EVALSHA")
+        lease = provider.acquire("trips", owner="a", ttl_s=LONG_S, wait_s=0)
+        if call == "renew":
+            lease.renew()
+            proxy.lose_next(b"EVALSHA")
+        lease.renew()
+        if call == "release":
+            proxy.lose_next(b"EVALSHA")
+        assert lease.release() is True
+        assert proxy.lost == 1
+        provider.close()
+    finally:
+        proxy.close()
+
+
+def test_flushed_redis_costs_the_holder_its_lease_at_the_next_renewal(
+    server: RedisServer, admin: redis.Redis, make: Callable[..., RedisLockProvider]
+) -> None:
+    provider = make(server.url)
+    lease = provider.acquire("trips", owner="a", ttl_s=LONG_S, wait_s=0, fence=9)
+    admin.flushall()
+    # The lock can be had, even with an older fence: what is lost is efficiency, the table log refuses who comes late.
+    other = provider.acquire("trips", owner="b", ttl_s=LONG_S, wait_s=0, fence=8)
+    with pytest.raises(LeaseLost):
+        lease.renew()
+    assert lease.lost
+    assert lease.release() is False
+    other.renew()
+    assert other.release() is True
+
+
+def test_waiters_survive_a_flush(server: RedisServer, admin: redis.Redis, make: Callable[..., RedisLockProvider]) -> None:
+    provider = make(server.url)
+    provider.acquire("trips", owner="holder", ttl_s=LONG_S, wait_s=0)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(provider.acquire, "trips", owner=f"w{n}", ttl_s=0.2, wait_s=LONG_S) for n in range(2)]
+        queued(admin, 2)
+        admin.flushall()
+        assert sorted(one.result(20).owner for one in waiting) == ["w0", "w1"]
+
+
+def test_restarted_redis_is_told_to_the_holder(own_redis: RedisServer, make: Callable[..., RedisLockProvider]) -> None:
+    provider = make(own_redis.url)
+    lease = provider.acquire("trips", owner="a", ttl_s=3.0, wait_s=0)
+    told = threading.Event()
+    with KeptLease(lease, on_lost=lambda _: told.set()) as kept:
+        own_redis.stop()
+        own_redis.start()
+        # The scripts are gone with the server, too.
+        other = provider.acquire("trips", owner="b", ttl_s=LONG_S, wait_s=10)
+        assert told.wait(10)
+        assert isinstance(kept.last_error, LeaseLost)
+    assert other.release() is True
+
+
+def test_single_failed_renewals_do_not_cost_the_lease(own_redis: RedisServer, make: Callable[..., RedisLockProvider]) -> None:
+    provider = make(own_redis.url, socket_timeout_s=0.2)
+    lease = provider.acquire("trips", owner="a", ttl_s=6.0, wait_s=0)
+    lost = threading.Event()
+    with KeptLease(lease, on_lost=lambda _: lost.set()) as kept:
+        own_redis.freeze()
+        wait_until(lambda: isinstance(kept.last_error, LockUnreachable))
+        own_redis.thaw()
+        wait_until(lambda: kept.last_error is None)
+        assert not kept.lost
+    assert lease.release() is True
+    assert not lost.is_set()
+
+
+def test_unreachable_until_the_end_of_the_lease_is_told(own_redis: RedisServer, make: Callable[..., RedisLockProvider]) -> None:
+    provider = make(own_redis.url, socket_timeout_s=0.2)
+    lease = provider.acquire("trips", owner="a", ttl_s=1.0, wait_s=0)
+    told = threading.Event()
+    with KeptLease(lease, on_lost=lambda _: told.set()) as kept:
+        own_redis.freeze()
+        assert told.wait(10)
+        assert kept.lost
+        assert lease.remaining_s == 0
+        own_redis.thaw()
+
+
+def test_unreachable_fail(own_redis: RedisServer, make: Callable[..., RedisLockProvider]) -> None:
+    provider = make(own_redis.url, on_unreachable=OnUnreachable.FAIL)
+    own_redis.stop()
+    start_s = time.monotonic()
+    with pytest.raises(LockUnreachable) as caught:
+        provider.acquire("trips", owner="a", ttl_s=LONG_S, wait_s=LONG_S)
+    assert time.monotonic() - start_s < 5
+    assert str(own_redis.port) in str(caught.value)
+    for ask in (provider.read, provider.break_expired, provider.list):
+        with pytest.raises(LockUnreachable):
+            ask("trips")
+
+
+def test_frozen_fail(own_redis: RedisServer, make: Callable[..., RedisLockProvider]) -> None:
+    provider = make(own_redis.url, on_unreachable=OnUnreachable.FAIL, socket_timeout_s=0.2)
+    own_redis.freeze()
+    start_s = time.monotonic()
+    with pytest.raises(LockUnreachable):
+        provider.acquire("trips", owner="a", ttl_s=LONG_S, wait_s=LONG_S)
+    assert time.monotonic() - start_s < 5
+
+
+def test_unreachable_wait_ends_after_wait_s(own_redis: RedisServer, make: Callable[..., RedisLockProvider]) -> None:
+    provider = make(own_redis.url, on_unreachable=OnUnreachable.WAIT)
+    own_redis.stop()
+    start_s = time.monotonic()
+    with pytest.raises(LockUnreachable):
+        provider.acquire("trips", owner="a", ttl_s=LONG_S, wait_s=0.7)
+    assert 0.7 <= time.monotonic() - start_s < 5
+    with pytest.raises(LockUnreachable):
+        provider.try_acquire("trips", owner="a", ttl_s=LONG_S)
+
+
+def test_unreachable_wait_gets_it_when_redis_is_back(own_redis: RedisServer, make: Callable[..., RedisLockProvider]) -> None:
+    provider = make(own_redis.url, on_unreachable=OnUnreachable.WAIT)
+    own_redis.stop()
+    with ThreadPoolExecutor(1) as pool:
+        got = pool.submit(provider.acquire, "trips", owner="a", ttl_s=LONG_S, wait_s=LONG_S)
+        own_redis.start()
+        assert got.result(20).release() is True
+
+
+def test_unreachable_storage_goes_on_with_storage_alone(own_redis: RedisServer, tmp_path: Path) -> None:
+    storage_url = f"storage:{tmp_path}"
+    provider = open_lock_provider(own_redis.url, clock=CLOCK, on_unreachable=OnUnreachable.STORAGE, fallback_url=storage_url)
+    storage = open_lock_provider(storage_url, clock=CLOCK)
+    with provider.acquire("trips", owner="a", ttl_s=LONG_S, wait_s=0):
+        assert storage.read("trips") is None
+    own_redis.stop()
+    lease = provider.acquire("trips", owner="b", ttl_s=LONG_S, wait_s=5)
+    state = storage.read("trips")
+    assert state is not None
+    assert state.lease_id == lease.lease_id
+    assert provider.read("trips") == state
+    assert provider.try_acquire("trips", owner="c", ttl_s=LONG_S) is None
+    own_redis.start()
+    # A lease stays with who granted it, also when Redis is back.
+    lease.renew()
+    assert provider.list() == [storage.read("trips")]
+    assert lease.release() is True
+    provider.close()
+
+
+def test_wrong_password_is_no_outage(own_redis: RedisServer, make: Callable[..., RedisLockProvider]) -> None:
+    with redis.Redis.from_url(own_redis.url) as admin:
+        admin.config_set("requirepass", "right")
+    provider = make(own_redis.url.replace("//", "//:wr0ng-secret@"), on_unreachable=OnUnreachable.WAIT)
+    with pytest.raises(LockAccessDenied) as caught:
+        provider.acquire("trips", owner="a", ttl_s=LONG_S, wait_s=LONG_S)
+    assert "wr0ng-secret" not in str(caught.value)
+    allowed = make(own_redis.url.replace("//", "//:right@"))
+    assert allowed.acquire("trips", owner="a", ttl_s=LONG_S, wait_s=0).release() is True
+
+
+def test_user_limited_to_the_prefix_and_the_commands_used(own_redis: RedisServer, make: Callable[..., RedisLockProvider]) -> None:
+    with redis.Redis.from_url(own_redis.url) as admin:
+        rules = [f"+{command}" for command in COMMANDS]
+        admin.execute_command("ACL", "SETUSER", "locks", "on", ">secret", "resetkeys", "~tideline:lock:*", "-@all", *rules)
+    provider = make(own_redis.url.replace("//", "//locks:secret@"))
+    lease = provider.acquire("trips", owner="a", ttl_s=0.2, wait_s=0)
+    with pytest.raises(LockTimeout):
+        provider.acquire("trips", owner="b", ttl_s=LONG_S, wait_s=0.02)
+    lease.renew()
+    wait_until(lambda: any(state.expired for state in provider.list("tr")))
+    assert provider.break_expired("trips") is not None
+    assert provider.acquire("trips", owner="b", ttl_s=LONG_S, wait_s=0).release() is True

@@ -1,0 +1,100 @@
+"""One event of every type with every field set: what the golden files hold."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from tideline_events import DeadLetter, Event, Hint, JobEvent, LockEvent, PendingPlan, TableIdentity, TableRecord, Transition
+
+UID = "3f2b8c1e-6a54-4d0f-9b7e-0c1d2e3f4a5b"
+TIME = datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC)
+TABLE = TableIdentity(
+    uid=UID, base_path="s3://lake/sales/trips", name="trips", database="sales", catalog="lake", type="MERGE_ON_READ", version=6
+)
+
+TRANSITION = Transition(
+    table=TABLE,
+    instant="20260301123014000",
+    action="commit",
+    operation="compact",
+    from_state="inflight",
+    to_state="completed",
+    time=TIME,
+    requested_time=datetime(2026, 3, 1, 12, 30, 14, tzinfo=UTC),
+    completion_time=TIME,
+    sequence=4711,
+    attempt=2,
+    writer_id="compactor-é",
+    fencing_token=4709,
+    plan_instant="20260301123000000",
+    undone_instant="20260301122000000",
+    files_added=3,
+    files_removed=2,
+    rows_added=1_000_000,
+    rows_removed=17,
+    bytes_added=123_456_789_012,
+    bytes_removed=99,
+    partitions=("day=2026-02-28", "day=2026-03-01"),
+    partitions_truncated=True,
+    schema_hash="c0ffee",
+    checkpoint={"topic": "orders", "offsets": "0:42"},
+    checkpoint_truncated=False,
+    observed_by="mirror",
+    timeline_file=".hoodie/20260301123014000.commit",
+)
+
+EVERY_TYPE: dict[str, Event] = {
+    "tideline.timeline.transition.v1": TRANSITION,
+    "tideline.tables.state.v1": TableRecord(
+        table=TABLE,
+        sequence=4711,
+        time=TIME,
+        last_instant="20260301123014000",
+        pending_plans=(
+            PendingPlan("20260301123100000", "clustering", "requested"),
+            PendingPlan("20260301123200000", "clean", "inflight"),
+        ),
+        pending_plans_truncated=False,
+        file_count=12,
+        size_bytes=345_678,
+        log_file_count=4,
+        log_size_bytes=5_678,
+        health="frozen",
+        health_reason="a foreign instant was found",
+    ),
+    "tideline.jobs.lifecycle.v1": JobEvent(
+        table_uid=UID,
+        application_id="compaction-20260301123000000",
+        plan_instant="20260301123000000",
+        action="compaction",
+        state="failed",
+        time=TIME,
+        attempt=3,
+        runner="kubernetes",
+        reason="OOMKilled",
+    ),
+    "tideline.locks.lease.v1": LockEvent(
+        table_uid=UID,
+        kind="taken_over",
+        owner="ingest-2",
+        time=TIME,
+        previous_owner="ingest-1",
+        fencing_token=4710,
+        instant="20260301123014000",
+        ttl_ms=60_000,
+        reason="lease expired",
+    ),
+    "tideline.hints.look.v1": Hint(table_uid=UID, time=TIME, base_path="s3://lake/sales/trips", sequence=4711, reason="committed"),
+    "tideline.deadletter.record.v1": DeadLetter(
+        topic="tideline.timeline",
+        partition=3,
+        offset=99,
+        group="planner",
+        reason="5 bytes that are no event",
+        time=TIME,
+        key=b"\xffkey",
+        value=b"\x00\x01\xff",
+        value_truncated=True,
+        headers=(("ce_id", b"1"), ("empty", None), ("ce_id", b"\xfe")),
+    ),
+}

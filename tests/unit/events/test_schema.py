@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import itertools
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tests.unit.events.events_of_every_type import EVERY_TYPE, TRANSITION
+
+from tideline_events import InvalidEvent, PoisonEvent, Record, decode, encode
+from tideline_events import schema as schema_module
+from tideline_events.envelope import KINDS
+from tideline_events.schema import PayloadSchema, read_payload, revisions, write_payload
+
+GOLDEN = Path(__file__).parent / "golden"
+TRANSITION_TYPE = "tideline.timeline.transition.v1"
+
+# SHA-256 of the published schema files. A line is only ever added: a change is a new revision (schemas/README.md).
+PUBLISHED = {
+    "urn:tideline:schema:tideline.timeline.transition.v1:1": "777235691642db117fc425c01a7b9b96d15bb236882af8e31120a1b65dc68a4c",
+    "urn:tideline:schema:tideline.tables.state.v1:1": "7f94c2bced90d3d3e892af4f87eebb7f4f101b83a9a34a47f8c9404432cb6dd6",
+    "urn:tideline:schema:tideline.jobs.lifecycle.v1:1": "30fef9f41a9d0639cf14ae5980cf97cfdb41be6ef68232c9c62b977baea5aa48",
+    "urn:tideline:schema:tideline.locks.lease.v1:1": "b1da6aac89b0dab071e08236e3a3e41b1a8f50915966d8943397ef495c0326d4",
+    "urn:tideline:schema:tideline.hints.look.v1:1": "7f093472e3c12fddc0d90626fbb0835527f47636367a8cc13acc25ee722dbee2",
+    "urn:tideline:schema:tideline.deadletter.record.v1:1": "4f896eacebb476e49dd4760e1e4fc6306cbb4a7d268a2fe2c6977695ef3ef930",
+}
+
+
+def golden(event_type: str, revision: int) -> Record:
+    envelope = json.loads((GOLDEN / f"{event_type}.r{revision}.json").read_text())
+    payload = (GOLDEN / f"{event_type}.r{revision}.avro").read_bytes()
+    headers = tuple((name, value.encode()) for name, value in envelope["headers"].items())
+    return Record(envelope["topic"], envelope["key"].encode("latin-1"), payload, headers)
+
+
+def test_every_published_schema_is_as_it_was_published() -> None:
+    found = {s.uri: hashlib.sha256(s.source.encode()).hexdigest() for kind in KINDS for s in revisions(kind.event_type)}
+    assert found == PUBLISHED
+
+
+def test_every_type_has_golden_bytes_of_every_revision() -> None:
+    assert {f"{s.event_type}.r{s.revision}" for kind in KINDS for s in revisions(kind.event_type)} == {
+        p.stem for p in GOLDEN.iterdir()
+    }
+
+
+@pytest.mark.parametrize("event_type", EVERY_TYPE)
+def test_golden_bytes_are_read_as_they_were_meant(event_type: str) -> None:
+    assert decode(golden(event_type, 1)) == EVERY_TYPE[event_type]
+
+
+@pytest.mark.parametrize("event_type", EVERY_TYPE)
+def test_the_first_revision_is_still_written_with_the_same_bytes(event_type: str) -> None:
+    written = encode(EVERY_TYPE[event_type], traceparent="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+    assert written == golden(event_type, 1)
+
+
+def test_every_new_revision_only_appends_fields_with_defaults() -> None:
+    for kind in KINDS:
+        known = revisions(kind.event_type)
+        assert [s.revision for s in known] == list(range(1, len(known) + 1))
+        for before, after in itertools.pairwise(known):
+            old, new = json.loads(before.source)["fields"], json.loads(after.source)["fields"]
+            assert new[: len(old)] == old
+            assert all("default" in field for field in new[len(old) :])
+
+
+def test_no_value_is_an_enum() -> None:
+    assert all('"enum"' not in s.source for kind in KINDS for s in revisions(kind.event_type))
+
+
+def next_revision() -> PayloadSchema:
+    (current,) = revisions(TRANSITION_TYPE)
+    source = json.loads(current.source)
+    source["fields"].append({"name": "region", "type": ["null", "string"], "default": None})
+    return PayloadSchema(TRANSITION_TYPE, 2, json.dumps(source), fastavro.parse_schema(source))
+
+
+def as_revision_2() -> Record:
+    record = encode(TRANSITION)
+    fields: Any = fastavro.schemaless_reader(io.BytesIO(record.value or b""), revisions(TRANSITION_TYPE)[0].parsed, None)
+    payload = write_payload(next_revision(), {**fields, "region": "eu"})
+    headers = [(n, v.replace(b"v1:1", b"v1:2") if n == "ce_dataschema" and v else v) for n, v in record.headers]
+    return Record(record.topic, record.key, payload, tuple(headers))
+
+
+def test_an_old_reader_reads_a_newer_revision() -> None:
+    assert decode(as_revision_2()) == TRANSITION
+
+
+def test_a_new_reader_reads_an_old_revision(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = (*revisions(TRANSITION_TYPE), next_revision())
+    monkeypatch.setattr(schema_module, "revisions", lambda event_type: both if event_type == TRANSITION_TYPE else ())
+    old = golden(TRANSITION_TYPE, 1)
+    fields = read_payload(TRANSITION_TYPE, f"urn:tideline:schema:{TRANSITION_TYPE}:1", old.value or b"")
+    assert fields["region"] is None
+    assert fields["sequence"] == 4711
+    new = read_payload(TRANSITION_TYPE, f"urn:tideline:schema:{TRANSITION_TYPE}:2", as_revision_2().value or b"")
+    assert new["region"] == "eu"
+
+
+@pytest.mark.parametrize(
+    "uri", ["", "urn:tideline:schema:tideline.hints.look.v1:1", "urn:tideline:schema:{type}:0", "{type}", "https://x/{type}:1"]
+)
+def test_a_schema_of_something_else_is_poison(uri: str) -> None:
+    with pytest.raises(PoisonEvent, match="dataschema"):
+        read_payload(TRANSITION_TYPE, uri.format(type=TRANSITION_TYPE), encode(TRANSITION).value or b"")
+
+
+def test_bytes_that_are_left_over_are_poison() -> None:
+    record = encode(TRANSITION)
+    with pytest.raises(PoisonEvent, match="1 bytes after"):
+        decode(Record(record.topic, record.key, (record.value or b"") + b"\0", record.headers))
+
+
+@pytest.mark.parametrize("changes", [{"surprise": 1}, {"sequence": None}, {"sequence": "many"}, {"sequence": 1 << 63}])
+def test_fields_that_do_not_fit_are_refused(changes: dict[str, object]) -> None:
+    (current,) = revisions("tideline.hints.look.v1")
+    fields = {"table_uid": str(uuid.uuid4()), "time": TRANSITION.time, "base_path": None, "sequence": 1, "reason": ""}
+    assert write_payload(current, fields)
+    if changes == {"sequence": None}:
+        fields.pop("sequence")
+    else:
+        fields |= changes
+    with pytest.raises(InvalidEvent, match="do not fit"):
+        write_payload(current, fields)
+
+
+EVENT_TYPES = st.sampled_from(sorted(EVERY_TYPE))
+
+
+@settings(max_examples=600, deadline=500)
+@given(EVENT_TYPES, st.binary(max_size=300))
+@example(TRANSITION_TYPE, b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01")
+@example("tideline.hints.look.v1", b"\x00" + b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01")
+def test_any_bytes_are_an_event_or_poison(event_type: str, payload: bytes) -> None:
+    record = golden(event_type, 1)
+    with_payload = Record(record.topic, record.key, payload, record.headers)
+    with contextlib.suppress(PoisonEvent):
+        decode(with_payload)
+
+
+@settings(max_examples=600, deadline=500)
+@given(EVENT_TYPES, st.data())
+def test_damaged_bytes_are_an_event_or_poison(event_type: str, data: st.DataObject) -> None:
+    record = golden(event_type, 1)
+    payload = bytearray(record.value or b"")
+    for _ in range(data.draw(st.integers(1, 3))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    end = data.draw(st.integers(0, len(payload)))
+    for damaged in (bytes(payload), bytes(payload[:end])):
+        with contextlib.suppress(PoisonEvent):
+            decode(Record(record.topic, record.key, damaged, record.headers))

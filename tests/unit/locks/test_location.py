@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import pickle
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tideline_locks import (
+    FallbackLockProvider,
+    LeaseLost,
+    LockTimeout,
+    OnUnreachable,
+    RedisLockProvider,
+    StaleFence,
+    StorageLockProvider,
+    open_lock_provider,
+)
+from tideline_table.clock import ManualClock
+from tideline_table.errors import InvalidOption, TidelineError, UnsupportedTable
+
+CLOCK = ManualClock()
+
+
+def test_storage_by_path_and_by_uri_are_one_place(tmp_path: Path) -> None:
+    by_path = open_lock_provider(f"storage:{tmp_path}", clock=CLOCK)
+    by_uri = open_lock_provider(f"storage:file:{tmp_path}", clock=CLOCK)
+    assert isinstance(by_path, StorageLockProvider)
+    assert by_path.try_acquire("trips", owner="a", ttl_s=10) is not None
+    assert by_uri.try_acquire("trips", owner="b", ttl_s=10) is None
+    assert [path.name for path in (tmp_path / ".hoodie/.tideline/locks/trips").iterdir()] == [f"{1:020d}.json"]
+
+
+def test_memory_spaces_are_shared_by_name() -> None:
+    first, same, other = (open_lock_provider(f"memory:{space}", clock=CLOCK) for space in ("test-one", "test-one", "test-two"))
+    assert first.try_acquire("trips", owner="a", ttl_s=10) is not None
+    assert same.try_acquire("trips", owner="b", ttl_s=10) is None
+    assert other.try_acquire("trips", owner="b", ttl_s=10) is not None
+
+
+def test_redis_connects_only_when_asked_for_a_lock(tmp_path: Path) -> None:
+    for url in ("redis://localhost:1/0", "rediss://user:secret@localhost:1/2", "redis://localhost"):
+        provider = open_lock_provider(url, clock=CLOCK)
+        assert isinstance(provider, RedisLockProvider)
+        provider.close()
+    both = open_lock_provider(
+        "redis://localhost:1", clock=CLOCK, on_unreachable=OnUnreachable.STORAGE, fallback_url=f"storage:{tmp_path}"
+    )
+    assert isinstance(both, FallbackLockProvider)
+    both.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "storage:",
+        "zookeeper://x",
+        "redis:",
+        "redis://:secret@host:port",
+        "redis://:secret@host/zero",
+        "redis://:secret@host/0?db=1",
+    ],
+)
+def test_what_cannot_be_understood_is_refused_without_its_secret(url: str) -> None:
+    with pytest.raises(InvalidOption) as caught:
+        open_lock_provider(url, clock=CLOCK)
+    assert "secret" not in str(caught.value)
+    assert "storage:" in str(caught.value)
+
+
+def test_fallback_goes_with_its_option_only(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption):
+        open_lock_provider("redis://localhost", clock=CLOCK, on_unreachable=OnUnreachable.STORAGE)
+    with pytest.raises(InvalidOption):
+        open_lock_provider("redis://localhost", clock=CLOCK, fallback_url=f"storage:{tmp_path}")
+    with pytest.raises(InvalidOption):
+        open_lock_provider("memory:", clock=CLOCK, on_unreachable=OnUnreachable.STORAGE, fallback_url=f"storage:{tmp_path}")
+
+
+def test_unknown_storage_scheme_is_refused() -> None:
+    with pytest.raises(UnsupportedTable):
+        open_lock_provider("storage:s3://bucket/x", clock=CLOCK)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LockTimeout("trips", waited_s=1.5, holder="a", since=datetime(2026, 1, 1, tzinfo=UTC)),
+        LockTimeout("trips", waited_s=1.5, holder=None, since=None),
+        StaleFence("trips", fence=1, greatest=2),
+        LeaseLost("trips", owner="a", why="it ran out"),
+    ],
+)
+def test_errors_cross_process_borders_whole(error: TidelineError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert (str(copy), vars(copy)) == (str(error), vars(error))

@@ -1,0 +1,81 @@
+"""A real, tiny service that misbehaves on request; started as a program by the tests."""
+
+import faulthandler
+import sys
+import threading
+import time
+import warnings
+from typing import Literal
+
+from pydantic import SecretStr
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from tideline_service.errors import DependencyDown, InvalidSetting
+from tideline_service.lifecycle import run_service
+from tideline_service.logging import bound, get_logger
+from tideline_service.settings import ServiceSettings, setting
+
+log = get_logger("tiny")
+
+
+class TinySettings(ServiceSettings):
+    section = "tiny"
+
+    behaviour: Literal[
+        "good", "retry", "broken", "broken-start", "late-start", "refused-start", "hanging-tick", "broken-stop", "route", "library"
+    ] = setting("good", unit="-", description="What goes wrong.")
+    password: SecretStr | None = setting(None, unit="-", description="A secret.")
+
+
+class TinyService:
+    def __init__(self, settings, context):
+        self.settings, self.context = settings, context
+        self.starts = self.ticks = 0
+        context.health.require("storage", self.probe)
+        if settings.behaviour == "route":
+            context.add_routes(Route("/wake", self.wake, methods=["POST"]))
+
+    def probe(self):
+        if self.settings.behaviour == "retry":
+            raise DependencyDown("redis://user:hunter22@host did not answer")
+
+    def wake(self, request):
+        self.context.wake()
+        return PlainTextResponse("woken")
+
+    def start(self):
+        self.starts += 1
+        if self.settings.behaviour == "broken-start":
+            raise ValueError("cannot start")
+        if self.settings.behaviour == "refused-start":
+            raise InvalidSetting("setting 'event_log' is 'x:'\nwith a second line", name="event_log", origin="", expected="a log")
+        if self.settings.behaviour == "late-start" and self.starts < 3:
+            raise DependencyDown("the event log did not answer")
+
+    def tick(self):
+        self.ticks += 1
+        behaviour = self.settings.behaviour
+        with bound(table="file:/data/trips", instant="20260101000000000"):
+            log.info("ticked", ticks=self.ticks)
+        if behaviour == "retry":
+            raise DependencyDown("storage did not answer", remedy="wait")
+        if behaviour == "broken":
+            raise ValueError(f"a defect near {self.settings.password.get_secret_value() if self.settings.password else ''}")
+        if behaviour == "hanging-tick":
+            time.sleep(3600)
+        if behaviour == "library":
+            warnings.warn("a library warns", stacklevel=1)
+            thread = threading.Thread(target=lambda: 1 / 0, name="stray")
+            thread.start()
+            thread.join()
+
+    def stop(self):
+        if self.settings.behaviour == "broken-stop":
+            raise ValueError("cannot stop")
+        log.info("stop called", starts=self.starts)
+
+
+if __name__ == "__main__":
+    faulthandler.dump_traceback_later(60, exit=True)
+    sys.exit(run_service(TinyService, TinySettings, "tiny"))
