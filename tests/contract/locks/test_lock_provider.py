@@ -149,6 +149,9 @@ def test_lease_past_its_end_is_freed_but_not_reported_as_held(place: Place) -> N
     place.let_expire(provider, "trips")
     with pytest.raises(LeaseLost):
         lease.renew()
+    # Not only by the holder's own count: the place itself does not revive it.
+    grant = Grant("trips", "a", lease.lease_id, 0, place.short_ttl_s, lease.acquired, place.clock.monotonic_s())
+    assert _store(provider).renew_grant(grant) is False
     assert lease.release() is False
     assert provider.read("trips") is None
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -25,6 +26,7 @@ from tideline_locks import (
     StaleFence,
     open_lock_provider,
 )
+from tideline_locks.port import LeaseRequest
 from tideline_locks.redis_scripts import COMMANDS
 from tideline_table.clock import SystemClock
 
@@ -51,7 +53,7 @@ def admin(shared_redis: RedisServer) -> Iterator[redis.Redis]:
 def make() -> Iterator[Callable[..., RedisLockProvider]]:
     opened: list[RedisLockProvider] = []
 
-    def open_one(url: str, **options: object) -> RedisLockProvider:
+    def open_one(url: str, **options: Any) -> RedisLockProvider:
         opened.append(RedisLockProvider(url, clock=CLOCK, **options))
         return opened[-1]
 
@@ -85,7 +87,7 @@ def test_waiters_are_served_in_order_of_arrival(
             one.result(20)
     assert served == list(range(8))
     # Nothing but the fence stays behind.
-    assert [key for key in admin.keys("*") if ":" in key.rpartition("}")[2]] == []
+    assert [key for key in admin.keys("*") if ":" in str(key).rpartition("}")[2]] == []
 
 
 def test_nobody_overtakes_the_queue(server: RedisServer, admin: redis.Redis, make: Callable[..., RedisLockProvider]) -> None:
@@ -155,6 +157,27 @@ def test_waiter_with_a_stale_fence_leaves_the_queue(
         queued(admin, 1)
         lease.release()
         assert new.result(20).token == 2
+
+
+@pytest.mark.parametrize("leaving", ["gives up", "stale"])
+def test_first_waiter_that_leaves_a_free_lock_wakes_the_next(
+    server: RedisServer, admin: redis.Redis, make: Callable[..., RedisLockProvider], leaving: str
+) -> None:
+    provider = make(server.url, waiter_ttl_s=60.0, socket_timeout_s=50.0)
+    provider.acquire("trips", owner="holder", ttl_s=LONG_S, wait_s=0, fence=5).release()
+    admin.zadd(QUEUE, {"first": 0})
+    admin.zadd("tideline:lock:{trips}:alive", {"first": (time.time() + 60) * 1000})
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(provider.acquire, "trips", owner="second", ttl_s=LONG_S, wait_s=LONG_S, fence=5)
+        queued(admin, 2)
+        first = LeaseRequest("trips", "first", "first", LONG_S, fence=4)
+        if leaving == "stale":
+            with pytest.raises(StaleFence):
+                provider._attempt(first, waiter_ttl_ms=60000)
+        else:
+            provider._withdraw_wish(first)
+        # Well before it would have woken by itself.
+        assert second.result(5).owner == "second"
 
 
 @pytest.mark.parametrize("call", ["acquire", "renew", "release"])

@@ -198,7 +198,8 @@ def test_hanging_renewal_does_not_hide_the_loss() -> None:
 
 
 def test_released_lease_is_not_reported_lost() -> None:
-    store, lost = ScriptedStore(), []
+    store = ScriptedStore()
+    lost: list[Lease] = []
     lease = lease_on(store, SystemClock(), ttl_s=0.3)
     with KeptLease(lease, on_lost=lost.append):
         pass

@@ -70,6 +70,7 @@ def test_a_section_overrides_shared_settings_for_its_service_only(written):
     # Any source of the environment stands above any of the file.
     assert load(file, {"TIDELINE_HTTP_PORT": "4"}).http_port == 4
     assert load(file, {"TIDELINE_HTTP_PORT": "4", "TIDELINE_SWEEPER__HTTP_PORT": "5"}).http_port == 5
+    assert load(file, {"TIDELINE_SWEEPER__TABLES": "/own", "TIDELINE_TABLES": "/shared"}).tables == ("/own",)
 
 
 def test_nested_settings_merge_over_sources(written):
@@ -102,7 +103,7 @@ def test_settings_file_from_the_environment_and_its_override(written, tmp_path):
 
 
 def test_default_event_log_is_in_the_state_folder():
-    assert load(state_folder="/x/y").event_log == "sqlite:////x/y/events.db"
+    assert load(state_folder="/x/a b").event_log == "sqlite:///x/a%20b/events.db"
     assert load(state_folder="~").state_folder == Path.home()
 
 
@@ -233,7 +234,23 @@ def test_an_empty_token_does_not_mean_an_open_door():
 
 
 def test_secret_values_are_known_to_logging():
-    assert load(secret="hunter2222", http_token="token-of-ten").secret_values() == ("token-of-ten", "hunter2222")
+    settings = load(
+        secret="hunter2222",
+        http_token="token-of-ten",
+        locks="redis://u:in-url@h/0",
+        event_log_options={"sasl.password": "in-option"},
+    )
+    assert set(settings.secret_values()) == {"hunter2222", "token-of-ten", "in-url", "in-option"}
+    assert not {"hunter2222", "token-of-ten", "in-url", "in-option"} & set(
+        settings_toml(settings).replace('"', ":").replace("@", ":").split(":")
+    )
+
+
+def test_client_options_are_secret_even_when_wrong():
+    error = refused(environment={"TIDELINE_EVENT_LOG_OPTIONS": '{"sasl.password": ["hunter22"]}'})
+    assert error.name == "event_log_options.sasl.password"
+    assert "hunter22" not in str(error)
+    assert "hunter22" not in str(refused(environment={"TIDELINE_EVENT_LOG_OPTIONS": "hunter22"}))
 
 
 def test_settings_are_frozen():

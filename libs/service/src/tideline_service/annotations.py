@@ -58,8 +58,11 @@ def leaf_paths(fields: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def is_secret(annotation: Any) -> bool:
-    """Whether values of the setting must not be shown."""
-    return any(kind in (SecretStr, SecretBytes) for kind in alternatives(annotation))
+    """Whether values of the setting, or items in them, must not be shown."""
+    return any(
+        kind in (SecretStr, SecretBytes) or (get_origin(kind) not in (None, Literal) and any(map(is_secret, get_args(kind))))
+        for kind in alternatives(annotation)
+    )
 
 
 def from_text(text: str, annotation: Any) -> Any:

@@ -25,6 +25,11 @@ def redacted_text(text: str) -> str:
     return _USER_INFO.sub(lambda m: f"{m[1]}:{HIDDEN}@", text)
 
 
+def url_passwords(text: str) -> tuple[str, ...]:
+    """The passwords that `redacted_text` hides."""
+    return tuple(found[1] for found in _USER_INFO.findall(text) if found[1])
+
+
 def redactor(secrets: tuple[str, ...] = ()) -> Callable[[Any], Any]:
     """A function that returns any log value without secrets; bytes and unknown objects become their redacted text."""
     known = sorted({s for s in secrets if len(s) >= MIN_SECRET_LENGTH}, key=len, reverse=True)

@@ -23,7 +23,10 @@ MAX_FILE_BYTES = 1 << 20
 
 Fields = Mapping[str, Any]
 
-_variables: dict[str, str] = {FILE_VARIABLE: "Path of the settings file (TOML); `--settings` wins over it."}
+_variables: dict[str, str] = {
+    FILE_VARIABLE: "Path of the settings file (TOML); `--settings` wins over it.",
+    "TIDELINE_CACHE": "Folder for what tests download; services ignore it.",
+}
 
 
 def declare_variable(name: str, description: str) -> str:

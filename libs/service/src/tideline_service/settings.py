@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
+from urllib.parse import quote
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
@@ -23,6 +24,7 @@ from tideline_service.annotations import field_types, nested_model
 from tideline_service.errors import InvalidDeclaration
 from tideline_service.members import PREFIX as MEMBER_PREFIX
 from tideline_service.members import SERVICES, import_declarations
+from tideline_service.redaction import url_passwords
 from tideline_service.setting_errors import invalid_setting
 from tideline_service.setting_sources import DELIMITER, FILE_VARIABLE, PREFIX, Known, Layer, environment_layer, file_layer
 
@@ -115,19 +117,22 @@ class ServiceSettings(BaseSettings):
     )
     tables_rescan_s: float = setting(60.0, unit="s", description="How often the patterns in `tables` are looked up again.", gt=0)
     shard_count: int = setting(1, unit="shards", description="Over how many instances of a service the tables are spread.", ge=1)
-    shard_index: int = setting(
-        0, unit="-", description="Which of the shards this instance is, from 0.", ge=0
-    )
+    shard_index: int = setting(0, unit="-", description="Which of the shards this instance is, from 0.", ge=0)
     event_log: Url = setting(
         unit="-",
         description="Where events are published and read: `sqlite:///<path>` or `kafka://<brokers>`.",
-        default_factory=lambda values: f"sqlite:///{values['state_folder']}/events.db",
+        default_factory=lambda values: f"sqlite://{quote(str(values['state_folder']))}/events.db",
         default_text="sqlite:///<state_folder>/events.db",
+    )
+    event_log_options: dict[str, SecretStr] = setting(
+        {},
+        unit="-",
+        description="Options of the event log's client, for Kafka those of librdkafka: `security.protocol`, `sasl.password`, ...",
     )
     locks: Url = setting(
         "storage:",
         unit="-",
-        description="Where table locks live: `storage:` (beside the table) or `redis://<host>:<port>/<database>`.",
+        description="Where table locks live: `storage:` (in each table's own folder) or `redis://<host>:<port>/<database>`.",
     )
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lowered)] = setting(
         "info", unit="-", description="The least severe log lines that are written."
@@ -230,7 +235,7 @@ class ServiceSettings(BaseSettings):
         return self.origin(parent) if dot else "default"
 
     def secret_values(self) -> tuple[str, ...]:
-        """The secrets among the settings, in the clear: what logging must keep out of every line."""
+        """The secrets among the settings and the passwords in their URLs, in the clear: what logging keeps out of every line."""
         return tuple(_secrets(self))
 
 
@@ -274,13 +279,17 @@ def _check_declared(model: type[BaseModel]) -> None:
             _check_declared(nested)
 
 
-def _secrets(model: BaseModel) -> Iterator[str]:
-    for name in type(model).model_fields:
-        value = getattr(model, name)
-        if isinstance(value, SecretStr):
-            yield value.get_secret_value()
-        elif isinstance(value, BaseModel):
-            yield from _secrets(value)
+def _secrets(value: Any) -> Iterator[str]:
+    if isinstance(value, SecretStr):
+        yield value.get_secret_value()
+    elif isinstance(value, str):
+        yield from url_passwords(value)
+    elif isinstance(value, BaseModel):
+        yield from (secret for name in type(value).model_fields for secret in _secrets(getattr(value, name)))
+    elif isinstance(value, Mapping):
+        yield from (secret for item in value.values() for secret in _secrets(item))
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from (secret for item in value for secret in _secrets(item))
 
 
 _check_declared(ServiceSettings)

@@ -35,7 +35,7 @@ class Option(Generic[T]):
             raise self._refusal(value) from None
         if self.choices and str(parsed) not in self.choices:
             raise self._refusal(value)
-        if self.minimum is not None and isinstance(parsed, int | float) and parsed < self.minimum:
+        if self.minimum is not None and isinstance(parsed, int | float) and not parsed >= self.minimum:
             raise self._refusal(value)
         return cast("T", parsed)
 
@@ -178,6 +178,22 @@ CHECKPOINT_INTERVAL = Option(
 )
 INSTANT_SKEW_S = Option(
     "tideline.instant.max.skew", 2.0, "How far the table's last instant may lie ahead of the clock.", unit="seconds", minimum=0
+)
+SPARK_INSERT_PARALLELISM = Option(
+    "tideline.spark.insert.parallelism",
+    0,
+    "Into how many new file groups per partition a DataFrame write spreads its inserts (more where one is full). 0 derives it from Spark's "
+    "estimate of the input's size, never more than the cores of the cluster.",
+    unit="file groups",
+    minimum=0,
+)
+SPARK_BROADCAST_KEYS = Option(
+    "tideline.spark.broadcast.keys",
+    500_000,
+    "A DataFrame write that looks keys up broadcasts the record keys of a table of at most this many rows; larger ones are joined by a "
+    "shuffle.",
+    unit="rows",
+    minimum=0,
 )
 
 ALL_OPTIONS: tuple[Option[int] | Option[float] | Option[bool] | Option[str], ...] = tuple(

@@ -13,7 +13,8 @@ from tideline_table.errors import InvalidRecord, SchemaMismatch
 DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 NULL_KEY = "__null__"
 EMPTY_KEY = "__empty__"
-_ESCAPED = {c: f"%{ord(c):02X}" for c in [*map(chr, range(0x20)), "\x7f", *"\"#%'*/:=?\\{[]^"]}
+ESCAPED = {c: f"%{ord(c):02X}" for c in [*map(chr, range(0x20)), "\x7f", *"\"#%'*/:=?\\{[]^"]}
+"""What URL-encoded partition paths replace (format reference 3.3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class KeyGenerator:
     def _level(self, name: str, value: str) -> str:
         text = value or DEFAULT_PARTITION
         if self.url_encode:
-            text = "".join(_ESCAPED.get(c, c) for c in text)
+            text = "".join(ESCAPED.get(c, c) for c in text)
         if any(part in ("", ".", "..") or part.startswith(".hoodie") or "\x00" in part for part in text.split("/")) or "\\" in text:
             raise InvalidRecord(
                 f"partition value {value!r} in column {name!r}",
@@ -107,13 +108,25 @@ def key_text(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
         return column
     if pa.types.is_timestamp(kind):
         return column.cast(pa.int64()).cast(pa.string())
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date(kind) or pa.types.is_decimal(kind):
+    if pa.types.is_decimal(kind):
+        return _plain_decimals(column)
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date(kind):
         return column.cast(pa.string())
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind) or pa.types.is_null(kind):
         return column.cast(pa.string())
     raise SchemaMismatch(
         f"column {name!r} of type {kind} as a key or partition column",
         expected="text, a whole number, a boolean, a date, a decimal or a timestamp",
+    )
+
+
+def _plain_decimals(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    text = column.cast(pa.string())
+    if not pc.any(pc.match_substring(text, "E")).as_py():
+        return text
+    # Arrow turns to scientific notation where the scale is large (1E-8), as Java's toString does; paths and keys hold plain text.
+    return pa.chunked_array(
+        [pa.array([None if v is None else f"{v:f}" for v in c.to_pylist()], pa.string()) for c in column.chunks]
     )
 
 

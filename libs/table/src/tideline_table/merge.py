@@ -40,7 +40,8 @@ def merge_mode(payload_class: str, ordering_field: str) -> MergeMode:
 def combine_input(rows: pa.Table, keys: pa.ChunkedArray, ordering_field: str) -> np.ndarray | None:
     """Row numbers to keep so that each key occurs once: the largest ordering value, the last row on ties.
 
-    None when every key occurs once already. Null ordering values lose against all others. Row order is kept.
+    None when every key occurs once already. Null ordering values lose against all others, NaN wins against all others (as Java's
+    `Double.compare` has it). Row order is kept.
     """
     if pc.count_distinct(keys).as_py() == rows.num_rows:
         return None
@@ -48,10 +49,14 @@ def combine_input(rows: pa.Table, keys: pa.ChunkedArray, ordering_field: str) ->
     columns: dict[str, pa.Array | pa.ChunkedArray] = {"key": keys, "position": position}
     order = [("position", "descending")]
     if ordering_field:
-        columns["ordering"] = rows.column(ordering_field)
+        ordering = columns["ordering"] = rows.column(ordering_field)
         order = [("ordering", "descending"), *order]
+        if pa.types.is_floating(ordering.type):
+            # Arrow sorts NaN behind all numbers in either direction.
+            columns["nan"] = pc.fill_null(pc.is_nan(ordering), fill_value=False)
+            order = [("nan", "descending"), *order]
     # Sorted with the winner first, the first row of each key is the one to keep; sort_indices puts nulls last.
-    ranked = pa.table(columns).take(pc.sort_indices(pa.table(columns), sort_keys=order, null_placement="at_end"))
+    ranked = pa.table(columns).take(pc.sort_indices(pa.table(columns), sort_keys=order))
     codes = pc.dictionary_encode(ranked.column("key")).combine_chunks()
     if isinstance(codes, pa.ChunkedArray):
         codes = codes.chunk(0)
@@ -67,6 +72,11 @@ def deleted_mask(rows: pa.Table) -> pa.ChunkedArray | None:
 
 
 def incoming_wins(base_ordering: pa.ChunkedArray, incoming_ordering: pa.ChunkedArray) -> np.ndarray:
-    """Pairwise for event time: True where the incoming ordering value is at least the base one. A null base value loses."""
+    """Pairwise for event time: True where the incoming ordering value is at least the base one.
+
+    A null base value loses; NaN counts as larger than every number, as in `combine_input`.
+    """
     later = pc.greater_equal(incoming_ordering, base_ordering)
+    if pa.types.is_floating(incoming_ordering.type):
+        later = pc.or_kleene(later, pc.is_nan(incoming_ordering))
     return np.asarray(pc.fill_null(pc.or_kleene(later, pc.is_null(base_ordering)), fill_value=False))

@@ -7,8 +7,10 @@ from tideline_cleaner.settings import CleanerSettings
 from tideline_service.contract import ServiceContext
 from tideline_service.logging import get_logger
 from tideline_service.open_tables import OpenTables, open_tables
-from tideline_table.errors import Recovery, TidelineError
+from tideline_table.file_group.state import ActionRecord
 from tideline_table.table import Table, roll_back_dead, run_clean, schedule_clean
+from tideline_table.timeline.instant import Action
+from tideline_table.transaction import is_alive
 
 _log = get_logger(__name__)
 
@@ -27,37 +29,40 @@ class CleanerService:
 
     def tick(self) -> float | None:
         """Look at every table of the shard."""
-        for table in self._tables.each():
-            if self._context.stopping.is_set():
-                break
-            self._context.health.beat()
-            try:
-                self._maintain(table)
-            except TidelineError as error:
-                if error.recovery is not Recovery.STOP:
-                    raise
-                _log.error("table cannot be maintained", table=table.uid, name=table.definition.name, reason=str(error))
+        failure = self._tables.visit(self._context, self._maintain)
+        if failure is not None:
+            raise failure
         return None
 
     def stop(self) -> None:
-        """Nothing was opened."""
+        """Close the lock providers."""
+        self._tables.close()
 
     def _maintain(self, table: Table) -> None:
         # Deciding whether somebody died needs no listing; only then is the table touched.
-        if next(table.state.pending(), None) is not None:
+        pending = list(table.state.pending())
+        if any(_is_abandoned(table, record) for record in pending):
             for instant in roll_back_dead(table):
                 self._context.metrics.increment(ROLLBACKS, table=table.uid)
                 _log.info("rolled back", table=table.uid, name=table.definition.name, instant=instant)
+        if any(record.action is Action.CLEAN for record in pending):
             self._clean(table)  # one that died before it was complete
         commits = len(table.state.completed_writes())
         if commits - self._commits.get(table.uid, 0) < self._settings.clean_min_commits:
             return
-        self._commits[table.uid] = commits
         if schedule_clean(table) is not None:
             self._clean(table)
+        self._commits[table.uid] = commits
 
     def _clean(self, table: Table) -> None:
         deleted = run_clean(table)
         if deleted is not None:
             self._context.metrics.increment(FILES_DELETED, deleted, table=table.uid)
             _log.info("cleaned", table=table.uid, name=table.definition.name, files=deleted)
+
+
+def _is_abandoned(table: Table, record: ActionRecord) -> bool:
+    """Whether nobody alive drives the write or the rollback `record`. Dead clusterings belong to the launcher."""
+    if record.action is Action.CLEAN or (record.is_clustering and not record.fenced_by):
+        return False
+    return not is_alive(table.storage, record, table.clock, table.options)

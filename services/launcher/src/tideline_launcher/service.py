@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from tideline_events import JOBS, TIMELINE, Event, EventLog, JobEvent, Publisher, encode, open_event_log
+from tideline_events import TIMELINE, JobEvent
 from tideline_launcher.decision import Decision, Outcome, PendingPlan, PlanKey, application_name, decide, outcome_of
 from tideline_launcher.metrics import APPLICATIONS, DURATION, RUNNING
 from tideline_launcher.runner import Application, ApplicationSpec, LocalRunner, Runner
 from tideline_launcher.settings import LauncherSettings
 from tideline_service.contract import ServiceContext
-from tideline_service.event_watcher import EventWatcher
+from tideline_service.event_link import EventLink
 from tideline_service.logging import get_logger
 from tideline_service.open_tables import OpenTables, open_tables
+from tideline_table.errors import TidelineError
+from tideline_table.table import Table
 from tideline_table.timeline.instant import State
 from tideline_table.transaction import is_alive, roll_back
 
@@ -40,64 +42,59 @@ class LauncherService:
         context.metrics.expose(RUNNING)
         self._tables: OpenTables = open_tables(settings, context, settings.options)
         self._runner = runner or LocalRunner(settings.state_folder, settings.local_cores)
-        self._event_log: EventLog | None = None
-        self._publisher: Publisher | None = None
-        self._watcher: EventWatcher | None = None
+        self._events = EventLink(settings, context, publishes=True, watches=[TIMELINE.name])
         self._launched: dict[PlanKey, _Launched] = {}
         self._failures: dict[PlanKey, int] = {}
 
     def start(self) -> None:
         """Listen for plans."""
-        self._event_log = self._event_log or open_event_log(self._settings.event_log, clock=self._context.clock)
-        self._event_log.ensure_topics()
-        if self._publisher is None:
-            self._publisher = self._event_log.publisher(f"launcher-{self._settings.shard_index}-of-{self._settings.shard_count}")
-        if self._watcher is None:
-            self._watcher = EventWatcher(self._event_log, [TIMELINE.name], f"launcher-{self._settings.shard_index}", self._changed)
-            self._watcher.start()
+        self._events.open()
 
     def tick(self) -> float | None:
         """See the module."""
         for launched in list(self._launched.values()):
             self._collect(launched)
-        decision = self._decide()
+        plans, failure = self._pending()
+        decision = self._decide(plans)
         for plan in decision.give_up:
             self._give_up(plan)
         for plan in decision.launch:
             if not self._context.stopping.is_set():
                 self._launch(plan)
         self._context.metrics.set(RUNNING, len(self._launched))
+        self._events.flush()
+        if failure is not None:
+            raise failure
         return _BUSY_S if self._launched else None
 
     def stop(self) -> None:
         """Stop every application: its plan stays on the timeline for the next launcher."""
-        for launched in self._launched.values():
-            launched.application.stop(_STOP_GRACE_S)
-        if self._watcher is not None:
-            self._watcher.stop()
-        if self._publisher is not None:
-            self._publisher.close()
-        if self._event_log is not None:
-            self._event_log.close()
+        applications = [launched.application for launched in self._launched.values()]
+        if applications:
+            # All at once: one after the other they could outlast the grace of the service.
+            with ThreadPoolExecutor(len(applications), thread_name_prefix="stop") as pool:
+                list(pool.map(lambda application: application.stop(_STOP_GRACE_S), applications))
+        self._events.close()
+        self._tables.close()
 
-    def _changed(self, _: Event) -> None:
-        self._context.wake()
-
-    def _decide(self) -> Decision:
+    def _decide(self, plans: list[PendingPlan]) -> Decision:
         return decide(
-            list(self._pending()),
+            plans,
             self._launched,
             self._failures,
             max_applications=self._settings.max_applications,
             max_attempts=self._settings.max_attempts,
         )
 
-    def _pending(self) -> Iterator[PendingPlan]:
-        for table in self._tables.each():
-            self._context.health.beat()
+    def _pending(self) -> tuple[list[PendingPlan], TidelineError | None]:
+        plans: list[PendingPlan] = []
+
+        def look(table: Table) -> None:
             for record in table.state.pending_clusterings():
                 driven = record.state is State.INFLIGHT and is_alive(table.storage, record, table.clock, table.options)
-                yield PendingPlan(PlanKey(record.instant, table.uid), table.base_path, table.definition.name, driven)
+                plans.append(PendingPlan(PlanKey(record.instant, table.uid), table.base_path, table.definition.name, driven))
+
+        return plans, self._tables.visit(self._context, look)
 
     def _launch(self, plan: PendingPlan) -> None:
         attempt = self._failures.get(plan.key, 0) + 1
@@ -144,7 +141,6 @@ class LauncherService:
         _log.error("given up", table=plan.key.table_uid, instant=plan.key.instant, attempts=attempts)
 
     def _publish(self, plan: PendingPlan, name: str, attempt: int, state: str, reason: str = "") -> None:
-        assert self._publisher is not None
         event = JobEvent(
             table_uid=plan.key.table_uid,
             application_id=name,
@@ -156,6 +152,4 @@ class LauncherService:
             runner=self._runner.name,
             reason=reason or None,
         )
-        record = encode(event)
-        assert record.topic == JOBS.name
-        self._publisher.publish(record)
+        self._events.queue(event)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import islice
 
-from tideline_events import HINTS, Event, EventLog, PendingPlan, Publisher, TableRecord, open_event_log
+from tideline_events import HINTS, EventLogUnavailable, PendingPlan, PublisherFenced, PublishUnknown, TableRecord
 from tideline_mirror.metrics import ENTRIES, HEALED, LAG
 from tideline_mirror.settings import MirrorSettings
 from tideline_service.contract import ServiceContext
-from tideline_service.event_watcher import EventWatcher
+from tideline_service.event_link import EventLink
 from tideline_service.logging import get_logger
 from tideline_service.open_tables import OpenTables, open_tables
 from tideline_service.transitions import table_identity, transition_of
@@ -30,65 +30,52 @@ class MirrorService:
         self._context = context
         context.metrics.expose(HEALED)
         self._tables: OpenTables = open_tables(settings, context)
-        self._event_log: EventLog | None = None
-        self._publisher: Publisher | None = None
-        self._watcher: EventWatcher | None = None
+        self._events = EventLink(settings, context, publishes=True, watches=[HINTS.name])
         self._cursors: dict[str, int] = {}
+        self._is_behind = False
 
     def start(self) -> None:
         """Take over the shard, then listen for hints."""
-        self._event_log = self._event_log or open_event_log(self._settings.event_log, clock=self._context.clock)
-        self._event_log.ensure_topics()
-        if self._publisher is None:
-            self._publisher = self._event_log.publisher(f"mirror-{self._settings.shard_index}-of-{self._settings.shard_count}")
-        if self._watcher is None:
-            self._watcher = EventWatcher(self._event_log, [HINTS.name], f"mirror-{self._settings.shard_index}", self._hinted)
-            self._watcher.start()
+        self._events.open()
 
     def tick(self) -> float | None:
         """Publish what is new in every table of the shard."""
-        behind = False
-        for table in self._tables.each():
-            if self._context.stopping.is_set():
-                break
-            self._context.health.beat()
-            behind |= self._mirror(table)
-        return 0.0 if behind else None
+        self._is_behind = False
+        failure = self._tables.visit(self._context, self._mirror, ends_on=(EventLogUnavailable, PublishUnknown, PublisherFenced))
+        if failure is not None:
+            raise failure
+        return 0.0 if self._is_behind else None
 
     def stop(self) -> None:
         """Close what `start` opened."""
-        if self._watcher is not None:
-            self._watcher.stop()
-        if self._publisher is not None:
-            self._publisher.close()
-        if self._event_log is not None:
-            self._event_log.close()
+        self._events.close()
+        self._tables.close()
 
-    def _hinted(self, _: Event) -> None:
-        self._context.wake()
-
-    def _mirror(self, table: Table) -> bool:
-        assert self._event_log is not None
-        assert self._publisher is not None
-        if table.uid not in self._cursors:
-            record = self._event_log.cursor(table.uid)
-            self._cursors[table.uid] = record.sequence if record else 0
-        cursor = self._cursors[table.uid]
+    def _mirror(self, table: Table) -> None:
+        cursor = self._cursor(table.uid)
         entries = list(islice(table.timeline.log.after(cursor), self._settings.batch_entries))
         if not entries:
             if table.timeline.heal(HEAL_AFTER_S):
                 self._context.metrics.increment(HEALED)
                 _log.info("timeline files created for a writer that did not", table=table.uid, sequence=table.state.sequence)
-            return False
+            return
         table.refresh()
         identity = table_identity(table)
         transitions = [transition_of(identity, entry, "mirror") for entry in entries]
+        record = self._record(table, entries[-1].sequence)
         # Dropped before and set after: when the outcome is unknown, the next tick asks the event log where it stands.
         del self._cursors[table.uid]
-        self._publisher.publish_transitions(table.uid, transitions, self._record(table, entries[-1].sequence))
+        self._events.publish_transitions(table.uid, transitions, record)
         self._cursors[table.uid] = entries[-1].sequence
         self._observe(table, entries)
-        return len(entries) == self._settings.batch_entries
+        self._is_behind |= len(entries) == self._settings.batch_entries
+
+    def _cursor(self, table_uid: str) -> int:
+        if table_uid not in self._cursors:
+            self._events.settle()
+            record = self._events.log.cursor(table_uid)
+            self._cursors[table_uid] = record.sequence if record else 0
+        return self._cursors[table_uid]
 
     def _observe(self, table: Table, entries: Sequence[Entry]) -> None:
         now = self._context.clock.now()

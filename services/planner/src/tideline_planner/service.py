@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tideline_events import TIMELINE, Event, EventLog, open_event_log
+from tideline_events import TIMELINE
 from tideline_planner.metrics import PLANNING, PLANS
 from tideline_planner.policy import ClusteringPolicy, clustering_verdict
 from tideline_planner.settings import PlannerSettings
 from tideline_service.contract import ServiceContext
-from tideline_service.event_watcher import EventWatcher
+from tideline_service.event_link import EventLink
 from tideline_service.logging import get_logger
 from tideline_service.open_tables import OpenTables, open_tables
 from tideline_table.config import CLUSTERING_MIN_INPUT_FILES, CLUSTERING_SMALL_FILE_LIMIT, CLUSTERING_SORT_COLUMNS
@@ -24,40 +24,31 @@ class PlannerService:
         self._settings = settings
         self._context = context
         self._tables: OpenTables = open_tables(settings, context, settings.options)
-        self._event_log: EventLog | None = None
-        self._watcher: EventWatcher | None = None
+        self._events = EventLink(settings, context, watches=[TIMELINE.name])
         self._decided: dict[str, int] = {}
 
     def start(self) -> None:
         """Listen for transitions."""
-        self._event_log = self._event_log or open_event_log(self._settings.event_log, clock=self._context.clock)
-        self._event_log.ensure_topics()
-        if self._watcher is None:
-            self._watcher = EventWatcher(self._event_log, [TIMELINE.name], f"planner-{self._settings.shard_index}", self._changed)
-            self._watcher.start()
+        self._events.open()
 
     def tick(self) -> float | None:
         """Decide for every table whose log grew since the last decision."""
-        for table in self._tables.each():
-            if self._context.stopping.is_set():
-                break
-            self._context.health.beat()
-            if self._decided.get(table.uid) == table.state.sequence:
-                continue
-            with self._context.metrics.timed(PLANNING):
-                self._plan(table)
-            self._decided[table.uid] = table.state.sequence
+        failure = self._tables.visit(self._context, self._look)
+        if failure is not None:
+            raise failure
         return None
 
     def stop(self) -> None:
         """Close what `start` opened."""
-        if self._watcher is not None:
-            self._watcher.stop()
-        if self._event_log is not None:
-            self._event_log.close()
+        self._events.close()
+        self._tables.close()
 
-    def _changed(self, _: Event) -> None:
-        self._context.wake()
+    def _look(self, table: Table) -> None:
+        if self._decided.get(table.uid) == table.state.sequence:
+            return
+        with self._context.metrics.timed(PLANNING):
+            self._plan(table)
+        self._decided[table.uid] = table.state.sequence
 
     def _plan(self, table: Table) -> None:
         settings = self._settings

@@ -28,7 +28,7 @@ def read_checkpoint(storage: Storage) -> TableState:
     try:
         sequence = int(storage.read(POINTER))
         return _from_json(json.loads(storage.read(f"{CHECKPOINT_FOLDER}/{sequence:020d}.json")), sequence)
-    except (ObjectNotFound, CorruptMetadata, ValueError, KeyError, TypeError, AttributeError):
+    except (ObjectNotFound, CorruptMetadata, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return TableState()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,6 +11,7 @@ from tideline_table.errors import CorruptMetadata, IllegalTransition
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State, check_transition
+from tideline_table.timeline.log import Draft
 from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata
 
 CLUSTER = "CLUSTER"
@@ -62,48 +64,83 @@ class TableState:
     last_clean_retained: str = ""
     excess: set[FileGroupId] = field(default_factory=set)
     """Groups that cleaning may find something in: more than one slice, or replaced."""
+    _mutex: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
+    """Threads share an open table: nobody sees half of an entry."""
+
+    def check(self, step: Draft | Entry) -> None:
+        """Raise `IllegalTransition` unless `step` may come next. Changes nothing."""
+        with self._mutex:
+            known = self.actions.get(step.instant)
+            before = known.state if known else State.NONE
+            if before is not step.before:
+                raise IllegalTransition(
+                    f"a step takes {step.action} {step.instant} from {step.before} to {step.after}",
+                    expected=f"a step from {before}",
+                )
+            check_transition(step.instant, step.action, step.before, step.after)
+            if known is not None and known.action is not step.action:
+                raise IllegalTransition(
+                    f"a step takes {known.action} {step.instant} on as {step.action}", expected=f"{known.action}"
+                )
+            if known is not None and known.fenced_by:
+                raise IllegalTransition(
+                    f"a step takes {step.action} {step.instant} to {step.after}",
+                    expected=f"nothing more: rollback {known.fenced_by} was requested for it",
+                )
+            if step.action is Action.ROLLBACK:
+                self._check_rollback(step)
+
+    def _check_rollback(self, step: Draft | Entry) -> None:
+        target = self.actions.get(str(step.body.get("target", "")))
+        if target is None or not target.is_pending:
+            raise IllegalTransition(
+                f"rollback {step.instant} of {step.body.get('target') or 'nothing'}", expected="a pending instant as its target"
+            )
+        if target.fenced_by not in ("", step.instant):
+            raise IllegalTransition(
+                f"rollback {step.instant} of {target.instant}", expected=f"rollback {target.fenced_by}, which began first"
+            )
+        if step.body.get("target_action") != target.action:
+            raise CorruptMetadata(f"rollback {step.instant} of {target.instant} without its action", expected=f"{target.action}")
 
     def apply(self, entry: Entry) -> None:
-        """Fold one entry. Raises `IllegalTransition` for a step that the life cycle does not have."""
-        if entry.sequence != self.sequence + 1:
-            raise CorruptMetadata(f"table log entry {entry.sequence} after {self.sequence}", expected=f"entry {self.sequence + 1}")
-        known = self.actions.get(entry.instant)
-        before = known.state if known else State.NONE
-        if before is not entry.before:
-            raise IllegalTransition(
-                f"table log entry {entry.sequence} takes {entry.action} {entry.instant} from {entry.before}",
-                expected=f"a step from {before}",
+        """Fold one entry, all of it or, with an error, nothing of it.
+
+        Raises `IllegalTransition` for a step that the life cycle does not have, `CorruptMetadata` for a body that cannot be understood.
+        """
+        with self._mutex:
+            if entry.sequence != self.sequence + 1:
+                raise CorruptMetadata(
+                    f"table log entry {entry.sequence} after {self.sequence}", expected=f"entry {self.sequence + 1}"
+                )
+            self.check(entry)
+            content = _understood(entry)
+            known = self.actions.get(entry.instant)
+            self.sequence = entry.sequence
+            self.last_instant = max(self.last_instant, entry.instant)
+            self.actions[entry.instant] = ActionRecord(
+                instant=entry.instant,
+                action=entry.action,
+                state=entry.after,
+                operation=entry.operation,
+                sequence=entry.sequence,
+                started_sequence=known.started_sequence if known else entry.sequence,
+                writer_id=entry.writer_id,
+                since=entry.recorded,
             )
-        check_transition(entry.instant, entry.action, entry.before, entry.after)
-        if known is not None and known.fenced_by:
-            raise IllegalTransition(
-                f"table log entry {entry.sequence} takes {entry.instant} to {entry.after}",
-                expected=f"nothing more: rollback {known.fenced_by} was requested for it",
-            )
-        self.sequence = entry.sequence
-        self.last_instant = max(self.last_instant, entry.instant)
-        self.actions[entry.instant] = ActionRecord(
-            instant=entry.instant,
-            action=entry.action,
-            state=entry.after,
-            operation=entry.operation,
-            sequence=entry.sequence,
-            started_sequence=known.started_sequence if known else entry.sequence,
-            writer_id=entry.writer_id,
-            since=entry.recorded,
-        )
-        if "plan" in entry.body:
-            self.plans[entry.instant] = entry.body
-        if entry.action is Action.ROLLBACK:
-            self._apply_rollback(entry)
-        if entry.after is State.COMPLETED:
-            self._apply_completion(entry)
-            self.plans.pop(entry.instant, None)
+            if "plan" in entry.body:
+                self.plans[entry.instant] = entry.body
+            if entry.action is Action.ROLLBACK:
+                self._apply_rollback(entry)
+            if entry.after is State.COMPLETED:
+                if content.commit is not None:
+                    self._apply_commit(entry.instant, content.commit)
+                if content.cleaned is not None:
+                    self._apply_clean(content.retained, content.cleaned)
+                self.plans.pop(entry.instant, None)
 
     def _apply_rollback(self, entry: Entry) -> None:
-        target = self.actions.get(entry.target)
-        if target is None or not target.is_pending:
-            raise IllegalTransition(f"rollback {entry.instant} of {entry.target or 'nothing'}", expected="a pending instant")
+        target = self.actions[entry.target]
         if entry.after is not State.COMPLETED:
             self.actions[entry.target] = replace(target, fenced_by=entry.instant)
             return
@@ -112,12 +149,6 @@ class TableState:
                 self.clustering_losses[group] = self.clustering_losses.get(group, 0) + 1
         self.actions[entry.target] = replace(target, state=State.ROLLED_BACK, fenced_by=entry.instant, sequence=entry.sequence)
         self.plans.pop(entry.target, None)
-
-    def _apply_completion(self, entry: Entry) -> None:
-        if entry.action in WRITE_ACTIONS:
-            self._apply_commit(entry.instant, CommitMetadata.from_json(entry.body["metadata"]))
-        elif entry.action is Action.CLEAN:
-            self._apply_clean(entry.body["metadata"])
 
     def _apply_commit(self, instant: str, metadata: CommitMetadata) -> None:
         for stat in metadata.stats:
@@ -135,9 +166,9 @@ class TableState:
                 self.clustering_losses.pop(group, None)
         self.schema_json = metadata.extra.get(SCHEMA_KEY) or self.schema_json
 
-    def _apply_clean(self, metadata: Mapping[str, Any]) -> None:
-        self.last_clean_retained = str(metadata.get("earliestCommitToRetain") or self.last_clean_retained)
-        gone = {(p, str(name)) for p, part in metadata["partitionMetadata"].items() for name in part["successDeleteFiles"]}
+    def _apply_clean(self, retained: str, gone: frozenset[tuple[str, str]]) -> None:
+        # Never back: what an earlier clean removed stays removed when a later one keeps more commits.
+        self.last_clean_retained = max(self.last_clean_retained, retained)
         for group in list(self.excess):
             slices = self.slices.get(group, {})
             for instant in [i for i, s in slices.items() if (group.partition_path, s.base_file) in gone]:
@@ -153,11 +184,13 @@ class TableState:
 
     def pending(self) -> Iterator[ActionRecord]:
         """Actions that are requested or inflight, in order of instant."""
-        return (a for _, a in sorted(self.actions.items()) if a.is_pending)
+        with self._mutex:
+            return iter([a for _, a in sorted(self.actions.items()) if a.is_pending])
 
     def completed_writes(self) -> list[ActionRecord]:
         """Completed commits, delta commits and replace commits in order of instant."""
-        return [a for _, a in sorted(self.actions.items()) if a.state is State.COMPLETED and a.action in WRITE_ACTIONS]
+        with self._mutex:
+            return [a for _, a in sorted(self.actions.items()) if a.state is State.COMPLETED and a.action in WRITE_ACTIONS]
 
     def latest_slices(self, as_of: str = "", partitions: Iterable[str] | None = None) -> list[FileSlice]:
         """The visible slice of each file group at `as_of` (empty: now), in order of partition and file id.
@@ -165,30 +198,35 @@ class TableState:
         A group replaced at R is hidden at and after R, visible before (11.4).
         """
         wanted = None if partitions is None else set(partitions)
-        found: list[FileSlice] = []
-        for group, slices in self.slices.items():
-            if wanted is not None and group.partition_path not in wanted:
-                continue
-            gone = self.replaced.get(group)
-            if gone is not None and (not as_of or gone <= as_of):
-                continue
-            instants = [i for i in slices if not as_of or i <= as_of]
-            if instants:
-                found.append(slices[max(instants)])
+        with self._mutex:
+            found: list[FileSlice] = []
+            for group, slices in self.slices.items():
+                if wanted is not None and group.partition_path not in wanted:
+                    continue
+                gone = self.replaced.get(group)
+                if gone is not None and (not as_of or gone <= as_of):
+                    continue
+                instants = [i for i in slices if not as_of or i <= as_of]
+                if instants:
+                    found.append(slices[max(instants)])
         return sorted(found, key=lambda s: s.group)
+
+    def every_slice(self) -> list[FileSlice]:
+        """All committed slices that were not cleaned, older and replaced ones too."""
+        with self._mutex:
+            return [s for slices in self.slices.values() for s in slices.values()]
 
     def latest_slice(self, group: FileGroupId) -> FileSlice | None:
         """The visible slice of one group, None when it has none or was replaced."""
-        slices = self.slices.get(group)
-        if not slices or group in self.replaced:
-            return None
-        return slices[max(slices)]
+        with self._mutex:
+            slices = self.slices.get(group)
+            if not slices or group in self.replaced:
+                return None
+            return slices[max(slices)]
 
     def planned_groups(self, instant: str) -> list[FileGroupId]:
         """File groups that a pending clustering plan names."""
-        body = self.plans.get(instant, {})
-        plan = (body.get("plan") or {}).get("clusteringPlan") or {}
-        return [FileGroupId(s["partitionPath"], s["fileId"]) for group in plan.get("inputGroups") or () for s in group["slices"]]
+        return _planned_groups(self.plans.get(instant, {}))
 
     def pending_clusterings(self) -> list[ActionRecord]:
         """Clusterings that are planned or running and not fenced by a rollback."""
@@ -196,9 +234,45 @@ class TableState:
 
     def groups_under_clustering(self) -> dict[FileGroupId, str]:
         """File group → instant of the pending clustering that names it."""
-        return {group: a.instant for a in self.pending_clusterings() for group in self.planned_groups(a.instant)}
+        with self._mutex:
+            return {group: a.instant for a in self.pending_clusterings() for group in self.planned_groups(a.instant)}
 
     def has_priority(self, instant: str) -> bool:
         """Whether writers have to wait for this pending clustering."""
         plan = (self.plans.get(instant, {}).get("plan") or {}).get("clusteringPlan") or {}
         return (plan.get("extraMetadata") or {}).get(PRIORITY_KEY) == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What the body of an entry says, understood before anything is folded."""
+
+    commit: CommitMetadata | None = None
+    retained: str = ""
+    cleaned: frozenset[tuple[str, str]] | None = None
+
+
+def _understood(entry: Entry) -> _Content:
+    try:
+        if entry.action is Action.REPLACE_COMMIT and "plan" in entry.body:
+            _planned_groups(entry.body)
+        if entry.after is not State.COMPLETED:
+            return _Content()
+        if entry.action in WRITE_ACTIONS:
+            return _Content(commit=CommitMetadata.from_json(entry.body["metadata"]))
+        if entry.action is Action.CLEAN:
+            metadata = entry.body["metadata"]
+            names = {(p, str(name)) for p, part in metadata["partitionMetadata"].items() for name in part["successDeleteFiles"]}
+            return _Content(retained=str(metadata.get("earliestCommitToRetain") or ""), cleaned=frozenset(names))
+        return _Content()
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise CorruptMetadata(
+            f"table log entry {entry.sequence} ({entry.action} {entry.instant}) cannot be understood ({type(error).__name__}: {error})",
+            expected="the body of its action",
+            remedy="restore the file; nothing was changed",
+        ) from None
+
+
+def _planned_groups(body: Mapping[str, Any]) -> list[FileGroupId]:
+    plan = (body.get("plan") or {}).get("clusteringPlan") or {}
+    return [FileGroupId(s["partitionPath"], s["fileId"]) for group in plan.get("inputGroups") or () for s in group["slices"]]

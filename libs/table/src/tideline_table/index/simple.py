@@ -6,6 +6,7 @@ comes back to the same partitions reads only what is new.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -31,13 +32,14 @@ class Location:
 
 
 class SimpleIndex:
-    """Key look-up for one table, by partition (keys are unique inside a partition, as in Hudi's SIMPLE index)."""
+    """Key look-up for one table, by partition (keys are unique inside a partition, as in Hudi's SIMPLE index). Safe to share between threads."""
 
     def __init__(self, storage: Storage, cache_bytes: int = CACHE_BYTES) -> None:
         self._storage = storage
         self._cache: OrderedDict[str, tuple[BaseFileFooter, pa.ChunkedArray | None]] = OrderedDict()
         self._cache_bytes = cache_bytes
         self._held_bytes = 0
+        self._mutex = threading.Lock()
 
     def locate(self, keys: pa.ChunkedArray, slices: Iterable[FileSlice]) -> Location:
         """Find each of `keys` (one partition's, each once) among `slices` (that partition's visible ones)."""
@@ -56,16 +58,18 @@ class SimpleIndex:
         return Location(tuple(kept), group_of)
 
     def _footer(self, path: str) -> BaseFileFooter:
-        known = self._cache.get(path)
-        if known is not None:
-            self._cache.move_to_end(path)
-            return known[0]
+        with self._mutex:
+            known = self._cache.get(path)
+            if known is not None:
+                self._cache.move_to_end(path)
+                return known[0]
         footer = read_footer(self._storage, path)
         self._keep(path, footer, None)
         return footer
 
     def _keys(self, path: str) -> pa.ChunkedArray:
-        footer, keys = self._cache.get(path, (None, None))
+        with self._mutex:
+            footer, keys = self._cache.get(path, (None, None))
         if keys is not None:
             return keys
         keys = read_base_file(self._storage, path, [MetaField.RECORD_KEY]).column(0)
@@ -73,13 +77,14 @@ class SimpleIndex:
         return keys
 
     def _keep(self, path: str, footer: BaseFileFooter, keys: pa.ChunkedArray | None) -> None:
-        old = self._cache.pop(path, None)
-        self._held_bytes -= _held(old[1]) if old else 0
-        self._cache[path] = (footer, keys)
-        self._held_bytes += _held(keys)
-        while self._held_bytes > self._cache_bytes and len(self._cache) > 1:
-            _, (_, dropped) = self._cache.popitem(last=False)
-            self._held_bytes -= _held(dropped)
+        with self._mutex:
+            old = self._cache.pop(path, None)
+            self._held_bytes -= _held(old[1]) if old else 0
+            self._cache[path] = (footer, keys)
+            self._held_bytes += _held(keys)
+            while self._held_bytes > self._cache_bytes and len(self._cache) > 1:
+                _, (_, dropped) = self._cache.popitem(last=False)
+                self._held_bytes -= _held(dropped)
 
 
 def _held(keys: pa.ChunkedArray | None) -> int:

@@ -10,12 +10,14 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from tideline_table.errors import CorruptMetadata
+from tideline_table.errors import CorruptMetadata, StorageError
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.storage import Storage
 
 MIN_KEY = b"hoodie_min_record_key"
 MAX_KEY = b"hoodie_max_record_key"
+_BROKEN = (pa.ArrowInvalid, OSError)
+"""What Arrow raises on bytes that are no sound Parquet file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +43,23 @@ def read_footer(storage: Storage, path: str) -> BaseFileFooter:
 def read_base_file(storage: Storage, path: str, columns: Sequence[str] | None = None) -> pa.Table:
     """All rows of a base file, decoded by one thread: parallelism is over files."""
     with _opened(storage, path) as file:
-        return file.read(columns=list(columns) if columns is not None else None, use_threads=False)
+        try:
+            return file.read(columns=list(columns) if columns is not None else None, use_threads=False)
+        except _BROKEN as error:
+            raise _corrupt(path, error) from None
 
 
 def _opened(storage: Storage, path: str) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(storage.open_input(path), memory_map=False, pre_buffer=True)
-    except pa.ArrowInvalid as error:
-        raise CorruptMetadata(f"base file {path} cannot be read ({error})", expected="a Parquet file") from None
+    except _BROKEN as error:
+        raise _corrupt(path, error) from None
+
+
+def _corrupt(path: str, error: Exception) -> CorruptMetadata | StorageError:
+    if isinstance(error, OSError) and error.errno:  # the disk's answer, not Arrow's opinion about the bytes
+        return StorageError(f"{error.strerror} at {path!r}", remedy="check the disk and its rights, then retry")
+    return CorruptMetadata(f"base file {path} cannot be read ({error})", expected="a Parquet file", remedy="restore the file")
 
 
 def scan_slices(
@@ -65,7 +76,12 @@ def scan_slices(
     parquet = ds.ParquetFileFormat()
     for file_slice in slices:
         fragment = parquet.make_fragment(storage.open_input(file_slice.path))
-        scanner = fragment.scanner(schema=schema, columns=list(columns) if columns is not None else None, filter=where)
-        for batch in scanner.to_batches():
-            if batch.num_rows:
-                yield batch
+        try:
+            scanner = fragment.scanner(schema=schema, columns=list(columns) if columns is not None else None, filter=where)
+            for batch in scanner.to_batches():
+                if batch.num_rows:
+                    yield batch
+        except _BROKEN:
+            # Either the file is broken, then reading all of it says so, or the filter does not fit the schema.
+            read_base_file(storage, file_slice.path)
+            raise

@@ -26,6 +26,8 @@ def avro_from_arrow(schema: pa.Schema, table_name: str, *, meta_fields: bool = F
     With `meta_fields` the five meta fields come first. Raises `SchemaMismatch` for names or types that Avro cannot hold.
     """
     name = re.sub(r"[^A-Za-z0-9_]", "_", table_name)
+    if name[:1].isdigit():
+        name = f"_{name}"
     record = f"{name}_record"
     fields: list[Json] = []
     if meta_fields:
@@ -154,7 +156,7 @@ def arrow_from_avro(text: str) -> pa.Schema:
             raise CorruptMetadata("an Avro schema that is no record", expected="a record schema")
         named: dict[str, pa.DataType] = {}
         fields = [_arrow_field(f, named, str(record.get("namespace", "")), 0) for f in record["fields"]]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CorruptMetadata(f"an Avro schema that cannot be read ({error})", expected="Avro schema JSON") from None
     return pa.schema([f for f in fields if f.name not in META_FIELDS])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tideline_table.errors import SchemaMismatch
 from tideline_table.schema.meta_fields import META_FIELDS
@@ -18,6 +19,9 @@ def fit_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     Raises `SchemaMismatch` for unknown columns, missing required ones, nulls in required ones, and values that do not fit.
     """
     known = set(schema.names)
+    if len(set(rows.column_names)) < len(rows.column_names):
+        twice = sorted({n for n in rows.column_names if rows.column_names.count(n) > 1})
+        raise SchemaMismatch(f"column(s) {', '.join(map(repr, twice))} more than once", expected="each column once")
     unknown = [n for n in rows.column_names if n not in known and n not in META_FIELDS and n != IS_DELETED]
     if unknown:
         raise SchemaMismatch(
@@ -42,15 +46,85 @@ def _fit_column(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
             f"{column.null_count} null(s) in column {field.name!r}", expected="a value in every row (required by the table)"
         )
     if column.type == field.type:
-        return column
-    loses_meaning = pa.types.is_string(field.type) != _is_text(column.type) and not pa.types.is_null(column.type)
-    if not loses_meaning or _is_text(column.type):
+        fitted = column
+    else:
+        _check_cast(column.type, field.type, field.name)
         try:
-            return column.cast(field.type, safe=True)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            fitted = column.cast(field.type, safe=True)
+        except pa.ArrowException as error:
             reason = str(error).split("\n", 1)[0]
             raise SchemaMismatch(f"column {field.name!r} of type {column.type} ({reason})", expected=f"type {field.type}") from None
-    raise SchemaMismatch(f"column {field.name!r} of type {column.type}", expected=f"type {field.type}", remedy="cast the column")
+        if _may_round(column.type, field.type) and not _same_values(fitted.cast(column.type, safe=False), column):
+            raise SchemaMismatch(
+                f"column {field.name!r} of type {column.type} with values that change on the way",
+                expected=f"type {field.type}",
+                remedy="round them yourself, or cast the column",
+            )
+    for chunk in fitted.chunks:
+        _check_members(chunk, field.type, field.name)
+    return fitted
+
+
+def _check_cast(source: pa.DataType, target: pa.DataType, name: str) -> None:
+    """Raise `SchemaMismatch` where Arrow's cast would silently lose values or turn them into something else."""
+    refusal = SchemaMismatch(f"column {name!r} of type {source}", expected=f"type {target}", remedy="cast the column")
+    if pa.types.is_null(source):
+        return
+    if pa.types.is_struct(source) and pa.types.is_struct(target):
+        known = {f.name: f for f in target}
+        for member in source:
+            if member.name not in known:
+                raise refusal
+            _check_member(member.type, known[member.name].type, f"{name}.{member.name}")
+    elif pa.types.is_map(source) and pa.types.is_map(target):
+        _check_member(source.item_type, target.item_type, f"{name}.value")
+    elif pa.types.is_list(target) and (pa.types.is_list(source) or pa.types.is_large_list(source)):
+        _check_member(source.value_type, target.value_type, f"{name}.array")
+    elif (pa.types.is_boolean(target) or pa.types.is_string(target)) and not (source == target or _is_text(source)):
+        raise refusal
+
+
+def _check_member(source: pa.DataType, target: pa.DataType, name: str) -> None:
+    # Inside nested columns values are not compared afterwards, so what may round is refused.
+    if source != target and _may_round(source, target):
+        raise SchemaMismatch(f"column {name!r} of type {source}", expected=f"type {target}", remedy="cast the column")
+    _check_cast(source, target, name)
+
+
+def _may_round(source: pa.DataType, target: pa.DataType) -> bool:
+    """Casts that Arrow calls safe although values may change."""
+    if pa.types.is_floating(target):
+        return bool(pa.types.is_decimal(source) or (pa.types.is_floating(source) and source.bit_width > target.bit_width))
+    return bool(pa.types.is_date(target) and pa.types.is_timestamp(source))
+
+
+def _same_values(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
+    same = pc.equal(one, other)
+    if pa.types.is_floating(other.type):
+        same = pc.or_(same, pc.and_(pc.is_nan(one), pc.is_nan(other)))
+    return pc.all(same).as_py() is not False
+
+
+def _check_members(values: pa.Array, kind: pa.DataType, name: str) -> None:
+    """Raise `SchemaMismatch` for a null inside a nested column whose members are required; Arrow does not look there."""
+    if pa.types.is_list(kind):
+        members = [(kind.value_field, values.flatten())]
+    elif pa.types.is_map(kind):
+        # `items` holds all of the buffer; only what the visible rows span counts.
+        first, last = (values.offsets[0].as_py(), values.offsets[len(values)].as_py()) if len(values) else (0, 0)
+        members = [(kind.item_field, values.items.slice(first, last - first))]
+    elif pa.types.is_struct(kind):
+        present = values.filter(values.is_valid()) if values.null_count else values
+        members = [(kind.field(at), present.field(at)) for at in range(kind.num_fields)]
+    else:
+        return
+    for member, inside in members:
+        if inside.null_count and not member.nullable:
+            raise SchemaMismatch(
+                f"{inside.null_count} null(s) in column {name!r}, member {member.name!r}",
+                expected="a value (required by the table)",
+            )
+        _check_members(inside, member.type, f"{name}.{member.name}")
 
 
 def _is_text(kind: pa.DataType) -> bool:

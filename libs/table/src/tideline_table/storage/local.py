@@ -43,6 +43,8 @@ class LocalStorage:
             resolved, root = parent.resolve(), self._root.resolve()
             if resolved != root and root not in resolved.parents:
                 raise UnsafePath(f"path {path!r} leads to {resolved}", expected=f"a place below {root}")
+        if target.is_symlink() and self._root.resolve() not in target.resolve().parents:
+            raise UnsafePath(f"path {path!r} leads to {target.resolve()}", expected=f"a place below {self._root}")
         return target
 
     def read(self, path: str) -> bytes:
@@ -63,8 +65,14 @@ class LocalStorage:
 
     def put(self, path: str, data: bytes) -> None:
         """See `Storage.put`."""
-        with self.open_output(path) as sink:
-            sink.write(data)
+        target = self.local_path(path)
+        with _translated(path):
+            self._make_folder(target.parent)
+            staged = self._write_staged(data)
+            try:
+                self._install(staged, target)
+            finally:
+                staged.unlink(missing_ok=True)
 
     def put_if_absent(self, path: str, data: bytes) -> None:
         """See `Storage.put_if_absent`."""
@@ -115,7 +123,9 @@ class LocalStorage:
                 return Folder((), ())
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.name)
+                    # What is half written there is no object yet.
+                    if Path(entry.path) != self._staging:
+                        folders.append(entry.name)
                     continue
                 # A file may vanish between the listing and the stat: then it was not there.
                 with contextlib.suppress(FileNotFoundError):
@@ -141,11 +151,14 @@ class LocalStorage:
                     sink.flush()
                     os.fsync(sink.fileno())
             with _translated(path):
-                os.replace(staged, target)
-                (target.parent / f".{target.name}.crc").unlink(missing_ok=True)
-                _sync_folder(target.parent)
+                self._install(staged, target)
         finally:
             staged.unlink(missing_ok=True)
+
+    def _install(self, staged: Path, target: Path) -> None:
+        os.replace(staged, target)
+        (target.parent / f".{target.name}.crc").unlink(missing_ok=True)
+        _sync_folder(target.parent)
 
     def _staged_name(self) -> Path:
         self._make_folder(self._staging)
@@ -153,10 +166,14 @@ class LocalStorage:
 
     def _write_staged(self, data: bytes) -> Path:
         staged = self._staged_name()
-        with staged.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with staged.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            staged.unlink(missing_ok=True)
+            raise
         return staged
 
     def _make_folder(self, folder: Path) -> None:

@@ -67,7 +67,7 @@ class MemoryStorage:
 
     def list_objects(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
         """See `Storage.list_objects`."""
-        start = f"{prefix}/" if prefix else ""
+        start = f"{checked_path(prefix)}/" if prefix else ""
         with self._lock:
             found = [ObjectStat(p, len(c), m) for p, (c, m) in self._objects.items() if p.startswith(start) and p > after]
         yield from sorted(found, key=lambda s: s.path)

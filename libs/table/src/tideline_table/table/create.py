@@ -75,13 +75,19 @@ def _checked(request: TableRequest) -> str:
         )
     check_key_columns(request.schema, request.key_fields, "record key")
     check_key_columns(request.schema, request.partition_fields, "partition")
-    if request.ordering_field and request.ordering_field not in request.schema.names:
-        raise SchemaMismatch(
-            f"ordering column {request.ordering_field!r} is not in the schema", expected=f"one of {', '.join(request.schema.names)}"
-        )
+    if request.ordering_field:
+        _check_ordering(request.schema, request.ordering_field)
     text = avro_from_arrow(request.schema, request.name)
     arrow_from_avro(text)
     return text
+
+
+def _check_ordering(schema: pa.Schema, name: str) -> None:
+    if name not in schema.names:
+        raise SchemaMismatch(f"ordering column {name!r} is not in the schema", expected=f"one of {', '.join(schema.names)}")
+    kind = schema.field(name).type
+    if pa.types.is_nested(kind) or pa.types.is_null(kind) or pa.types.is_dictionary(kind):
+        raise SchemaMismatch(f"ordering column {name!r} of type {kind}", expected="a type whose values can be compared")
 
 
 def _refuse_existing(storage: Storage, base_path: str) -> None:

@@ -46,7 +46,7 @@ class TableDefinition:
         if not name:
             raise CorruptMetadata(f"{p.PROPERTIES_PATH} without {p.NAME}", expected="the table's name", remedy="restore the file")
         version_text = properties.get(p.VERSION, "")
-        if not version_text.isdigit():
+        if not (version_text.isascii() and version_text.isdecimal()):
             raise CorruptMetadata(
                 f"{p.PROPERTIES_PATH} with {p.VERSION}={version_text!r}", expected="a number", remedy="restore the file"
             )

@@ -144,7 +144,8 @@ class Table:
         self.refresh()
         known = self.state.actions
         for instant in on_disk:
-            if instant.time not in known:
+            record = known.get(instant.time)
+            if record is None or record.action is not instant.action:
                 raise TableFrozen(
                     f"instant {instant.time} ({instant.action}, {instant.state}) that no Tideline writer made",
                     expected="an exclusive table: all writers are Tideline's",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+
 from tideline_table.errors import CorruptMetadata, UnsupportedTable
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice, join_path
@@ -39,12 +42,15 @@ def foreign_state(storage: Storage) -> TableState:
         operation = ""
         if instant.state is State.COMPLETED and instant.action in WRITE_ACTIONS:
             operation = _fold_commit(storage, state, instant)
+        elif instant.state is State.COMPLETED and instant.action is Action.CLEAN:
+            _fold_clean(storage, state, instant)
         elif instant.action is Action.REPLACE_COMMIT and instant.state is not State.COMPLETED:
             operation = _fold_pending_replace(storage, state, instant)
         state.actions[instant.time] = ActionRecord(instant.time, instant.action, instant.state, operation, number, number, "")
         state.last_instant = instant.time
     committed = {a.instant for a in state.completed_writes()}
-    first = instants[0].time if instants else ""
+    pending = {a.instant for a in state.pending()}
+    first = _first_write(instants, committed)
     for partition, level in _partitions(storage):
         for found in level.objects:
             name = found.path.rsplit("/", 1)[-1]
@@ -55,7 +61,7 @@ def foreign_state(storage: Storage) -> TableState:
                     f"log file {found.path}", expected="base files only: merge-on-read tables cannot be read yet"
                 )
             base = parse_base_file_name(name)
-            if base is None or not (base.instant in committed or base.instant < first):
+            if base is None or not (base.instant in committed or (base.instant < first and base.instant not in pending)):
                 continue
             group = FileGroupId(partition, base.file_id)
             state.slices.setdefault(group, {})[base.instant] = FileSlice(group, base.instant, name, found.size_bytes, -1)
@@ -70,6 +76,19 @@ def _fold_commit(storage: Storage, state: TableState, instant: Instant) -> str:
             state.replaced[FileGroupId(partition, file_id)] = instant.time
     state.schema_json = metadata.extra.get(SCHEMA_KEY) or state.schema_json
     return metadata.operation
+
+
+def _first_write(instants: Sequence[Instant], committed: AbstractSet[str]) -> str:
+    """Where the active timeline begins: older base files belong to archived commits (11.1). Savepointed commits outlive archival."""
+    saved = {i.time for i in instants if i.action is Action.SAVEPOINT}
+    return min(committed - saved, default=min(committed, default=""))
+
+
+def _fold_clean(storage: Storage, state: TableState, instant: Instant) -> None:
+    path = f".hoodie/{timeline_file_name(instant)}"
+    content = storage.read(path)
+    retained = decode_document(content, path).get("earliestCommitToRetain") if content else ""
+    state.last_clean_retained = max(state.last_clean_retained, str(retained or ""))
 
 
 def _fold_pending_replace(storage: Storage, state: TableState, instant: Instant) -> str:

@@ -55,7 +55,7 @@ def summarise(table: Table) -> TableSummary:
     """The summary of the table's present state."""
     state = table.state
     latest = state.latest_slices()
-    every = [s for slices in state.slices.values() for s in slices.values()]
+    every = state.every_slice()
     latest_bytes = sum(s.size_bytes for s in latest)
     definition = table.definition
     return TableSummary(
@@ -77,7 +77,7 @@ def summarise(table: Table) -> TableSummary:
         total_bytes=sum(s.size_bytes for s in every),
         rows=-1 if any(s.rows < 0 for s in latest) else sum(s.rows for s in latest),
         mean_file_bytes=latest_bytes // len(latest) if latest else 0,
-        actions=dict(Counter(f"{a.action} {a.state}" for a in state.actions.values())),
+        actions=dict(Counter(f"{a.action} {a.state}" for a in list(state.actions.values()))),
         health=health(table),
     )
 

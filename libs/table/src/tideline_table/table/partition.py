@@ -6,6 +6,7 @@ import contextlib
 
 from tideline_table.errors import ObjectExists
 from tideline_table.file_group.slice import join_path
+from tideline_table.storage import Storage
 from tideline_table.table.facade import Table
 from tideline_table.table.foreign import PARTITION_METAFILE
 from tideline_table.timeline.properties import format_properties
@@ -13,10 +14,14 @@ from tideline_table.timeline.properties import format_properties
 
 def create_partition(table: Table, partition: str, instant: str) -> None:
     """Make sure that the partition has its metafile."""
-    if partition in table.partitions_made:
-        return
+    if partition not in table.partitions_made:
+        write_partition_metafile(table.storage, partition, instant)
+        table.partitions_made.add(partition)
+
+
+def write_partition_metafile(storage: Storage, partition: str, instant: str) -> None:
+    """Write the metafile unless it is there; for tasks that have no open table."""
     depth = partition.count("/") + 1 if partition else 0
     content = format_properties({"commitTime": instant, "partitionDepth": str(depth)}, "partition metadata")
     with contextlib.suppress(ObjectExists):
-        table.storage.put_if_absent(join_path(partition, PARTITION_METAFILE), content)
-    table.partitions_made.add(partition)
+        storage.put_if_absent(join_path(partition, PARTITION_METAFILE), content)

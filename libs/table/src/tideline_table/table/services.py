@@ -26,7 +26,7 @@ from tideline_table.timeline.log import Draft
 from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
 from tideline_table.transaction import Committed, Heartbeat, WriteSet, find_conflict, is_alive, roll_back
 from tideline_table.transaction.conflict import check_still_own
-from tideline_table.writer.marker import delete_markers, marked_files
+from tideline_table.writer.marker import forget_markers, marked_files
 
 RunTasks = Callable[[Sequence[ClusteringTask]], Sequence[Sequence[WriteStat]]]
 """Runs tasks somewhere (here, or on Spark executors) and returns each task's stats in order."""
@@ -151,7 +151,7 @@ def _commit_clustering(begun: ClusteringRun, stats: Sequence[WriteStat]) -> Comm
 
     with table.lock.hold(table.timeline.head_sequence):
         entry = table.timeline.append(decide)
-    delete_markers(table.storage, instant)
+    forget_markers(table.storage, instant)
     return Committed(instant, entry.sequence, tuple(stats))
 
 

@@ -21,11 +21,12 @@ from tideline_table.config import (
     Options,
     column_list,
 )
-from tideline_table.errors import CommitUnknown, DuplicateKey, ObjectNotFound, TidelineError, TransactionRolledBack, WriteConflict
-from tideline_table.file_group.slice import FileSlice
+from tideline_table.errors import CommitUnknown, DuplicateKey, ObjectNotFound, TransactionRolledBack, WriteConflict
+from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.index.simple import Location, partition_rows
 from tideline_table.table.facade import Table
 from tideline_table.table.partition import create_partition
+from tideline_table.timeline.write_stats import NO_PREVIOUS_COMMIT
 from tideline_table.transaction import Committed, WriteTransaction
 from tideline_table.transaction.write import LookUp
 from tideline_table.writer import (
@@ -59,27 +60,53 @@ def write_rows(
 
     A conflict rolls the attempt back and does it again on fresh state, up to `tideline.write.conflict.retries` times (`on_conflict` hears of
     each), then raises `WriteConflict`. Raises before anything is written: `SchemaMismatch`, `InvalidRecord`, `InvalidOption`, `TableFrozen`,
-    `UnsupportedTable`; and `DuplicateKey` (rolled back) where the duplicate policy says so.
+    `UnsupportedTable`, and `DuplicateKey` for an input that holds a key twice where keys have to be unique and the input is not combined;
+    `DuplicateKey` also (rolled back) where the duplicate policy says so about keys of the table.
     """
     chosen = table.options.merged(options or {})
     table.check_writable()
-    combine = chosen[COMBINE_BEFORE_UPSERT if operation.looks_up_keys else COMBINE_BEFORE_INSERT]
+    combine = combines_input(operation, chosen)
     prepared = prepare_input(
         rows, table.schema, table.definition.keygen, table.definition.ordering_field, operation, combine=combine
     )
-    if not operation.looks_up_keys and chosen[INSERT_DUP_POLICY] == "fail":
-        refuse_duplicates(prepared.keys)
+    if not combine and promises_unique_keys(operation, chosen):
+        refuse_duplicates(prepared)
     attempt = _Attempt(table, prepared, operation, chosen, dict(extra or {}), parallelism or os.cpu_count() or 1)
+    return write_with_retries(table, chosen, attempt.run, on_conflict)
+
+
+def write_with_retries(table: Table, options: Options, run: Callable[[], Committed], on_conflict: OnConflict | None) -> Committed:
+    """Call `run` (one attempt on fresh state) until it does not lose against another writer, at most as often as the options say."""
     retrying = tenacity.Retrying(
-        stop=tenacity.stop_after_attempt(chosen[WRITE_RETRIES] + 1),
+        stop=tenacity.stop_after_attempt(options[WRITE_RETRIES] + 1),
         wait=tenacity.wait_random_exponential(multiplier=0.05, max=3.0),
         retry=tenacity.retry_if_exception_type((WriteConflict, TransactionRolledBack)),
         sleep=table.clock.sleep,
         before_sleep=lambda call: _report(call, on_conflict),
         reraise=True,
     )
-    committed = retrying(attempt.run)
+    committed = retrying(run)
     return replace(committed, attempts=int(retrying.statistics["attempt_number"]))
+
+
+def in_transaction(table: Table, operation: Operation, stage: Callable[[WriteTransaction], Committed]) -> Committed:
+    """Begin a transaction and let `stage` write and commit it; roll back whatever ends it otherwise.
+
+    Only an unknown outcome is left alone: the log decides it, and recovery follows the log.
+    """
+    transaction = WriteTransaction.begin(table.timeline, table.lock, operation.hudi_name)
+    try:
+        return stage(transaction)
+    except ObjectNotFound as error:
+        # A base file that was visible at the begin is gone: somebody wrote over it and cleaned since.
+        transaction.roll_back()
+        raise WriteConflict(f"base file {error.path} was cleaned while this write ran", with_instant="") from error
+    except CommitUnknown:
+        transaction.abandon()
+        raise
+    except BaseException:
+        transaction.roll_back()
+        raise
 
 
 def _report(call: tenacity.RetryCallState, on_conflict: OnConflict | None) -> None:
@@ -99,24 +126,12 @@ class _Attempt:
     parallelism: int
 
     def run(self) -> Committed:
-        transaction = WriteTransaction.begin(self.table.timeline, self.table.lock, self.operation.hudi_name)
-        try:
-            tasks = self._route(transaction)
-            results = self._write(transaction, tasks)
-            based_on = {
-                t.task.base.group: t.task.base.base_instant for t, r in zip(tasks, results, strict=True) if t.task.base and r.stat
-            }
-            return transaction.commit(results, self.table.schema_json, self.extra, based_on, self._look_up())
-        except ObjectNotFound as error:
-            # A base file that was visible at the begin is gone: somebody wrote over it and cleaned since.
-            transaction.roll_back()
-            raise WriteConflict(f"base file {error.path} was cleaned while this write ran", with_instant="") from error
-        except TidelineError as error:
-            _end(transaction, error)
-            raise
-        except BaseException:
-            transaction.roll_back()
-            raise
+        return in_transaction(self.table, self.operation, self._stage)
+
+    def _stage(self, transaction: WriteTransaction) -> Committed:
+        tasks = self._route(transaction)
+        results = self._write(transaction, tasks)
+        return transaction.commit(results, self.table.schema_json, self.extra, based_on(results), self._look_up())
 
     def _route(self, transaction: WriteTransaction) -> list[RoutedTask]:
         state = self.table.state
@@ -178,12 +193,10 @@ class _Attempt:
         return key_look_up(self.table, self.prepared.keys, self.prepared.partition_paths)
 
 
-def _end(transaction: WriteTransaction, error: TidelineError) -> None:
-    """Roll back, unless the outcome is unknown: then the log decides and recovery follows it."""
-    if isinstance(error, CommitUnknown):
-        transaction.abandon()
-    else:
-        transaction.roll_back()
+def based_on(results: Sequence[FileGroupResult]) -> dict[FileGroupId, str]:
+    """File groups that a write rewrote → base instant of the slice that it read."""
+    stats = [r.stat for r in results if r.stat is not None and r.stat.prev_commit != NO_PREVIOUS_COMMIT]
+    return {FileGroupId(s.partition_path, s.file_id): s.prev_commit for s in stats}
 
 
 def write_context(table: Table, instant: str, operation: Operation, options: Options) -> WriteContext:
@@ -203,6 +216,14 @@ def write_context(table: Table, instant: str, operation: Operation, options: Opt
 def promises_unique_keys(operation: Operation, options: Options) -> bool:
     """Whether keys that this write adds must not have been added by anybody else meanwhile."""
     return operation.looks_up_keys or options[INSERT_DUP_POLICY] != "none"
+
+
+def combines_input(operation: Operation, options: Options) -> bool:
+    """Whether rows of the input that share a key become one before they are written."""
+    if operation.looks_up_keys:
+        return options[COMBINE_BEFORE_UPSERT]
+    # Dropping what the table holds already cannot leave two rows of one new key either.
+    return options[COMBINE_BEFORE_INSERT] or options[INSERT_DUP_POLICY] == "drop"
 
 
 def key_look_up(table: Table, keys: pa.ChunkedArray, partition_paths: pa.ChunkedArray) -> LookUp:

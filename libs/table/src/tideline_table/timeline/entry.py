@@ -105,7 +105,7 @@ class Entry:
                 if reference
                 else None,
             )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise CorruptMetadata(
                 f"table log entry {path} cannot be read ({type(error).__name__}: {error})",
                 expected="an entry in JSON",

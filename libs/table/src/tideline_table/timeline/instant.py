@@ -62,6 +62,7 @@ def check_transition(instant: str, action: Action, before: State, after: State) 
 
 
 _FORMAT = "%Y%m%d%H%M%S"
+_INSTANT = re.compile(r"\d{14}(?:\d{3}){0,3}", re.ASCII)
 
 
 def instant_from_time(moment: datetime) -> str:
@@ -73,6 +74,8 @@ def instant_from_time(moment: datetime) -> str:
 def time_from_instant(instant: str) -> datetime:
     """The moment (UTC) of an instant of 14 or 17 digits; further digits (metadata table suffixes) are ignored."""
     try:
+        if not _INSTANT.fullmatch(instant):
+            raise ValueError(instant)
         seconds = datetime.strptime(instant[:14], _FORMAT).replace(tzinfo=UTC)
         return seconds + timedelta(milliseconds=int(instant[14:17] or 999))
     except ValueError:
@@ -89,7 +92,7 @@ def next_instant(now: datetime, last: str) -> str:
 
 def parse_as_of(text: str) -> str:
     """An instant from what people type for time travel: instant digits, `yyyy-MM-dd` or `yyyy-MM-dd HH:mm:ss[.SSS]`."""
-    if re.fullmatch(r"\d{17}|\d{14}", text):
+    if re.fullmatch(r"\d{17}|\d{14}", text, re.ASCII):
         return text if len(text) == 17 else text + "999"
     for form in ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M:%S.%f"):
         try:
@@ -108,7 +111,7 @@ class Instant:
     state: State
 
 
-_FILE = re.compile(r"^(\d{14,20})\.(?:(inflight)|([a-z]+)(?:\.(requested|inflight))?)$")
+_FILE = re.compile(r"^(\d{14,20})\.(?:(inflight)|([a-z]+)(?:\.(requested|inflight))?)\Z", re.ASCII)
 _COMPLETED_AS = {Action.COMPACTION: Action.COMMIT, Action.LOG_COMPACTION: Action.DELTA_COMMIT}
 
 

@@ -89,7 +89,7 @@ class TableLog:
         )
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(_READ_BACKS),
-            wait=tenacity.wait_exponential_jitter(initial=0.02, max=1.0),
+            wait=tenacity.wait_exponential_jitter(multiplier=0.02, max=1.0),
             retry=tenacity.retry_if_exception_type(StorageError),
             sleep=self._clock.sleep,
         )
@@ -139,13 +139,23 @@ class TableLog:
         return BodyReference(path, digest, len(text))
 
     def _body(self, reference: BodyReference) -> dict[str, Any]:
-        text = self._storage.read(reference.path)
+        try:
+            text = self._storage.read(reference.path)
+        except ObjectNotFound:
+            # Its own error: a writer takes a missing object for a cleaned base file and would try for ever.
+            raise CorruptMetadata(
+                f"{reference.path} is missing", expected="the body that a table log entry names", remedy="restore the file"
+            ) from None
         if hashlib.sha256(text).hexdigest() != reference.sha256:
             raise CorruptMetadata(
                 f"{reference.path} does not have the hash {reference.sha256}", expected="the body that its entry names"
             )
-        body = json.loads(text)
-        assert isinstance(body, dict)
+        try:
+            body = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise CorruptMetadata(f"{reference.path} cannot be read ({error})", expected="a body in JSON") from None
+        if not isinstance(body, dict):
+            raise CorruptMetadata(f"{reference.path} holds a {type(body).__name__}", expected="a JSON object")
         return body
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -183,7 +184,8 @@ def decode_document(content: bytes, path: str) -> dict[str, Any]:
     if len(content) > _MAX_BYTES:
         raise CorruptMetadata(f"timeline file {path} of {len(content)} bytes", expected=f"at most {_MAX_BYTES} bytes")
     try:
-        records = list(fastavro.reader(io.BytesIO(content)))
+        # Two are enough to refuse the file: records of zero bytes make a small file claim any number of them.
+        records = list(itertools.islice(fastavro.reader(io.BytesIO(content)), 2))
     except Exception as error:  # noqa: BLE001 - fastavro raises many kinds on arbitrary bytes
         raise CorruptMetadata(
             f"timeline file {path} cannot be read ({type(error).__name__}: {error})",
@@ -191,5 +193,7 @@ def decode_document(content: bytes, path: str) -> dict[str, Any]:
             remedy="restore the file; nothing was changed",
         ) from None
     if len(records) != 1 or not isinstance(records[0], dict):
-        raise CorruptMetadata(f"timeline file {path} with {len(records)} records", expected="exactly one record")
+        raise CorruptMetadata(
+            f"timeline file {path} with {len(records) or 'no'} record(s) that can be used", expected="exactly one record"
+        )
     return records[0]

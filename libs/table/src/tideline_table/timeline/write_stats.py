@@ -136,7 +136,7 @@ class CommitMetadata:
         try:
             document = json.loads(content) if content else {}
             return cls.from_json(document)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise CorruptMetadata(
                 f"timeline file {path} cannot be read ({error})",
                 expected="commit metadata in JSON",

@@ -77,6 +77,8 @@ class ActiveTimeline:
             while True:
                 self.refresh()
                 draft = decide(self.state)
+                # A step that nobody may fold would lock every reader out of the table for good.
+                self.state.check(draft)
                 self._heal_head()
                 entry = self.log.append(draft, self.state.sequence + 1)
                 if entry is None:

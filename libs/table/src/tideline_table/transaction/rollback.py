@@ -6,17 +6,20 @@ invisible for ever. A crash inside a rollback is taken over by the next one who 
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Sequence
 
-from tideline_table.errors import InstantNotFound, UnsupportedTable
+from tideline_table.errors import InstantNotFound, TidelineError, UnsupportedTable
 from tideline_table.file_group.names import parse_base_file_name
 from tideline_table.file_group.state import ActionRecord, TableState
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.log import Draft
 from tideline_table.transaction.active_timeline import ActiveTimeline
 from tideline_table.transaction.heartbeat import Heartbeat, heartbeat_path, is_alive
-from tideline_table.writer.marker import delete_markers, marked_files
+from tideline_table.writer.marker import forget_markers, marked_files
+
+_LOGGER = logging.getLogger(__name__)
 
 OPERATION = "ROLLBACK"
 
@@ -134,5 +137,8 @@ def _execute(timeline: ActiveTimeline, rollback: str, target: str, target_action
         timeline.append(decide)
     except _NothingToDo:
         return
-    delete_markers(timeline.storage, target)
-    timeline.storage.delete(heartbeat_path(target))
+    forget_markers(timeline.storage, target)
+    try:
+        timeline.storage.delete(heartbeat_path(target))
+    except TidelineError as error:
+        _LOGGER.warning("heartbeat of the rolled-back instant %s stays behind: %s", target, error)

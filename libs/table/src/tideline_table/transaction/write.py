@@ -21,7 +21,7 @@ from tideline_table.transaction.heartbeat import Heartbeat
 from tideline_table.transaction.lock import TableLock
 from tideline_table.transaction.rollback import roll_back
 from tideline_table.writer.file_group import FileGroupResult
-from tideline_table.writer.marker import delete_markers, marked_files
+from tideline_table.writer.marker import forget_markers, marked_files
 
 MAX_CARRIED_HASHES = 65_536
 """Inserted keys beyond this are not carried in the entry; a later upsert looks into the files instead."""
@@ -113,13 +113,18 @@ class WriteTransaction:
         with self.lock.hold(self.timeline.head_sequence):
             entry = self.timeline.append(decide)
         self._heartbeat.stop()
-        delete_markers(self.timeline.storage, self.instant)
+        forget_markers(self.timeline.storage, self.instant)
         return Committed(self.instant, entry.sequence, stats)
 
     def roll_back(self) -> None:
-        """Undo everything that this transaction wrote."""
-        roll_back(self.timeline, self.instant, force=True)
-        self._heartbeat.stop()
+        """Undo everything that this transaction wrote.
+
+        When that fails the heartbeat ends all the same: a living one would keep recovery away from the instant.
+        """
+        try:
+            roll_back(self.timeline, self.instant, force=True)
+        finally:
+            self._heartbeat.stop()
 
     def abandon(self) -> None:
         """Stop the heartbeat and leave the instant to recovery: for callers that cannot roll back now."""

@@ -68,7 +68,9 @@ class FileGroupResult:
 def key_hashes(partition_path: str, keys: pa.ChunkedArray | pa.Array) -> np.ndarray:
     """XXH3-64 of `<partition>NUL<key>` for each key."""
     prefix = f"{partition_path}\x00"
-    return np.fromiter((xxhash.xxh3_64_intdigest((prefix + k).encode()) for k in keys.to_pylist()), dtype=np.uint64, count=len(keys))
+    return np.fromiter(
+        (xxhash.xxh3_64_intdigest((prefix + k).encode()) for k in keys.to_pylist()), dtype=np.uint64, count=len(keys)
+    )
 
 
 def write_file_group(
@@ -81,8 +83,7 @@ def write_file_group(
     storage = storage or context.open_storage()
     name = base_file_name(task.file_id, write_token(task.number, task.attempt), context.instant)
     if task.base is None:
-        deleted = deleted_mask(incoming)
-        added = incoming if deleted is None else incoming.filter(pc.invert(deleted))
+        added = _live(incoming)
         merged: _Merged | None = _Merged(
             kept=None, written=added, updates=0, deletes=0, inserted=added.column(MetaField.RECORD_KEY)
         )
@@ -127,7 +128,8 @@ class _Merged:
 def _merge(context: WriteContext, base: pa.Table, incoming: pa.Table) -> _Merged | None:
     keys = incoming.column(MetaField.RECORD_KEY)
     if not context.operation.looks_up_keys:
-        return _Merged(base, incoming, 0, 0, keys)
+        added = _live(incoming)
+        return _Merged(base, added, 0, 0, added.column(MetaField.RECORD_KEY)) if added.num_rows else None
     found = pc.index_in(base.column(MetaField.RECORD_KEY), value_set=keys.combine_chunks())
     matched = np.asarray(pc.is_valid(found))
     targets = np.asarray(found.drop_null())
@@ -157,6 +159,12 @@ def _merge(context: WriteContext, base: pa.Table, incoming: pa.Table) -> _Merged
         deletes=int((deleted & existing & ~lost).sum()),
         inserted=keys.filter(pa.array(visible & ~existing)),
     )
+
+
+def _live(incoming: pa.Table) -> pa.Table:
+    """Incoming rows that are no deletions."""
+    deleted = deleted_mask(incoming)
+    return incoming if deleted is None else incoming.filter(pc.invert(deleted))
 
 
 def _output(context: WriteContext, task: FileGroupTask, merged: _Merged, name: str) -> pa.Table:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tideline_table.errors import DuplicateKey
+from tideline_table.errors import DuplicateKey, SchemaMismatch
 from tideline_table.keygen import KeyGenerator
 from tideline_table.merge import combine_input
 from tideline_table.schema.fit import IS_DELETED, fit_rows
@@ -29,6 +29,11 @@ class PreparedInput:
     def keys(self) -> pa.ChunkedArray:
         """Record keys, one per row."""
         return self.rows.column(MetaField.RECORD_KEY)
+
+    @property
+    def identities(self) -> pa.ChunkedArray:
+        """What is unique in a table: partition path and record key, joined."""
+        return pa.compute.binary_join_element_wise(self.partition_paths, self.keys, "\x00")
 
     def take(self, positions: np.ndarray) -> PreparedInput:
         """The rows at `positions`."""
@@ -56,20 +61,29 @@ def prepare_input(
     else:
         keyed = fitted.append_column(MetaField.RECORD_KEY.value, keys)
         if IS_DELETED in rows.column_names and IS_DELETED not in keyed.column_names:
-            keyed = keyed.append_column(IS_DELETED, rows.column(IS_DELETED))
+            keyed = keyed.append_column(IS_DELETED, _deletion_marks(rows.column(IS_DELETED)))
     prepared = PreparedInput(keyed, paths)
     if not combine and operation is not Operation.DELETE:
         return prepared
-    identity = pa.compute.binary_join_element_wise(paths, keys, "\x00") if keygen.partition_fields else keys
-    winners = combine_input(keyed, identity, ordering_field)
+    winners = combine_input(keyed, prepared.identities, ordering_field)
     return prepared if winners is None else prepared.take(winners)
 
 
-def refuse_duplicates(keys: pa.ChunkedArray) -> None:
-    """Raise `DuplicateKey` when a key stands twice in the input."""
-    counts = keys.value_counts()
-    twice = [v["values"].as_py() for v in counts.filter(pa.compute.greater(counts.field("counts"), 1))[:3]]
-    if twice:
-        raise DuplicateKey(
-            f"record key(s) {', '.join(map(repr, twice))} stand more than once in the input", expected="each key once"
-        )
+def _deletion_marks(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not (pa.types.is_boolean(column.type) or pa.types.is_null(column.type)):
+        raise SchemaMismatch(f"column {IS_DELETED!r} of type {column.type}", expected="type bool")
+    return column.cast(pa.bool_())
+
+
+def refuse_duplicates(prepared: PreparedInput) -> None:
+    """Raise `DuplicateKey` when a key stands twice in one partition of the input."""
+    identities = prepared.identities
+    if pa.compute.count_distinct(identities).as_py() == len(identities):
+        return
+    grouped = (
+        pa.table({"identity": identities, "key": prepared.keys}).group_by("identity").aggregate([("key", "count"), ("key", "min")])
+    )
+    twice = grouped.filter(pa.compute.greater(grouped.column("key_count"), 1)).column("key_min")
+    raise DuplicateKey(
+        f"record key(s) {', '.join(map(repr, twice[:3].to_pylist()))} stand more than once in the input", expected="each key once"
+    )

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Iterator
 
+from tideline_table.errors import TidelineError
 from tideline_table.storage import Storage
+
+_LOGGER = logging.getLogger(__name__)
 
 MARKER_FOLDER = ".hoodie/.temp"
 
@@ -32,6 +36,9 @@ def marked_files(storage: Storage, instant: str) -> Iterator[str]:
             yield path
 
 
-def delete_markers(storage: Storage, instant: str) -> None:
-    """Forget what `instant` announced."""
-    storage.delete_below(f"{MARKER_FOLDER}/{instant}")
+def forget_markers(storage: Storage, instant: str) -> None:
+    """Remove what `instant` announced, once it has ended. Failing to is a warning: the log says already how it ended."""
+    try:
+        storage.delete_below(f"{MARKER_FOLDER}/{instant}")
+    except TidelineError as error:
+        _LOGGER.warning("markers of %s stay behind: %s", instant, error)

@@ -1,0 +1,60 @@
+# Two commands matter: `make demo` shows the system at work, `make test` tests it. Each sets up all that it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+MEMBERS := $(sort $(wildcard libs/*/pyproject.toml services/*/pyproject.toml))
+STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help setup java demo test test-real conformance lint format docs requirements clean
+
+help: ## say what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(STAMP): requirements/dev.txt $(MEMBERS)
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Tideline needs Python 3.11 or newer; set PYTHON=...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(foreach m,$(MEMBERS),-e ./$(dir $(m)))
+	touch $@
+
+setup: $(STAMP) ## the virtual environment, from the pinned requirements
+
+java: $(STAMP) ## find Java 17 or newer, or install it
+	$(BIN)/python -m tideline_spark.java
+
+demo: java ## real tables, many writers, all services, a verified result
+	$(BIN)/tideline demo
+
+test: java ## all tests on embedded adapters
+	$(PYTEST) tests --ignore=tests/conformance -m "not real"
+
+test-real: java ## the contract suites on a real Kafka and a real Redis
+	$(PYTEST) tests --ignore=tests/conformance -m real
+
+conformance: java ## against Apache Hudi 1.2.0 and hudi-rs
+	$(BIN)/python -m tests.conformance.peers.environment
+	$(PYTEST) tests/conformance
+
+lint: $(STAMP) ## style, types, layers, generated documentation
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/generate_docs.py --check
+
+format: $(STAMP) ## bring the code into shape
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(STAMP) ## write the generated pages: options, settings, metrics, events
+	$(BIN)/python scripts/generate_docs.py
+
+requirements: ## pin requirements/*.in anew, with hashes (needs uv)
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header requirements/dev.in -o requirements/dev.txt
+	for f in service spark; do uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+		-c requirements/dev.txt requirements/$$f.in -o requirements/$$f.txt; done
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header requirements/peer-hudi.in -o requirements/peer-hudi.txt
+
+clean: ## remove what the commands above made
+	rm -rf $(VENV) .venv-peer .cache demo-tables .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,108 @@
+"""Rows of CSV files: a heading line, then one record per row. An empty unquoted field is null, `""` is empty text."""
+
+from __future__ import annotations
+
+import csv
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pv
+
+from tideline_cli.errors import InvalidInput
+from tideline_cli.typed_values import BadValue, column_from_text
+
+# One thread: Arrow then counts rows, and the engine's own work takes the cores.
+_READ = pv.ReadOptions(use_threads=False)
+_PARSE = pv.ParseOptions(newlines_in_values=True)
+
+
+def read_csv_rows(path: str, kinds: dict[str, pa.DataType]) -> pa.Table:
+    """All rows with the columns in `kinds` parsed to their types; columns that `kinds` lacks are text.
+
+    Raises `InvalidInput` naming the line.
+    """
+    names = _heading(path)
+    convert = pv.ConvertOptions(
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        column_types=dict.fromkeys(names, pa.string()),
+    )
+    rows = _read(path, convert)
+    columns = [_parsed(path, name, rows.column(name), kinds.get(name, pa.string())) for name in rows.column_names]
+    return pa.table(columns, names=rows.column_names)
+
+
+def infer_csv_schema(path: str) -> pa.Schema:
+    """The schema that Arrow infers from all values of the file."""
+    _heading(path)
+    convert = pv.ConvertOptions(null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False)
+    return _read(path, convert).schema
+
+
+def _heading(path: str) -> list[str]:
+    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+        names = next((record for record in csv.reader(file) if record), [])
+    if not names:
+        raise InvalidInput(f"{path} is empty", expected="a heading line with the column names")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidInput(f"{path} line 1: column {twice!r} stands twice", expected="each column once")
+    return names
+
+
+def _read(path: str, convert: pv.ConvertOptions) -> pa.Table:
+    try:
+        return pv.read_csv(path, read_options=_READ, parse_options=_PARSE, convert_options=convert)
+    except pa.ArrowInvalid as error:
+        _name_bad_record(path)
+        raise InvalidInput(f"{path} cannot be read ({error})", expected="CSV in UTF-8") from None
+
+
+def _name_bad_record(path: str) -> None:
+    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+        reader = csv.reader(file, strict=True)
+        width = 0
+        try:
+            start = 1
+            for record in reader:
+                if record and width and len(record) != width:
+                    raise InvalidInput(
+                        f"{path} line {start} has {len(record)} field(s)",
+                        expected=f"{width} as in the heading",
+                        remedy="fix the line",
+                    )
+                width = width or len(record)
+                start = reader.line_num + 1
+        except csv.Error as error:
+            raise InvalidInput(f"{path} line {start}: {error}", expected="CSV with closed quotes", remedy="fix the line") from None
+
+
+def _parsed(path: str, name: str, column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if not pa.types.is_string(kind) and not pa.types.is_binary(kind):
+        # Programs that quote everything write "" for a missing number.
+        column = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
+    chunks = []
+    before = 0
+    for chunk in column.chunks:
+        try:
+            chunks.append(column_from_text(chunk, kind))
+        except BadValue as error:
+            line = _line_of(path, before + error.index)
+            raise InvalidInput(f"{path} line {line}: column {name!r} has {error.found}", expected=error.expected) from None
+        before += len(chunk)
+    return pa.chunked_array(chunks, kind)
+
+
+def _line_of(path: str, row: int) -> int:
+    """The line at which row `row` (the first is 0) starts: quoted line ends and blank lines make them differ."""
+    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+        reader = csv.reader(file)
+        start, passed = 1, 0
+        for record in reader:
+            if record:
+                if passed == row + 1:
+                    break
+                passed += 1
+            start = reader.line_num + 1
+        return start

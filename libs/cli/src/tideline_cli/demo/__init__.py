@@ -1,0 +1,1 @@
+"""The main job on real data: many writers, all services, a verified result. `tideline demo` runs it."""

@@ -1,0 +1,77 @@
+"""From an exception to what a command leaves behind: one line on stderr and an exit code."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+from typer.exceptions import TyperException
+
+from tideline_cli.environment import DEBUG, is_debugging
+from tideline_cli.errors import InvalidInput, InvalidPredicate
+from tideline_cli.report import printable
+from tideline_table.errors import (
+    DuplicateKey,
+    InstantNotFound,
+    InvalidOption,
+    InvalidRecord,
+    SchemaMismatch,
+    TableExists,
+    TableNotFound,
+    TidelineError,
+    UnsafePath,
+    UnsupportedTable,
+)
+
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+_BAD_INPUT: tuple[type[TidelineError], ...] = (
+    DuplicateKey,
+    InstantNotFound,
+    InvalidInput,
+    InvalidOption,
+    InvalidPredicate,
+    InvalidRecord,
+    SchemaMismatch,
+    TableExists,
+    TableNotFound,
+    UnsafePath,
+    UnsupportedTable,
+)
+
+
+def report_failure(error: BaseException) -> int:
+    """Print `tideline: error: <found>; expected <…>; <remedy>` and return the exit code.
+
+    2 for bad input and usage (the same call fails again), 1 for everything else. The traceback comes only with `TIDELINE_DEBUG=1`.
+    """
+    if is_debugging():
+        traceback.print_exception(error, file=sys.stderr)
+    if isinstance(error, KeyboardInterrupt):
+        _print_line("interrupted; what was begun is rolled back")
+        return EXIT_INTERRUPTED
+    if isinstance(error, TyperException):
+        _print_line(_usage_line(error))
+        return EXIT_BAD_INPUT
+    if isinstance(error, TidelineError):
+        _print_line(str(error))
+        return EXIT_BAD_INPUT if isinstance(error, _BAD_INPUT) else EXIT_FAILED
+    _print_line(f"unexpected {type(error).__name__}: {error}; run it again with {DEBUG}=1 for the traceback")
+    return EXIT_FAILED
+
+
+def _print_line(text: str) -> None:
+    print(f"tideline: error: {printable(' '.join(text.split()))}", file=sys.stderr)  # noqa: T201 - a command's output
+
+
+def _usage_line(error: TyperException) -> str:
+    possible = getattr(error, "possibilities", None)
+    message = error.message if possible else error.format_message()
+    found, _, suggestion = message.partition(" Did you mean ")
+    expected = " or ".join(possible) if possible else suggestion
+    parts = [found.rstrip(" ."), *([f"expected {expected.rstrip('?')}"] if expected else [])]
+    context = getattr(error, "ctx", None)
+    parts.append(f"see {context.command_path if context else 'tideline'} --help")
+    return "; ".join(parts)

@@ -1,0 +1,157 @@
+"""`tideline show` and `tideline timeline`: what a table is and what happened to it. They never write."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from tideline_cli.arguments import AsJson, Settings, TablePath, settings_from
+from tideline_cli.history import instant_documents
+from tideline_cli.report import print_facts, print_json, print_line, print_listing, size_text
+from tideline_cli.tables import column_documents, known_rows, slice_document
+from tideline_table.file_group.slice import FileSlice
+from tideline_table.table import Table, TableSummary, summarise
+
+app = typer.Typer()
+
+SHOWN_PARTITIONS = 20
+"""Partitions that people see; programs get all."""
+
+
+@app.command(epilog="Example: tideline show ./trips --files")
+def show(
+    path: TablePath,
+    *,
+    files: Annotated[bool, typer.Option("--files", help="List the file slices that queries read, too.")] = False,
+    option: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a table: keys, columns, partitions, file groups, sizes, pending actions, and what to do when something stands still."""
+    table = Table.open(path, options=settings_from(option))
+    summary = summarise(table)
+    slices = table.slices()
+    if as_json:
+        print_json(_show_document(table, summary, slices, files=files))
+        return
+    _print_summary(table, summary)
+    partitions = _partitions(slices)
+    if summary.partition_fields and partitions:
+        print_line("")
+        shown = partitions[:SHOWN_PARTITIONS]
+        rows = [(p["partition"], p["file_groups"], p["rows"], size_text(p["size_bytes"])) for p in shown]
+        print_listing(("PARTITION", "FILE GROUPS", "ROWS", "SIZE"), rows, right=("FILE GROUPS", "ROWS", "SIZE"))
+        if len(partitions) > len(shown):
+            print_line(f"… and {len(partitions) - len(shown)} more; --json lists all")
+    if files:
+        print_line("")
+        print_listing(
+            ("FILE", "INSTANT", "ROWS", "SIZE"),
+            [(s.path, s.base_instant, known_rows(s.rows), size_text(s.size_bytes)) for s in slices],
+            right=("ROWS", "SIZE"),
+        )
+
+
+def _show_document(table: Table, summary: TableSummary, slices: list[FileSlice], *, files: bool) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "name": summary.name,
+        "uid": summary.uid,
+        "base_path": table.storage.root,
+        "is_exclusive": table.is_exclusive,
+        "type": summary.type,
+        "version": summary.version,
+        "key_fields": summary.key_fields,
+        "partition_fields": summary.partition_fields,
+        "ordering_field": summary.ordering_field,
+        "columns": column_documents(table.schema) if table.schema_json else [],
+        "sequence": summary.sequence,
+        "last_instant": summary.last_instant,
+        "commits": summary.commits,
+        "rows": known_rows(summary.rows),
+        "partitions": _partitions(slices),
+        "file_groups": summary.file_groups,
+        "files": summary.files,
+        "latest_bytes": summary.latest_bytes,
+        "total_bytes": summary.total_bytes,
+        "mean_file_bytes": summary.mean_file_bytes,
+        "actions": summary.actions,
+        "pending": summary.health.pending,
+        "is_healthy": summary.health.is_healthy,
+        "problems": summary.health.problems,
+    }
+    if files:
+        document["file_slices"] = [slice_document(s) for s in slices]
+    return document
+
+
+def _print_summary(table: Table, summary: TableSummary) -> None:
+    older = summary.files - summary.file_groups
+    facts: list[tuple[str, object]] = [
+        ("table", f"{summary.name} ({summary.type}, version {summary.version})"),
+        ("base path", summary.base_path),
+        ("written by", f"Tideline only, uid {summary.uid}" if table.is_exclusive else "others; Tideline reads it"),
+        ("record key", ", ".join(summary.key_fields) or "-"),
+        ("partitioned by", ", ".join(summary.partition_fields) or "-"),
+        ("ordering", summary.ordering_field or "the later write wins"),
+        ("last instant", summary.last_instant or "-"),
+        ("completed writes", summary.commits),
+        ("rows", "unknown" if known_rows(summary.rows) is None else summary.rows),
+        ("partitions", summary.partitions),
+        ("file groups", f"{summary.file_groups}, {size_text(summary.latest_bytes)}, mean {size_text(summary.mean_file_bytes)}"),
+        ("older files", f"{older}, {size_text(summary.total_bytes - summary.latest_bytes)}"),
+        ("pending", "\n".join(summary.health.pending) or "-"),
+        ("health", "good" if summary.health.is_healthy else "\n".join(summary.health.problems)),
+    ]
+    for name, value in facts:
+        for number, line in enumerate(str(value).split("\n")):
+            print_facts([(name.ljust(16) if not number else " " * 16, line)])
+
+
+def _partitions(slices: list[FileSlice]) -> list[dict[str, Any]]:
+    found: dict[str, list[FileSlice]] = {}
+    for file_slice in slices:
+        found.setdefault(file_slice.group.partition_path, []).append(file_slice)
+    return [
+        {
+            "partition": name,
+            "file_groups": len(members),
+            "rows": None if any(s.rows < 0 for s in members) else sum(s.rows for s in members),
+            "size_bytes": sum(s.size_bytes for s in members),
+        }
+        for name, members in sorted(found.items())
+    ]
+
+
+@app.command(epilog="Example: tideline timeline ./trips --limit 50")
+def timeline(
+    path: TablePath,
+    *,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many instants.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List the newest instants of a table, latest first: action, state, operation, who, rows and files.
+
+    Works for tables that others made, too. SEQUENCE is the place in the order of completion; it differs from the order of instants when
+    writes overlapped.
+    """
+    table = Table.open(path)
+    instants = instant_documents(table, limit)
+    if as_json:
+        print_json({"base_path": table.storage.root, "total": len(table.state.actions), "instants": instants})
+        return
+    columns = ("INSTANT", "ACTION", "STATE", "OPERATION", "SEQUENCE", "INSERTED", "UPDATED", "DELETED", "FILES", "WRITER")
+    names = (
+        "instant",
+        "action",
+        "state",
+        "operation",
+        "sequence",
+        "rows_inserted",
+        "rows_updated",
+        "rows_deleted",
+        "files",
+        "writer",
+    )
+    print_listing(columns, [[i[n] for n in names] for i in instants], right=columns[4:9])
+    if len(table.state.actions) > len(instants):
+        print_line(f"… and {len(table.state.actions) - len(instants)} older; see --limit")

@@ -1,0 +1,128 @@
+"""Rows of JSON: one object per line, or one array of objects in a `.json` file. Absent fields are null."""
+
+from __future__ import annotations
+
+import codecs
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tideline_cli.errors import InvalidInput
+from tideline_cli.typed_values import ZONED, BadValue, column_from_json, column_from_text, holds_decimals, loads
+
+CHUNK_ROWS = 50_000
+"""Rows that are Python objects at a time."""
+_ROW = "one JSON object per line"
+
+Numbered = tuple[str, dict[str, Any]]
+"""Where a row stands (`line 3`) and its fields."""
+
+
+def read_json_rows(stream: BinaryIO, name: str, kinds: Mapping[str, pa.DataType]) -> pa.Table:
+    """All rows with the columns in `kinds` parsed to their types; columns that `kinds` lacks are of type null.
+
+    Raises `InvalidInput` naming the line (of an array the element).
+    """
+    exact = any(holds_decimals(kind) for kind in kinds.values())
+    tables: list[pa.Table] = []
+    rows = _numbered_rows(stream, name, exact=exact)
+    while chunk := list(itertools.islice(rows, CHUNK_ROWS)):
+        tables.append(_table(chunk, name, kinds))
+    return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
+
+
+def _table(chunk: list[Numbered], name: str, kinds: Mapping[str, pa.DataType]) -> pa.Table:
+    names = list(dict.fromkeys(key for _, row in chunk for key in row))
+    columns: dict[str, pa.Array] = {}
+    for column in names:
+        if column not in kinds:
+            columns[column] = pa.nulls(len(chunk))
+            continue
+        try:
+            columns[column] = column_from_json([row.get(column) for _, row in chunk], kinds[column])
+        except BadValue as error:
+            place = chunk[error.index][0]
+            raise InvalidInput(f"{name} {place}: column {column!r} has {error.found}", expected=error.expected) from None
+    # A file of empty objects has rows without columns: the engine then names the missing ones.
+    return pa.table(columns) if columns else pa.table({"": pa.nulls(len(chunk))}).select([])
+
+
+def _numbered_rows(stream: BinaryIO, name: str, *, exact: bool) -> Iterator[Numbered]:
+    lines = iter(stream)
+    first = next(lines, b"").removeprefix(codecs.BOM_UTF8)
+    if name.endswith(".json") and first.lstrip().startswith(b"["):
+        return _elements(first + b"".join(lines), name, exact=exact)
+    return _lines(itertools.chain([first], lines), name, exact=exact)
+
+
+def _lines(lines: Iterable[bytes], name: str, *, exact: bool) -> Iterator[Numbered]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = loads(line.decode(), exact=exact)
+        except ValueError as error:
+            raise InvalidInput(
+                f"{name} line {number} is no JSON ({_reason(error)})", expected=_ROW, remedy="fix the line"
+            ) from None
+        if not isinstance(row, dict):
+            raise InvalidInput(f"{name} line {number} is no JSON object", expected=_ROW, remedy="fix the line")
+        yield f"line {number}", row
+
+
+def _elements(content: bytes, name: str, *, exact: bool) -> Iterator[Numbered]:
+    try:
+        rows = loads(content.decode(), exact=exact)
+    except ValueError as error:
+        place = f" line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise InvalidInput(
+            f"{name}{place} is no JSON ({_reason(error)})", expected="an array of objects", remedy="fix it"
+        ) from None
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise InvalidInput(f"{name} element {number} is no JSON object", expected="an array of objects")
+        yield f"element {number}", row
+
+
+def _reason(error: ValueError) -> str:
+    return f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+
+
+# --- inference -----------------------------------------------------------------------------------------------------------
+
+
+def infer_json_schema(stream: BinaryIO, name: str) -> pa.Schema:
+    """The schema that fits all rows: Arrow's inference, and columns of only dates or only timestamps as such."""
+    rows = [row for _, row in _numbered_rows(stream, name, exact=False)]
+    if not rows:
+        raise InvalidInput(f"{name} has no rows", expected="rows to infer a schema from")
+    try:
+        inferred = pa.array(rows)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+        raise InvalidInput(
+            f"{name} has a column with values of several types ({error})",
+            expected="one type per column",
+            remedy="give a schema file",
+        ) from None
+    fields = [inferred.type.field(i) for i in range(inferred.type.num_fields)]
+    return pa.schema([field.with_type(_refined(inferred.field(i), field.type)) for i, field in enumerate(fields)])
+
+
+_TIMES = (pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
+
+
+def _refined(values: pa.Array, kind: pa.DataType) -> pa.DataType:
+    if not pa.types.is_string(kind) or values.null_count == len(values):
+        return kind
+    for candidate in _TIMES:
+        try:
+            column_from_text(values, candidate)
+        except BadValue:
+            continue
+        if candidate != _TIMES[-1] or pc.all(pc.match_substring_regex(values, ZONED)).as_py():
+            return candidate
+    return kind

@@ -1,0 +1,81 @@
+"""The `tideline` command: its groups of commands, and the border at which errors become lines and exit codes."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from tideline_cli import create, inspection, read, services, write
+from tideline_cli.failure import report_failure
+
+GROUPS = (create, write, read, inspection, services)
+"""Modules with an `app` of commands each."""
+
+_EPILOG = """Start with a table of your own:
+
+tideline create ./trips --schema-from trips.csv --key trip_id
+
+tideline write ./trips --from trips.csv
+
+tideline read ./trips --limit 10
+
+Exit codes: 0 done, 2 the request or its input is wrong and nothing was written, 1 anything else."""
+
+
+def _show_version(*, wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tideline {importlib.metadata.version('tideline-cli')}")
+        raise typer.Exit
+
+
+def _start(
+    context: typer.Context,
+    *,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    """Create, write, read and look after Apache Hudi tables."""
+    _show_version(wanted=version)
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+app = typer.Typer(
+    name="tideline",
+    callback=_start,
+    invoke_without_command=True,
+    epilog=_EPILOG,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+for _group in GROUPS:
+    app.add_typer(_group.app)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line (without the program's name; None takes the process's own) and return its exit code. Never raises."""
+    try:
+        code = app(args=None if arguments is None else list(arguments), prog_name="tideline", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader had enough (`| head`). What is still buffered must not fail again when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the border of the process
+        return report_failure(error)
+    return code if isinstance(code, int) else 0
+
+
+def main() -> None:
+    """The entry point of the installed command."""
+    logging.basicConfig(level=logging.WARNING, format="tideline: %(levelname)s: %(message)s", stream=sys.stderr)
+    sys.exit(run())
+
+
+if __name__ == "__main__":
+    main()

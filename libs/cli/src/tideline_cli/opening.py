@@ -1,0 +1,33 @@
+"""Opening tables for commands that write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tideline_locks import open_lock_provider
+from tideline_service.table_lock import ProviderLock, lock_name
+from tideline_table.clock import SystemClock
+from tideline_table.config import LOCK_TTL_S, LOCK_WAIT_S
+from tideline_table.table import Table
+
+BESIDE_TABLE = "storage:"
+"""Lock URL without a place: leases beside the table."""
+
+
+def open_writable(path: str, settings: Mapping[str, object], lock_url: str = "") -> Table:
+    """The table at `path`, checked to be writable before any input is read; commits go through the lock behind `lock_url` if given.
+
+    Raises what `Table.open` and `Table.check_writable` raise, and `InvalidOption` for a lock URL that no provider understands.
+    """
+    table = Table.open(path, options=settings)
+    if lock_url:
+        url = f"{BESIDE_TABLE}{path}" if lock_url == BESIDE_TABLE else lock_url
+        table.lock = ProviderLock(
+            open_lock_provider(url, clock=SystemClock()),
+            lock_name(table.uid),
+            table.timeline.log.writer_id,
+            ttl_s=table.options[LOCK_TTL_S],
+            wait_s=table.options[LOCK_WAIT_S],
+        )
+    table.check_writable()
+    return table

@@ -1,0 +1,142 @@
+"""`tideline plan`, `tideline run` and `tideline adopt`: table services by hand, one table at a time."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any
+
+import typer
+
+from tideline_cli.arguments import AsJson, LockUrl, Settings, TablePath, choice, settings_from
+from tideline_cli.idleness import why_no_clean_plan, why_no_clustering_plan, why_nothing_to_run
+from tideline_cli.opening import open_writable
+from tideline_cli.report import print_json, print_line
+from tideline_cli.tables import committed_document
+from tideline_table.errors import InstantNotFound, InvalidOption
+from tideline_table.table import Table, roll_back_dead, run_clean, run_clustering, schedule_clean, schedule_clustering
+from tideline_table.timeline.instant import Action
+
+app = typer.Typer()
+
+
+class Plannable(enum.StrEnum):
+    """Services that publish plans."""
+
+    CLUSTERING = "clustering"
+    CLEAN = "clean"
+
+
+class Runnable(enum.StrEnum):
+    """Services that can be run."""
+
+    CLUSTERING = "clustering"
+    CLEAN = "clean"
+    ROLLBACK = "rollback"
+
+
+@app.command(epilog="Example: tideline plan clustering ./trips --option hoodie.clustering.plan.strategy.sort.columns=city")
+def plan(
+    service: Annotated[str, typer.Argument(metavar="|".join(Plannable), show_default=False, help="What to plan.")],
+    path: TablePath,
+    *,
+    option: Settings = None,
+    locks: LockUrl = "",
+    as_json: AsJson = False,
+) -> None:
+    """Publish a plan on the timeline for anybody to run, or say why there is nothing to do.
+
+    Clustering turns small files into fewer, sorted ones; clean deletes file slices that no retained query reads.
+    """
+    chosen = choice("service", service, Plannable)
+    table = open_writable(path, settings_from(option), locks)
+    if chosen is Plannable.CLUSTERING:
+        instant, reason = schedule_clustering(table), why_no_clustering_plan
+    else:
+        instant, reason = schedule_clean(table), why_no_clean_plan
+    why = "" if instant else reason(table.state, table.options)
+    if as_json:
+        print_json({"service": chosen.value, "instant": instant, "reason": why})
+    elif instant:
+        print_line(f"planned {chosen} {instant}; run it: tideline run {chosen} {path}")
+    else:
+        print_line(f"nothing to do: {why}")
+
+
+@app.command(epilog="Example: tideline run clustering ./trips")
+def run(
+    service: Annotated[str, typer.Argument(metavar="|".join(Runnable), show_default=False, help="What to run.")],
+    path: TablePath,
+    *,
+    instant: Annotated[
+        str, typer.Option(metavar="INSTANT", help="Run this plan; the oldest pending one without it.", show_default=False)
+    ] = "",
+    option: Settings = None,
+    locks: LockUrl = "",
+    as_json: AsJson = False,
+) -> None:
+    """Run a plan that is on the timeline; rollback needs none: it undoes every write whose writer shows no heartbeat any more.
+
+    Running is safe beside writers and beside other runs: one wins, the others are told so.
+    """
+    chosen = choice("service", service, Runnable)
+    if instant and chosen is Runnable.ROLLBACK:
+        raise InvalidOption(
+            "--instant with rollback", expected="clustering or clean", remedy="rollback finds dead writes by itself"
+        )
+    table = open_writable(path, settings_from(option), locks)
+    if chosen is Runnable.CLUSTERING:
+        document = _run_clustering(table, instant)
+    elif chosen is Runnable.CLEAN:
+        document = _run_clean(table, instant)
+    else:
+        document = _roll_back(table)
+    if as_json:
+        print_json({"service": chosen.value, **document})
+    else:
+        print_line(str(document["outcome"]))
+
+
+def _run_clustering(table: Table, instant: str) -> dict[str, Any]:
+    committed = run_clustering(table, instant)
+    if committed is None:
+        return {"instant": None, "outcome": f"nothing to do: {why_nothing_to_run('clustering', table.base_path)}"}
+    rows = sum(s.num_writes for s in committed.stats)
+    outcome = f"clustering {committed.instant} completed: {rows} rows in {len(committed.stats)} new files"
+    return {**committed_document(committed), "rows_rewritten": rows, "outcome": outcome}
+
+
+def _run_clean(table: Table, instant: str) -> dict[str, Any]:
+    pending = [a.instant for a in table.state.pending() if a.action is Action.CLEAN]
+    if instant and instant not in pending:
+        raise InstantNotFound(
+            f"no pending clean {instant}", expected=f"one of {', '.join(pending)}" if pending else "a pending plan"
+        )
+    deleted = run_clean(table, instant)
+    if deleted is None:
+        return {"instant": None, "outcome": f"nothing to do: {why_nothing_to_run('clean', table.base_path)}"}
+    ran = instant or pending[0]
+    return {"instant": ran, "files_deleted": deleted, "outcome": f"clean {ran} completed: {deleted} files deleted"}
+
+
+def _roll_back(table: Table) -> dict[str, Any]:
+    undone = roll_back_dead(table)
+    alive = [a.instant for a in table.state.pending()]
+    outcome = f"rolled back {', '.join(undone)}" if undone else "nothing to do: no write has lost its writer"
+    if alive:
+        outcome += f"; pending and left alone: {', '.join(alive)}"
+    return {"rolled_back": undone, "left_alone": alive, "outcome": outcome}
+
+
+@app.command(epilog="Example: cp -r ./trips ./trial; tideline adopt ./trial")
+def adopt(path: TablePath, *, as_json: AsJson = False) -> None:
+    """Give a copied or moved table an identity of its own, so that it can be written at its new place.
+
+    Do it for the copy, not for the original, and while nobody writes there.
+    """
+    table = Table.open(path)
+    before = table.uid
+    identity = table.adopt()
+    if as_json:
+        print_json({"uid": identity.uid, "base_path": identity.base_path, "previous_uid": before})
+    else:
+        print_line(f"table {table.definition.name} at {identity.base_path} has the uid {identity.uid} now (it was {before})")

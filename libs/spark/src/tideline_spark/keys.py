@@ -1,0 +1,112 @@
+"""Record keys and partition paths as native Spark expressions, equal to `tideline_table.keygen` on Arrow.
+
+They route rows only. What is written comes from `keygen` in the worker, which compares the two and refuses a difference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import DataType, IntegralType, StringType, StructType, TimestampNTZType, TimestampType
+
+from tideline_table.keygen import DEFAULT_PARTITION, EMPTY_KEY, ESCAPED, NULL_KEY, KeyGenerator
+
+_EPOCH = "TIMESTAMP_NTZ '1970-01-01 00:00:00'"
+_PLAIN_SCALE = 6
+"""Decimals of a larger scale may be written with an exponent."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativeKeys:
+    """Key expressions of a source with the schema `source` written into a table with the schema `table`."""
+
+    keygen: KeyGenerator
+    source: StructType
+    table: pa.Schema
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the record key is a text column as it is, so that nothing could differ."""
+        name = self.keygen.key_fields[0]
+        return (
+            len(self.keygen.key_fields) == 1
+            and len(self.keygen.partition_fields) < 2  # noqa: PLR2004 - Hudi's rule for simple keys
+            and isinstance(self._source_type(name), StringType)
+            and pa.types.is_string(self.table.field(name).type)
+        )
+
+    def record_key(self) -> Column:
+        """The record key; null or empty where the worker will refuse the row."""
+        if len(self.keygen.key_fields) == 1 and len(self.keygen.partition_fields) < 2:  # noqa: PLR2004
+            return self._text(self.keygen.key_fields[0])
+        parts = []
+        for name in self.keygen.key_fields:
+            text = self._text(name)
+            shown = f.coalesce(f.when(text == "", f.lit(EMPTY_KEY)).otherwise(text), f.lit(NULL_KEY))
+            parts.append(f.concat(f.lit(f"{name}:"), shown))
+        return f.concat_ws(",", *parts)
+
+    def partition_path(self) -> Column:
+        """The partition path; never null."""
+        levels = [self._level(name) for name in self.keygen.partition_fields]
+        if not levels:
+            return f.lit("")
+        return f.concat_ws("/", *levels)
+
+    def _level(self, name: str) -> Column:
+        text = self._text(name)
+        value = f.coalesce(f.when(text == "", f.lit(None)).otherwise(text), f.lit(DEFAULT_PARTITION))
+        if self.keygen.url_encode:
+            value = _url_encoded(value)
+        return f.concat(f.lit(f"{name}="), value) if self.keygen.hive_style else value
+
+    def _source_type(self, name: str) -> DataType | None:
+        return self.source[name].dataType if name in self.source.names else None
+
+    def _text(self, name: str) -> Column:
+        kind, target = self._source_type(name), self.table.field(name).type
+        if kind is None:
+            return f.lit(None).cast("string")
+        column = f.col(f"`{name}`")
+        if pa.types.is_timestamp(target):
+            micros = _epoch_micros(column, kind)
+            return (micros if target.unit == "us" else f.floor(micros / f.lit(1000))).cast("bigint").cast("string")
+        if pa.types.is_integer(target) and isinstance(kind, IntegralType):
+            return column.cast("string")
+        fitted = column if kind == from_arrow_type(target) else column.try_cast(from_arrow_type(target))
+        if pa.types.is_decimal(target):
+            return _decimal_text(fitted, target.scale)
+        if pa.types.is_date(target):
+            # Beyond the year 9999 Java writes a sign, Arrow does not.
+            return f.ltrim(fitted.cast("string"), f.lit("+"))
+        return fitted.cast("string")
+
+
+def _epoch_micros(column: Column, kind: DataType) -> Column:
+    if isinstance(kind, TimestampNTZType):
+        # By difference, as every cast of a local timestamp goes through the session's time zone.
+        return (column - f.expr(_EPOCH)).cast("interval second").cast("decimal(20, 6)") * f.lit(1_000_000)
+    return f.unix_micros(column if isinstance(kind, TimestampType) else column.try_cast("timestamp"))
+
+
+def _decimal_text(value: Column, scale: int) -> Column:
+    """Plain digits. Spark writes an exponent for small values of a large scale when the session's ANSI setting is off."""
+    text = value.cast("string")
+    if scale <= _PLAIN_SCALE:
+        return text
+    digits = f.regexp_replace(text, r"^-|\.|E.*$", "")
+    sign = f.when(text.startswith("-"), f.lit("-")).otherwise(f.lit(""))
+    return f.when(text.contains("E"), f.concat(sign, f.lit("0."), f.lpad(digits, scale, "0"))).otherwise(text)
+
+
+def _url_encoded(value: Column) -> Column:
+    encoded = value
+    # The percent sign first: the other replacements bring new ones.
+    for character in sorted(ESCAPED, key=lambda c: c != "%"):
+        encoded = f.replace(encoded, f.lit(character), f.lit(ESCAPED[character]))
+    special = "[" + "".join(f"\\x{ord(c):02x}" for c in ESCAPED) + "]"
+    return f.when(value.rlike(special), encoded).otherwise(value)

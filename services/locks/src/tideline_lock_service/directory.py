@@ -1,0 +1,69 @@
+"""Which provider keeps the lock of a name: all names at one provider, or each table's beside the table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tideline_lock_service.errors import ServiceBusy, UnknownLock
+from tideline_locks import InProcessLockProvider, LeaseState, RedisLockProvider, StorageLockProvider
+from tideline_service.table_lock import LockProviders, lock_name
+from tideline_table.errors import InvalidOption
+
+LeaseProvider = RedisLockProvider | StorageLockProvider | InProcessLockProvider
+"""Providers that renew and release by lease id alone, for holders in other processes."""
+
+
+class LeaseDirectory:
+    """The locks of this shard. The tick tells which tables there are; the API asks from other threads."""
+
+    def __init__(self, providers: LockProviders) -> None:
+        self._providers = providers
+        self._base_paths: Mapping[str, str] | None = None
+
+    def update(self, base_paths: Mapping[str, str]) -> None:
+        """From now on the tables are these: uid → base path."""
+        # Replaced as a whole and never changed: readers in other threads need no lock.
+        self._base_paths = {lock_name(uid): base_path for uid, base_path in base_paths.items()}
+
+    def provider(self, name: str) -> LeaseProvider:
+        """Where the lock `name` is kept. Raises `UnknownLock`, and `ServiceBusy` before the first `update`."""
+        known = self._known()
+        if not self._providers.is_per_table:
+            return _checked(self._providers, "")
+        if name not in known:
+            raise UnknownLock(
+                f"lock {name!r}",
+                expected="table:<uid> of a table that this service looks after",
+                remedy="check the uid and the setting 'tables'; new tables are found within 'tables_rescan_s'",
+            )
+        return _checked(self._providers, known[name])
+
+    def provider_beside(self, base_path: str) -> LeaseProvider:
+        """Where the lock of the table at `base_path` is kept."""
+        return _checked(self._providers, base_path)
+
+    def list(self, prefix: str, limit: int) -> list[LeaseState]:
+        """The first `limit` leases whose name starts with `prefix`, in order of name. Storage is asked lock by lock."""
+        known = self._known()
+        if not self._providers.is_per_table:
+            return _checked(self._providers, "").list(prefix)[:limit]
+        found: list[LeaseState] = []
+        for name, base_path in sorted(known.items()):
+            if len(found) >= limit:
+                break
+            lease = _checked(self._providers, base_path).read(name) if name.startswith(prefix) else None
+            if lease is not None:
+                found.append(lease)
+        return found
+
+    def _known(self) -> Mapping[str, str]:
+        if self._base_paths is None:
+            raise ServiceBusy("the tables are not known yet", remedy="ask again in a moment: the service is starting")
+        return self._base_paths
+
+
+def _checked(providers: LockProviders, base_path: str) -> LeaseProvider:
+    provider = providers.of(base_path)
+    if not isinstance(provider, LeaseProvider):
+        raise InvalidOption(f"a lock provider of kind {type(provider).__name__}", expected="Redis, storage or memory")
+    return provider

@@ -1,0 +1,149 @@
+"""The lock service's tick: break what expired, publish what happened to leases and heartbeats since the last look."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from tideline_events import LockEvent
+from tideline_lock_service.api import LeaseApi
+from tideline_lock_service.directory import LeaseDirectory, LeaseProvider
+from tideline_lock_service.metrics import EVENTS, LEASES
+from tideline_lock_service.settings import LockServiceSettings
+from tideline_lock_service.watch import Kind, SeenLease, changes, seen
+from tideline_locks import LeaseState
+from tideline_service.contract import ServiceContext
+from tideline_service.event_link import EventLink
+from tideline_service.logging import get_logger
+from tideline_service.open_tables import OpenTables, open_tables
+from tideline_service.table_lock import lock_name
+from tideline_table.table import Table
+from tideline_table.timeline.instant import State
+from tideline_table.transaction import is_alive
+
+_log = get_logger(__name__)
+
+
+class LockService:
+    """One shard of the lock service.
+
+    Its memory of the last look only serves to tell differences: the first look at a table is the baseline, of which only expired leases
+    and lost heartbeats are published.
+    """
+
+    def __init__(self, settings: LockServiceSettings, context: ServiceContext) -> None:
+        self._context = context
+        self._tables: OpenTables = open_tables(settings, context, settings.options)
+        self._directory = LeaseDirectory(self._tables.lock_providers)
+        self._events = EventLink(settings, context, publishes=True)
+        self._seen: dict[str, SeenLease | None] = {}
+        self._lost: dict[str, set[str]] = {}
+        self._listed: dict[str, LeaseState] | None = None
+        context.metrics.expose(LEASES)
+        context.add_routes(*LeaseApi(self._directory, settings, context).routes())
+
+    def start(self) -> None:
+        """Take over the shard and find the tables, so that the API can answer."""
+        self._events.open()
+        self._directory.update({table.uid: table.base_path for table in self._tables.each()})
+
+    def tick(self) -> float | None:
+        """Look at the lease and the heartbeats of every table of the shard."""
+        self._listed = None
+        known: dict[str, str] = {}
+
+        def look(table: Table) -> None:
+            known[table.uid] = table.base_path
+            self._look_at_heartbeats(table)
+            self._look_at_lease(table)
+
+        failure = self._tables.visit(self._context, look)
+        if not self._context.stopping.is_set():
+            self._forget_all_but(known)
+        self._context.metrics.set(LEASES, sum(1 for lease in self._seen.values() if lease is not None))
+        self._events.flush()
+        if failure is not None:
+            raise failure
+        return None
+
+    def stop(self) -> None:
+        """Close what `start` opened."""
+        self._events.close()
+        self._tables.close()
+
+    def _look_at_lease(self, table: Table) -> None:
+        provider = self._directory.provider_beside(table.base_path)
+        name, now = lock_name(table.uid), self._context.clock.now()
+        lease = self._current(provider, name)
+        is_first = table.uid not in self._seen
+        before = self._seen.get(table.uid)
+        if lease is not None and lease.expired:
+            lease, before = self._broken(table, provider, name, before, now)
+        if not is_first:
+            for change in changes({name: before} if before else {}, {name: lease} if lease else {}):
+                self._note(table, change.kind, change.owner, now, token=change.token, previous_owner=change.previous_owner)
+        self._seen[table.uid] = seen(lease, now, before) if lease else None
+
+    def _broken(
+        self, table: Table, provider: LeaseProvider, name: str, before: SeenLease | None, now: datetime
+    ) -> tuple[LeaseState | None, SeenLease | None]:
+        """The lease and what was seen before it, once the expired one is out of the way."""
+        ended = provider.break_expired(name)
+        if ended is None:
+            # Its holder renewed or released it, or somebody took it over, since it was read.
+            lease = provider.read(name)
+            return (lease if lease is not None and not lease.expired else None), before
+        self._note(table, Kind.EXPIRED, ended.owner, now, token=ended.token)
+        return provider.read(name), None
+
+    def _current(self, provider: LeaseProvider, name: str) -> LeaseState | None:
+        if self._tables.lock_providers.is_per_table:
+            return provider.read(name)
+        if self._listed is None:
+            # One listing for all tables instead of a question for each.
+            self._listed = {lease.name: lease for lease in provider.list(lock_name(""))}
+        return self._listed.get(name)
+
+    def _look_at_heartbeats(self, table: Table) -> None:
+        inflight = [record for record in table.state.pending() if record.state is State.INFLIGHT]
+        lost = self._lost.setdefault(table.uid, set())
+        lost &= {record.instant for record in inflight}
+        for record in inflight:
+            if record.instant in lost or is_alive(table.storage, record, table.clock, table.options):
+                continue
+            lost.add(record.instant)
+            now = self._context.clock.now()
+            reason = f"{record.action} without a sign of life since its heartbeat ran out"
+            self._note(table, Kind.HEARTBEAT_LOST, record.writer_id, now, instant=record.instant, reason=reason)
+
+    def _note(
+        self,
+        table: Table,
+        kind: Kind,
+        owner: str,
+        now: datetime,
+        *,
+        token: int | None = None,
+        previous_owner: str | None = None,
+        instant: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        self._events.queue(
+            LockEvent(
+                table_uid=table.uid,
+                kind=kind.value,
+                owner=owner,
+                time=now,
+                previous_owner=previous_owner,
+                fencing_token=token,
+                instant=instant,
+                reason=reason,
+            )
+        )
+        self._context.metrics.increment(EVENTS, kind=kind.value)
+        _log.info("lock event", table=table.uid, name=table.definition.name, kind=kind.value, owner=owner, instant=instant)
+
+    def _forget_all_but(self, known: dict[str, str]) -> None:
+        self._directory.update(known)
+        for memory in (self._seen, self._lost):
+            for uid in memory.keys() - known.keys():
+                del memory[uid]

@@ -1,0 +1,254 @@
+"""create → write → read keeps every value, in every format."""
+
+import base64
+import json
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.csv as pv
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+import pytest
+
+WIDE = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        ("flag", pa.bool_()),
+        ("small", pa.int32()),
+        ("big", pa.int64()),
+        ("single", pa.float32()),
+        ("x", pa.float64()),
+        ("price", pa.decimal128(30, 7)),
+        ("day", pa.date32()),
+        ("clock", pa.time64("us")),
+        ("at", pa.timestamp("us", "UTC")),
+        ("at_ms", pa.timestamp("ms", "UTC")),
+        ("local", pa.timestamp("us")),
+        ("raw", pa.binary()),
+        ("tags", pa.list_(pa.field("array", pa.string()))),
+        ("place", pa.struct([pa.field("lat", pa.float64()), pa.field("since", pa.date32()), pa.field("fee", pa.decimal128(9, 3))])),
+        ("sizes", pa.map_(pa.string(), pa.field("value", pa.int64()))),
+    ]
+)
+ROWS = [
+    {
+        "id": "007",
+        "flag": True,
+        "small": -(2**31),
+        "big": 2**63 - 1,
+        "single": 0.5,
+        "x": float("nan"),
+        "price": Decimal("12345678901234567890.1234567"),
+        "day": date(2024, 2, 29),
+        "clock": time(23, 59, 59, 999999),
+        "at": datetime(2024, 2, 29, 23, 59, 59, 123456, UTC),
+        "at_ms": datetime(1969, 12, 31, 23, 59, 59, 999000, UTC),
+        "local": datetime(2024, 3, 31, 2, 30),
+        "raw": b"\x00\xff\n",
+        "tags": ["a,b", "", None, 'q"'],
+        "place": {"lat": 1.25, "since": date(1, 1, 1), "fee": Decimal("0.125")},
+        "sizes": [("x", 1), ("y", None)],
+    },
+    {
+        "id": 'with "quotes", commas\nand lines é🌊',
+        "flag": False,
+        "x": float("-inf"),
+        "price": Decimal("0.0000001"),
+        "tags": [],
+        "place": {"lat": None, "since": None, "fee": None},
+        "sizes": [],
+    },
+    {"id": "empty"},
+]
+
+
+def wide_table() -> pa.Table:
+    return pa.table({f.name: pa.array([row.get(f.name) for row in ROWS], f.type) for f in WIDE}, schema=WIDE)
+
+
+def assert_same(found: pa.Table, expected: pa.Table) -> None:
+    found = found.select(expected.column_names).sort_by("id")
+    expected = expected.sort_by("id")
+    for name in expected.column_names:
+        if name == "x":  # NaN equals nothing
+            assert repr(found.column(name).to_pylist()) == repr(expected.column(name).to_pylist())
+        else:
+            assert found.column(name).to_pylist() == expected.column(name).to_pylist(), name
+
+
+@pytest.fixture
+def wide(done, tmp_path):
+    pq.write_table(wide_table(), tmp_path / "rows.parquet")
+    done("create", tmp_path / "t", "--schema-from", tmp_path / "rows.parquet", "--key", "id")
+    done("write", tmp_path / "t", "--from", tmp_path / "rows.parquet")
+    return tmp_path / "t"
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl", "arrow"])
+def test_what_read_writes_write_reads(done, wide, tmp_path, ending):
+    copy, output = tmp_path / "copy", tmp_path / f"out.{ending}"
+    assert done("read", wide, "--output", output).text.startswith("3 rows written to")
+    done("create", copy, "--schema-from", tmp_path / "rows.parquet", "--key", "id")
+
+    report = done("write", copy, "--from", output, "--json").document
+
+    assert (report["rows_inserted"], report["rows_updated"], report["rows_deleted"]) == (3, 0, 0)
+    done("read", copy, "--output", tmp_path / "again.parquet")
+    assert_same(pq.read_table(tmp_path / "again.parquet"), wide_table())
+
+
+def test_json_lines_show_each_type_as_documented(done, wide):
+    row = next(r for r in done("read", wide).rows if r["id"] == "007")
+
+    assert row["_hoodie_record_key"] == "007"
+    assert row["x"] == "NaN"
+    assert row["big"] == 2**63 - 1
+    assert row["price"] == "12345678901234567890.1234567"
+    assert row["day"] == "2024-02-29"
+    assert row["clock"] == "23:59:59.999999"
+    assert row["at"] == "2024-02-29T23:59:59.123456Z"
+    assert row["at_ms"] == "1969-12-31T23:59:59.999Z"
+    assert row["local"] == "2024-03-31T02:30:00.000000"
+    assert row["raw"] == base64.b64encode(b"\x00\xff\n").decode()
+    assert row["tags"] == ["a,b", "", None, 'q"']
+    assert row["place"] == {"lat": 1.25, "since": "0001-01-01", "fee": "0.125"}
+    assert row["sizes"] == {"x": 1, "y": None}
+
+
+def test_json_document_holds_columns_and_rows(done, wide):
+    document = done("read", wide, "--json", "--columns", "id,at").document
+    assert document["columns"] == [{"name": "id", "type": "string"}, {"name": "at", "type": "timestamp[us, tz=UTC]"}]
+    assert document["row_count"] == len(document["rows"]) == 3
+
+
+def test_stdout_formats(done, wide):
+    csv = pv.read_csv(pa.BufferReader(done("read", wide, "--format", "csv", "--columns", "id,small").stdout))
+    assert csv.num_rows == 3
+    with pa.ipc.open_stream(done("read", wide, "--format", "arrow").stdout) as stream:
+        assert_same(stream.read_all(), wide_table())
+
+
+CSV = b"""id,city,n,x,price,day,at\r
+1,Paris,1,1.5,19.90,2024-01-01,2024-01-01T10:00:00Z\r
+002,Rome,,NaN,1,,2024-01-01 12:00:00+02:00\r
+"3, three","","-7",,,2024-12-31,2024-01-01\r
+"""
+
+
+def test_csv_text_is_parsed_to_the_tables_types(done, table, tmp_path):
+    (tmp_path / "rows.csv").write_bytes(CSV)
+
+    done("write", table, "--from", tmp_path / "rows.csv", "--operation", "insert")
+
+    rows = done("read", table).plain_rows()
+    assert [r["id"] for r in rows] == ["002", "1", "3, three"]
+    assert [r["city"] for r in rows] == ["Rome", "Paris", ""]
+    assert [r["n"] for r in rows] == [None, 1, -7]
+    assert [r["x"] for r in rows] == ["NaN", 1.5, None]
+    assert [r["price"] for r in rows] == ["1.00", "19.90", None]
+    assert [r["day"] for r in rows] == [None, "2024-01-01", "2024-12-31"]
+    assert [r["at"] for r in rows] == [f"2024-01-01T{t}.000000Z" for t in ("10:00:00", "10:00:00", "00:00:00")]
+
+
+def test_json_lines_on_stdin_and_several_files_are_one_commit(done, table, tmp_path):
+    (tmp_path / "more.json").write_text(json.dumps([{"id": "c", "price": 0.1}, {"id": "d", "price": "7"}], indent=1))
+    lines = b'\xef\xbb\xbf{"id": "a", "n": 1, "x": 3}\n\n{"id": "b", "price": 10.10, "at": "2024-05-01T00:00:00Z", "_hoodie_record_key": "q"}\n'
+
+    report = done("write", table, "--from", "-", "--from", tmp_path / "more.json", "--json", stdin=lines).document
+
+    assert (report["rows_inserted"], report["conflicts_retried"], report["sequence"]) == (4, 0, 2)
+    rows = done("read", table).plain_rows()
+    assert [r["price"] for r in rows] == [None, "10.10", "0.10", "7.00"]
+    assert [r["x"] for r in rows] == [3.0, None, None, None]
+
+
+def test_delete_needs_the_key_columns_only(done, filled, tmp_path):
+    (tmp_path / "gone.csv").write_text("id,city\na,Paris\nz,Rome\n")
+    report = done("write", filled, "--from", tmp_path / "gone.csv", "--operation", "delete", "--json").document
+    assert report["rows_deleted"] == 1
+    assert [r["id"] for r in done("read", filled).plain_rows()] == ["b", "c", "d"]
+
+
+def test_feather_and_arrow_streams_are_read(done, table, tmp_path):
+    rows = pa.table({"id": ["f"], "n": pa.array([1], pa.int32())})
+    feather.write_feather(rows, tmp_path / "one.feather")
+    with pa.ipc.new_stream(str(tmp_path / "two.arrow"), rows.schema) as stream:
+        stream.write_table(rows.set_column(0, "id", pa.array(["s"])))
+    done("write", table, "--from", tmp_path / "one.feather", "--from", tmp_path / "two.arrow")
+    assert [r["id"] for r in done("read", table).plain_rows()] == ["f", "s"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("s.csv", "id,n,x,b,day,at,z,none\n1,2,1.5,true,2024-01-01,2024-01-01 10:00:00,2024-01-01T10:00:00Z,\n", "int64"),
+        (
+            "s.jsonl",
+            '{"id": 1, "n": 2, "x": 1, "b": true, "day": "2024-01-01", "at": "2024-01-01 10:00:00"}\n'
+            '{"x": 1.5, "z": "2024-01-01T10:00:00.5+01:00", "none": null}\n',
+            "int64",
+        ),
+        (
+            "s.avsc",
+            json.dumps(
+                {
+                    "type": "record",
+                    "name": "r",
+                    "fields": [
+                        {"name": "id", "type": "int"},
+                        {"name": "n", "type": ["null", "long"]},
+                        {"name": "x", "type": "double"},
+                        {"name": "b", "type": "boolean"},
+                        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+                        {"name": "at", "type": {"type": "long", "logicalType": "local-timestamp-micros"}},
+                        {"name": "z", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+                        {"name": "none", "type": ["null", "string"]},
+                    ],
+                }
+            ),
+            "int32",
+        ),
+    ],
+)
+def test_schema_comes_from_the_file(done, tmp_path, name, content, expected):
+    (tmp_path / name).write_text(content)
+    report = done("create", tmp_path / "1 odd-näme", "--schema-from", tmp_path / name, "--key", "id", "--json").document
+    kinds = {c["name"]: c["type"] for c in report["columns"]}
+    assert kinds == {
+        "id": expected,
+        "n": "int64",
+        "x": "double",
+        "b": "bool",
+        "day": "date32[day]",
+        "at": "timestamp[us]",
+        "z": "timestamp[us, tz=UTC]",
+        "none": "string",
+    }
+    assert report["name"] == "1_odd-n_me"
+
+
+def test_texts_that_are_not_all_dates_stay_text(done, tmp_path):
+    rows = [{"id": "a", "d": "2024-01-01", "t": "2024-01-01T10:00:00Z"}, {"id": "2024-01-01", "d": "x", "t": "2024-01-01 10:00:00"}]
+    (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    report = done("create", tmp_path / "t", "--schema-from", tmp_path / "s.jsonl", "--key", "id", "--json").document
+    assert [c["type"] for c in report["columns"]] == ["string"] * 3
+
+
+def test_parquet_types_are_narrowed_to_what_tables_hold(done, tmp_path):
+    rows = pa.table({"id": ["a"], "ns": pa.array([1000], pa.timestamp("ns", "Europe/Paris")), "c": pa.array(["x"]).dictionary_encode()})
+    pq.write_table(rows, tmp_path / "s.parquet")
+    done("create", tmp_path / "t", "--schema-from", tmp_path / "s.parquet", "--key", "id")
+    done("write", tmp_path / "t", "--from", tmp_path / "s.parquet")
+    assert done("read", tmp_path / "t").plain_rows() == [{"id": "a", "ns": "1970-01-01T00:00:00.000001Z", "c": "x"}]
+
+
+def test_create_passes_every_setting_on(done, tmp_path):
+    (tmp_path / "s.csv").write_text("a,b,c,d,v\n1,2,x/y,z,5\n")
+    path = tmp_path / "t"
+    options = ["--key", "a,b", "--partition", "c", "--partition", "d", "--ordering", "v", "--name", "named", "--hive-style", "--url-encode"]
+    done("create", path, "--schema-from", tmp_path / "s.csv", *options)
+    done("write", path, "--from", tmp_path / "s.csv", "--operation", "bulk_insert")
+    shown = done("show", path, "--json").document
+    assert (shown["name"], shown["key_fields"], shown["partition_fields"], shown["ordering_field"]) == ("named", ["a", "b"], ["c", "d"], "v")
+    assert [p["partition"] for p in shown["partitions"]] == ["c=x%2Fy/d=z"]

@@ -1,0 +1,66 @@
+import pytest
+
+from tideline_table.errors import CorruptMetadata
+from tideline_table.timeline.properties import CHECKSUM, checksum, format_properties, parse_properties
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        ({"hoodie.table.name": "t1"}, "3609136688"),
+        ({"hoodie.table.name": "t1", "hoodie.database.name": ""}, "3609136688"),
+        ({"hoodie.table.name": "t1", "hoodie.database.name": "default"}, "3709403181"),
+        ({"hoodie.table.name": "tbl", "hoodie.database.name": "db"}, "3247436821"),
+    ],
+)
+def test_checksum_vectors(properties, expected):
+    assert checksum(properties) == expected
+    assert parse_properties(format_properties({**properties, CHECKSUM: expected}, "c"))[CHECKSUM] == expected
+    with pytest.raises(CorruptMetadata, match=expected[:4]):
+        parse_properties(format_properties({**properties, CHECKSUM: str(int(expected) + 1)}, "c"))
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "value"),
+    [
+        ("a=b", "a", "b"),
+        ("a:b", "a", "b"),
+        ("a b", "a", "b"),
+        ("a = b ", "a", "b "),
+        ("  a\t:\tb", "a", "b"),
+        ("a==b", "a", "=b"),
+        (r"a\ b\:c\=d=e", "a b:c=d", "e"),
+        (r'schema={"type"\:"record"}', "schema", '{"type":"record"}'),
+        (r"a=\u00e9\u6f22", "a", "é漢"),
+        (r"a=\uD83D\uDE00", "a", "😀"),
+        (r"a=x\ty\nz\\", "a", "x\ty\nz\\"),
+        (r"a=\q", "a", "q"),
+        ("a", "a", ""),
+        ("a=1\\\n   2", "a", "12"),
+        ("a=1\\\\", "a", "1\\"),
+        ("a=caf\xe9", "a", "café"),
+        ("a=1 # no comment", "a", "1 # no comment"),
+    ],
+)
+def test_java_syntax(line, key, value):
+    content = f"#comment\r\n!other\n\n{line}\r\nlast=1".encode("iso-8859-1")
+    assert parse_properties(content) == {key: value, "last": "1"}
+
+
+def test_a_comment_line_inside_a_continued_value_is_value():
+    assert parse_properties(b"a=1\\\n#2\nb=3") == {"a": "1#2", "b": "3"}
+
+
+def test_malformed_escape_is_named():
+    with pytest.raises(CorruptMetadata, match="escape"):
+        parse_properties(rb"a=\u12g4")
+
+
+def test_written_text_is_what_java_writes():
+    text = format_properties({"b": '{"x":1}', "a b": " lead=#!\\\té😀"}, "made").decode("ascii").split("\n")
+    assert text == ["#made", r"a\ b=\ lead\=\#\!\\\t\u00E9\uD83D\uDE00", r'b={"x"\:1}', ""]
+
+
+def test_size_is_bounded():
+    with pytest.raises(CorruptMetadata, match="bytes"):
+        parse_properties(b"a=" + b"x" * (16 * 1024 * 1024))
