@@ -101,7 +101,7 @@ class KafkaEventLog:
         check_subscription(topics, group)
         partitions = [TopicPartition(topic, p) for topic in topics for p in range(self._partition_count(topic))]
         return KafkaSubscription(
-            self._settings.client(), topics, group, self._settings.timeout_s, None if from_beginning else partitions
+            self._settings.client(), topics, group, self._settings.timeout_s, None if from_beginning else partitions, self._clock
         )
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from tideline_events.errors import CommitLost, EventLogUnavailable
 from tideline_events.log import POLL_LIMIT
 from tideline_events.record import Record
-from tideline_table.clock import Clock, SystemClock
+from tideline_table.clock import Clock
 
 _log = logging.getLogger(__name__)
 # The names with an underscore are librdkafka's own codes; it has no others.
@@ -36,7 +36,7 @@ class KafkaSubscription:
         group: str,
         timeout_s: float,
         start_at_end: list[TopicPartition] | None,
-        clock: Clock | None = None,
+        clock: Clock,
     ) -> None:
         options: dict[str, str | int | float | bool] = {
             **client,
@@ -49,7 +49,7 @@ class KafkaSubscription:
             "partition.assignment.strategy": "cooperative-sticky",
         }
         self._consumer = Consumer(options, logger=_log)
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._group = group
         self._uncommitted: dict[tuple[str, int], int] = {}
         self._closed = False

@@ -10,7 +10,7 @@ from tideline_service.logging import get_logger
 from tideline_table.errors import TidelineError
 
 _log = get_logger(__name__)
-_POLL_S = 1.0
+_POLL_S = 0.25
 _PAUSE_S = 2.0
 
 

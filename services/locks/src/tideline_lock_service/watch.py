@@ -66,11 +66,11 @@ def changes(before: Mapping[str, SeenLease], now: Mapping[str, LeaseState]) -> l
     """Steps from one look to the next, in order of name. `now` holds only leases that have not expired."""
     found: list[Change] = []
     for name in sorted(before.keys() | now.keys()):
-        found += _changes_of(name, before.get(name), now.get(name))
+        found += _steps(before.get(name), now.get(name))
     return found
 
 
-def _changes_of(name: str, before: SeenLease | None, now: LeaseState | None) -> list[Change]:
+def _steps(before: SeenLease | None, now: LeaseState | None) -> list[Change]:
     if now is None:
         return [] if before is None else [_change(Kind.RELEASED, before.lease)]
     if before is None:

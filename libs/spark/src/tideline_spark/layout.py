@@ -1,0 +1,110 @@
+"""How a DataFrame write is laid out over file groups and tasks, decided before the source is looked at.
+
+Rows of a *unit* are written together by one task. A unit is either a visible base file that rows of the input update, or a bucket: one of
+a fixed number per partition that inserted rows are spread over by the hash of their key. A bucket fills one small file of its partition
+first where there is one, and opens new file groups for the rest. That a bucket knows its small file without seeing the input is what
+allows a single exchange.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tideline_table.config import INSERT_DUP_POLICY, SPARK_BROADCAST_KEYS, SPARK_INSERT_PARALLELISM, Options
+from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.writer import Operation
+from tideline_table.writer.routing import FilePlacement
+
+_KEYS_PER_JOIN_TASK = 250_000
+"""Keys that one task of a shuffled look-up holds in a hash table: about 50 MB."""
+_TASKS_PER_CORE = 4
+"""Units are spread by hash; more tasks than cores even out their sizes."""
+_LEAST_KEY_BYTES = 20
+"""For files whose row count is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filler:
+    """A small file that a bucket fills, and the rows that it has room for."""
+
+    file_slice: FileSlice
+    free_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteLayout:
+    """The layout of one attempt of one write."""
+
+    looked_up: tuple[FileSlice, ...]
+    """Visible slices whose keys the source is joined with; empty when the operation looks no keys up."""
+    buckets: int
+    """Per partition."""
+    fillers: Mapping[tuple[str, int], Filler]
+    """By partition path and bucket."""
+    rows_per_file: int
+    tasks: int
+    broadcasts_keys: bool = True
+    join_tasks: int = 0
+    filled_by: Mapping[FileGroupId, int] = field(default_factory=dict)
+    """File group of a filler → its bucket."""
+
+
+def decide_layout(
+    visible: Sequence[FileSlice],
+    closed: Iterable[FileGroupId],
+    operation: Operation,
+    options: Options,
+    *,
+    is_partitioned: bool,
+    cores: int,
+    source_bytes: int | None,
+) -> WriteLayout:
+    """Lay a write out. Groups in `closed` (under pending clustering) take no inserts; `source_bytes` is Spark's estimate, None for unknown."""
+    looks_up = operation.looks_up_keys or options[INSERT_DUP_POLICY] != "none"
+    placement = FilePlacement.of(options, visible)
+    partitions = len({s.group.partition_path for s in visible})
+    buckets = options[SPARK_INSERT_PARALLELISM] or _buckets(operation, placement, is_partitioned, partitions, cores, source_bytes)
+    fillers = {} if operation in (Operation.BULK_INSERT, Operation.DELETE) else _fillers(visible, closed, placement, buckets)
+    keys = sum(s.rows if s.rows >= 0 else s.size_bytes // _LEAST_KEY_BYTES for s in visible)
+    most_units = None if is_partitioned else len(visible) + buckets
+    tasks = _TASKS_PER_CORE * cores
+    return WriteLayout(
+        looked_up=tuple(visible) if looks_up else (),
+        buckets=buckets,
+        fillers=fillers,
+        rows_per_file=placement.rows_per_file,
+        tasks=tasks if most_units is None else min(tasks, most_units),
+        broadcasts_keys=keys <= options[SPARK_BROADCAST_KEYS],
+        join_tasks=max(cores, math.ceil(keys / _KEYS_PER_JOIN_TASK)),
+        filled_by={filler.file_slice.group: bucket for (_, bucket), filler in fillers.items()},
+    )
+
+
+def _buckets(
+    operation: Operation, placement: FilePlacement, is_partitioned: bool, partitions: int, cores: int, source_bytes: int | None
+) -> int:
+    """One bucket per partition unless the input is known to be larger than that many files."""
+    if is_partitioned and not partitions:
+        return 1  # How many partitions a first load has is unknown: several buckets in each would make small files.
+    if source_bytes is None:
+        return cores if operation is Operation.BULK_INSERT and not is_partitioned else 1
+    files = math.ceil(source_bytes / placement.max_file_bytes)
+    return min(max(1, math.ceil(files / max(1, partitions))), cores)
+
+
+def _fillers(
+    visible: Iterable[FileSlice], closed: Iterable[FileGroupId], placement: FilePlacement, buckets: int
+) -> dict[tuple[str, int], Filler]:
+    """The smallest files of each partition, one per bucket."""
+    shut = frozenset(closed)
+    found: dict[tuple[str, int], Filler] = {}
+    taken: dict[str, int] = {}
+    for file_slice in sorted(visible, key=lambda s: (s.size_bytes, s.group)):
+        partition = file_slice.group.partition_path
+        bucket, room = taken.get(partition, 0), placement.free_rows(file_slice)
+        if room and bucket < buckets and file_slice.group not in shut:
+            found[partition, bucket] = Filler(file_slice, room)
+            taken[partition] = bucket + 1
+    return found

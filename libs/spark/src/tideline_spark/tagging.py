@@ -1,0 +1,130 @@
+"""From a source to routed rows: native key expressions, a native look-up of existing keys, one exchange to units.
+
+All of it is lazy and runs in the JVM; see `layout` for what a unit is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from tideline_spark.keys import NativeKeys
+from tideline_spark.layout import WriteLayout
+from tideline_table.errors import SchemaMismatch
+from tideline_table.file_group.slice import FileSlice
+from tideline_table.keygen import KeyGenerator
+from tideline_table.schema import META_FIELDS, MetaField, fit_rows
+from tideline_table.schema.fit import IS_DELETED
+from tideline_table.writer import Operation
+
+PARTITION = "_tideline_partition"
+"""Partition path by the native expression."""
+UNIT = "_tideline_unit"
+"""The base file's name, or the bucket's number."""
+ORDER = "_tideline_order"
+"""Hash of partition path and unit: rows arrive sorted by it."""
+POSITION = "_tideline_position"
+"""Ascending in the order of the source: decides ties between rows of one key."""
+LOCATED = "_tideline_located"
+"""Whether the table holds the key."""
+KEY = "_tideline_key"
+"""Record key by the native expression."""
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """What of the source travels, and what for."""
+
+    operation: Operation
+    keys: NativeKeys
+    columns: tuple[str, ...]
+    """Of the source."""
+    sort_columns: tuple[str, ...] = ()
+    keeps_position: bool = False
+    drops_known: bool = False
+
+
+def source_columns(df: DataFrame, schema: pa.Schema, keygen: KeyGenerator, operation: Operation) -> tuple[str, ...]:
+    """The columns of `df` that a write takes. Raises `SchemaMismatch` where types or names do not fit the table, whatever the rows hold."""
+    if operation is Operation.DELETE:
+        needed = {*keygen.key_fields, *keygen.partition_fields}
+        return tuple(n for n in df.columns if n in needed)
+    try:
+        arrow = to_arrow_schema(df.schema, timezone="UTC")
+    except Exception as error:
+        raise SchemaMismatch(f"a DataFrame whose types Arrow cannot hold ({error})", expected="types of the table") from error
+    fit_rows(pa.Table.from_batches([], schema=arrow), schema)
+    return tuple(n for n in df.columns if n not in META_FIELDS or n == IS_DELETED)
+
+
+def routed_rows(df: DataFrame, routing: Routing, layout: WriteLayout, root: str) -> DataFrame:
+    """The source's rows, repartitioned so that each unit is in one task, sorted by `ORDER`. `root` is the table's base path as a URI."""
+    keyed = df.select(*(f.col(f"`{n}`") for n in routing.columns))
+    extra = {PARTITION: routing.keys.partition_path(), KEY: routing.keys.record_key()}
+    if routing.keeps_position:
+        extra[POSITION] = f.monotonically_increasing_id()
+    keyed = keyed.withColumns(extra)
+    bucket = f.pmod(f.xxhash64(KEY), f.lit(layout.buckets)).cast("string")
+    if layout.looked_up:
+        existing = existing_keys(df.sparkSession, root, layout)
+        if layout.broadcasts_keys:
+            existing = f.broadcast(existing)
+        else:
+            keyed = keyed.repartition(layout.join_tasks, KEY, PARTITION)
+            existing = existing.repartition(layout.join_tasks, KEY, PARTITION).hint("shuffle_hash")
+        keyed = keyed.join(existing, [PARTITION, KEY], "left")
+        if routing.drops_known:
+            keyed = keyed.filter(f.col(UNIT).isNull())
+        keyed = keyed.withColumns({LOCATED: f.col(UNIT).isNotNull(), UNIT: f.coalesce(f.col(UNIT), bucket)})
+    else:
+        keyed = keyed.withColumn(UNIT, bucket)
+    if routing.keys.is_plain:
+        keyed = keyed.drop(KEY)
+    # One long as the sort key: Spark sorts it by radix. Two units of one hash are told apart by the task.
+    ordered = keyed.withColumn(ORDER, f.xxhash64(PARTITION, UNIT)).repartition(layout.tasks, PARTITION, UNIT)
+    return ordered.sortWithinPartitions(ORDER, *(f"`{n}`" for n in routing.sort_columns))
+
+
+def existing_keys(spark: SparkSession, root: str, layout: WriteLayout) -> DataFrame:
+    """Partition path, record key and unit of every row in the slices that are looked up, by Spark's own Parquet scan."""
+    by_bucket: dict[int | None, list[FileSlice]] = {}
+    for file_slice in layout.looked_up:
+        by_bucket.setdefault(layout.filled_by.get(file_slice.group), []).append(file_slice)
+    scans = []
+    for bucket in sorted(by_bucket, key=lambda b: -1 if b is None else b):
+        rows = scan_files(
+            spark,
+            root,
+            [s.path for s in by_bucket[bucket]],
+            f"{MetaField.RECORD_KEY} string, {MetaField.PARTITION_PATH} string",
+        )
+        unit = f.col("_metadata.file_name") if bucket is None else f.lit(str(bucket))
+        scans.append(
+            rows.select(
+                f.col(MetaField.PARTITION_PATH).alias(PARTITION), f.col(MetaField.RECORD_KEY).alias(KEY), unit.alias(UNIT)
+            )
+        )
+    return reduce(DataFrame.unionAll, scans)
+
+
+def scan_files(spark: SparkSession, root: str, paths: Sequence[str], schema: Any) -> DataFrame:
+    """Spark's scan of exactly these files below the base path, without globbing, partition discovery or a listing job."""
+    reader = (
+        spark.read.schema(schema)
+        # A partition path may hold characters that Hadoop would take for a pattern.
+        .option("__globPaths__", "false")
+        # A key that is silently missing would be inserted a second time.
+        .option("ignoreMissingFiles", "false")
+        .option("ignoreCorruptFiles", "false")
+        .option("mergeSchema", "false")
+    )
+    base = unquote(root)
+    return reader.parquet(*(f"{base}/{path}" for path in paths))

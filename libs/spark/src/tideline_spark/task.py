@@ -1,0 +1,269 @@
+"""The Python side of a DataFrame write: one task receives its units one after the other and writes their file groups."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+
+from tideline_spark.layout import Filler
+from tideline_spark.tagging import KEY, LOCATED, ORDER, PARTITION, POSITION, UNIT
+from tideline_table.config import INSERT_DUP_POLICY, Options
+from tideline_table.errors import DuplicateKey, Recovery, TidelineError, VerificationFailed
+from tideline_table.file_group.names import new_file_id, parse_base_file_name
+from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.keygen import KeyGenerator
+from tideline_table.merge import combine_input
+from tideline_table.storage import Storage
+from tideline_table.table.partition import write_partition_metafile
+from tideline_table.table.write import combines_input, promises_unique_keys
+from tideline_table.writer import FileGroupResult, FileGroupTask, Operation, PreparedInput, WriteContext, prepare_input, write_file_group
+from tideline_table.writer.input import refuse_duplicates
+
+RESULT_SCHEMA = "result binary"
+_ARROW_RESULT = pa.schema([pa.field("result", pa.binary())])
+
+
+@dataclass(frozen=True, slots=True)
+class UnitWriter:
+    """Everything that the tasks of one write share; ships to workers and is called there, once per task."""
+
+    context: WriteContext
+    keygen: KeyGenerator
+    columns: tuple[str, ...]
+    fillers: Mapping[tuple[str, int], Filler]
+    rows_per_file: int
+    tasks: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write all units of this task; yields one pickled `FileGroupResult` or `TidelineError` a row.
+
+        An error of the input is a result: Spark would run a task that raises again, in vain. Errors that may pass are raised, for that
+        is what Spark's retries are for.
+        """
+        spark_task = TaskContext.get()
+        assert spark_task is not None
+        running = _RunningTask(self, self.context.open_storage(), spark_task.partitionId(), spark_task.taskAttemptId())
+        try:
+            for result in running.write(batches):
+                yield _row(result)
+        except TidelineError as error:
+            if error.recovery is Recovery.RETRY:
+                raise
+            yield _row(error)
+            for _ in batches:
+                pass  # Spark expects its input to be read to the end.
+
+    @property
+    def options(self) -> Options:
+        """The options of the write."""
+        return Options(self.context.options)
+
+
+def read_results(rows: list[bytes]) -> list[FileGroupResult]:
+    """Results of all tasks. Raises the first error among them."""
+    results = [pickle.loads(row) for row in rows]  # noqa: S301 - our own workers made them
+    for result in results:
+        if isinstance(result, TidelineError):
+            raise result
+    return results
+
+
+def _row(result: FileGroupResult | TidelineError) -> pa.RecordBatch:
+    return pa.record_batch([pa.array([pickle.dumps(result)], pa.binary())], schema=_ARROW_RESULT)
+
+
+@dataclass(slots=True)
+class _Unit:
+    """Rows of one unit that arrived and are not written yet."""
+
+    partition: str
+    name: str
+    pieces: list[pa.Table] = field(default_factory=list)
+    rows: int = 0
+    new_groups: int = 0
+    filled: bool = False
+
+    @property
+    def bucket(self) -> int | None:
+        """The bucket's number, None for the unit of a base file."""
+        return int(self.name) if self.name.isdigit() else None
+
+
+@dataclass(slots=True)
+class _RunningTask:
+    shared: UnitWriter
+    storage: Storage
+    number: int
+    attempt: int
+    groups: int = 0
+    partitions: set[str] = field(default_factory=set)
+    combines: bool = field(init=False)
+    unique: bool = field(init=False)
+    policy: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        options, operation = self.shared.options, self.shared.context.operation
+        self.combines = combines_input(operation, options)
+        self.unique = promises_unique_keys(operation, options)
+        self.policy = options[INSERT_DUP_POLICY]
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[FileGroupResult]:
+        """Results of all units, in the order of arrival; holds the rows of one unit (of one file where nothing has to be combined)."""
+        units: dict[tuple[str, str], _Unit] = {}
+        last: int | None = None
+        for batch in batches:
+            orders = batch.column(ORDER).to_numpy()
+            bounds = [0, *(np.flatnonzero(np.diff(orders)) + 1).tolist(), len(orders)]
+            for start, end in zip(bounds, bounds[1:], strict=False):
+                if start == end:
+                    continue
+                if orders[start] != last:
+                    for unit in units.values():
+                        yield from self._finish(unit)
+                    units, last = {}, orders[start]
+                for partition, name, rows in _by_unit(pa.Table.from_batches([batch.slice(start, end - start)])):
+                    unit = units.setdefault((partition, name), _Unit(partition, name))
+                    unit.pieces.append(rows)
+                    unit.rows += rows.num_rows
+                    if not self.combines and not self.unique:
+                        yield from self._write_full_files(unit)
+        for unit in units.values():
+            yield from self._finish(unit)
+
+    def _write_full_files(self, unit: _Unit) -> Iterator[FileGroupResult]:
+        limit = self._next_rows(unit)
+        if unit.rows < limit:
+            return
+        rows = pa.concat_tables(unit.pieces)
+        while rows.num_rows >= limit:
+            yield from self._add(unit, self._prepared(unit, rows.slice(0, limit)))
+            rows = rows.slice(limit)
+            limit = self._next_rows(unit)
+        unit.pieces, unit.rows = [rows], rows.num_rows
+
+    def _next_rows(self, unit: _Unit) -> int:
+        filler = self._filler(unit)
+        return filler.free_rows if filler is not None else self.shared.rows_per_file
+
+    def _filler(self, unit: _Unit) -> Filler | None:
+        if unit.filled or unit.bucket is None:
+            return None
+        return self.shared.fillers.get((unit.partition, unit.bucket))
+
+    def _finish(self, unit: _Unit) -> Iterator[FileGroupResult]:
+        if not unit.rows:
+            return
+        rows = pa.concat_tables(unit.pieces)
+        unit.pieces = []
+        located = np.asarray(rows.column(LOCATED)) if LOCATED in rows.column_names else np.zeros(rows.num_rows, dtype=bool)
+        if self.policy == "fail" and not self.shared.context.operation.looks_up_keys and located.any():
+            raise DuplicateKey(
+                f"{int(located.sum())} record key(s) that the table holds already",
+                expected="new keys only",
+                remedy="use upsert, or drop them",
+            )
+        if self.shared.context.operation is Operation.DELETE:
+            yield from self._delete(unit, self._prepared(unit, rows), found=bool(located.any()))
+            return
+        prepared = self._prepared(unit, rows)
+        kept = self._kept(prepared, rows)
+        if kept is not None:
+            prepared, located = prepared.take(kept), located[kept]
+        if self.unique and not self.combines:
+            refuse_duplicates(prepared)
+        if unit.bucket is None:
+            yield self._write_group(unit.partition, _named_slice(unit), prepared)
+        else:
+            yield from self._add(unit, prepared, located)
+
+    def _prepared(self, unit: _Unit, rows: pa.Table) -> PreparedInput:
+        """Fitted and keyed by the engine; refuses rows for which the native expressions gave another place."""
+        context = self.shared.context
+        source = rows.select(list(self.shared.columns))
+        prepared = prepare_input(source, context.schema, self.shared.keygen, context.ordering_field, context.operation, combine=False)
+        wrong = pc.any(pc.not_equal(prepared.partition_paths, unit.partition)).as_py()
+        if KEY in rows.column_names:
+            native = rows.column(KEY)
+            same = pc.equal(prepared.keys, native) if len(native) == len(prepared.keys) else pc.is_in(prepared.keys, native)
+            wrong = wrong or not pc.all(same, skip_nulls=False).as_py()
+        if wrong:
+            raise VerificationFailed(
+                f"rows of partition {unit.partition!r} whose key or partition path Spark computed otherwise",
+                expected="equal record keys and partition paths",
+                remedy="cast the key and partition columns to the table's types before the write",
+            )
+        return prepared
+
+    def _kept(self, prepared: PreparedInput, rows: pa.Table) -> np.ndarray | None:
+        """Row numbers that stay, None for all: one row per key where the write combines, the last of the source on ties."""
+        if POSITION not in rows.column_names:
+            return None
+        positions = rows.column(POSITION).to_numpy()
+        if self.combines:
+            if pc.count_distinct(prepared.keys).as_py() == len(positions):
+                return None
+            by_source = np.argsort(positions, kind="stable")
+            ordered = prepared.take(by_source)
+            winners = combine_input(ordered.rows, ordered.keys, self.shared.context.ordering_field)
+            return by_source if winners is None else by_source[winners]
+        # A key that the table holds twice met its row twice.
+        _, first = np.unique(positions, return_index=True)
+        return None if len(first) == len(positions) else np.sort(first)
+
+    def _delete(self, unit: _Unit, prepared: PreparedInput, *, found: bool) -> Iterator[FileGroupResult]:
+        if found:
+            yield self._write_group(unit.partition, _named_slice(unit), prepared)
+
+    def _add(self, unit: _Unit, prepared: PreparedInput, located: np.ndarray | None = None) -> Iterator[FileGroupResult]:
+        """Write a bucket: its small file takes what it holds already and what it has room for, new file groups take the rest."""
+        mask = np.zeros(prepared.rows.num_rows, dtype=bool) if located is None else located
+        fresh = np.flatnonzero(~mask)
+        filler = self._filler(unit)
+        if filler is not None:
+            here = np.concatenate([np.flatnonzero(mask), fresh[: filler.free_rows]])
+            yield self._write_group(unit.partition, filler.file_slice, prepared.take(here))
+            fresh = fresh[filler.free_rows :]
+            unit.filled = True
+        per_file = self.shared.rows_per_file
+        for start in range(0, len(fresh), per_file):
+            part = prepared if len(fresh) == prepared.rows.num_rows <= per_file else prepared.take(fresh[start : start + per_file])
+            yield self._write_group(unit.partition, None, part, self._new_file_id(unit))
+            unit.new_groups += 1
+
+    def _new_file_id(self, unit: _Unit) -> str:
+        return new_file_id(self.shared.context.instant, f"{unit.partition}/{unit.name}", unit.new_groups)
+
+    def _write_group(self, partition: str, base: FileSlice | None, rows: PreparedInput, file_id: str = "") -> FileGroupResult:
+        if base is None and partition not in self.partitions:
+            write_partition_metafile(self.storage, partition, self.shared.context.instant)
+            self.partitions.add(partition)
+        # Unique in the commit and equal for every attempt.
+        number = self.groups * self.shared.tasks + self.number
+        self.groups += 1
+        task = FileGroupTask(number, partition, base.group.file_id if base else file_id, base, self.attempt)
+        return write_file_group(self.shared.context, task, rows.rows, self.storage)
+
+
+def _by_unit(rows: pa.Table) -> Iterator[tuple[str, str, pa.Table]]:
+    """Rows of one hash: nearly always of one unit."""
+    partitions, units = rows.column(PARTITION), rows.column(UNIT)
+    partition, name = partitions[0].as_py(), units[0].as_py()
+    mine = pc.and_(pc.equal(partitions, partition), pc.equal(units, name))
+    if pc.all(mine).as_py():
+        yield partition, name, rows
+        return
+    yield partition, name, rows.filter(mine)
+    yield from _by_unit(rows.filter(pc.invert(mine)))
+
+
+def _named_slice(unit: _Unit) -> FileSlice:
+    parsed = parse_base_file_name(unit.name)
+    if parsed is None:
+        raise VerificationFailed(f"base file {unit.name!r} in {unit.partition!r}", expected="a base file's name")
+    return FileSlice(FileGroupId(unit.partition, parsed.file_id), parsed.instant, unit.name, size_bytes=-1, rows=-1)

@@ -1,0 +1,116 @@
+from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, begin, die, rows, write
+
+from tideline_cleaner.metrics import FILES_DELETED, ROLLBACKS
+from tideline_cleaner.service import CleanerService
+from tideline_cleaner.settings import CleanerSettings
+from tideline_table.table import schedule_clean, schedule_clustering, write_rows
+from tideline_table.timeline.instant import Action, State
+from tideline_table.timeline.log import Draft
+from tideline_table.writer import Operation
+
+RETAINED = {"hoodie.cleaner.commits.retained": "1"}
+
+
+def cleaner(fleet: Fleet, **explicit):
+    return fleet.service(CleanerService, CleanerSettings, "cleaner", options=RETAINED, **explicit)
+
+
+def base_files(fleet):
+    return sorted(p.name for p in (fleet.folder / "tables" / "trips" / "oslo").glob("*.parquet"))
+
+
+def upsert(table):
+    return write_rows(table, rows(0), Operation.UPSERT, parallelism=1)
+
+
+def test_rolls_a_dead_writer_back_and_leaves_a_live_one_alone(fleet):
+    table = fleet.create()
+    dead = die(table)
+    service, context = cleaner(fleet)
+    service.tick()
+    table.refresh()
+    assert table.state.actions[dead].state is State.INFLIGHT
+    fleet.clock.advance(HEARTBEAT_GONE_S)
+    live = begin(table)
+    service.tick()
+    service.tick()
+    table.refresh()
+    assert table.state.actions[dead].state is State.ROLLED_BACK
+    assert table.state.actions[live.instant].state is State.INFLIGHT
+    assert context.metrics.value(ROLLBACKS, table=table.uid) == 1
+    live.roll_back()
+
+
+def test_finishes_a_rollback_that_died(fleet):
+    table = fleet.create()
+    dead = die(table)
+    body = {"target": dead, "target_action": "commit", "plan": {}, "attempt": "a"}
+    table.timeline.append(
+        lambda state: Draft(table.timeline.mint(state), Action.ROLLBACK, State.NONE, State.INFLIGHT, "ROLLBACK", body)
+    )
+    service, _ = cleaner(fleet)
+    service.tick()
+    table.refresh()
+    assert table.state.actions[dead].state is State.INFLIGHT
+    fleet.clock.advance(HEARTBEAT_GONE_S)
+    service.tick()
+    table.refresh()
+    assert table.state.actions[dead].state is State.ROLLED_BACK
+    assert list(table.state.pending()) == []
+
+
+def test_leaves_dead_clusterings_to_the_launcher(fleet):
+    table = fleet.create()
+    write(table, 0)
+    write(table, 10)
+    plan = schedule_clustering(table)
+    table.timeline.append(lambda _: Draft(plan, Action.REPLACE_COMMIT, State.REQUESTED, State.INFLIGHT, "CLUSTER", {}))
+    fleet.clock.advance(HEARTBEAT_GONE_S)
+    service, _ = cleaner(fleet)
+    service.tick()
+    table.refresh()
+    assert table.state.actions[plan].state is State.INFLIGHT
+
+
+def test_cleans_what_nobody_reads_after_enough_commits(fleet):
+    table = fleet.create()
+    service, context = cleaner(fleet, clean_min_commits=3)
+    for _ in range(2):
+        upsert(table)
+    service.tick()
+    assert len(base_files(fleet)) == 2
+    expected = table.read(["id", "fare"])
+    upsert(table)
+    service.tick()
+    assert len(base_files(fleet)) == 2
+    assert context.metrics.value(FILES_DELETED, table=table.uid) == 1
+    table.refresh()
+    assert table.read(["id", "fare"]).equals(expected)
+    upsert(table)
+    service.tick()
+    assert len(base_files(fleet)) == 3
+    assert [a.state for a in table.refresh().actions.values() if a.action is Action.CLEAN] == [State.COMPLETED]
+
+
+def test_executes_a_clean_whose_cleaner_died(fleet):
+    table = fleet.create()
+    for _ in range(3):
+        upsert(table)
+    assert schedule_clean(table, RETAINED) is not None
+    service, _ = cleaner(fleet, clean_min_commits=100)
+    service.tick()
+    assert len(base_files(fleet)) == 2
+    assert list(table.refresh().pending()) == []
+
+
+def test_a_frozen_table_does_not_starve_the_others(fleet):
+    frozen, well = fleet.create("a-frozen"), fleet.create()
+    for table in (frozen, well):
+        for _ in range(3):
+            upsert(table)
+    (fleet.folder / "tables" / "a-frozen" / ".hoodie" / "20200101000000000.commit").write_bytes(b"{}")
+    service, _ = cleaner(fleet, clean_min_commits=3)
+    service.tick()
+    assert len(base_files(fleet)) == 2
+    frozen.refresh()
+    assert Action.CLEAN not in {a.action for a in frozen.state.actions.values()}

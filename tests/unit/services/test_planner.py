@@ -1,0 +1,127 @@
+import pytest
+from tests.unit.services.fleet import Fleet, write
+
+from tideline_events import TIMELINE
+from tideline_mirror.service import MirrorService
+from tideline_mirror.settings import MirrorSettings
+from tideline_planner.metrics import PLANS
+from tideline_planner.policy import ClusteringPolicy, clustering_verdict
+from tideline_planner.service import PlannerService
+from tideline_planner.settings import PlannerSettings
+from tideline_table.file_group import TableState
+from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.file_group.state import CLUSTER, ActionRecord
+from tideline_table.table import run_clustering
+from tideline_table.timeline.instant import Action, State
+
+POLICY = ClusteringPolicy(small_file_bytes=100, min_files=3, min_commits=2)
+
+
+def state(*, sizes=(), commits=0, clusterings=(), elsewhere=()):
+    """Commits 1.. in order; clusterings as (state, planned after so many commits)."""
+    made = TableState()
+    places = [("p", size) for size in sizes] + [("q", size) for size in elsewhere]
+    for number, (partition, size) in enumerate(places):
+        group = FileGroupId(partition, f"f{number}")
+        made.slices[group] = {"1": FileSlice(group, "1", "f.parquet", size, 1)}
+    for n in range(1, commits + 1):
+        made.actions[f"c{n}"] = ActionRecord(f"c{n}", Action.COMMIT, State.COMPLETED, "INSERT", 10 * n, 10 * n - 1, "w")
+    for number, (standing, after) in enumerate(clusterings):
+        sequence = 10 * after + 1 + number
+        made.actions[f"r{number}"] = ActionRecord(
+            f"r{number}", Action.REPLACE_COMMIT, standing, CLUSTER, sequence + 2, sequence, "p"
+        )
+    return made
+
+
+@pytest.mark.parametrize(
+    ("given", "is_due", "reason"),
+    [
+        (state(), False, "0 of 2 commits"),
+        (state(sizes=[50, 50, 50], commits=1), False, "1 of 2 commits"),
+        (state(sizes=[50, 50, 50], commits=2), True, "3 small files in partition 'p', 2 commits"),
+        (state(sizes=[50, 50, 100], commits=2), False, "at most 2 of 3 small files"),
+        (state(sizes=[50, 50], elsewhere=[50, 50], commits=5), False, "at most 2 of 3 small files"),
+        (state(sizes=[50, 50], elsewhere=[50, 50, 50], commits=5), True, "partition 'q'"),
+        (state(sizes=[500] * 9, commits=5), False, "at most 0 of 3"),
+        (state(sizes=[50] * 3, commits=5, clusterings=[(State.REQUESTED, 3)]), False, "clustering r0 is pending"),
+        (state(sizes=[50] * 3, commits=5, clusterings=[(State.INFLIGHT, 3)]), False, "clustering r0 is pending"),
+        (state(sizes=[50] * 3, commits=5, clusterings=[(State.COMPLETED, 4)]), False, "1 of 2 commits"),
+        (state(sizes=[50] * 3, commits=5, clusterings=[(State.COMPLETED, 3)]), True, "2 commits"),
+        (state(sizes=[50] * 3, commits=5, clusterings=[(State.ROLLED_BACK, 4)]), True, "5 commits"),
+        (state(sizes=[50] * 3, commits=5, clusterings=[(State.COMPLETED, 1), (State.COMPLETED, 4)]), False, "1 of 2 commits"),
+    ],
+)
+def test_policy(given, is_due, reason):
+    verdict = clustering_verdict(given, POLICY)
+    assert (verdict.is_due, reason in verdict.reason) == (is_due, True), verdict
+
+
+def planner(fleet: Fleet, **explicit):
+    return fleet.service(PlannerService, PlannerSettings, "planner", clustering_min_files=3, clustering_min_commits=2, **explicit)
+
+
+def test_plans_when_small_files_pile_up_and_does_not_plan_twice(fleet):
+    table = fleet.create()
+    service, context = planner(fleet)
+    for n in range(2):
+        write(table, 10 * n)
+        service.tick()
+    table.refresh()
+    assert table.state.pending_clusterings() == []
+    write(table, 20)
+    service.tick()
+    table.refresh()
+    (plan,) = table.state.pending_clusterings()
+    assert len(table.state.planned_groups(plan.instant)) == 3
+    assert plan.state is State.REQUESTED
+    assert context.metrics.value(PLANS, service="clustering") == 1
+    write(table, 30)
+    service.tick()
+    service.tick()
+    table.refresh()
+    assert table.state.pending_clusterings() == [plan]
+    run_clustering(table)
+    service.tick()
+    table.refresh()
+    assert table.state.pending_clusterings() == []
+
+
+def test_a_restarted_planner_does_not_plan_again(fleet):
+    table = fleet.create()
+    for n in range(3):
+        write(table, 10 * n)
+    service, _ = planner(fleet)
+    service.tick()
+    fleet.stop(service)
+    service, _ = planner(fleet)
+    service.tick()
+    table.refresh()
+    assert len(table.state.pending_clusterings()) == 1
+
+
+def test_a_table_with_a_wrong_sort_column_does_not_starve_the_others(fleet):
+    tables = [fleet.create("a"), fleet.create("b")]
+    for table in tables:
+        for n in range(3):
+            write(table, 10 * n)
+    service, context = planner(fleet, clustering_sort_columns={"a": "no_such_column", "b": "fare"})
+    service.tick()
+    for table in tables:
+        table.refresh()
+    assert [len(t.state.pending_clusterings()) for t in tables] == [0, 1]
+    assert context.metrics.value(PLANS, service="clustering") == 1
+
+
+def test_a_transition_on_the_event_log_wakes_it(fleet):
+    table = fleet.create()
+    _, context = planner(fleet)
+    mirror, _ = fleet.service(MirrorService, MirrorSettings, "mirror")
+    for n in range(400):
+        # Only transitions after the start of its watch count; when that has begun is its own affair.
+        write(table, 10 * n)
+        mirror.tick()
+        if context.wakeup.wait(0.025):
+            break
+    assert context.wakeup.is_set()
+    assert fleet.events(TIMELINE.name)
