@@ -112,6 +112,11 @@ def tree(folder: Path) -> dict[str, bytes | None]:
     return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
 
 
+@pytest.fixture
+def snapshot() -> Callable[[Path], dict[str, bytes | None]]:
+    return tree
+
+
 def rows_table(**columns: list) -> pa.Table:
     """Rows of SCHEMA, columns not given null."""
     size = len(next(iter(columns.values())))

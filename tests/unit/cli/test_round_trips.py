@@ -7,9 +7,9 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.csv as pv
-import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import feather
 
 WIDE = pa.schema(
     [
@@ -44,7 +44,7 @@ ROWS = [
         "clock": time(23, 59, 59, 999999),
         "at": datetime(2024, 2, 29, 23, 59, 59, 123456, UTC),
         "at_ms": datetime(1969, 12, 31, 23, 59, 59, 999000, UTC),
-        "local": datetime(2024, 3, 31, 2, 30),
+        "local": datetime.fromisoformat("2024-03-31T02:30:00"),
         "raw": b"\x00\xff\n",
         "tags": ["a,b", "", None, 'q"'],
         "place": {"lat": 1.25, "since": date(1, 1, 1), "fee": Decimal("0.125")},
@@ -185,8 +185,8 @@ def test_feather_and_arrow_streams_are_read(done, table, tmp_path):
         ("s.csv", "id,n,x,b,day,at,z,none\n1,2,1.5,true,2024-01-01,2024-01-01 10:00:00,2024-01-01T10:00:00Z,\n", "int64"),
         (
             "s.jsonl",
-            '{"id": 1, "n": 2, "x": 1, "b": true, "day": "2024-01-01", "at": "2024-01-01 10:00:00"}\n'
-            '{"x": 1.5, "z": "2024-01-01T10:00:00.5+01:00", "none": null}\n',
+            """{"id": 1, "n": 2, "x": 1, "b": true, "day": "2024-01-01", "at": "2024-01-01 10:00:00"}
+            {"x": 1.5, "z": "2024-01-01T10:00:00.5+01:00", "none": null}""",
             "int64",
         ),
         (
@@ -236,7 +236,9 @@ def test_texts_that_are_not_all_dates_stay_text(done, tmp_path):
 
 
 def test_parquet_types_are_narrowed_to_what_tables_hold(done, tmp_path):
-    rows = pa.table({"id": ["a"], "ns": pa.array([1000], pa.timestamp("ns", "Europe/Paris")), "c": pa.array(["x"]).dictionary_encode()})
+    rows = pa.table(
+        {"id": ["a"], "ns": pa.array([1000], pa.timestamp("ns", "Europe/Paris")), "c": pa.array(["x"]).dictionary_encode()}
+    )
     pq.write_table(rows, tmp_path / "s.parquet")
     done("create", tmp_path / "t", "--schema-from", tmp_path / "s.parquet", "--key", "id")
     done("write", tmp_path / "t", "--from", tmp_path / "s.parquet")
@@ -246,9 +248,27 @@ def test_parquet_types_are_narrowed_to_what_tables_hold(done, tmp_path):
 def test_create_passes_every_setting_on(done, tmp_path):
     (tmp_path / "s.csv").write_text("a,b,c,d,v\n1,2,x/y,z,5\n")
     path = tmp_path / "t"
-    options = ["--key", "a,b", "--partition", "c", "--partition", "d", "--ordering", "v", "--name", "named", "--hive-style", "--url-encode"]
+    options = [
+        "--key",
+        "a,b",
+        "--partition",
+        "c",
+        "--partition",
+        "d",
+        "--ordering",
+        "v",
+        "--name",
+        "named",
+        "--hive-style",
+        "--url-encode",
+    ]
     done("create", path, "--schema-from", tmp_path / "s.csv", *options)
     done("write", path, "--from", tmp_path / "s.csv", "--operation", "bulk_insert")
     shown = done("show", path, "--json").document
-    assert (shown["name"], shown["key_fields"], shown["partition_fields"], shown["ordering_field"]) == ("named", ["a", "b"], ["c", "d"], "v")
+    assert (shown["name"], shown["key_fields"], shown["partition_fields"], shown["ordering_field"]) == (
+        "named",
+        ["a", "b"],
+        ["c", "d"],
+        "v",
+    )
     assert [p["partition"] for p in shown["partitions"]] == ["c=x%2Fy/d=z"]

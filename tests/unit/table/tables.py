@@ -21,7 +21,12 @@ from tideline_table.transaction import Committed
 from tideline_table.writer import Operation
 
 SCHEMA = pa.schema(
-    [pa.field("id", pa.string(), nullable=False), pa.field("part", pa.string()), pa.field("ts", pa.int64()), pa.field("v", pa.string())]
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("part", pa.string()),
+        pa.field("ts", pa.int64()),
+        pa.field("v", pa.string()),
+    ]
 )
 HEARTBEAT = timedelta(hours=1)
 """Far longer than any test: heartbeat threads never wake up."""

@@ -48,7 +48,9 @@ def test_log_file_name():
     assert parse_log_file_name(f".{ID}_{T}.log.1_1-0-1.cdc") == LogFileName(ID, T, 1, "1-0-1", is_cdc=True)
 
 
-@pytest.mark.parametrize("name", [f"..{ID}_{T}.log.1_1-0-1.crc", f".{ID}_{T}.log.1_1-0-1.crc", f"{ID}_{T}.log.1_1-0-1", f".{ID}_{T}.log.x"])
+@pytest.mark.parametrize(
+    "name", [f"..{ID}_{T}.log.1_1-0-1.crc", f".{ID}_{T}.log.1_1-0-1.crc", f"{ID}_{T}.log.1_1-0-1", f".{ID}_{T}.log.x"]
+)
 def test_other_names_are_no_log_files(name):
     assert parse_log_file_name(name) is None
 

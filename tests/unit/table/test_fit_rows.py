@@ -18,7 +18,7 @@ LOSSLESS = [
     (pa.array(["12"]), pa.int32(), [12]),
     (pa.nulls(2), pa.string(), [None, None]),
     (pa.nulls(2), pa.bool_(), [None, None]),
-    (pa.array([1, 2]), pa.decimal128(10, 2), [Decimal("1.00"), Decimal("2.00")]),
+    (pa.array([1, 2], pa.int16()), pa.decimal128(10, 2), [Decimal("1.00"), Decimal("2.00")]),
     (pa.array([Decimal("1.50")]), pa.decimal128(10, 1), [Decimal("1.5")]),
     (pa.array([Decimal("1.50")]), pa.float64(), [1.5]),
     (pa.array([dt.datetime(2026, 1, 1)], pa.timestamp("s")), pa.timestamp("ms"), [dt.datetime(2026, 1, 1)]),

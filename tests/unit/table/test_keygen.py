@@ -34,7 +34,9 @@ def test_values_of_each_type_in_keys_and_paths(kind, values, expected):
     assert generator.partition_paths(rows).to_pylist() == expected
 
 
-@pytest.mark.parametrize("kind", [pa.float64(), pa.binary(), pa.list_(pa.int32()), pa.struct([("x", pa.int32())]), pa.time32("ms")], ids=str)
+@pytest.mark.parametrize(
+    "kind", [pa.float64(), pa.binary(), pa.list_(pa.int32()), pa.struct([("x", pa.int32())]), pa.time32("ms")], ids=str
+)
 def test_types_that_make_no_key(kind):
     with pytest.raises(SchemaMismatch, match="'k'"):
         check_key_columns(pa.schema([("k", kind)]), ["k"], "record key")
@@ -103,7 +105,9 @@ def test_url_encoding():
     assert hive.partition_paths(table(p=["a=b"])).to_pylist() == ["p=a%3Db"]
 
 
-@pytest.mark.parametrize("value", ["..", ".", "a/../b", "/a", "a/", "a//b", ".hoodie", "a/.hoodie/x", "a\\b", "..\\x", "a\x00b", ".hoodie_x"])
+@pytest.mark.parametrize(
+    "value", ["..", ".", "a/../b", "/a", "a/", "a//b", ".hoodie", "a/.hoodie/x", "a\\b", "..\\x", "a\x00b", ".hoodie_x"]
+)
 def test_unsafe_partitions_are_refused(value):
     for hive in (False, True):
         with pytest.raises(InvalidRecord, match="column 'p'"):

@@ -50,7 +50,7 @@ def report_failure(error: BaseException) -> int:
     if is_debugging():
         traceback.print_exception(error, file=sys.stderr)
     if isinstance(error, KeyboardInterrupt):
-        _print_line("interrupted; what was begun is rolled back")
+        _print_line("interrupted; what had not been committed stays invisible")
         return EXIT_INTERRUPTED
     if isinstance(error, TyperException):
         _print_line(_usage_line(error))

@@ -1,19 +1,19 @@
 """Arrow columns as JSON values; the reverse of `typed_values`.
 
-Dates, times and timestamps are ISO 8601 text (timestamps with a zone in UTC, with Z), decimals are exact text, bytes are base64,
-NaN and the infinities are the texts "NaN", "Infinity" and "-Infinity". Whole numbers are JSON numbers, whatever their size.
+Dates, times and timestamps are ISO 8601 text (timestamps with a zone in UTC, with Z; three digits of seconds where that is exact, six
+otherwise), decimals are JSON numbers with all their digits, bytes are base64, NaN and the infinities are the texts "NaN", "Infinity" and "-Infinity". Whole numbers are JSON numbers, whatever their size.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 import math
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import simplejson
 
 
 def json_rows(batch: pa.RecordBatch) -> Iterator[bytes]:
@@ -21,7 +21,8 @@ def json_rows(batch: pa.RecordBatch) -> Iterator[bytes]:
     columns = [json_column(column) for column in batch.columns]
     names = batch.schema.names
     for row in zip(*columns, strict=True):
-        yield json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False, separators=(",", ":")).encode()
+        document = dict(zip(names, row, strict=True))
+        yield simplejson.dumps(document, ensure_ascii=False, separators=(",", ":"), use_decimal=True).encode()
 
 
 def json_column(column: pa.Array) -> list[Any]:
@@ -31,7 +32,7 @@ def json_column(column: pa.Array) -> list[Any]:
         return [v if v is None or math.isfinite(v) else _number_word(v) for v in column.to_pylist()]
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return [None if v is None else base64.b64encode(v).decode() for v in column.to_pylist()]
-    if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
+    if pa.types.is_temporal(kind):
         texts: list[Any] = text_column(column).to_pylist()
         return texts
     if pa.types.is_map(kind):
@@ -57,6 +58,7 @@ def text_column(column: pa.Array) -> pa.Array:
         return column.cast(pa.string())
     local = column.cast(pa.timestamp(kind.unit, "UTC")).cast(pa.timestamp(kind.unit)) if kind.tz is not None else column
     text = pc.replace_substring(local.cast(pa.string()), " ", "T", max_replacements=1)
+    text = pc.replace_substring_regex(text, r"(\.\d{3})000$", r"\1")
     return text if kind.tz is None else pc.binary_join_element_wise(text, "Z", "")
 
 

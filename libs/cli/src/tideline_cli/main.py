@@ -11,10 +11,10 @@ from typing import Annotated
 
 import typer
 
-from tideline_cli import create, inspection, read, services, write
-from tideline_cli.failure import report_failure
+from tideline_cli import create, inspection, platform, read, services, write
+from tideline_cli.failure import EXIT_FAILED, EXIT_INTERRUPTED, report_failure
 
-GROUPS = (create, write, read, inspection, services)
+GROUPS = (create, write, read, inspection, services, platform)
 """Modules with an `app` of commands each."""
 
 _EPILOG = """Start with a table of your own:
@@ -63,12 +63,22 @@ def run(arguments: Sequence[str] | None = None) -> int:
         code = app(args=None if arguments is None else list(arguments), prog_name="tideline", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader had enough (`| head`). What is still buffered must not fail again when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the border of the process
+        return _end_quietly()
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # Typer's answer to a closed pipe is code 1
+            return _end_quietly()
+        return end.code if isinstance(end.code, int) else EXIT_FAILED if end.code else 0
+    except Exception as error:  # noqa: BLE001 - the border of the process
         return report_failure(error)
+    if code == EXIT_INTERRUPTED:
+        return report_failure(KeyboardInterrupt())
     return code if isinstance(code, int) else 0
+
+
+def _end_quietly() -> int:
+    """The reader of stdout had enough (`| head`): what is still buffered must not fail again when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def main() -> None:

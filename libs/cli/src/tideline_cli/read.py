@@ -61,7 +61,7 @@ def read(
 ) -> None:
     """Read rows as JSON lines, with the five meta fields in front unless columns are chosen.
 
-    Dates and timestamps are ISO 8601 (UTC with Z), decimals are exact text, bytes are base64, and NaN and the infinities are the texts
+    Dates and timestamps are ISO 8601 (UTC with Z), decimals are numbers with all their digits, bytes are base64, and NaN and the infinities are the texts
     "NaN", "Infinity" and "-Infinity": what write reads back. Rows stream; a table larger than memory is fine.
     """
     instant = parse_as_of(as_of) if as_of else ""

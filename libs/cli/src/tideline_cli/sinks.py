@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import json
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from typing import BinaryIO, Protocol
 import pyarrow as pa
 import pyarrow.csv as pv
 import pyarrow.parquet as pq
+import simplejson
 
 from tideline_cli.errors import InvalidInput
 from tideline_cli.json_values import json_column, json_rows, text_column
@@ -61,7 +61,7 @@ class JsonDocument:
         self._stream = stream
         self._rows = 0
         columns = [{"name": f.name, "type": str(f.type)} for f in schema]
-        stream.write(f'{{"columns": {json.dumps(columns, ensure_ascii=False)}, "rows": ['.encode())
+        stream.write(f'{{"columns": {simplejson.dumps(columns, ensure_ascii=False)}, "rows": ['.encode())
 
     def write(self, batch: pa.RecordBatch) -> None:
         """See `RowSink.write`."""
@@ -138,7 +138,7 @@ def _csv_column(column: pa.Array) -> pa.Array:
         return text_column(column)
     values = json_column(column)
     if pa.types.is_nested(kind):
-        values = [None if v is None else json.dumps(v, ensure_ascii=False) for v in values]
+        values = [None if v is None else simplejson.dumps(v, ensure_ascii=False) for v in values]
     return pa.array(values, pa.string())
 
 
@@ -179,8 +179,10 @@ def file_sink(output: str, row_format: RowFormat, schema: pa.Schema) -> Iterator
     try:
         with stream:
             sink = _file_sink(row_format, stream, schema)
-            yield sink
-            sink.close()
+            try:
+                yield sink
+            finally:
+                sink.close()  # while the stream is open, whatever happened: writers end their files when they are collected
         os.replace(unfinished, output)
     finally:
         with contextlib.suppress(FileNotFoundError):

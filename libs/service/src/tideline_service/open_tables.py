@@ -140,4 +140,4 @@ class OpenTables:
     def _report(self, table: Table, error: TidelineError) -> None:
         if self._troubled.get(table.base_path) != str(error):
             self._troubled[table.base_path] = str(error)
-            _log.error("table in trouble", table=table.uid, name=table.definition.name, exc_info=error)
+            _log.error("table in trouble", table=table.uid, name=table.definition.name, reason=str(error))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from tideline_table.errors import Recovery, TidelineError
+
+_PYTHON_ERROR = re.compile(r"^(?!org\.|java\.|Caused|at )[\w.]+(?:Error|Exception|Missing|Exists)\b.*: ")
 
 
 class JavaNotFound(TidelineError):
@@ -13,3 +17,13 @@ class SparkFailed(TidelineError):
     """A Spark job failed for a reason that is not the table's: a lost executor, memory, an error in the source's own code."""
 
     recovery = Recovery.RETRY
+
+
+def spark_failure(error: Exception) -> SparkFailed:
+    """The failure of a Spark job with its reason in one line: Python's last line where a worker failed, the JVM's first one otherwise."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    in_worker = [line for line in lines if _PYTHON_ERROR.match(line)]
+    reason = in_worker[-1] if in_worker else (lines or [type(error).__name__])[0]
+    return SparkFailed(
+        f"the Spark job failed ({reason})", expected="a finished job; nothing became visible", remedy="see the Spark log"
+    )

@@ -34,14 +34,14 @@ class NativeKeys:
         name = self.keygen.key_fields[0]
         return (
             len(self.keygen.key_fields) == 1
-            and len(self.keygen.partition_fields) < 2  # noqa: PLR2004 - Hudi's rule for simple keys
+            and len(self.keygen.partition_fields) < 2
             and isinstance(self._source_type(name), StringType)
             and pa.types.is_string(self.table.field(name).type)
         )
 
     def record_key(self) -> Column:
         """The record key; null or empty where the worker will refuse the row."""
-        if len(self.keygen.key_fields) == 1 and len(self.keygen.partition_fields) < 2:  # noqa: PLR2004
+        if len(self.keygen.key_fields) == 1 and len(self.keygen.partition_fields) < 2:
             return self._text(self.keygen.key_fields[0])
         parts = []
         for name in self.keygen.key_fields:

@@ -65,7 +65,9 @@ def decide_layout(
     looks_up = operation.looks_up_keys or options[INSERT_DUP_POLICY] != "none"
     placement = FilePlacement.of(options, visible)
     partitions = len({s.group.partition_path for s in visible})
-    buckets = options[SPARK_INSERT_PARALLELISM] or _buckets(operation, placement, is_partitioned, partitions, cores, source_bytes)
+    buckets = options[SPARK_INSERT_PARALLELISM] or _buckets(
+        operation, placement, partitions if is_partitioned else 1, cores, source_bytes, is_partitioned=is_partitioned
+    )
     fillers = {} if operation in (Operation.BULK_INSERT, Operation.DELETE) else _fillers(visible, closed, placement, buckets)
     keys = sum(s.rows if s.rows >= 0 else s.size_bytes // _LEAST_KEY_BYTES for s in visible)
     most_units = None if is_partitioned else len(visible) + buckets
@@ -83,15 +85,15 @@ def decide_layout(
 
 
 def _buckets(
-    operation: Operation, placement: FilePlacement, is_partitioned: bool, partitions: int, cores: int, source_bytes: int | None
+    operation: Operation, placement: FilePlacement, partitions: int, cores: int, source_bytes: int | None, *, is_partitioned: bool
 ) -> int:
     """One bucket per partition unless the input is known to be larger than that many files."""
-    if is_partitioned and not partitions:
+    if not partitions and is_partitioned:
         return 1  # How many partitions a first load has is unknown: several buckets in each would make small files.
     if source_bytes is None:
         return cores if operation is Operation.BULK_INSERT and not is_partitioned else 1
     files = math.ceil(source_bytes / placement.max_file_bytes)
-    return min(max(1, math.ceil(files / max(1, partitions))), cores)
+    return min(max(1, math.ceil(files / partitions)), cores)
 
 
 def _fillers(

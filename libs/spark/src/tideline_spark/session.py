@@ -56,15 +56,14 @@ def stop_session(spark: SparkSession) -> None:
     gateway = SparkContext._gateway  # noqa: SLF001 - PySpark has no public way to end the JVM that it started
     if gateway is None:
         return
-    spark.stop()
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
-        return
+    launched: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    if launched is None or launched.poll() is None:
+        spark.stop()
+    if launched is None:
+        return  # spark-submit started the JVM and ends it
     gateway.shutdown()
     SparkContext._gateway = None  # noqa: SLF001
     SparkContext._jvm = None  # noqa: SLF001
-    launched: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
-    if launched is None:
-        return
     if launched.stdin is not None:
         launched.stdin.close()
     try:

@@ -22,7 +22,6 @@ from tideline_table.errors import SchemaMismatch
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.keygen import KeyGenerator
 from tideline_table.schema import META_FIELDS, MetaField, fit_rows
-from tideline_table.schema.fit import IS_DELETED
 from tideline_table.writer import Operation
 
 PARTITION = "_tideline_partition"
@@ -62,7 +61,7 @@ def source_columns(df: DataFrame, schema: pa.Schema, keygen: KeyGenerator, opera
     except Exception as error:
         raise SchemaMismatch(f"a DataFrame whose types Arrow cannot hold ({error})", expected="types of the table") from error
     fit_rows(pa.Table.from_batches([], schema=arrow), schema)
-    return tuple(n for n in df.columns if n not in META_FIELDS or n == IS_DELETED)
+    return tuple(n for n in df.columns if n not in META_FIELDS)
 
 
 def routed_rows(df: DataFrame, routing: Routing, layout: WriteLayout, root: str) -> DataFrame:
@@ -108,9 +107,7 @@ def existing_keys(spark: SparkSession, root: str, layout: WriteLayout) -> DataFr
         )
         unit = f.col("_metadata.file_name") if bucket is None else f.lit(str(bucket))
         scans.append(
-            rows.select(
-                f.col(MetaField.PARTITION_PATH).alias(PARTITION), f.col(MetaField.RECORD_KEY).alias(KEY), unit.alias(UNIT)
-            )
+            rows.select(f.col(MetaField.PARTITION_PATH).alias(PARTITION), f.col(MetaField.RECORD_KEY).alias(KEY), unit.alias(UNIT))
         )
     return reduce(DataFrame.unionAll, scans)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +23,15 @@ from tideline_table.merge import combine_input
 from tideline_table.storage import Storage
 from tideline_table.table.partition import write_partition_metafile
 from tideline_table.table.write import combines_input, promises_unique_keys
-from tideline_table.writer import FileGroupResult, FileGroupTask, Operation, PreparedInput, WriteContext, prepare_input, write_file_group
+from tideline_table.writer import (
+    FileGroupResult,
+    FileGroupTask,
+    Operation,
+    PreparedInput,
+    WriteContext,
+    prepare_input,
+    write_file_group,
+)
 from tideline_table.writer.input import refuse_duplicates
 
 RESULT_SCHEMA = "result binary"
@@ -120,7 +129,7 @@ class _RunningTask:
         for batch in batches:
             orders = batch.column(ORDER).to_numpy()
             bounds = [0, *(np.flatnonzero(np.diff(orders)) + 1).tolist(), len(orders)]
-            for start, end in zip(bounds, bounds[1:], strict=False):
+            for start, end in itertools.pairwise(bounds):
                 if start == end:
                     continue
                 if orders[start] != last:
@@ -186,7 +195,9 @@ class _RunningTask:
         """Fitted and keyed by the engine; refuses rows for which the native expressions gave another place."""
         context = self.shared.context
         source = rows.select(list(self.shared.columns))
-        prepared = prepare_input(source, context.schema, self.shared.keygen, context.ordering_field, context.operation, combine=False)
+        prepared = prepare_input(
+            source, context.schema, self.shared.keygen, context.ordering_field, context.operation, combine=False
+        )
         wrong = pc.any(pc.not_equal(prepared.partition_paths, unit.partition)).as_py()
         if KEY in rows.column_names:
             native = rows.column(KEY)

@@ -21,7 +21,7 @@ TABLES = {
     "weather": TableRequest("weather", source.WEATHER, ("weather_id",), ("origin",)),
     "aircraft": TableRequest("aircraft", source.AIRCRAFT, ("tailnum",), (), "seen"),
 }
-SPARK_FROM = (12, 22)
+SPARK_FROM = (12, 25)
 """From this day on flights are inserted by the PySpark writer."""
 AIRCRAFT_FROM_MONTH = 9
 EARLY_MODULUS, EARLY_MINUTES, EARLY_REVISION = 40, 1, 2
@@ -103,7 +103,7 @@ def _aircraft(parity: int) -> Iterator[Batch]:
 _NEW_FILES = (("hoodie.parquet.small.file.limit", "0"),)
 WRITERS = (
     Writer("flights-1", "flights", uses_spark=False, batches=lambda: _flights((1, 1), (6, 30)), options=_NEW_FILES),
-    Writer("flights-2", "flights", uses_spark=False, batches=lambda: _flights((7, 1), (12, 21)), options=_NEW_FILES),
+    Writer("flights-2", "flights", uses_spark=False, batches=lambda: _flights((7, 1), (12, 24)), options=_NEW_FILES),
     Writer("flights-spark", "flights", uses_spark=True, batches=lambda: _flights(SPARK_FROM, (12, 31)), options=_NEW_FILES),
     Writer("corrections", "flights", uses_spark=False, batches=lambda: _corrections(late=False), options=_NEW_FILES),
     Writer("corrections-spark", "flights", uses_spark=True, batches=lambda: _corrections(late=True), options=_NEW_FILES),

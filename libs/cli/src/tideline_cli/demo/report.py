@@ -79,6 +79,7 @@ def print_report(console: Console, outcome: Outcome, folder: Path) -> None:
         f"query [{query.text}]: {query.before_ms:.1f} ms over {query.files_before} files before the last clustering, "
         f"{query.after_ms:.1f} ms over {query.files_after} files after it ({query.rows} rows)",
         highlight=False,
+        markup=False,
     )
     for name, (seen, head) in outcome.events.items():
         console.print(

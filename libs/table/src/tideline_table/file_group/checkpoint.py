@@ -14,13 +14,18 @@ from tideline_table.timeline.instant import Action, State
 CHECKPOINT_FOLDER = ".hoodie/.tideline/checkpoint"
 POINTER = ".hoodie/.tideline/checkpoint/latest"
 CHECKPOINT_FORMAT = 1
+_KEPT = 3
+"""Checkpoints that stay: who opens the table just now may be reading the one before."""
 
 
 def write_checkpoint(storage: Storage, state: TableState) -> None:
-    """Store the fold; the pointer is a hint, an old or missing one only costs reads."""
+    """Store the fold and keep the newest few; the pointer is a hint, an old or missing one only costs reads."""
     path = f"{CHECKPOINT_FOLDER}/{state.sequence:020d}.json"
     storage.put(path, json.dumps(_to_json(state)).encode())
     storage.put(POINTER, str(state.sequence).encode())
+    kept = sorted(o.path for o in storage.list_folder(CHECKPOINT_FOLDER).objects if o.path.endswith(".json"))
+    for old in kept[:-_KEPT]:
+        storage.delete(old)
 
 
 def read_checkpoint(storage: Storage) -> TableState:

@@ -25,10 +25,22 @@ CACHE_BYTES = 256 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where the keys of one partition's input are: `slices[group_of[i]]` holds key i, -1 where no file does."""
+    """Where the keys of one partition's input are: `slices[n]` holds the keys at the positions `hits[n]`.
+
+    A key that plain inserts added twice is in more than one of them.
+    """
 
     slices: tuple[FileSlice, ...]
-    group_of: np.ndarray
+    hits: tuple[np.ndarray, ...]
+    keys: int
+
+    @property
+    def absent(self) -> np.ndarray:
+        """True for each key that no file holds."""
+        missing = np.ones(self.keys, dtype=bool)
+        for positions in self.hits:
+            missing[positions] = False
+        return missing
 
 
 class SimpleIndex:
@@ -44,7 +56,7 @@ class SimpleIndex:
     def locate(self, keys: pa.ChunkedArray, slices: Iterable[FileSlice]) -> Location:
         """Find each of `keys` (one partition's, each once) among `slices` (that partition's visible ones)."""
         low, high = (str(v) for v in pc.min_max(keys).as_py().values())
-        group_of = np.full(len(keys), -1, dtype=np.int64)
+        found: list[np.ndarray] = []
         kept: list[FileSlice] = []
         wanted = _one_chunk(keys)
         for file_slice in slices:
@@ -53,9 +65,9 @@ class SimpleIndex:
             # The input is the small side: hash it once and stream the file's keys past it.
             hits = pc.index_in(self._keys(file_slice.path), value_set=wanted).drop_null()
             if len(hits):
-                group_of[np.asarray(hits)] = len(kept)
+                found.append(np.unique(np.asarray(hits)))
                 kept.append(file_slice)
-        return Location(tuple(kept), group_of)
+        return Location(tuple(kept), tuple(found), len(keys))
 
     def _footer(self, path: str) -> BaseFileFooter:
         with self._mutex:

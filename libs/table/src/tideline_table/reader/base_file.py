@@ -78,10 +78,13 @@ def scan_slices(
         fragment = parquet.make_fragment(storage.open_input(file_slice.path))
         try:
             scanner = fragment.scanner(schema=schema, columns=list(columns) if columns is not None else None, filter=where)
-            for batch in scanner.to_batches():
-                if batch.num_rows:
-                    yield batch
-        except _BROKEN:
-            # Either the file is broken, then reading all of it says so, or the filter does not fit the schema.
-            read_base_file(storage, file_slice.path)
-            raise
+            yield from (batch for batch in scanner.to_batches() if batch.num_rows)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise _unreadable(file_slice.path, error) from None
+
+
+def _unreadable(path: str, error: Exception) -> CorruptMetadata:
+    reason = str(error).split("\n", 1)[0]
+    return CorruptMetadata(
+        f"base file {path} cannot be read ({reason})", expected="a Parquet file", remedy="restore the file from a copy"
+    )

@@ -8,6 +8,7 @@ from typing import Any
 
 from tideline_table.config import CLEANER_COMMITS_RETAINED, Options
 from tideline_table.errors import CorruptMetadata
+from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.file_group.state import ActionRecord, TableState
 from tideline_table.storage import Storage, checked_path
@@ -81,7 +82,7 @@ class CleanResult:
 def execute_clean(storage: Storage, plan: Mapping[str, Any], still_needed: Iterable[FileSlice]) -> CleanResult:
     """Delete the files that `plan` names; a missing one counts as deleted.
 
-    Refuses, before it deletes anything, a plan that names a file outside of the table or one that is visible now (`CorruptMetadata`,
+    Refuses, before it deletes anything, a plan that names a file outside of the table, one that holds no rows, or one that is visible now (`CorruptMetadata`,
     `UnsafePath`): a wrong plan must not cost committed rows.
     """
     visible = {s.path for s in still_needed}
@@ -92,6 +93,9 @@ def execute_clean(storage: Storage, plan: Mapping[str, Any], still_needed: Itera
             if not uri.startswith(f"{storage.root}/"):
                 raise CorruptMetadata(f"clean plan names {uri!r}", expected=f"files below {storage.root}")
             path = checked_path(uri[len(storage.root) + 1 :])
+            name = path.rsplit("/", 1)[-1]
+            if path.startswith(".hoodie/") or (parse_base_file_name(name) is None and parse_log_file_name(name) is None):
+                raise CorruptMetadata(f"clean plan names {path}, which is no data file", expected="base and log files only")
             if path in visible:
                 raise CorruptMetadata(
                     f"clean plan names {path}, which is the latest slice of its file group", expected="older slices only"

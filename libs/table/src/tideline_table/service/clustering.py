@@ -30,7 +30,7 @@ from tideline_table.errors import CorruptMetadata, SchemaMismatch, VerificationF
 from tideline_table.file_group.names import base_file_name, new_file_id, write_token
 from tideline_table.file_group.slice import FileGroupId, FileSlice, join_path
 from tideline_table.file_group.state import CLUSTER, PRIORITY_KEY, TableState
-from tideline_table.reader.base_file import read_base_file
+from tideline_table.reader.base_file import read_base_file, read_footer
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.storage import Storage, checked_path, open_storage
 from tideline_table.timeline.write_stats import NO_PREVIOUS_COMMIT, WriteStat
@@ -236,9 +236,9 @@ def cluster_group(task: ClusteringTask, storage: Storage | None = None) -> list[
         renamed = part.set_column(position, schema.field(position), pa.repeat(pa.scalar(name), part.num_rows))
         create_marker(storage, task.instant, path, MarkerType.CREATE)
         size = write_base_file(storage, path, renamed, task.avro_schema, Options(task.options))
-        stats.append(
-            WriteStat(file_id, task.partition_path, path, NO_PREVIOUS_COMMIT, part.num_rows, size, num_inserts=part.num_rows)
-        )
+        # Counted where they are now: what the commit publishes is the file, not what was meant to be in it.
+        written = read_footer(storage, path).rows
+        stats.append(WriteStat(file_id, task.partition_path, path, NO_PREVIOUS_COMMIT, written, size, num_inserts=written))
     if sum(s.num_writes for s in stats) != before[0]:
         raise VerificationFailed(
             f"clustering {task.instant} group {task.number} wrote {sum(s.num_writes for s in stats)} rows", expected=f"{before[0]}"

@@ -39,6 +39,8 @@ def foreign_state(storage: Storage) -> TableState:
     state = TableState()
     instants = timeline_instants(storage)
     for number, instant in enumerate(instants):
+        if instant.action is Action.SAVEPOINT and instant.time in state.actions:
+            continue  # it shares the instant of the commit that it protects
         operation = ""
         if instant.state is State.COMPLETED and instant.action in WRITE_ACTIONS:
             operation = _fold_commit(storage, state, instant)

@@ -21,7 +21,7 @@ from tideline_table.config import (
     Options,
     column_list,
 )
-from tideline_table.errors import CommitUnknown, DuplicateKey, ObjectNotFound, TransactionRolledBack, WriteConflict
+from tideline_table.errors import CommitUnknown, DuplicateKey, ObjectNotFound, SchemaMismatch, TransactionRolledBack, WriteConflict
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.index.simple import Location, partition_rows
 from tideline_table.table.facade import Table
@@ -69,6 +69,8 @@ def write_rows(
     prepared = prepare_input(
         rows, table.schema, table.definition.keygen, table.definition.ordering_field, operation, combine=combine
     )
+    if operation is Operation.BULK_INSERT:
+        _check_sort_columns(table.schema, chosen)
     if not combine and promises_unique_keys(operation, chosen):
         refuse_duplicates(prepared)
     attempt = _Attempt(table, prepared, operation, chosen, dict(extra or {}), parallelism or os.cpu_count() or 1)
@@ -107,6 +109,12 @@ def in_transaction(table: Table, operation: Operation, stage: Callable[[WriteTra
     except BaseException:
         transaction.roll_back()
         raise
+
+
+def _check_sort_columns(schema: pa.Schema, options: Options) -> None:
+    for name in column_list(options[BULK_INSERT_SORT_COLUMNS]):
+        if name not in schema.names:
+            raise SchemaMismatch(f"sort column {name!r} is not in the schema", expected=f"columns among {', '.join(schema.names)}")
 
 
 def _report(call: tenacity.RetryCallState, on_conflict: OnConflict | None) -> None:
@@ -156,7 +164,7 @@ class _Attempt:
     def _without_known(
         self, by_partition: Mapping[str, np.ndarray], locations: Mapping[str, Location], policy: str
     ) -> dict[str, np.ndarray]:
-        fresh = {name: rows[locations[name].group_of < 0] for name, rows in by_partition.items()}
+        fresh = {name: rows[locations[name].absent] for name, rows in by_partition.items()}
         known = sum(len(rows) for rows in by_partition.values()) - sum(len(rows) for rows in fresh.values())
         if known and policy == "fail":
             raise DuplicateKey(

@@ -73,13 +73,14 @@ def instant_from_time(moment: datetime) -> str:
 
 def time_from_instant(instant: str) -> datetime:
     """The moment (UTC) of an instant of 14 or 17 digits; further digits (metadata table suffixes) are ignored."""
+    broken = CorruptMetadata(f"instant {instant!r}", expected="yyyyMMddHHmmssSSS")
+    if not _INSTANT.fullmatch(instant):
+        raise broken
     try:
-        if not _INSTANT.fullmatch(instant):
-            raise ValueError(instant)
         seconds = datetime.strptime(instant[:14], _FORMAT).replace(tzinfo=UTC)
         return seconds + timedelta(milliseconds=int(instant[14:17] or 999))
     except ValueError:
-        raise CorruptMetadata(f"instant {instant!r}", expected="yyyyMMddHHmmssSSS") from None
+        raise broken from None
 
 
 def next_instant(now: datetime, last: str) -> str:
@@ -91,15 +92,18 @@ def next_instant(now: datetime, last: str) -> str:
 
 
 def parse_as_of(text: str) -> str:
-    """An instant from what people type for time travel: instant digits, `yyyy-MM-dd` or `yyyy-MM-dd HH:mm:ss[.SSS]`."""
+    """An instant from what people type for time travel: instant digits, `yyyy-MM-dd`, or ISO 8601 date and time (UTC without a zone)."""
     if re.fullmatch(r"\d{17}|\d{14}", text, re.ASCII):
         return text if len(text) == 17 else text + "999"
-    for form in ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M:%S.%f"):
-        try:
-            return instant_from_time(datetime.strptime(text, form).replace(tzinfo=UTC))
-        except ValueError:
-            continue
-    raise InvalidOption(f"as-of {text!r}", expected="an instant (17 digits), yyyy-MM-dd or yyyy-MM-dd HH:mm:ss[.SSS] in UTC")
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is not None and re.match(r"\d{4}-\d{2}-\d{2}", text):
+        return instant_from_time(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    raise InvalidOption(
+        f"as-of {text!r}", expected="an instant (17 digits), yyyy-MM-dd, or yyyy-MM-dd HH:mm:ss[.SSS] (UTC unless a zone is given)"
+    )
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -80,9 +80,9 @@ def route_input(
         updates: dict[FileGroupId, np.ndarray] = {}
         inserts = rows
         if location is not None:
-            for at, file_slice in enumerate(location.slices):
-                updates[file_slice.group] = rows[location.group_of == at]
-            inserts = rows[location.group_of < 0]
+            for file_slice, positions in zip(location.slices, location.hits, strict=True):
+                updates[file_slice.group] = rows[positions]
+            inserts = rows[location.absent]
         if operation is Operation.DELETE:
             inserts = inserts[:0]
         open_slices = [] if operation is Operation.BULK_INSERT else [s for s in slices.get(partition, ()) if s.group not in closed]

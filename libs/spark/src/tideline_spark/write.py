@@ -1,0 +1,222 @@
+"""Writing a DataFrame: one evaluation of the source, one exchange to file groups, one Arrow map that writes them, one commit.
+
+The look-up of existing keys runs natively beside it: a broadcast for smaller tables, one more exchange for larger ones.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from tideline_spark.errors import spark_failure
+from tideline_spark.keys import NativeKeys
+from tideline_spark.layout import WriteLayout, decide_layout
+from tideline_spark.report import WriteReport, jobs_with_tag, report_of
+from tideline_spark.settings import KNOWN_FILES, planning_settings
+from tideline_spark.tagging import Routing, routed_rows, source_columns
+from tideline_spark.task import RESULT_SCHEMA, UnitWriter, read_results
+from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, Options, column_list
+from tideline_table.errors import ObjectNotFound, SchemaMismatch
+from tideline_table.file_group.slice import FileSlice
+from tideline_table.reader import read_base_file
+from tideline_table.schema import MetaField
+from tideline_table.table import Table
+from tideline_table.table.write import (
+    OnConflict,
+    based_on,
+    combines_input,
+    in_transaction,
+    promises_unique_keys,
+    write_context,
+    write_with_retries,
+)
+from tideline_table.transaction import Committed, WriteTransaction
+from tideline_table.transaction.write import LookUp
+from tideline_table.writer import FileGroupResult, Operation
+from tideline_table.writer.file_group import key_hashes
+
+OnReport = Callable[[WriteReport], None]
+
+_UNKNOWN_BYTES = 2**50
+"""Spark says 8 EiB for sources that it knows nothing about."""
+
+
+def write_dataframe(
+    table: Table,
+    df: DataFrame,
+    operation: Operation,
+    *,
+    options: Mapping[str, object] | None = None,
+    extra: Mapping[str, str] | None = None,
+    on_conflict: OnConflict | None = None,
+    on_report: OnReport | None = None,
+) -> Committed:
+    """Write the rows of `df` as one commit, on the executors of its session.
+
+    `df` is evaluated once per attempt; a conflict rolls the attempt back and evaluates it again on fresh state (cache a source that is
+    expensive or that changes), up to `tideline.write.conflict.retries` times (`on_conflict` hears of each), then `WriteConflict` is
+    raised. Of rows with one key the largest ordering value wins, the last in the source on ties. A bucket of an upsert's inserts is held in
+    a worker's memory whole: raise `tideline.spark.insert.parallelism` for very large ones.
+
+    Raises, with nothing visible: `SchemaMismatch` for columns that do not fit; `InvalidRecord`, `SchemaMismatch`, `DuplicateKey` for rows
+    that do not (rolled back); `InvalidOption`, `TableFrozen`, `UnsupportedTable`; `SparkFailed` when the Spark job fails. `on_report`
+    gets the plan and the counts of each attempt.
+    """
+    chosen = table.options.merged(options or {})
+    table.check_writable()
+    attempt = _attempt(table, df, operation, chosen, extra or {}, on_report)
+    return write_with_retries(table, chosen, attempt.run, on_conflict)
+
+
+def explain_write(table: Table, df: DataFrame, operation: Operation, *, options: Mapping[str, object] | None = None) -> WriteReport:
+    """The plan that `write_dataframe` would run now. Nothing is evaluated or written."""
+    chosen = table.options.merged(options or {})
+    table.refresh()
+    attempt = _attempt(table, df, operation, chosen, {}, None)
+    layout = attempt.layout()
+    return report_of(df, attempt.plan("", layout), _key_scans(layout))
+
+
+def _attempt(
+    table: Table, df: DataFrame, operation: Operation, options: Options, extra: Mapping[str, str], on_report: OnReport | None
+) -> _Attempt:
+    routing = _routing(table, df, operation, options)
+    with _translated(()):
+        return _Attempt(table, df, routing, options, extra, on_report, _estimated_bytes(df))
+
+
+def _routing(table: Table, df: DataFrame, operation: Operation, options: Options) -> Routing:
+    keygen = table.definition.keygen
+    columns = source_columns(df, table.schema, keygen, operation)
+    sort_columns = column_list(options[BULK_INSERT_SORT_COLUMNS]) if operation is Operation.BULK_INSERT else ()
+    for name in sort_columns:
+        if name not in columns:
+            raise SchemaMismatch(f"sort column {name!r} is not in the input", expected=f"columns among {', '.join(columns)}")
+    return Routing(
+        operation=operation,
+        keys=NativeKeys(keygen, df.select(*(f"`{n}`" for n in columns)).schema, table.schema),
+        columns=columns,
+        sort_columns=sort_columns,
+        keeps_position=operation is Operation.UPSERT or (operation is not Operation.DELETE and combines_input(operation, options)),
+        drops_known=not operation.looks_up_keys and options[INSERT_DUP_POLICY] == "drop",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    table: Table
+    df: DataFrame
+    routing: Routing
+    options: Options
+    extra: Mapping[str, str]
+    on_report: OnReport | None
+    source_bytes: int | None
+
+    def run(self) -> Committed:
+        return in_transaction(self.table, self.routing.operation, self._stage)
+
+    def layout(self) -> WriteLayout:
+        """For the table's state as of now."""
+        state = self.table.state
+        return decide_layout(
+            state.latest_slices(),
+            state.groups_under_clustering(),
+            self.routing.operation,
+            self.options,
+            is_partitioned=bool(self.table.definition.keygen.partition_fields),
+            cores=self.df.sparkSession.sparkContext.defaultParallelism,
+            source_bytes=self.source_bytes,
+        )
+
+    def plan(self, instant: str, layout: WriteLayout) -> DataFrame:
+        """One row per file group written, its physical plan fixed."""
+        writer = UnitWriter(
+            context=write_context(self.table, instant, self.routing.operation, self.options),
+            keygen=self.table.definition.keygen,
+            columns=self.routing.columns,
+            fillers=layout.fillers,
+            rows_per_file=layout.rows_per_file,
+            tasks=layout.tasks,
+        )
+        with planning_settings(self.df.sparkSession, _settings(layout)):
+            rows = routed_rows(self.df, self.routing, layout, self.table.storage.root)
+            written = rows.mapInArrow(writer, RESULT_SCHEMA)
+            written._jdf.queryExecution().executedPlan()  # noqa: SLF001 - plans are lazy; the settings hold now
+        return written
+
+    def _stage(self, transaction: WriteTransaction) -> Committed:
+        layout = self.layout()
+        with _translated(layout.looked_up):
+            written = self.plan(transaction.instant, layout)
+            rows = self._execute(written, layout)
+        results = read_results(rows)
+        look_up = _key_look_up(self.table, results) if promises_unique_keys(self.routing.operation, self.options) else None
+        return transaction.commit(results, self.table.schema_json, self.extra, based_on(results), look_up)
+
+    def _execute(self, written: DataFrame, layout: WriteLayout) -> list[bytes]:
+        context, tag = written.sparkSession.sparkContext, f"tideline-{uuid.uuid4().hex}"
+        context.addJobTag(tag)
+        try:
+            rows = [bytes(row[0]) for row in written.collect()]
+        except BaseException:
+            context.cancelJobsWithTag(tag)
+            raise
+        finally:
+            context.removeJobTag(tag)
+        if self.on_report is not None:
+            self.on_report(report_of(self.df, written, _key_scans(layout), jobs_with_tag(written.sparkSession, tag)))
+        return rows
+
+
+def _key_scans(layout: WriteLayout) -> int:
+    return len({layout.filled_by.get(s.group) for s in layout.looked_up})
+
+
+def _settings(layout: WriteLayout) -> dict[str, str]:
+    # The Bloom filter would evaluate the source a second time to prune the table's keys.
+    settings = {**KNOWN_FILES, "spark.sql.optimizer.runtime.bloomFilter.enabled": "false"}
+    if not layout.broadcasts_keys:
+        # Adaptive execution runs every exchange as a job of its own: with a shuffled look-up that makes four.
+        settings["spark.sql.adaptive.enabled"] = "false"
+    return settings
+
+
+def _estimated_bytes(df: DataFrame) -> int | None:
+    estimate = int(df._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())  # noqa: SLF001
+    return None if estimate >= _UNKNOWN_BYTES else estimate
+
+
+@contextmanager
+def _translated(looked_up: Sequence[FileSlice]) -> Iterator[None]:
+    """Spark's errors as Tideline's; a vanished base file among `looked_up` as `ObjectNotFound`."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        text = str(error)
+        if "FILE_NOT_EXIST" in text or "FileNotFoundException" in text:
+            for file_slice in looked_up:
+                if file_slice.base_file in text:
+                    raise ObjectNotFound(file_slice.path) from error
+        raise spark_failure(error) from error
+
+
+def _key_look_up(table: Table, results: Sequence[FileGroupResult]) -> LookUp:
+    """Our inserted keys, by their hashes, in slices that somebody else added."""
+    ours = np.unique(np.frombuffer(b"".join(r.inserted_hashes for r in results), dtype="<u8"))
+
+    def look_up(written: Sequence[FileSlice]) -> str | None:
+        for file_slice in written:
+            partition = file_slice.group.partition_path
+            keys = read_base_file(table.storage, file_slice.path, [MetaField.RECORD_KEY]).column(0)
+            if np.isin(key_hashes(partition, keys), ours).any():
+                return partition
+        return None
+
+    return look_up

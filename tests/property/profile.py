@@ -1,0 +1,6 @@
+"""Bounded and repeatable: the same examples on every run."""
+
+from hypothesis import HealthCheck, settings
+
+quick = settings(derandomize=True, deadline=None, database=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+few = settings(quick, max_examples=30)

@@ -1,0 +1,33 @@
+"""One Spark session for all tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.tables import Tables
+
+from tideline_spark.session import local_session, stop_session
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+            # PySpark 4.3 says so about pandas 3 whenever it looks at Arrow functions; nothing here uses pandas.
+            item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    session = local_session("tests", 2, extra={"spark.sql.shuffle.partitions": "2"})
+    yield session
+    stop_session(session)
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Tables:
+    return Tables(tmp_path)

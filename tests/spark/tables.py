@@ -1,0 +1,54 @@
+"""Tables and rows that the Spark tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+
+from tideline_table.table import Table, TableRequest, create_table
+
+SCHEMA = pa.schema(
+    [pa.field("id", pa.string(), nullable=False), ("region", pa.string()), ("ts", pa.int64()), ("amount", pa.float64())]
+)
+
+
+class Tables:
+    """Makes tables below one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def create(
+        self,
+        name: str,
+        *,
+        ordering_field: str = "ts",
+        partition_fields: tuple[str, ...] = ("region",),
+        schema: pa.Schema = SCHEMA,
+        key_fields: tuple[str, ...] = ("id",),
+        options: Mapping[str, object] | None = None,
+    ) -> Table:
+        path = str(self.folder / name)
+        create_table(path, TableRequest(name, schema, key_fields, partition_fields, ordering_field))
+        return Table.open(path, options=options)
+
+
+def rows(start: int, end: int, ts: int, *, regions: int = 3) -> pa.Table:
+    """Rows with the keys `start` to `end` (out), spread over regions."""
+    numbers = range(start, end)
+    return pa.table(
+        {
+            "id": [f"k{n:06d}" for n in numbers],
+            "region": [f"r {n % regions}" for n in numbers],
+            "ts": pa.array([ts] * len(numbers), pa.int64()),
+            "amount": pa.array([n + ts / 1000 for n in numbers], pa.float64()),
+        }
+    )
+
+
+def content(read: pa.Table) -> list[str]:
+    """What a reader sees apart from meta fields, in a fixed order."""
+    names = [n for n in read.column_names if not n.startswith("_hoodie")]
+    return sorted(map(str, read.select(names).to_pylist()))

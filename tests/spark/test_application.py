@@ -1,0 +1,122 @@
+"""The clustering application as its own process: exit codes, result, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.spark.tables import Tables, content, rows
+
+from tideline_spark.application import FAILED, ROLLED_BACK, SUCCEEDED, TERMINATED, YIELDED, main
+from tideline_table.table import Table, schedule_clustering, write_rows
+from tideline_table.timeline.instant import State
+from tideline_table.transaction import roll_back
+from tideline_table.writer import Operation
+
+
+def planned(tables: Tables) -> tuple[Table, str]:
+    table = tables.create("t", options={"hoodie.parquet.small.file.limit": 0})
+    for start in range(0, 60, 20):
+        write_rows(table, rows(start, start + 40, start), Operation.UPSERT)
+    instant = schedule_clustering(table, {"hoodie.clustering.plan.strategy.sort.columns": "amount"})
+    assert instant is not None
+    return table, instant
+
+
+def command(table: Table, instant: str, *more: str) -> list[str]:
+    program = [sys.executable, "-m", "tideline_spark.application", "clustering"]
+    return [*program, "--table", table.storage.root, "--instant", instant, "--local-cores", "2", *more]
+
+
+def log_lines(stderr: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in stderr.splitlines() if line.startswith("{")]
+
+
+def children_of(parent: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text()
+            except OSError:
+                continue
+            if int(stat.rpartition(")")[2].split()[1]) == parent:
+                found.append(int(entry.name))
+    return found
+
+
+def test_a_plan_is_run_once_and_a_second_run_is_no_error(tables: Tables, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    table, instant = planned(tables)
+    before = content(table.read())
+    files = len(table.slices())
+    result = tmp_path / "result.json"
+    ended = subprocess.run(
+        command(table, instant, "--result", str(result)), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.returncode == SUCCEEDED, ended.stderr
+    table.refresh()
+    assert content(table.read()) == before
+    assert len(table.slices()) == 3 < files
+    written = json.loads(result.read_text())
+    assert written["state"] == "completed"
+    assert written["rows"] == len(before)
+    assert log_lines(ended.stderr)[-1]["instant"] == instant
+    # In this process: a completed plan needs no Spark.
+    result.unlink()
+    assert main(["clustering", "--table", table.storage.root, "--instant", instant, "--result", str(result)]) == SUCCEEDED
+    assert json.loads(result.read_text())["state"] == "completed before"
+
+
+def test_writers_win_and_the_plan_yields(tables: Tables) -> None:
+    table, instant = planned(tables)
+    write_rows(table, rows(0, 5, 99), Operation.UPSERT)
+    before = content(table.read())
+    ended = subprocess.run(command(table, instant), capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == YIELDED, ended.stderr
+    assert log_lines(ended.stderr)[-1]["error"] == "WriteConflict"
+    table.refresh()
+    assert table.state.actions[instant].state is State.ROLLED_BACK
+    assert content(table.read()) == before
+
+
+def test_what_needs_no_spark_ends_at_once(tables: Tables, capfd: pytest.CaptureFixture[str]) -> None:
+    table, instant = planned(tables)
+    base = ["clustering", "--table", table.storage.root, "--instant"]
+    assert main([*base, instant, "--options", "no.such.option=1"]) == FAILED
+    assert main([*base, instant, "--options", "nonsense"]) == FAILED
+    assert log_lines(capfd.readouterr().err)[-1]["error"] == "InvalidOption"
+    roll_back(table.timeline, instant, force=True)
+    assert main([*base, instant]) == ROLLED_BACK
+
+
+def test_sigterm_rolls_back_and_leaves_no_process(tables: Tables) -> None:
+    table, instant = planned(tables)
+    before = content(table.read())
+    running = subprocess.Popen(command(table, instant), stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 100
+        while table.refresh().actions[instant].state is not State.INFLIGHT:
+            assert running.poll() is None, running.communicate()[1]
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        children = children_of(running.pid)
+        assert children
+        running.send_signal(signal.SIGTERM)
+        _, stderr = running.communicate(timeout=60)
+    finally:
+        running.kill()
+        running.wait()
+    table.refresh()
+    state = table.state.actions[instant].state
+    # Told in time it rolls back; a commit that had begun is finished.
+    assert (running.returncode, state) in {(TERMINATED, State.ROLLED_BACK), (SUCCEEDED, State.COMPLETED)}, stderr
+    assert content(table.read()) == before
+    for child in children:
+        with pytest.raises(ProcessLookupError):
+            os.kill(child, 0)

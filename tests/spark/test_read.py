@@ -1,0 +1,78 @@
+"""`read` returns what the engine reads, by Spark's own scan."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+from tests.spark.tables import Tables, content, rows
+
+from tideline_spark.read import read
+from tideline_table.errors import SchemaMismatch
+from tideline_table.schema import META_FIELDS
+from tideline_table.table import run_clustering, schedule_clustering, write_rows
+from tideline_table.writer import Operation
+
+
+def test_snapshots_as_of_and_columns(spark: SparkSession, tables: Tables) -> None:
+    table = tables.create("a table=1%20", options={"hoodie.parquet.small.file.limit": 0})
+    assert read(spark, table).collect() == []
+    assert read(spark, table).columns == [*META_FIELDS, "id", "region", "ts", "amount"]
+    first = write_rows(table, rows(0, 30, 1), Operation.UPSERT)
+    write_rows(table, rows(20, 50, 2).set_column(1, "region", pa.array([f"[{n}]*?" for n in range(30)])), Operation.UPSERT)
+    write_rows(table, rows(30, 90, 2), Operation.UPSERT)
+    for as_of in ("", first.instant):
+        found = read(spark, table, as_of=as_of).toArrow()
+        expected = table.read(as_of=as_of)
+        assert found.column_names == expected.column_names
+        assert sorted(map(str, found.to_pylist())) == sorted(map(str, expected.to_pylist()))
+    schedule_clustering(table)
+    run_clustering(table)
+    path = str(tables.folder / "a table=1%20")
+    some = read(spark, path, columns=["_hoodie_record_key", "ts"])
+    assert some.columns == ["_hoodie_record_key", "ts"]
+    assert some.where(f.col("ts") == 2).count() == 90
+    with pytest.raises(SchemaMismatch):
+        read(spark, table, columns=["absent"])
+
+
+def test_types(spark: SparkSession, tables: Tables) -> None:
+    schema = pa.schema(
+        [
+            ("id", pa.string()),
+            ("flag", pa.bool_()),
+            ("small", pa.float32()),
+            ("price", pa.decimal128(12, 3)),
+            ("day", pa.date32()),
+            ("at", pa.timestamp("us", tz="UTC")),
+            ("millis", pa.timestamp("ms", tz="UTC")),
+            ("local", pa.timestamp("us")),
+            ("raw", pa.binary()),
+            ("list", pa.list_(pa.int32())),
+            ("map", pa.map_(pa.string(), pa.int64())),
+            ("nested", pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))])),
+        ]
+    )
+    table = tables.create("types", schema=schema, partition_fields=(), ordering_field="")
+    written = pa.table(
+        {
+            "id": ["a", "b"],
+            "flag": [True, None],
+            "small": pa.array([1.5, None], pa.float32()),
+            "price": pa.array([Decimal("1.250"), None], pa.decimal128(12, 3)),
+            "day": pa.array([1, None], pa.int32()).cast(pa.date32()),
+            "at": pa.array([1, None], pa.timestamp("us", tz="UTC")),
+            "millis": pa.array([1, None], pa.timestamp("ms", tz="UTC")),
+            "local": pa.array([1, None], pa.timestamp("us")),
+            "raw": pa.array([b"\x00", None], pa.binary()),
+            "list": pa.array([[1, None], None], pa.list_(pa.int32())),
+            "map": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int64())),
+            "nested": pa.array([{"a": 1, "b": ["x"]}, None], pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))])),
+        }
+    )
+    write_rows(table, written, Operation.INSERT)
+    found = read(spark, table).toArrow().select(written.column_names).cast(table.read().select(written.column_names).schema)
+    assert content(found) == content(table.read())

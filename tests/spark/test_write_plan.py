@@ -1,0 +1,96 @@
+"""The source is evaluated once, rows cross to Python once, a commit takes at most three jobs: from the plan, accumulators and the tracker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+from tests.spark.tables import Tables, rows
+
+from tideline_spark.report import WriteReport
+from tideline_spark.write import explain_write, write_dataframe
+from tideline_table.table import write_rows
+from tideline_table.writer import Operation
+
+
+@pytest.mark.parametrize(
+    ("operation", "options", "exchanges", "broadcasts", "most_jobs"),
+    [
+        (Operation.UPSERT, {}, 1, 1, 3),
+        # One more exchange of the source and one of the keys, run as one job.
+        (Operation.UPSERT, {"tideline.spark.broadcast.keys": 0}, 3, 0, 1),
+        (Operation.DELETE, {}, 1, 1, 3),
+        (Operation.INSERT, {}, 1, 0, 2),
+        (Operation.BULK_INSERT, {"hoodie.bulkinsert.user.defined.partitioner.sort.columns": "amount"}, 1, 0, 2),
+    ],
+)
+def test_one_evaluation_one_crossing_few_jobs(
+    spark: SparkSession,
+    tables: Tables,
+    tmp_path: Path,
+    operation: Operation,
+    options: dict[str, object],
+    exchanges: int,
+    broadcasts: int,
+    most_jobs: int,
+) -> None:
+    # One small and one full file in a partition: the look-up reads those that inserts fill apart from the others.
+    table = tables.create("native", options={"tideline.spark.insert.parallelism": 2, **options})
+    write_rows(table, rows(0, 30, 1), Operation.UPSERT)
+    write_rows(table, rows(30, 60, 1), Operation.UPSERT, options={"hoodie.parquet.small.file.limit": 0})
+    seen = spark.sparkContext.accumulator(0)
+
+    def counted(batches: object) -> object:
+        for batch in batches:  # type: ignore[attr-defined]
+            seen.add(batch.num_rows)
+            yield batch
+
+    stored = str(tmp_path / "source")
+    spark.createDataFrame(rows(10, 90, 2)).repartition(3).write.parquet(stored)
+    source = spark.read.parquet(stored)
+    source = source.mapInArrow(counted, source.schema)  # type: ignore[arg-type]
+
+    reports: list[WriteReport] = []
+    planned = explain_write(table, source, operation)
+    assert seen.value == 0
+    write_dataframe(table, source, operation, on_report=reports.append)
+    (report,) = reports
+    assert seen.value == 80, "every row of the source is computed once"
+    assert report.source_evaluations == planned.source_evaluations == 1
+    assert (report.exchanges, report.broadcasts, report.python_maps) == (exchanges, broadcasts, 1)
+    assert (planned.exchanges, planned.broadcasts, planned.python_maps, planned.jobs) == (exchanges, broadcasts, 1, 0)
+    assert 1 <= report.jobs <= most_jobs
+    assert "_hoodie_record_key" in report.plan or not operation.looks_up_keys
+    assert "amount" not in [line for line in report.plan.splitlines() if "FileScan" in line and "_hoodie_record_key" in line]
+
+
+def test_a_report_counts_a_second_evaluation(spark: SparkSession, tables: Tables) -> None:
+    """The counter is not blind: a source that is read twice inside of one plan is one evaluation of a larger source."""
+    table = tables.create("native")
+    once = spark.createDataFrame(rows(0, 10, 1)).repartition(2)
+    assert explain_write(table, once, Operation.UPSERT).exchanges == 1, "the source's own exchange does not count"
+    assert explain_write(table, once.union(once), Operation.UPSERT).source_evaluations == 1
+
+
+def test_settings_of_the_session_are_left_as_they_were(spark: SparkSession, tables: Tables) -> None:
+    keys = ("spark.sql.adaptive.enabled", "spark.sql.sources.parallelPartitionDiscovery.threshold")
+    before = [spark.conf.get(key) for key in keys]
+    table = tables.create("native", options={"tideline.spark.broadcast.keys": 0})
+    write_rows(table, rows(0, 10, 1), Operation.UPSERT)
+    explain_write(table, spark.createDataFrame(rows(0, 10, 1)), Operation.UPSERT)
+    assert [spark.conf.get(key) for key in keys] == before
+
+
+def test_the_job_group_of_the_caller_is_kept(spark: SparkSession, tables: Tables) -> None:
+    table = tables.create("native")
+    df = spark.createDataFrame(rows(0, 10, 1)).withColumn("amount", f.col("amount") * 2)
+    spark.sparkContext.setLocalProperty("spark.jobGroup.id", "mine")
+    try:
+        write_dataframe(table, df, Operation.BULK_INSERT)
+        assert spark.sparkContext.statusTracker().getJobIdsForGroup("mine")
+    finally:
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+    assert pa.compute.sum(table.read().column("amount")).as_py() == pytest.approx(2 * (45 + 10 * 0.001))

@@ -1,0 +1,179 @@
+"""What the commands do when all is well."""
+
+import json
+import shutil
+
+import pyarrow.parquet as pq
+import pytest
+
+from tideline_table.table import Table
+from tideline_table.transaction import WriteTransaction
+
+KEEP_ONE = ("--option", "hoodie.cleaner.commits.retained=1")
+UPDATE = b'{"id": "b", "city": "Paris", "n": 200}\n'
+
+
+def test_read_selects_columns_rows_and_a_number_of_them(done, filled):
+    assert sorted(r["id"] for r in done("read", filled, "--where", "n >= 3").rows) == ["b", "c", "d"]
+    assert done("read", filled, "--columns", "n,id", "--where", "city = 'Rome'").text == '{"n":3,"id":"c"}\n'
+    assert len(done("read", filled, "--limit", "2").rows) == 2
+    assert done("read", filled, "--limit", "0").stdout == b""
+    assert done("read", filled, "--where", "_hoodie_record_key = 'b' AND n IS NOT NULL", "--columns", "id").rows == [{"id": "b"}]
+
+
+def test_read_as_of_an_instant(done, filled):
+    first = done("timeline", filled, "--json").document["instants"][-1]["instant"]
+    assert {r["id"]: r["n"] for r in done("read", filled, "--as-of", first).rows} == {"a": 1, "b": 2, "c": 3}
+    assert done("read", filled, "--as-of", "2020-01-01").rows == []
+
+
+def test_output_is_whole_or_not_there(cli, done, filled, tmp_path):
+    broken = next((filled / "Rome").glob("*.parquet"))
+    done("read", filled, "--output", tmp_path / "good.parquet")
+    assert pq.read_table(tmp_path / "good.parquet").num_rows == 4
+    report = done("read", filled, "--output", tmp_path / "good.csv", "--where", "n = 4", "--json").document
+    assert report == {"output": str(tmp_path / "good.csv"), "row_count": 1}
+
+    broken.unlink()
+    before = sorted(tmp_path.iterdir())
+    outcome = cli("read", filled, "--output", tmp_path / "bad.parquet")
+    assert outcome.code == 1
+    assert "no object at" in outcome.stderr
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_show_and_timeline_for_people(done, filled):
+    shown = done("show", filled, "--files").text
+    assert "trips (COPY_ON_WRITE, version 6)" in shown
+    assert "Paris" in shown
+    assert ".parquet" in shown
+    assert "health            good" in shown
+    lines = done("timeline", filled).text.splitlines()
+    assert len(lines) == 3
+    assert "UPSERT" in lines[1]
+
+
+def test_show_and_timeline_for_programs(done, filled):
+    shown = done("show", filled, "--json", "--files").document
+    assert (shown["is_exclusive"], shown["rows"], shown["commits"], shown["file_groups"]) == (True, 4, 2, 3)
+    assert {p["partition"]: (p["file_groups"], p["rows"]) for p in shown["partitions"]} == {"Paris": (2, 3), "Rome": (1, 1)}
+    assert len(shown["file_slices"]) == 3
+    assert shown["is_healthy"] is True
+    document = done("timeline", filled, "--json", "--limit", "1").document
+    assert document["total"] == 2
+    (newest,) = document["instants"]
+    assert (newest["action"], newest["state"], newest["operation"], newest["sequence"]) == ("commit", "completed", "UPSERT", 4)
+    assert (newest["rows_inserted"], newest["rows_updated"], newest["files"]) == (1, 1, 2)
+
+
+def test_tables_of_others_are_shown_and_read(done, filled):
+    done("write", filled, "--from", "-", stdin=UPDATE)
+    assert done("plan", "clean", filled, *KEEP_ONE, "--json").document["instant"]
+    assert done("run", "clean", filled, "--json").document["files_deleted"] == 1
+    rows = done("read", filled).plain_rows()
+    shutil.rmtree(filled / ".hoodie" / ".tideline")
+
+    assert done("read", filled).plain_rows() == rows
+    shown = done("show", filled, "--json").document
+    assert (shown["is_exclusive"], shown["rows"], shown["uid"]) == (False, None, "")
+    assert "others; Tideline reads it" in done("show", filled).text
+    instants = done("timeline", filled, "--json").document["instants"]
+    assert [(i["action"], i["files"], i["sequence"]) for i in instants] == [
+        ("clean", 1, None),
+        *[("commit", n, None) for n in (1, 2, 2)],
+    ]
+
+
+def test_clustering_is_planned_and_run(done, filled):
+    before = done("read", filled).plain_rows()
+    planned = done("plan", "clustering", filled, "--json").document
+    shown = done("show", filled, "--json").document
+    assert shown["pending"] == [f"{planned['instant']} replacecommit requested"]
+    assert "pending plans (pending: " in done("plan", "clustering", filled).text
+
+    ran = done("run", "clustering", filled, "--instant", planned["instant"], "--json").document
+
+    assert (ran["instant"], ran["rows_rewritten"], ran["files_written"]) == (planned["instant"], 3, 1)
+    assert done("read", filled).plain_rows() == before
+
+
+def test_nothing_to_do_says_why(done, filled):
+    done("plan", "clustering", filled)
+    assert "completed" in done("run", "clustering", filled).text
+    reason = done("plan", "clustering", filled, "--json").document
+    assert (reason["instant"], reason["reason"]) == (None, "no partition has 2 or more files below 300.0 MiB")
+    assert "hoodie.cleaner.commits.retained=10 keeps all 3" in done("plan", "clean", filled).text
+    assert "tideline plan clean" in done("run", "clean", filled).text
+    assert "tideline plan clustering" in done("run", "clustering", filled).text
+    assert "no write has lost its writer" in done("run", "rollback", filled).text
+    for _ in range(2):
+        done("write", filled, "--from", "-", stdin=UPDATE)
+    done("plan", "clean", filled, *KEEP_ONE)
+    assert "is pending already" in done("plan", "clean", filled).text
+    assert "completed" in done("run", "clean", filled).text
+    assert "every file is still read" in done("plan", "clean", filled, *KEEP_ONE).text
+
+
+def test_rollback_undoes_the_dead_and_leaves_the_living(done, filled):
+    opened = Table.open(str(filled))
+    begun = WriteTransaction.begin(opened.timeline, opened.lock, "UPSERT")
+    quick = ("--option", "hoodie.client.heartbeat.interval_in_ms=100", "--option", "hoodie.client.heartbeat.tolerable.misses=1")
+    alive = done("run", "rollback", filled, "--json").document
+    assert (alive["rolled_back"], alive["left_alone"]) == ([], [begun.instant])
+    begun.abandon()
+
+    problems = ()
+    while not problems:  # until 0.1 s have passed since its last sign of life
+        problems = done("show", filled, "--json", *quick).document["problems"]
+    assert "tideline run rollback" in problems[0]
+    undone = done("run", "rollback", filled, "--json", *quick).document
+
+    assert undone["rolled_back"] == [begun.instant]
+    states = [i["state"] for i in done("timeline", filled, "--json").document["instants"] if i["instant"] == begun.instant]
+    assert states == ["rolledback"]
+
+
+def test_a_copy_is_adopted_and_written(done, filled, tmp_path):
+    shutil.copytree(filled, tmp_path / "copy")
+    adopted = done("adopt", tmp_path / "copy", "--json").document
+    assert adopted["uid"] != adopted["previous_uid"]
+    done("write", tmp_path / "copy", "--from", "-", stdin=b'{"id": "e", "city": "Oslo"}\n')
+    assert len(done("read", tmp_path / "copy").rows) == 5
+    assert len(done("read", filled).rows) == 4
+
+
+@pytest.mark.parametrize("through", ["--locks", "TIDELINE_LOCKS"])
+def test_commits_go_through_the_lock(done, cli, filled, monkeypatch, through):
+    arguments = ["write", filled, "--from", "-"]
+    if through == "--locks":
+        arguments += ["--locks", "storage:"]
+    else:
+        monkeypatch.setenv("TIDELINE_LOCKS", f"storage:{filled}")
+    done(*arguments, stdin=b'{"id": "e", "city": "Oslo"}\n')
+    assert any((filled / ".hoodie" / ".tideline" / "locks").rglob("*"))
+
+
+def test_an_empty_input_changes_no_row(done, filled, tmp_path):
+    (tmp_path / "none.csv").write_text("id,city\n")
+    report = done("write", filled, "--from", tmp_path / "none.csv", "--from", "-", "--json").document
+    assert (report["rows_inserted"], report["rows_updated"]) == (0, 0)
+    assert len(done("read", filled).rows) == 4
+
+
+def test_every_command_teaches_with_an_example(done):
+    for command in ("create", "write", "read", "show", "timeline", "plan", "run", "adopt"):
+        text = done(command, "--help").text
+        assert f"tideline {command}" in text.split("Example")[1]
+        assert "--json" in text
+    assert "create" in done().text
+
+
+def test_json_is_valid_for_names_of_any_language(done, tmp_path):
+    (tmp_path / "s.jsonl").write_text(json.dumps({"id": "ключ"}), encoding="utf-8")
+    path = tmp_path / "таблица"
+    done("create", path, "--schema-from", tmp_path / "s.jsonl", "--key", "id")
+    done("write", path, "--from", tmp_path / "s.jsonl")
+    assert done("read", path, "--json", "--columns", "id").document["rows"] == [{"id": "ключ"}]
+    assert (
+        "таблица" in done("show", path, "--json").document["base_path"] or "%" in done("show", path, "--json").document["base_path"]
+    )

@@ -1,0 +1,83 @@
+"""A table's writes, the mirror, and a consumer to whom records get lost."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+from tests.unit.services.fleet import die, write
+
+from tideline_events import TIMELINE, EventConsumer, Transition, TransitionConsumer, decode
+from tideline_mirror.service import MirrorService
+from tideline_mirror.settings import MirrorSettings
+from tideline_service.transitions import backfill
+from tideline_table.table import run_clustering, schedule_clustering
+from tideline_table.transaction import roll_back
+
+
+class LossySubscription:
+    """A real subscription from which the transitions with these sequences never arrive, and `twice` arrive two times."""
+
+    def __init__(self, real, lost, twice):
+        self.real, self.lost, self.twice = real, lost, twice
+
+    def poll(self, timeout_s):
+        arrived = []
+        for record in self.real.poll(timeout_s):
+            event = decode(record)
+            if isinstance(event, Transition) and event.sequence in self.lost:
+                continue
+            arrived += [record] * (1 + (isinstance(event, Transition) and event.sequence in self.twice))
+        return arrived
+
+    def commit(self):
+        self.real.commit()
+
+    def close(self):
+        self.real.close()
+
+
+@pytest.mark.parametrize("lost", [(), (1,), (2, 3, 7), (1, 2, 3, 4, 5, 6, 7, 8)])
+def test_every_transition_arrives_once_and_in_order(fleet, lost):
+    tables = [fleet.create("a"), fleet.create("b")]
+    opened = {t.uid: t for t in tables}
+    mirror, _ = fleet.service(MirrorService, MirrorSettings, "mirror", batch_entries=3)
+    letters = fleet.event_log.publisher("consumer")
+    subscription = LossySubscription(fleet.event_log.subscribe([TIMELINE.name], "reader"), lost, twice=(4, 9))
+    events = EventConsumer(
+        subscription,
+        group="reader",
+        backfill=lambda uid, first, last: backfill(opened[uid], first, last),
+        dead_letters=letters,
+        clock=fleet.clock,
+        seen=dict.fromkeys(opened, 0),
+    )
+    arrived = []
+    with closing(letters), closing(TransitionConsumer(events)) as consumer:
+        for n in range(2):
+            for table in tables:
+                write(table, 10 * n)
+                roll_back(table.timeline, die(table), force=True)
+            while mirror.tick() == 0.0:
+                arrived += consumer.poll(0)
+                consumer.commit()
+        for table in tables:
+            schedule_clustering(table)
+            run_clustering(table)
+        while mirror.tick() == 0.0:
+            arrived += consumer.poll(0)
+        arrived += consumer.poll(0)
+        consumer.commit()
+    for table in tables:
+        own = [e for e in arrived if e.table_uid == table.uid]
+        assert [e.sequence for e in own] == list(range(1, table.state.sequence + 1))
+        assert [e.sequence for e in own if e.observed_by == "backfill"] == list(lost)
+        # What the log gave is what the mirror had published.
+        published = {e.sequence: e for e in fleet.events(TIMELINE.name) if e.table_uid == table.uid}
+        told = [(e.instant, e.action, e.from_state, e.to_state, e.rows_added, e.time, e.timeline_file) for e in own]
+        assert told == [
+            (e.instant, e.action, e.from_state, e.to_state, e.rows_added, e.time, e.timeline_file)
+            for _, e in sorted(published.items())
+        ]
+    assert (events.counts.backfilled, events.counts.missing, events.counts.dead) == (len(lost) * 2, 0, 0)
+    assert events.counts.duplicates == sum(2 for n in (4, 9) if n not in lost)

@@ -1,0 +1,96 @@
+import shutil
+
+from tests.unit.services.fleet import write
+
+from tideline_locks import StorageLockProvider
+from tideline_mirror.settings import MirrorSettings
+from tideline_service.open_tables import open_tables
+from tideline_service.table_lock import LockProviders, lock_name
+from tideline_table.config import LOCK_TTL_S, LOCK_WAIT_S
+from tideline_table.errors import StorageError, TableFrozen
+from tideline_table.storage import LocalStorage
+
+
+def opened(fleet, **more):
+    return open_tables(fleet.settings(MirrorSettings, **more), fleet.context("any"), {"tideline.lock.ttl": "7"})
+
+
+def test_a_table_in_trouble_never_starves_the_others_and_a_retry_is_owed(fleet):
+    for name in "abc":
+        fleet.create(name)
+    tables, context, seen = opened(fleet), fleet.context("any"), []
+    errors = {"a": TableFrozen("frozen"), "b": StorageError("slow")}
+
+    def look(table):
+        name = table.definition.name
+        if name in errors:
+            raise errors[name]
+        seen.append(name)
+
+    assert tables.visit(context, look) is errors["b"]
+    assert seen == ["c"]
+    errors.clear()
+    assert tables.visit(context, look) is None
+    assert seen == ["c", "a", "b", "c"]
+
+
+def test_errors_that_concern_all_tables_end_the_visit(fleet):
+    for name in "ab":
+        fleet.create(name)
+    seen = []
+
+    def look(table):
+        seen.append(table.definition.name)
+        raise StorageError("down")
+
+    try:
+        opened(fleet).visit(fleet.context("any"), look, ends_on=(StorageError,))
+    except StorageError:
+        assert seen == ["a"]
+    else:
+        raise AssertionError("not raised")
+
+
+def test_tables_come_and_go(fleet):
+    table = fleet.create()
+    tables = opened(fleet)
+    assert [t.uid for t in tables.each()] == [table.uid]
+    assert tables.by_uid(table.uid).base_path == table.storage.root
+    shutil.rmtree(fleet.path("trips"))
+    later = fleet.create("later")
+    fleet.clock.advance(61)
+    assert [t.uid for t in tables.each()] == [later.uid]
+    assert tables.by_uid(table.uid) is None
+
+
+def test_tables_of_others_are_not_listed_at_every_look(fleet, monkeypatch):
+    write(fleet.create(), 0)
+    (fleet.folder / "tables" / "trips" / ".hoodie/.tideline/table.json").unlink()
+    tables = opened(fleet)
+    list(tables.each())
+    asked = []
+    monkeypatch.setattr(LocalStorage, "list_folder", lambda _, path: asked.append(path))
+    assert list(tables.each()) == []
+    assert asked == []
+
+
+def test_commits_of_services_hold_the_lock_beside_the_table_with_the_options_of_locks(fleet):
+    fleet.create()
+    tables = opened(fleet)
+    (table,) = tables.each()
+    with table.lock.hold(table.timeline.head_sequence) as kept:
+        lease = StorageLockProvider(table.storage, clock=fleet.clock).read(lock_name(table.uid))
+        assert (lease.owner, lease.lease_id) == ("any-0", kept.lease.lease_id)
+        assert kept.lease.ttl_s == table.options[LOCK_TTL_S] == 7
+    assert table.options[LOCK_WAIT_S] > 0
+    assert StorageLockProvider(table.storage, clock=fleet.clock).read(lock_name(table.uid)) is None
+
+
+def test_one_provider_for_all_tables_or_one_beside_each(fleet):
+    for url, is_per_table in (("memory:one", False), ("storage:", True), (f"storage:{fleet.folder}/locks", False)):
+        providers = LockProviders(url, fleet.clock)
+        one, two = providers.of(fleet.path("a")), providers.of(fleet.path("b"))
+        assert providers.is_per_table is is_per_table
+        assert (one is two) is not is_per_table
+        assert providers.of(fleet.path("a")) is one
+        providers.close()

@@ -1,0 +1,142 @@
+import json
+
+import pytest
+
+from tideline_table.errors import StorageError
+from tideline_table.file_group.checkpoint import CHECKPOINT_FOLDER, POINTER, read_checkpoint, write_checkpoint
+from tideline_table.file_group.slice import FileGroupId
+from tideline_table.file_group.state import TableState
+from tideline_table.storage import MemoryStorage
+from tideline_table.table import roll_back_dead, run_clean, schedule_clean, schedule_clustering
+from tideline_table.timeline.log import TableLog
+from tideline_table.transaction import WriteTransaction
+from tideline_table.writer import Operation
+from tests.unit.table.tables import DEATH_S, History, base_stat, cluster, contents, instant, new_table, open_table, write
+
+EVERY = {"tideline.log.checkpoint.interval": 2}
+
+
+@pytest.fixture
+def busy():
+    """A table with every kind of action behind it, pending ones too, and a checkpoint at its head."""
+    table, storage, clock = new_table()
+    table = open_table(storage, clock, **EVERY)
+    for n in range(4):
+        write(table, [(f"k{n}", f"p{n % 2}", 1, "x"), ("k0", "p0", n, "y")])
+    schedule_clustering(table)
+    lost = WriteTransaction.begin(table.timeline, table.lock, "UPSERT")
+    lost.abandon()
+    cluster(table)
+    write(table, [("k1", "p1", 9, "z")], Operation.DELETE)
+    clock.advance(DEATH_S)
+    roll_back_dead(table)
+    schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
+    run_clean(table)
+    write(table, [("m", "p1", 1, "x")])
+    write(table, [("n", "p1", 1, "x")])
+    schedule_clustering(table)
+    schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
+    return table, storage, clock
+
+
+def full_fold(storage, clock):
+    state = TableState()
+    for entry in TableLog(storage, clock, "reader").after(0):
+        state.apply(entry)
+    return state
+
+
+def test_opening_from_a_checkpoint_equals_the_whole_fold(busy):
+    table, storage, clock = busy
+    opened = open_table(storage, clock)
+    assert read_checkpoint(storage).sequence >= table.state.sequence - 1
+    assert opened.state == full_fold(storage, clock) == table.state
+
+
+def test_every_prefix_round_trips(busy):
+    _, storage, clock = busy
+    state = TableState()
+    for entry in TableLog(storage, clock, "reader").after(0):
+        state.apply(entry)
+        other = MemoryStorage()
+        write_checkpoint(other, state)
+        assert read_checkpoint(other) == state
+
+
+def test_opening_costs_few_requests(busy):
+    """The checkpoint and the tail, not the history."""
+    _, storage, clock = busy
+    read = []
+
+    class Counting(MemoryStorage):
+        def read(self, path):
+            read.append(path)
+            return storage.read(path)
+
+        def __getattribute__(self, name):
+            return object.__getattribute__(self, name) if name in {"read", "__class__"} else getattr(storage, name)
+
+    open_table(Counting(), clock)
+    assert len([p for p in read if ".tideline/" in p and "table.json" not in p]) <= 5
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"format": 2, "sequence": 4}',
+        b'{"format": 1, "sequence": 3}',
+        b'{"format": 1}',
+        "wrong sequence",
+        "missing actions",
+        "odd slices",
+    ],
+)
+def test_a_broken_checkpoint_is_ignored(busy, broken):
+    table, storage, clock = busy
+    sequence = int(storage.read(POINTER))
+    path = f"{CHECKPOINT_FOLDER}/{sequence:020d}.json"
+    document = json.loads(storage.read(path))
+    if broken == "wrong sequence":
+        document["sequence"] += 1
+    elif broken == "missing actions":
+        del document["actions"]
+    elif broken == "odd slices":
+        document["slices"] = [["p", "f", [["only"]]]]
+    storage.put(path, broken if isinstance(broken, bytes) else json.dumps(document).encode())
+    opened = open_table(storage, clock)
+    assert opened.state == table.state
+    assert contents(opened) == contents(table)
+
+
+@pytest.mark.parametrize("pointer", [b"", b"x", b"-1", b"999", b"\xff", None])
+def test_a_broken_pointer_is_ignored(busy, pointer):
+    table, storage, clock = busy
+    if pointer is None:
+        storage.delete(POINTER)
+    else:
+        storage.put(POINTER, pointer)
+    assert open_table(storage, clock).state == table.state
+
+
+def test_an_unreachable_store_is_no_missing_checkpoint():
+    class Down(MemoryStorage):
+        def read(self, path):
+            raise StorageError("down")
+
+    with pytest.raises(StorageError):
+        read_checkpoint(Down())
+
+
+def test_excess_is_rebuilt():
+    history = History()
+    history.commit(instant(1), base_stat("a-0", instant(1)), base_stat("b-0", instant(1)))
+    history.commit(instant(2), base_stat("a-0", instant(2)))
+    storage = MemoryStorage()
+    write_checkpoint(storage, history.state)
+    assert read_checkpoint(storage).excess == {FileGroupId("p", "a-0")}

@@ -1,0 +1,88 @@
+import json
+
+import pytest
+
+from tideline_table.errors import CorruptMetadata
+from tideline_table.timeline.write_stats import CommitMetadata, WriteStat
+
+STAT = WriteStat("f-0", "p0", "p0/f-0_0-0-0_20260101000000000.parquet", "null", 7, 435, 4, 3, 2)
+# Top level and write stat keys that Apache Hudi 1.2.0 was observed to need or write for a base file (format reference 5.1, 5.2).
+REFERENCE_KEYS = set(
+    "fileId path cdcStats prevCommit numWrites numDeletes numUpdateWrites numInserts totalWriteBytes totalWriteErrors tempPath "
+    "partitionPath totalLogRecords totalLogFilesCompacted totalLogSizeCompacted totalUpdatedRecordsCompacted totalLogBlocks "
+    "totalCorruptLogBlock totalRollbackBlocks fileSizeInBytes minEventTime maxEventTime runtimeStats".split()
+)
+
+
+def test_document_has_the_names_of_the_reference():
+    document = json.loads(CommitMetadata("UPSERT", (STAT,), {"schema": "{}"}).to_bytes())
+    assert set(document) == {"partitionToWriteStats", "compacted", "extraMetadata", "operationType"}
+    (stat,) = document["partitionToWriteStats"]["p0"]
+    assert set(stat) == REFERENCE_KEYS
+    assert (stat["numWrites"], stat["numInserts"], stat["numUpdateWrites"], stat["numDeletes"]) == (7, 4, 3, 2)
+    assert stat["fileSizeInBytes"] == stat["totalWriteBytes"] == 435
+    assert stat["prevCommit"] == "null"
+    assert document["compacted"] is False
+    assert document["extraMetadata"] == {"schema": "{}"}
+
+
+def test_replaced_file_ids_make_a_replace_commit():
+    metadata = CommitMetadata("CLUSTER", (STAT,), {}, {"p0": ["a-0", "b-0"]})
+    assert metadata.to_json()["partitionToReplaceFileIds"] == {"p0": ["a-0", "b-0"]}
+    assert CommitMetadata("CLUSTER", (), {}, {}).to_json()["partitionToReplaceFileIds"] == {}
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        CommitMetadata("UPSERT", (STAT, WriteStat("g-0", "", "g.parquet", "20250101000000000", 0, 0)), {"schema": "s", "é": "😀"}),
+        CommitMetadata("CLUSTER", (STAT,), {}, {"p0": ("a-0",), "": ()}),
+        CommitMetadata("DELETE", ()),
+        CommitMetadata("COMPACT", (STAT,), compacted=True),
+        CommitMetadata(
+            "UPSERT",
+            (WriteStat("l-0", "p", "p/.l-0_20260101000000000.log.1_0-0-0", "null", 1, 1, base_file="b", log_files=("x", "y")),),
+        ),
+    ],
+)
+def test_round_trip(metadata):
+    assert CommitMetadata.from_bytes(metadata.to_bytes(), "x") == metadata
+
+
+def test_log_stats_name_base_and_log_files():
+    stat = WriteStat("l-0", "p", "p/.l-0_20260101000000000.log.1_0-0-0", "null", 1, 1, base_file="b", log_files=("x",))
+    assert stat.is_log
+    assert (stat.to_json()["baseFile"], stat.to_json()["logFiles"]) == ("b", ["x"])
+    assert not STAT.is_log
+
+
+def test_other_releases_are_read():
+    minimal = {"partitionToWriteStats": {"p": [{"fileId": "f", "path": "p/x", "numUpdates": 9, "unknown": {}}]}, "newKey": 1}
+    (stat,) = CommitMetadata.from_json(minimal).stats
+    assert (stat.file_id, stat.num_writes, stat.prev_commit, stat.partition_path) == ("f", 0, "null", "")
+    inflight = {"partitionToWriteStats": {"p": [{"fileId": "", "path": None, "numInserts": 5}]}}
+    assert CommitMetadata.from_json(inflight).stats[0].path == ""
+    empty = CommitMetadata.from_bytes(b"", "x")
+    assert (empty.operation, empty.stats, empty.replaced) == ("UNKNOWN", (), None)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{",
+        b"[]",
+        b"5",
+        b"\xff\xfe",
+        b'{"partitionToWriteStats": 5}',
+        b'{"partitionToWriteStats": {"p": [5]}}',
+        b'{"partitionToWriteStats": {"p": [{"path": "x"}]}}',
+        b'{"partitionToWriteStats": {"p": [{"fileId": "f", "path": "x", "numWrites": "many"}]}}',
+        b'{"partitionToWriteStats": {"p": [{"fileId": "f", "path": "x", "numWrites": 1e999}]}}',
+        b'{"extraMetadata": 5}',
+        b'{"partitionToReplaceFileIds": {"p": 5}}',
+        b"[" * 100_000,
+    ],
+)
+def test_broken_documents_are_typed_errors(content):
+    with pytest.raises(CorruptMetadata, match=r"some/file"):
+        CommitMetadata.from_bytes(content, "some/file")

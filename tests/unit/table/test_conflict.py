@@ -1,0 +1,145 @@
+"""The matrix of `tideline_table.transaction.conflict`, row by row and column by column."""
+
+import numpy as np
+import pytest
+
+from tideline_table.errors import TransactionRolledBack, WriteConflict
+from tideline_table.file_group.slice import FileGroupId
+from tideline_table.transaction.conflict import InsertedKeys, WriteSet, find_conflict
+from tests.unit.table.tables import History, base_stat, instant
+
+G, H = FileGroupId("p", "g-0"), FileGroupId("p", "h-0")
+OWN, OTHER = instant(10), instant(11)
+
+
+def hashes(*numbers):
+    return np.array(sorted(numbers), dtype=np.uint64)
+
+
+OWNS = {
+    "update": WriteSet(OWN, {G: instant(1)}),
+    "insert": WriteSet(OWN, {}, hashes(1, 2, 3)),
+    "clustering": WriteSet(OWN, {G: instant(1)}, yields_to_clustering=False),
+}
+
+
+def same_group_written(history):
+    history.commit(OTHER, base_stat("g-0", OTHER))
+    return []
+
+
+def other_group_written(history):
+    history.commit(OTHER, base_stat("h-0", OTHER))
+    return []
+
+
+def same_key_inserted(history):
+    history.commit(OTHER, base_stat("n-0", OTHER))
+    return [InsertedKeys(OTHER, hashes(3, 9), frozenset({"p"}))]
+
+
+def other_key_inserted(history):
+    history.commit(OTHER, base_stat("n-0", OTHER))
+    return [InsertedKeys(OTHER, hashes(4, 9), frozenset({"p"})), InsertedKeys(OTHER, None, frozenset({"p"}))]
+
+
+def same_group_clustered(history):
+    history.plan_clustering(OTHER, [G])
+    history.start_clustering(OTHER)
+    history.complete(OTHER, base_stat("c-0", OTHER), replaced={"p": ["g-0"]})
+    return []
+
+
+def other_group_clustered(history):
+    history.plan_clustering(OTHER, [H])
+    history.start_clustering(OTHER)
+    history.complete(OTHER, base_stat("c-0", OTHER), replaced={"p": ["h-0"]})
+    return []
+
+
+def clustering_pending(history):
+    history.plan_clustering(OTHER, [G])
+    return []
+
+
+def clustering_pending_with_priority(history):
+    history.plan_clustering(OTHER, [G], priority=True)
+    return []
+
+
+def clustering_of_another_group_pending_with_priority(history):
+    history.plan_clustering(OTHER, [H], priority=True)
+    return []
+
+
+def fenced_clustering_with_priority(history):
+    history.plan_clustering(OTHER, [G], priority=True)
+    history.fence(instant(12), OTHER)
+    return []
+
+
+def group_cleaned_away(history):
+    same_group_clustered(history)
+    name = base_stat("g-0", instant(1)).path.rsplit("/", 1)[1]
+    metadata = {"earliestCommitToRetain": instant(13), "partitionMetadata": {"p": {"successDeleteFiles": [name]}}}
+    history.clean(instant(14), {}, metadata)
+    return []
+
+
+MATRIX = {
+    same_group_written: {"update", "clustering"},
+    other_group_written: set(),
+    same_key_inserted: {"insert"},
+    other_key_inserted: set(),
+    same_group_clustered: {"update", "clustering"},
+    other_group_clustered: set(),
+    clustering_pending: set(),
+    clustering_pending_with_priority: {"update"},
+    clustering_of_another_group_pending_with_priority: set(),
+    fenced_clustering_with_priority: set(),
+    group_cleaned_away: {"update", "clustering"},
+}
+
+
+@pytest.fixture
+def history():
+    history = History()
+    history.commit(instant(1), base_stat("g-0", instant(1)), base_stat("h-0", instant(1)))
+    history.begin(OWN)
+    return history
+
+
+@pytest.mark.parametrize("own", OWNS)
+@pytest.mark.parametrize("other", MATRIX, ids=lambda f: f.__name__)
+def test_matrix(history, own, other):
+    inserted = other(history)
+    conflict = find_conflict(OWNS[own], history.state, inserted)
+    if own in MATRIX[other]:
+        assert isinstance(conflict, WriteConflict)
+        assert conflict.with_instant in (OTHER, "nothing")
+    else:
+        assert conflict is None
+
+
+@pytest.mark.parametrize("own", OWNS)
+def test_rollback_of_own(history, own):
+    history.fence(OTHER, OWN)
+    with pytest.raises(TransactionRolledBack, match=OTHER):
+        find_conflict(OWNS[own], history.state, [])
+    history.finish_rollback(OTHER, OWN)
+    with pytest.raises(TransactionRolledBack):
+        find_conflict(OWNS[own], history.state, [])
+
+
+def test_completed_and_unknown_instants_are_not_own(history):
+    history.complete(OWN)
+    for at in (OWN, instant(99)):
+        with pytest.raises(TransactionRolledBack):
+            find_conflict(WriteSet(at), history.state, [])
+
+
+def test_rollback_of_somebody_else_is_nothing(history):
+    history.begin(OTHER)
+    history.fence(instant(12), OTHER)
+    for own in OWNS.values():
+        assert find_conflict(own, history.state, []) is None

@@ -1,0 +1,203 @@
+"""Tables that others wrote, read from their timeline files and a listing."""
+
+import io
+
+import fastavro
+import pytest
+
+from tideline_table.clock import ManualClock
+from tideline_table.errors import CorruptMetadata, InstantNotFound, UnsupportedTable
+from tideline_table.storage import MemoryStorage
+from tideline_table.table import run_clean, schedule_clean, schedule_clustering, write_rows
+from tideline_table.table.foreign import foreign_state, timeline_instants
+from tideline_table.timeline.instant import Action, State
+from tideline_table.timeline.plans import CLEAN_METADATA, encode_document
+from tideline_table.writer import Operation
+from tests.unit.table.tables import cluster, contents, new_table, open_table, rows_of, write
+
+
+@pytest.fixture
+def place():
+    """A table as if somebody else had written it: without the folder that is ours."""
+    table, storage, clock = new_table()
+    commits = [write(table, [("a", "p", n, f"v{n}"), (f"k{n}", "q", n, "x")]) for n in range(3)]
+    schedule_clustering(table)
+    cluster(table)
+    write(table, [("a", "p", 9, "last")], Operation.UPSERT)
+    return table, storage, clock, commits
+
+
+def foreign(storage):
+    """A copy without our folder."""
+    copy = MemoryStorage()
+    for found in storage.list_objects(""):
+        if ".hoodie/.tideline" not in found.path:
+            copy.put(found.path, storage.read(found.path))
+    return copy
+
+
+def test_reads_as_the_log_says(place):
+    table, storage, clock, commits = place
+    other = open_table(foreign(storage), clock)
+    assert not other.is_exclusive
+    assert contents(other) == contents(table)
+    for commit in commits:
+        assert contents(other, commit.instant) == contents(table, commit.instant)
+    assert other.state.schema_json == table.state.schema_json
+    with pytest.raises(UnsupportedTable, match="written by others"):
+        write_rows(other, rows_of([("a", "p", 1, "x")]), Operation.UPSERT)
+
+
+def test_uncommitted_and_checksum_files_are_ignored(place):
+    table, storage, clock, _ = place
+    copy = foreign(storage)
+    before = contents(table)
+    (visible, *_) = table.slices()
+    later = "20270101000000000"
+    copy.put(f".hoodie/{later}.commit.requested", b"")
+    copy.put(f".hoodie/{later}.inflight", b"")
+    copy.put(f"p/{visible.group.file_id}_9-0-9_{later}.parquet", b"half")
+    copy.put(f"p/.{visible.base_file}.crc", b"crc")
+    copy.put("p/notes.txt", b"hello")
+    copy.put("not-a-partition/x.txt", b"hello")
+    assert contents(open_table(copy, clock)) == before
+
+
+def test_archived_commits_count_although_their_timeline_files_are_gone(place):
+    """Older than the active timeline is committed; a clean or a pending write that is older does not move its start."""
+    table, storage, clock, _ = place
+    copy = foreign(storage)
+    before = contents(table)
+    writes = table.state.completed_writes()
+    for name in (o.path for o in list(copy.list_folder(".hoodie").objects)):
+        if name.startswith(f".hoodie/{writes[0].instant}"):
+            copy.delete(name)
+    clean = {
+        "startCleanTime": "20250101000000000",
+        "timeTakenInMillis": 1,
+        "totalFilesDeleted": 0,
+        "earliestCommitToRetain": "",
+        "partitionMetadata": {},
+    }
+    copy.put(".hoodie/20250101000000000.clean", encode_document(CLEAN_METADATA, clean))
+    copy.put(".hoodie/20250102000000000.rollback", b"")
+    assert contents(open_table(copy, clock)) == before
+
+
+def test_an_old_write_that_is_still_pending_is_not_taken_for_archived(place):
+    table, storage, clock, _ = place
+    copy = foreign(storage)
+    before = contents(table)
+    old = "20250101000000000"
+    copy.put(f".hoodie/{old}.commit.requested", b"")
+    copy.put(f".hoodie/{old}.inflight", b"")
+    copy.put(f"p/never-0_0-0-0_{old}.parquet", b"half")
+    assert contents(open_table(copy, clock)) == before
+
+
+def test_a_savepointed_commit_outlives_archival(place):
+    table, storage, clock, _ = place
+    copy = foreign(storage)
+    before = contents(table)
+    first, second = (a.instant for a in table.state.completed_writes()[:2])
+    copy.put(f".hoodie/{first}.savepoint", b"")
+    copy.put(f".hoodie/{first}.savepoint.inflight", b"")
+    for name in (o.path for o in list(copy.list_folder(".hoodie").objects)):
+        if name.startswith(f".hoodie/{second}"):
+            copy.delete(name)
+    assert contents(open_table(copy, clock)) == before
+
+
+@pytest.mark.parametrize("which", range(5))
+@pytest.mark.parametrize("states", [("savepoint.inflight",), ("savepoint.inflight", "savepoint")])
+def test_a_savepoint_does_not_hide_its_commit(place, which, states):
+    table, storage, clock, _ = place
+    copy = foreign(storage)
+    at = table.state.completed_writes()[which].instant
+    for state in states:
+        copy.put(f".hoodie/{at}.{state}", b"")
+    assert contents(open_table(copy, clock)) == contents(table)
+
+
+def test_time_travel_before_what_was_cleaned_is_refused(place):
+    table, storage, clock, commits = place
+    for n in range(10, 13):
+        write(table, [("a", "p", n, "x")])
+    schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
+    run_clean(table)
+    other = open_table(foreign(storage), clock)
+    assert contents(other) == contents(table)
+    with pytest.raises(InstantNotFound, match="cleaned"):
+        contents(other, commits[0].instant)
+
+
+def test_instants_at_their_highest_state():
+    storage = MemoryStorage()
+    for name in (
+        "20260101000000001.commit.requested",
+        "20260101000000001.inflight",
+        "20260101000000001.commit",
+        "20260101000000002.compaction.requested",
+        "20260101000000002.compaction.inflight",
+        "20260101000000002.commit",
+        "20260101000000003.compaction.requested",
+        "20260101000000004.logcompaction.inflight",
+        "20260101000000004.deltacommit",
+        "20260101000000001.savepoint",
+        "hoodie.properties",
+        ".20260101000000001.commit.crc",
+    ):
+        storage.put(f".hoodie/{name}", b"")
+    found = [(i.time[-1], i.action, i.state) for i in timeline_instants(storage)]
+    assert found == [
+        ("1", Action.COMMIT, State.COMPLETED),
+        ("1", Action.SAVEPOINT, State.COMPLETED),
+        ("2", Action.COMMIT, State.COMPLETED),
+        ("3", Action.COMPACTION, State.REQUESTED),
+        ("4", Action.DELTA_COMMIT, State.COMPLETED),
+    ]
+
+
+def test_log_files_are_not_silently_left_out(place):
+    _, storage, clock, _ = place
+    copy = foreign(storage)
+    copy.put("p/.f-0_20260101000000001.log.1_0-0-0", b"#HUDI#")
+    with pytest.raises(UnsupportedTable, match="log file"):
+        open_table(copy, clock)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content"),
+    [
+        (".commit", b"{"),
+        (".commit", b'{"partitionToReplaceFileIds": 5}'),
+        (".replacecommit", b"\xff"),
+        (".clean", b"Obj"),
+    ],
+)
+def test_broken_timeline_files_are_named(place, suffix, content):
+    table, storage, clock, _ = place
+    schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
+    run_clean(table)
+    copy = foreign(storage)
+    path = next(
+        (o.path for o in copy.list_folder(".hoodie").objects if o.path.endswith(suffix)), f".hoodie/20270101000000000{suffix}"
+    )
+    copy.put(path, content)
+    with pytest.raises(CorruptMetadata, match=path):
+        open_table(copy, clock)
+
+
+def test_pending_replace_plans():
+    storage, clock = MemoryStorage(), ManualClock()
+    assert foreign_state(storage).latest_slices() == []
+    schema = {"type": "record", "name": "r", "fields": [{"name": "operationType", "type": "string"}]}
+    sink = io.BytesIO()
+    fastavro.writer(sink, schema, [{"operationType": "CLUSTER"}])
+    storage.put(".hoodie/20260101000000001.replacecommit.requested", sink.getvalue())
+    with pytest.raises(CorruptMetadata, match="no clustering plan"):
+        foreign_state(storage)
+    storage.put(".hoodie/20260101000000001.replacecommit.requested", b"")
+    (record,) = foreign_state(storage).pending()
+    assert not record.is_clustering
+    assert clock

@@ -1,0 +1,177 @@
+import threading
+
+import pytest
+
+from tideline_table.errors import DuplicateKey
+from tideline_table.storage import LocalStorage
+from tideline_table.table import summarise, write_rows
+from tideline_table.table.create import TableRequest
+from tideline_table.timeline.instant import Action
+from tideline_table.writer import Operation
+from tests.unit.table.tables import contents, create, new_table, open_table, rows_of, write
+
+DUP = "hoodie.datasource.insert.dup.policy"
+
+
+@pytest.fixture
+def table():
+    table, _, _ = new_table()
+    write(table, [("a", "p", 1, "x"), ("b", "p", 1, "x"), ("a", "q", 1, "other")])
+    return table
+
+
+def test_upsert_updates_and_inserts(table):
+    committed = write(table, [("a", "p", 2, "y"), ("c", "p", 1, "z")])
+    assert (committed.rows_inserted, committed.rows_updated, committed.rows_deleted) == (1, 1, 0)
+    assert contents(table) == [("a", "p", 2, "y"), ("a", "q", 1, "other"), ("b", "p", 1, "x"), ("c", "p", 1, "z")]
+
+
+def test_keys_are_unique_inside_a_partition_only(table):
+    write(table, [("b", "q", 1, "second b")])
+    assert [r for r in contents(table) if r[0] == "b"] == [("b", "p", 1, "x"), ("b", "q", 1, "second b")]
+
+
+def test_delete(table):
+    committed = write(table, [("a", "p", 0, ""), ("nope", "p", 0, ""), ("b", "zz", 0, "")], Operation.DELETE)
+    assert committed.rows_deleted == 1
+    assert contents(table) == [("a", "q", 1, "other"), ("b", "p", 1, "x")]
+    write(table, [("b", "p", 0, "")], Operation.DELETE)
+    assert contents(table) == [("a", "q", 1, "other")]
+    write(table, [("b", "p", 0, "again")])
+    assert ("b", "p", 0, "again") in contents(table)
+
+
+def test_an_operation_that_changes_nothing_is_a_commit_without_files(table):
+    before = contents(table)
+    files = len(table.state.every_slice())
+    for rows, operation in (
+        ([], Operation.UPSERT),
+        ([], Operation.DELETE),
+        ([("a", "p", 0, "late")], Operation.UPSERT),
+        ([("n", "p", 0, "")], Operation.DELETE),
+    ):
+        committed = write(table, rows, operation)
+        assert committed.stats == ()
+        assert table.state.actions[committed.instant].action is Action.COMMIT
+    assert contents(table) == before
+    assert len(table.state.every_slice()) == files
+
+
+@pytest.mark.parametrize("operation", [Operation.INSERT, Operation.BULK_INSERT])
+@pytest.mark.parametrize("limit", [0, 10**8])
+def test_insert_policies(table, operation, limit):
+    small = {"hoodie.parquet.small.file.limit": limit}
+    rows = [("a", "p", 5, "dup"), ("d", "p", 5, "new")]
+    with pytest.raises(DuplicateKey, match=r"1 record key\(s\)"):
+        write(table, rows, operation, **{DUP: "fail"}, **small)
+    assert len(contents(table)) == 3
+    assert list(table.state.pending()) == []
+    assert write(table, rows, operation, **{DUP: "drop"}, **small).rows_inserted == 1
+    assert [r for r in contents(table) if r[0] in "ad"] == [("a", "p", 1, "x"), ("a", "q", 1, "other"), ("d", "p", 5, "new")]
+    write(table, rows, operation, **{DUP: "none"}, **small)
+    assert len([r for r in contents(table) if r[:2] == ("a", "p")]) == 2
+
+
+def test_drop_leaves_no_key_twice(table):
+    rows = [("a", "p", 5, "known"), ("a", "p", 6, "known"), ("n", "p", 5, "first"), ("n", "p", 6, "second")]
+    write(table, rows, Operation.INSERT, **{DUP: "drop"})
+    assert [r for r in contents(table) if r[1] == "p" and r[0] in "an"] == [("a", "p", 1, "x"), ("n", "p", 6, "second")]
+
+
+def test_the_same_key_in_two_partitions_is_no_duplicate(table):
+    write(table, [("k", "p", 1, "x"), ("k", "q", 1, "x")], Operation.INSERT, **{DUP: "fail"})
+    assert len([r for r in contents(table) if r[0] == "k"]) == 2
+
+
+def test_deleting_a_key_that_inserts_doubled_removes_all_of_it(table):
+    write(table, [("a", "p", 7, "copy")], Operation.INSERT)
+    write(table, [("a", "p", 8, "copy")], Operation.BULK_INSERT)
+    assert len([r for r in contents(table) if r[:2] == ("a", "p")]) == 3
+    write(table, [("a", "p", 0, "")], Operation.DELETE)
+    assert [r for r in contents(table) if r[:2] == ("a", "p")] == []
+
+
+def test_combine_before_insert(table):
+    rows = [("n", "p", 2, "second"), ("n", "p", 1, "first")]
+    write(table, rows, Operation.INSERT, **{"hoodie.combine.before.insert": True})
+    assert [r for r in contents(table) if r[0] == "n"] == [("n", "p", 2, "second")]
+
+
+def test_bulk_insert_sorts(table):
+    key = "hoodie.bulkinsert.user.defined.partitioner.sort.columns"
+    committed = write(table, [("z", "p", 3, "c"), ("y", "p", 1, "b"), ("x", "p", 2, "a")], Operation.BULK_INSERT, **{key: "ts"})
+    found = table.read().filter(__import__("pyarrow").compute.field("_hoodie_commit_time") == committed.instant)
+    assert found.column("id").to_pylist() == ["y", "x", "z"]
+
+
+def test_files_stay_below_the_target_size(table):
+    rows = [(f"k{n:04d}", "p", n, "x" * 50) for n in range(400)]
+    committed = write(
+        table, rows, Operation.INSERT, **{"hoodie.parquet.max.file.size": 20_000, "hoodie.copyonwrite.record.size.estimate": 1}
+    )
+    assert len(committed.stats) > 1
+    assert len({s.file_id for s in committed.stats}) == len(committed.stats)
+    assert len(contents(table)) == 403
+
+
+def test_unpartitioned_and_complex_tables(tmp_path):
+    for number, (keys, partitions) in enumerate([(("id",), ()), (("id", "ts"), ("part", "v"))]):
+        storage = LocalStorage(tmp_path / str(number))
+        from tideline_table.clock import ManualClock
+        from tideline_table.table import create_table
+        from tests.unit.table.tables import SCHEMA
+
+        create_table(
+            storage.root,
+            TableRequest("t", SCHEMA, keys, partitions, "ts", hive_style=True, url_encode=True),
+            storage=storage,
+            clock=ManualClock(),
+        )
+        table = open_table(storage, ManualClock())
+        write(table, [("a", "x/y", 1, "v=1"), ("b", None, 1, "")])
+        write(table, [("a", "x/y", 1, "v=1")])
+        assert contents(table) == [("a", "x/y", 1, "v=1"), ("b", None, 1, "")]
+        default = "__HIVE_DEFAULT_PARTITION__"
+        expected = {f"part=x%2Fy/v=v%3D1", f"part={default}/v={default}"} if partitions else {""}
+        assert {s.group.partition_path for s in table.slices()} == expected
+        for partition in expected:
+            text = storage.read(f"{partition}/.hoodie_partition_metadata".lstrip("/")).decode()
+            assert f"partitionDepth={2 if partitions else 0}" in text
+
+
+def test_summary(table):
+    write(table, [("a", "p", 2, "y")])
+    summary = summarise(table)
+    assert (summary.rows, summary.partitions, summary.file_groups, summary.files, summary.commits) == (3, 2, 2, 3, 2)
+    assert summary.latest_bytes == sum(s.size_bytes for s in table.slices())
+    assert summary.health.is_healthy
+
+
+def test_threads_may_share_an_open_table(tmp_path):
+    """Readers on the same object never see half of a commit: both rows of a pair change together."""
+    storage = LocalStorage(tmp_path)
+    from tideline_table.clock import SystemClock
+
+    create(storage, SystemClock(), ordering="")
+    table = open_table(storage, SystemClock())
+    write(table, [("a", "p", 0, "v"), ("a", "q", 0, "v")])
+    stop, seen, failed = threading.Event(), [], []
+
+    def read():
+        try:
+            while not stop.is_set():
+                seen.append({r[2] for r in contents(table)})
+        except BaseException as error:
+            failed.append(error)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for n in range(1, 15):
+        write_rows(table, rows_of([("a", "p", n, "v"), ("a", "q", n, "v")]), Operation.UPSERT, parallelism=2)
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert failed == []
+    assert seen
+    assert {len(s) for s in seen} == {1}
