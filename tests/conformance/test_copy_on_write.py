@@ -263,9 +263,7 @@ def test_written_there_is_read_here(apache_hudi: ApacheHudi, workdir: Path) -> N
         assert problem is None, f"{operation}: {problem}"
     apache_hudi.call(f"run_clustering(path => '{base}', op => 'schedule')")
     apache_hudi.call(f"run_clustering(path => '{base}', op => 'execute')")
-    apache_hudi.write(
-        base, peer_rows(range(30, 34), 9), {**PEER_OPTIONS, "hoodie.datasource.write.operation": "insert_overwrite"}
-    )
+    apache_hudi.write(base, peer_rows(range(30, 34), 9), {**PEER_OPTIONS, "hoodie.datasource.write.operation": "insert_overwrite"})
     table = Table.open(str(base))
     problem = difference(table.read(), apache_hudi.read(base), "_hoodie_record_key", names=("tideline", "Apache Hudi"))
     assert problem is None, problem

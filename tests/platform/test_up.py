@@ -86,7 +86,9 @@ options = {{"hoodie.cleaner.commits.retained" = "1"}}
     create_table(str(base), TableRequest("trips", SCHEMA, ("id",), ("part",), "n"))
     table = Table.open(str(base), options={"hoodie.parquet.small.file.limit": 0})
     table.lock = open_table_lock(parts.locks, str(base), table.uid, "test", SystemClock())
-    process = subprocess.Popen([sys.executable, "-m", "tideline_cli.main", "up", "--settings", str(settings)], start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tideline_cli.main", "up", "--settings", str(settings)], start_new_session=True
+    )
     try:
         running = {name: wait_for(lambda name=name: read_running(state / f"{name}.json"), process) for name in SERVICES}
         for number in range(8):

@@ -6,10 +6,10 @@ from decimal import Decimal
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.property.profile import quick
 
 from tideline_table.errors import InvalidRecord
 from tideline_table.keygen import KeyGenerator
-from tests.property.profile import quick
 
 ENCODED = {chr(c) for c in [*range(0x20), 0x7F]} | set("\"#%'*/:=?\\{[]^")
 texts = st.text(st.one_of(st.sampled_from("ab./=%:\\ é漢😀\x00\n"), st.characters(exclude_categories=["Cs"])), max_size=8)
@@ -75,9 +75,7 @@ def cases(draw):
     schema = pa.schema([pa.field(n, kind) for n, (kind, _) in kinds.items()])
     some = st.permutations(names)
     keys, partitions = draw(some)[: draw(st.integers(1, len(names)))], draw(some)[: draw(st.integers(0, len(names)))]
-    generator = KeyGenerator(
-        tuple(keys), tuple(partitions), hive_style=draw(st.booleans()), url_encode=draw(st.booleans())
-    )
+    generator = KeyGenerator(tuple(keys), tuple(partitions), hive_style=draw(st.booleans()), url_encode=draw(st.booleans()))
     return generator, pa.Table.from_pylist(rows, schema), rows
 
 
@@ -95,6 +93,11 @@ def test_partition_paths_stay_inside(values, url_encode):
     from tideline_table.storage import checked_path
 
     generator = KeyGenerator(("p",), ("p",), url_encode=url_encode)
-    for path in [] if (found := outcome(lambda: generator.partition_paths(pa.table({"p": pa.array(values, pa.string())})).to_pylist())) == "refused" else found:
+    for path in (
+        []
+        if (found := outcome(lambda: generator.partition_paths(pa.table({"p": pa.array(values, pa.string())})).to_pylist()))
+        == "refused"
+        else found
+    ):
         assert checked_path(path) == path
         assert not path.startswith(".hoodie")

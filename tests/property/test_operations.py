@@ -7,18 +7,18 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.property.profile import few
+from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, rows_of
 
 from tideline_table.clock import ManualClock
 from tideline_table.errors import InstantNotFound
 from tideline_table.merge import OVERWRITE_PAYLOAD
 from tideline_table.storage import LocalStorage, MemoryStorage
 from tideline_table.table import Table, roll_back_dead, run_clean, schedule_clean, schedule_clustering, write_rows
+from tideline_table.table.write import write_context
 from tideline_table.timeline.properties import PAYLOAD_CLASS, PROPERTIES_PATH, format_properties, parse_properties
 from tideline_table.transaction import WriteTransaction
 from tideline_table.writer import FileGroupTask, Operation, prepare_input, write_file_group
-from tideline_table.table.write import write_context
-from tests.property.profile import few
-from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, rows_of
 
 Key = tuple[str, str]
 keys = st.tuples(st.sampled_from("abcdef"), st.sampled_from(["p", "q"]))
@@ -176,7 +176,13 @@ def test_on_local_disk(tmp_path, seed):
     for _ in range(12):
         some = [((choose.choice("abcd"), choose.choice("pq")), choose.randint(0, 4), choose.random() < 0.2) for _ in range(4)]
         kind, what = choose.choice(
-            [("upsert", some), ("insert drop", some), ("delete", [k for k, _, _ in some[:2]]), ("cluster", "v"), ("clean", choose.randint(1, 3))]
+            [
+                ("upsert", some),
+                ("insert drop", some),
+                ("delete", [k for k, _, _ in some[:2]]),
+                ("cluster", "v"),
+                ("clean", choose.randint(1, 3)),
+            ]
         )
         run.step(kind, what, choose.choice([0, 10**8]))
         run.check(run.table)

@@ -5,6 +5,8 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.property.profile import quick
+from tests.unit.table.tables import base_stat, instant
 
 from tideline_table.config import Options
 from tideline_table.errors import TidelineError
@@ -16,23 +18,76 @@ from tideline_table.service.cleaning import plan_clean
 from tideline_table.storage import MemoryStorage
 from tideline_table.table.foreign import timeline_instants
 from tideline_table.timeline.entry import Entry
-from tideline_table.timeline.instant import Action, State, parse_as_of, parse_timeline_file_name, time_from_instant, timeline_file_name
+from tideline_table.timeline.instant import (
+    Action,
+    State,
+    parse_as_of,
+    parse_timeline_file_name,
+    time_from_instant,
+    timeline_file_name,
+)
 from tideline_table.timeline.plans import ROLLBACK_PLAN, decode_document, encode_document
 from tideline_table.timeline.properties import format_properties, parse_properties
 from tideline_table.timeline.write_stats import CommitMetadata, WriteStat
-from tests.property.profile import quick
-from tests.unit.table.tables import base_stat, instant
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 leaves = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), texts)
 names = st.sampled_from(
-    "log_format sequence append_id recorded writer_id instant action before after operation body body_reference path sha256 size_bytes "
-    "metadata plan clusteringPlan inputGroups slices partitionPath fileId partitionToWriteStats partitionToReplaceFileIds extraMetadata "
-    "numWrites partitionMetadata successDeleteFiles earliestCommitToRetain target target_action type name fields items values record "
-    "int string array map fixed size precision scale logicalType decimal null".split()
+    [
+        "log_format",
+        "sequence",
+        "append_id",
+        "recorded",
+        "writer_id",
+        "instant",
+        "action",
+        "before",
+        "after",
+        "operation",
+        "body",
+        "body_reference",
+        "path",
+        "sha256",
+        "size_bytes",
+        "metadata",
+        "plan",
+        "clusteringPlan",
+        "inputGroups",
+        "slices",
+        "partitionPath",
+        "fileId",
+        "partitionToWriteStats",
+        "partitionToReplaceFileIds",
+        "extraMetadata",
+        "numWrites",
+        "partitionMetadata",
+        "successDeleteFiles",
+        "earliestCommitToRetain",
+        "target",
+        "target_action",
+        "type",
+        "name",
+        "fields",
+        "items",
+        "values",
+        "record",
+        "int",
+        "string",
+        "array",
+        "map",
+        "fixed",
+        "size",
+        "precision",
+        "scale",
+        "logicalType",
+        "decimal",
+        "null",
+    ]
 )
 documents = st.recursive(
-    st.one_of(leaves, names), lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(names, inner, max_size=5)), max_leaves=12
+    st.one_of(leaves, names),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(names, inner, max_size=5)),
+    max_leaves=12,
 )
 
 VALID_ENTRY = Entry(
@@ -92,7 +147,9 @@ def test_bodies_of_entries(action, after, body):
     before = State.NONE if after in (State.REQUESTED, State.INFLIGHT) else State.INFLIGHT
     at = instant(2) if before is State.NONE else instant(1)
     for second in ({}, {"target": instant(1), "target_action": "commit"}):
-        entry = Entry(state.sequence + 1, "b", "2026-01-01T00:00:00+00:00", "w", at, action, before, after, "CLUSTER", {**body, **second})
+        entry = Entry(
+            state.sequence + 1, "b", "2026-01-01T00:00:00+00:00", "w", at, action, before, after, "CLUSTER", {**body, **second}
+        )
         sequence, actions = state.sequence, dict(state.actions)
         if only_typed(lambda entry=entry: state.apply(entry) or True):
             break
@@ -180,7 +237,11 @@ def test_names(name):
 
 
 @quick
-@given(st.dictionaries(st.text(st.characters(codec="ascii", exclude_characters="\x00/\\"), min_size=1, max_size=20), st.just(b""), max_size=5))
+@given(
+    st.dictionaries(
+        st.text(st.characters(codec="ascii", exclude_characters="\x00/\\"), min_size=1, max_size=20), st.just(b""), max_size=5
+    )
+)
 def test_timeline_listings(names):
     storage = MemoryStorage()
     for name in names:
@@ -189,11 +250,22 @@ def test_timeline_listings(names):
     timeline_instants(storage)
 
 
-CHECKPOINT_KEYS = "format sequence last_instant actions slices replaced plans clustering_losses schema last_clean_retained".split()
+CHECKPOINT_KEYS = [
+    "format",
+    "sequence",
+    "last_instant",
+    "actions",
+    "slices",
+    "replaced",
+    "plans",
+    "clustering_losses",
+    "schema",
+    "last_clean_retained",
+]
 
 
 @quick
-@given(st.fixed_dictionaries({}, optional={k: documents for k in CHECKPOINT_KEYS}), st.binary(max_size=4))
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(CHECKPOINT_KEYS, documents)), st.binary(max_size=4))
 def test_checkpoints(document, pointer):
     storage = MemoryStorage()
     storage.put(POINTER, b"7")
@@ -211,6 +283,10 @@ def test_checkpoints(document, pointer):
 @pytest.mark.parametrize("shape", ["[", '{"a":'])
 def test_depth_is_no_weapon(depth, shape):
     deep = (shape * depth).encode()
-    for parse in (lambda: Entry.from_bytes(deep, "x"), lambda: CommitMetadata.from_bytes(deep, "x"), lambda: arrow_from_avro(deep.decode())):
+    for parse in (
+        lambda: Entry.from_bytes(deep, "x"),
+        lambda: CommitMetadata.from_bytes(deep, "x"),
+        lambda: arrow_from_avro(deep.decode()),
+    ):
         with pytest.raises(TidelineError):
             parse()

@@ -99,17 +99,18 @@ def test_what_read_writes_write_reads(done, wide, tmp_path, ending):
 
 
 def test_json_lines_show_each_type_as_documented(done, wide):
-    row = next(r for r in done("read", wide).rows if r["id"] == "007")
+    outcome = done("read", wide)
+    row = next(r for r in outcome.rows if r["id"] == "007")
 
     assert row["_hoodie_record_key"] == "007"
     assert row["x"] == "NaN"
     assert row["big"] == 2**63 - 1
-    assert row["price"] == "12345678901234567890.1234567"
+    assert '"price":12345678901234567890.1234567' in outcome.stdout
     assert row["day"] == "2024-02-29"
     assert row["clock"] == "23:59:59.999999"
     assert row["at"] == "2024-02-29T23:59:59.123456Z"
     assert row["at_ms"] == "1969-12-31T23:59:59.999Z"
-    assert row["local"] == "2024-03-31T02:30:00.000000"
+    assert row["local"] == "2024-03-31T02:30:00.000"
     assert row["raw"] == base64.b64encode(b"\x00\xff\n").decode()
     assert row["tags"] == ["a,b", "", None, 'q"']
     assert row["place"] == {"lat": 1.25, "since": "0001-01-01", "fee": "0.125"}
@@ -146,7 +147,7 @@ def test_csv_text_is_parsed_to_the_tables_types(done, table, tmp_path):
     assert [r["city"] for r in rows] == ["Rome", "Paris", ""]
     assert [r["n"] for r in rows] == [None, 1, -7]
     assert [r["x"] for r in rows] == ["NaN", 1.5, None]
-    assert [r["price"] for r in rows] == ["1.00", "19.90", None]
+    assert [r["price"] for r in rows] == [1.00, 19.90, None]
     assert [r["day"] for r in rows] == [None, "2024-01-01", "2024-12-31"]
     assert [r["at"] for r in rows] == [f"2024-01-01T{t}.000000Z" for t in ("10:00:00", "10:00:00", "00:00:00")]
 
@@ -159,7 +160,7 @@ def test_json_lines_on_stdin_and_several_files_are_one_commit(done, table, tmp_p
 
     assert (report["rows_inserted"], report["conflicts_retried"], report["sequence"]) == (4, 0, 2)
     rows = done("read", table).plain_rows()
-    assert [r["price"] for r in rows] == [None, "10.10", "0.10", "7.00"]
+    assert [r["price"] for r in rows] == [None, 10.10, 0.10, 7.00]
     assert [r["x"] for r in rows] == [3.0, None, None, None]
 
 

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from tests.unit.table.tables import DEATH_S, History, base_stat, cluster, contents, instant, new_table, open_table, write
 
 from tideline_table.errors import StorageError
 from tideline_table.file_group.checkpoint import CHECKPOINT_FOLDER, POINTER, read_checkpoint, write_checkpoint
@@ -11,7 +12,6 @@ from tideline_table.table import roll_back_dead, run_clean, schedule_clean, sche
 from tideline_table.timeline.log import TableLog
 from tideline_table.transaction import WriteTransaction
 from tideline_table.writer import Operation
-from tests.unit.table.tables import DEATH_S, History, base_stat, cluster, contents, instant, new_table, open_table, write
 
 EVERY = {"tideline.log.checkpoint.interval": 2}
 

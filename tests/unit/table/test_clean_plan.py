@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from tests.unit.table.tables import History, base_stat, cluster, contents, instant, listing, new_table, write
 
 from tideline_table.config import Options
 from tideline_table.errors import CorruptMetadata, InstantNotFound, UnsafePath
@@ -11,7 +12,6 @@ from tideline_table.service.cleaning import CleanResult, clean_metadata, earlies
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import run_clean, schedule_clean, schedule_clustering
 from tideline_table.timeline.instant import Action
-from tests.unit.table.tables import History, base_stat, cluster, contents, instant, listing, new_table, write
 
 ROOT = "memory:/table"
 RETAINED = "hoodie.cleaner.commits.retained"

@@ -1,5 +1,6 @@
 import pyarrow as pa
 import pytest
+from tests.unit.table.tables import SCHEMA, History, base_stat, cluster, contents, instant, new_table, write
 
 from tideline_table.config import Options
 from tideline_table.errors import CorruptMetadata, SchemaMismatch, UnsafePath, VerificationFailed, WriteConflict
@@ -8,7 +9,6 @@ from tideline_table.service import clustering
 from tideline_table.service.clustering import cluster_group, clustering_tasks, plan_clustering
 from tideline_table.table import schedule_clustering
 from tideline_table.transaction import roll_back
-from tests.unit.table.tables import SCHEMA, History, base_stat, cluster, contents, instant, new_table, write
 
 ROOT = "memory:/table"
 SMALL = "hoodie.clustering.plan.strategy.small.file.limit"

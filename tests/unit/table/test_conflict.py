@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from tests.unit.table.tables import History, base_stat, instant
 
 from tideline_table.errors import TransactionRolledBack, WriteConflict
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.transaction.conflict import InsertedKeys, WriteSet, find_conflict
-from tests.unit.table.tables import History, base_stat, instant
 
 G, H = FileGroupId("p", "g-0"), FileGroupId("p", "h-0")
 OWN, OTHER = instant(10), instant(11)

@@ -4,6 +4,7 @@ import io
 
 import fastavro
 import pytest
+from tests.unit.table.tables import cluster, contents, new_table, open_table, rows_of, write
 
 from tideline_table.clock import ManualClock
 from tideline_table.errors import CorruptMetadata, InstantNotFound, UnsupportedTable
@@ -13,7 +14,6 @@ from tideline_table.table.foreign import foreign_state, timeline_instants
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.plans import CLEAN_METADATA, encode_document
 from tideline_table.writer import Operation
-from tests.unit.table.tables import cluster, contents, new_table, open_table, rows_of, write
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from tests.unit.table.tables import new_table, write
 
 from tideline_table.errors import ClockSkew, CorruptMetadata, IllegalTransition, InvalidOption
 from tideline_table.timeline.instant import (
@@ -16,7 +17,6 @@ from tideline_table.timeline.instant import (
     time_from_instant,
     timeline_file_name,
 )
-from tests.unit.table.tables import new_table, write
 
 T = "20260131235959987"
 NAMES = {  # table 4.1 of the format reference
@@ -129,13 +129,15 @@ def test_a_clock_far_behind_is_refused_by_name_of_the_skew():
         ("2026-01-31", "20260131000000000"),
         ("2026-01-31 23:59:59", "20260131235959000"),
         ("2026-01-31 23:59:59.987", T),
+        ("2026-01-31T23:59:59.987Z", T),
+        ("2026-02-01T01:59:59.987+02:00", T),
     ],
 )
 def test_as_of(text, expected):
     assert parse_as_of(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "2026-13-01", "202601312359599", "2026-01-31T00:00:00"])
+@pytest.mark.parametrize("text", ["", "yesterday", "2026-13-01", "202601312359599", "2026-01-31T25:00:00", "2026", "20260131"])
 def test_as_of_refusals(text):
     with pytest.raises(InvalidOption):
         parse_as_of(text)

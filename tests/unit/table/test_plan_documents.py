@@ -2,6 +2,7 @@ import io
 
 import fastavro
 import pytest
+from tests.unit.table.tables import DEATH_S, cluster, new_table, write
 
 from tideline_table.errors import CorruptMetadata
 from tideline_table.storage import MemoryStorage
@@ -15,7 +16,6 @@ from tideline_table.timeline.plans import (
     decode_document,
     encode_document,
 )
-from tests.unit.table.tables import DEATH_S, cluster, new_table, write
 from tideline_table.transaction import WriteTransaction
 
 # Record → field names in order, from the format reference, 6.1, 6.3 and 6.4.

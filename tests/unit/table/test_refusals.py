@@ -4,6 +4,7 @@ import shutil
 
 import pyarrow as pa
 import pytest
+from tests.unit.table.tables import QUIET, SCHEMA, contents, create, listing, new_table, open_table, rows_of, write
 
 from tideline_table.clock import ManualClock
 from tideline_table.errors import (
@@ -34,7 +35,6 @@ from tideline_table.table import (
 from tideline_table.timeline.entry import entry_path
 from tideline_table.timeline.properties import CHECKSUM, PROPERTIES_PATH, format_properties, parse_properties
 from tideline_table.writer import Operation
-from tests.unit.table.tables import QUIET, SCHEMA, contents, create, listing, new_table, open_table, rows_of, write
 
 
 @pytest.fixture

@@ -1,12 +1,12 @@
 import json
 
 import pytest
+from tests.unit.table.tables import History, base_stat, instant
 
 from tideline_table.errors import CorruptMetadata, IllegalTransition, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.timeline.entry import Entry, entry_path
 from tideline_table.timeline.instant import Action, State
-from tests.unit.table.tables import History, base_stat, instant
 
 A, B = FileGroupId("p", "a-0"), FileGroupId("p", "b-0")
 

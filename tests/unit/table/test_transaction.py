@@ -1,4 +1,5 @@
 import pytest
+from tests.unit.table.tables import DEATH_S, cluster, contents, new_table, open_table, rows_of, write
 
 from tideline_table.errors import InstantNotFound, StorageError, TransactionRolledBack, UnsupportedTable, WriteConflict
 from tideline_table.file_group.names import base_file_name
@@ -8,7 +9,6 @@ from tideline_table.table.write import write_context
 from tideline_table.timeline.instant import Action, State
 from tideline_table.transaction import WriteTransaction, roll_back
 from tideline_table.writer import FileGroupTask, Operation, prepare_input, write_file_group
-from tests.unit.table.tables import DEATH_S, cluster, contents, new_table, open_table, rows_of, write
 
 
 @pytest.fixture
@@ -210,8 +210,8 @@ def test_the_same_key_inserted_twice_one_wins(place):
 def test_a_write_that_lost_is_done_again_and_reports_it(place):
     table, storage, clock = place
     other, heard = open_table(storage, clock, "other"), []
-    from tideline_table.table import write_rows
     from tideline_table.table import write as module
+    from tideline_table.table import write_rows
 
     original = module.write_file_group
     raced = []

@@ -1,6 +1,7 @@
 import threading
 
 import pytest
+from tests.unit.table.tables import contents, create, new_table, open_table, rows_of, write
 
 from tideline_table.errors import DuplicateKey
 from tideline_table.storage import LocalStorage
@@ -8,7 +9,6 @@ from tideline_table.table import summarise, write_rows
 from tideline_table.table.create import TableRequest
 from tideline_table.timeline.instant import Action
 from tideline_table.writer import Operation
-from tests.unit.table.tables import contents, create, new_table, open_table, rows_of, write
 
 DUP = "hoodie.datasource.insert.dup.policy"
 
@@ -117,9 +117,10 @@ def test_files_stay_below_the_target_size(table):
 def test_unpartitioned_and_complex_tables(tmp_path):
     for number, (keys, partitions) in enumerate([(("id",), ()), (("id", "ts"), ("part", "v"))]):
         storage = LocalStorage(tmp_path / str(number))
+        from tests.unit.table.tables import SCHEMA
+
         from tideline_table.clock import ManualClock
         from tideline_table.table import create_table
-        from tests.unit.table.tables import SCHEMA
 
         create_table(
             storage.root,
@@ -132,7 +133,7 @@ def test_unpartitioned_and_complex_tables(tmp_path):
         write(table, [("a", "x/y", 1, "v=1")])
         assert contents(table) == [("a", "x/y", 1, "v=1"), ("b", None, 1, "")]
         default = "__HIVE_DEFAULT_PARTITION__"
-        expected = {f"part=x%2Fy/v=v%3D1", f"part={default}/v={default}"} if partitions else {""}
+        expected = {"part=x%2Fy/v=v%3D1", f"part={default}/v={default}"} if partitions else {""}
         assert {s.group.partition_path for s in table.slices()} == expected
         for partition in expected:
             text = storage.read(f"{partition}/.hoodie_partition_metadata".lstrip("/")).decode()

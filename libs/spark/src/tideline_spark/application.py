@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,6 +40,7 @@ ROLLED_BACK = 4
 """Somebody else ended the instant; nothing is left to do for it."""
 TERMINATED = 128 + signal.SIGTERM
 """Told to end; rolled back."""
+_CANCEL_INTERVAL_S = 0.5
 _LOGGER = logging.getLogger("tideline_spark.application")
 
 
@@ -49,7 +51,7 @@ class Terminated(TidelineError):
 
 
 class _Interrupt(BaseException):
-    """SIGTERM arrived. No `Exception`: the connection to the JVM would take it for an error of its own and try again."""
+    """SIGTERM arrived. No `Exception`, so that nobody on the way takes it for an error of their own."""
 
 
 @dataclass(slots=True)
@@ -93,15 +95,24 @@ def run_tasks(spark: SparkSession, tasks: Sequence[ClusteringTask], termination:
     Raises the first task's `TidelineError`, `SparkFailed`, or `Terminated` (the tasks are cancelled).
     """
     context = spark.sparkContext
-    try:
-        with termination:
-            outcomes = context.parallelize(tasks, max(1, len(tasks))).map(_outcome).collect()
-    except Terminated:
-        context.cancelAllJobs()
-        raise
-    except (PySparkException, Py4JError) as error:
-        termination.check()  # Whoever ends a group of processes ends the JVM too.
-        raise spark_failure(error) from error
+
+    def collect() -> list[list[WriteStat] | TidelineError]:
+        return context.parallelize(tasks, max(1, len(tasks))).map(_outcome).collect()
+
+    # In a thread of its own: a signal in the middle of a call would leave its answer behind for the next call of the same thread.
+    with ThreadPoolExecutor(1, thread_name_prefix="spark-job") as pool:
+        running = pool.submit(collect)
+        try:
+            with termination:
+                outcomes = running.result()
+        except Terminated:
+            while not running.done():
+                context.cancelAllJobs()  # again: the job may not have begun when it was cancelled first
+                wait([running], _CANCEL_INTERVAL_S)
+            raise
+        except (PySparkException, Py4JError) as error:
+            termination.check()  # Whoever ends a group of processes ends the JVM too.
+            raise spark_failure(error) from error
     stats = []
     for outcome in outcomes:
         if isinstance(outcome, TidelineError):
