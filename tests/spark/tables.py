@@ -31,7 +31,7 @@ class Tables:
         options: Mapping[str, object] | None = None,
     ) -> Table:
         path = str(self.folder / name)
-        create_table(path, TableRequest(name, schema, key_fields, partition_fields, ordering_field))
+        create_table(path, TableRequest("t", schema, key_fields, partition_fields, ordering_field))
         return Table.open(path, options=options)
 
 
