@@ -16,6 +16,7 @@ from typing import TypeVar
 import httpx
 import pyarrow as pa
 import pytest
+from tests.platform.processes import processes_that_name
 from tests.real.kafka import running_kafka
 from tests.real.redis import running_redis
 
@@ -168,15 +169,3 @@ def check_endpoints(running: Running) -> None:
         reply = httpx.get(f"{running.url}{route}", timeout=10)
         assert reply.status_code == expected, (running.service, route, reply.text)
     assert "tideline_service_ready 1.0" in httpx.get(f"{running.url}/metrics", timeout=10).text
-
-
-def processes_that_name(text: str) -> list[str]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = path.read_bytes().replace(b"\0", b" ").decode()
-        except OSError:
-            continue  # ended while we looked
-        if text in command and "pytest" not in command:
-            found.append(command)
-    return found

@@ -2,5 +2,5 @@
 
 from hypothesis import HealthCheck, settings
 
-quick = settings(derandomize=True, deadline=None, database=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
-few = settings(quick, max_examples=30)
+quick = settings(derandomize=True, deadline=None, database=None, max_examples=600, suppress_health_check=[HealthCheck.too_slow])
+few = settings(quick, max_examples=60)

@@ -154,7 +154,7 @@ class Run:
 
 @pytest.mark.parametrize("mode", ["event time", "commit time", "overwrite"])
 @few
-@given(st.lists(steps, min_size=3, max_size=9), st.randoms(use_true_random=False))
+@given(st.lists(steps, min_size=4, max_size=14), st.randoms(use_true_random=False))
 def test_table_equals_the_model(mode, plan, choose: random.Random):
     clock = ManualClock()
     run = Run(mode, MemoryStorage(clock=clock), clock)

@@ -113,7 +113,7 @@ def test_json_lines_show_each_type_as_documented(done, wide):
     assert row["local"] == "2024-03-31T02:30:00.000"
     assert row["raw"] == base64.b64encode(b"\x00\xff\n").decode()
     assert row["tags"] == ["a,b", "", None, 'q"']
-    assert row["place"] == {"lat": 1.25, "since": "0001-01-01", "fee": "0.125"}
+    assert row["place"] == {"lat": 1.25, "since": "0001-01-01", "fee": 0.125}
     assert row["sizes"] == {"x": 1, "y": None}
 
 
