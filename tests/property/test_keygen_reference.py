@@ -10,6 +10,7 @@ from tests.property.profile import quick
 
 from tideline_table.errors import InvalidRecord
 from tideline_table.keygen import KeyGenerator
+from tideline_table.storage import checked_path
 
 ENCODED = {chr(c) for c in [*range(0x20), 0x7F]} | set("\"#%'*/:=?\\{[]^")
 texts = st.text(st.one_of(st.sampled_from("ab./=%:\\ é漢😀\x00\n"), st.characters(exclude_categories=["Cs"])), max_size=8)
@@ -90,7 +91,6 @@ def test_row_by_row(case):
 @quick
 @given(st.lists(texts, max_size=4), st.booleans())
 def test_partition_paths_stay_inside(values, url_encode):
-    from tideline_table.storage import checked_path
 
     generator = KeyGenerator(("p",), ("p",), url_encode=url_encode)
     for path in (

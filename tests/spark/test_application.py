@@ -11,10 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 from tests.spark.tables import Tables, content, rows
 
-from tideline_spark.application import FAILED, ROLLED_BACK, SUCCEEDED, TERMINATED, YIELDED, main
-from tideline_table.table import Table, schedule_clustering, write_rows
+from tideline_spark.application import FAILED, ROLLED_BACK, SUCCEEDED, TERMINATED, YIELDED, Termination, exit_code, main, run_tasks
+from tideline_table.errors import ObjectNotFound, WriteConflict
+from tideline_table.table import Table, run_clustering, schedule_clustering, write_rows
 from tideline_table.timeline.instant import State
 from tideline_table.transaction import roll_back
 from tideline_table.writer import Operation
@@ -57,7 +59,7 @@ def test_a_plan_is_run_once_and_a_second_run_is_no_error(tables: Tables, tmp_pat
     files = len(table.slices())
     result = tmp_path / "result.json"
     ended = subprocess.run(
-        command(table, instant, "--result", str(result)), capture_output=True, text=True, timeout=120, check=False
+        command(table, instant, "--result", str(result)), capture_output=True, text=True, timeout=240, check=False
     )
     assert ended.returncode == SUCCEEDED, ended.stderr
     table.refresh()
@@ -73,16 +75,27 @@ def test_a_plan_is_run_once_and_a_second_run_is_no_error(tables: Tables, tmp_pat
     assert json.loads(result.read_text())["state"] == "completed before"
 
 
-def test_writers_win_and_the_plan_yields(tables: Tables) -> None:
+def test_writers_win_and_the_plan_yields(spark: SparkSession, tables: Tables) -> None:
     table, instant = planned(tables)
     write_rows(table, rows(0, 5, 99), Operation.UPSERT)
     before = content(table.read())
-    ended = subprocess.run(command(table, instant), capture_output=True, text=True, timeout=120, check=False)
-    assert ended.returncode == YIELDED, ended.stderr
-    assert log_lines(ended.stderr)[-1]["error"] == "WriteConflict"
+    with pytest.raises(WriteConflict) as caught:
+        run_clustering(table, instant, run=lambda tasks: run_tasks(spark, tasks, Termination()))
+    assert exit_code(caught.value) == YIELDED
     table.refresh()
     assert table.state.actions[instant].state is State.ROLLED_BACK
     assert content(table.read()) == before
+
+
+def test_an_error_of_a_task_keeps_its_type(spark: SparkSession, tables: Tables) -> None:
+    table, instant = planned(tables)
+    gone = table.slices()[0].path
+    table.storage.delete(gone)
+    with pytest.raises(ObjectNotFound) as caught:
+        run_clustering(table, instant, run=lambda tasks: run_tasks(spark, tasks, Termination()))
+    assert caught.value.path == gone
+    assert exit_code(caught.value) == FAILED
+    assert table.refresh().actions[instant].state is State.ROLLED_BACK
 
 
 def test_what_needs_no_spark_ends_at_once(tables: Tables, capfd: pytest.CaptureFixture[str]) -> None:
@@ -100,7 +113,7 @@ def test_sigterm_rolls_back_and_leaves_no_process(tables: Tables) -> None:
     before = content(table.read())
     running = subprocess.Popen(command(table, instant), stderr=subprocess.PIPE, text=True)
     try:
-        deadline = time.monotonic() + 100
+        deadline = time.monotonic() + 200
         while table.refresh().actions[instant].state is not State.INFLIGHT:
             assert running.poll() is None, running.communicate()[1]
             assert time.monotonic() < deadline

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from tests.spark.tables import Tables, rows
 
-from tideline_spark.report import WriteReport
-from tideline_spark.write import explain_write, write_dataframe
+from tideline_spark.report import WriteReport, report_of
+from tideline_spark.write import explain_write, refuse_speculation, write_dataframe
+from tideline_table.errors import InvalidOption
 from tideline_table.table import write_rows
 from tideline_table.writer import Operation
 
@@ -64,15 +66,25 @@ def test_one_evaluation_one_crossing_few_jobs(
     assert (planned.exchanges, planned.broadcasts, planned.python_maps, planned.jobs) == (exchanges, broadcasts, 1, 0)
     assert 1 <= report.jobs <= most_jobs
     assert "_hoodie_record_key" in report.plan or not operation.looks_up_keys
-    assert "amount" not in [line for line in report.plan.splitlines() if "FileScan" in line and "_hoodie_record_key" in line]
+    key_scans = [line for line in report.plan.splitlines() if "FileScan" in line and "_hoodie_record_key" in line]
+    assert len(key_scans) == {Operation.UPSERT: 2, Operation.DELETE: 1}.get(operation, 0)
+    assert not any("amount" in line for line in key_scans), "only keys are read of the table"
 
 
-def test_a_report_counts_a_second_evaluation(spark: SparkSession, tables: Tables) -> None:
-    """The counter is not blind: a source that is read twice inside of one plan is one evaluation of a larger source."""
-    table = tables.create("native")
+def test_the_report_sees_a_second_evaluation(spark: SparkSession, tables: Tables) -> None:
     once = spark.createDataFrame(rows(0, 10, 1)).repartition(2)
-    assert explain_write(table, once, Operation.UPSERT).exchanges == 1, "the source's own exchange does not count"
-    assert explain_write(table, once.union(once), Operation.UPSERT).source_evaluations == 1
+    twice = once.union(once.withColumn("ts", f.col("ts") + 1))
+    assert report_of(once, twice, key_scans=0).source_evaluations == 2
+    # Seen from the outside that is one evaluation of a larger source, and its exchanges are its own.
+    planned = explain_write(tables.create("native"), twice, Operation.UPSERT)
+    assert (planned.source_evaluations, planned.exchanges) == (1, 1)
+
+
+def test_speculation_is_refused(spark: SparkSession) -> None:
+    refuse_speculation(SparkConf(loadDefaults=False).set("spark.speculation", "false"))
+    refuse_speculation(spark.sparkContext.getConf())
+    with pytest.raises(InvalidOption):
+        refuse_speculation(SparkConf(loadDefaults=False).set("spark.speculation", "true"))
 
 
 def test_settings_of_the_session_are_left_as_they_were(spark: SparkSession, tables: Tables) -> None:

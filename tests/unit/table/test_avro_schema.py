@@ -85,7 +85,7 @@ def test_widened(kind, expected):
     ids=str,
 )
 def test_refused_types(kind):
-    with pytest.raises(SchemaMismatch, match="column '[ax]'"):
+    with pytest.raises(SchemaMismatch, match=r"column '[ax]'"):
         avro_from_arrow(pa.schema([pa.field("a", kind)]), "t1")
 
 

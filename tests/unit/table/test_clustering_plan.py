@@ -1,4 +1,5 @@
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.unit.table.tables import SCHEMA, History, base_stat, cluster, contents, instant, new_table, write
 
@@ -162,11 +163,10 @@ def test_clustering_keeps_rows_and_sorts_them(table):
     ]
     assert ordered == sorted(r[3] for r in before)
     assert sorted(after.select(list(meta[0])).to_pylist(), key=repr) == sorted(meta, key=repr)
-    assert {r for r in after.column("_hoodie_file_name").to_pylist()} == {s.path.rsplit("/", 1)[1] for s in committed.stats}
+    assert set(after.column("_hoodie_file_name").to_pylist()) == {s.path.rsplit("/", 1)[1] for s in committed.stats}
 
 
 def _values(storage, path, column):
-    import pyarrow.parquet as pq
 
     return pq.read_table(pa.BufferReader(storage.read(path))).column(column).to_pylist()
 

@@ -7,33 +7,31 @@ from tideline_table.timeline.write_stats import CommitMetadata, WriteStat
 
 STAT = WriteStat("f-0", "p0", "p0/f-0_0-0-0_20260101000000000.parquet", "null", 7, 435, 4, 3, 2)
 # Top level and write stat keys that Apache Hudi 1.2.0 was observed to need or write for a base file (format reference 5.1, 5.2).
-REFERENCE_KEYS = set(
-    [
-        "fileId",
-        "path",
-        "cdcStats",
-        "prevCommit",
-        "numWrites",
-        "numDeletes",
-        "numUpdateWrites",
-        "numInserts",
-        "totalWriteBytes",
-        "totalWriteErrors",
-        "tempPath",
-        "partitionPath",
-        "totalLogRecords",
-        "totalLogFilesCompacted",
-        "totalLogSizeCompacted",
-        "totalUpdatedRecordsCompacted",
-        "totalLogBlocks",
-        "totalCorruptLogBlock",
-        "totalRollbackBlocks",
-        "fileSizeInBytes",
-        "minEventTime",
-        "maxEventTime",
-        "runtimeStats",
-    ]
-)
+REFERENCE_KEYS = {
+    "fileId",
+    "path",
+    "cdcStats",
+    "prevCommit",
+    "numWrites",
+    "numDeletes",
+    "numUpdateWrites",
+    "numInserts",
+    "totalWriteBytes",
+    "totalWriteErrors",
+    "tempPath",
+    "partitionPath",
+    "totalLogRecords",
+    "totalLogFilesCompacted",
+    "totalLogSizeCompacted",
+    "totalUpdatedRecordsCompacted",
+    "totalLogBlocks",
+    "totalCorruptLogBlock",
+    "totalRollbackBlocks",
+    "fileSizeInBytes",
+    "minEventTime",
+    "maxEventTime",
+    "runtimeStats",
+}
 
 
 def test_document_has_the_names_of_the_reference():

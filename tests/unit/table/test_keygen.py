@@ -64,7 +64,7 @@ def test_class(keys, partitions, name):
 @pytest.mark.parametrize("bad", [None, ""])
 def test_simple_key_must_have_a_value(bad):
     for partitions in ((), ("p",)):
-        with pytest.raises(InvalidRecord, match="1 row.*'k'"):
+        with pytest.raises(InvalidRecord, match=r"1 row.*'k'"):
             KeyGenerator(("k",), partitions).record_keys(table(k=["a", bad], p=["x", "x"]))
 
 

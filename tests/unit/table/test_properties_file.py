@@ -35,6 +35,7 @@ def test_checksum_vectors(properties, expected):
         (r"a=\uD83D\uDE00", "a", "😀"),
         (r"a=x\ty\nz\\", "a", "x\ty\nz\\"),
         (r"a=\q", "a", "q"),
+        (r"a=C\:\\users", "a", r"C:\users"),
         ("a", "a", ""),
         ("a=1\\\n   2", "a", "12"),
         ("a=1\\\\", "a", "1\\"),

@@ -1,5 +1,6 @@
 """Bad input and broken tables: a typed error that says what was found, and not one byte changed."""
 
+import pickle
 import shutil
 
 import pyarrow as pa
@@ -346,7 +347,6 @@ def test_a_store_that_ignores_the_condition_is_refused():
 
 
 def test_errors_cross_processes(table):
-    import pickle
 
     with pytest.raises(DuplicateKey) as caught:
         write_rows(

@@ -1,12 +1,23 @@
 import pytest
 from tests.unit.table.tables import DEATH_S, cluster, contents, new_table, open_table, rows_of, write
 
-from tideline_table.errors import InstantNotFound, StorageError, TransactionRolledBack, UnsupportedTable, WriteConflict
+from tideline_table.clock import ManualClock
+from tideline_table.errors import (
+    IllegalTransition,
+    InstantNotFound,
+    StorageError,
+    TransactionRolledBack,
+    UnsupportedTable,
+    WriteConflict,
+)
 from tideline_table.file_group.names import base_file_name
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import roll_back_dead, run_clean, schedule_clean, schedule_clustering, summarise
+from tideline_table.table import roll_back_dead, run_clean, schedule_clean, schedule_clustering, summarise, write_rows
+from tideline_table.table import write as module
+from tideline_table.table.services import _begin_clustering
 from tideline_table.table.write import write_context
 from tideline_table.timeline.instant import Action, State
+from tideline_table.timeline.log import Draft
 from tideline_table.transaction import WriteTransaction, roll_back
 from tideline_table.writer import FileGroupTask, Operation, prepare_input, write_file_group
 
@@ -210,8 +221,6 @@ def test_the_same_key_inserted_twice_one_wins(place):
 def test_a_write_that_lost_is_done_again_and_reports_it(place):
     table, storage, clock = place
     other, heard = open_table(storage, clock, "other"), []
-    from tideline_table.table import write as module
-    from tideline_table.table import write_rows
 
     original = module.write_file_group
     raced = []
@@ -269,7 +278,6 @@ class Flaky(MemoryStorage):
 
 @pytest.fixture
 def flaky():
-    from tideline_table.clock import ManualClock
 
     clock = ManualClock()
     table, storage, _ = new_table(clock, Flaky(clock))
@@ -327,8 +335,6 @@ def test_a_write_whose_rollback_fails_stays_recoverable(flaky):
 
 def test_the_log_refuses_a_step_that_would_lock_readers_out(place):
     """An illegal entry could never be folded: it must not get into the log."""
-    from tideline_table.errors import IllegalTransition
-    from tideline_table.timeline.log import Draft
 
     table, storage, clock = place
     (done,) = table.state.completed_writes()
@@ -341,7 +347,6 @@ def test_clustering_by_two_runners(place):
     table, storage, clock = place
     write(table, [("b", "p", 1, "x")])
     at = schedule_clustering(table)
-    from tideline_table.table.services import _begin_clustering
 
     begun = _begin_clustering(table, at, table.options)
     assert begun.instant == at

@@ -1,11 +1,12 @@
 import threading
 
 import pytest
-from tests.unit.table.tables import contents, create, new_table, open_table, rows_of, write
+from tests.unit.table.tables import SCHEMA, contents, create, new_table, open_table, rows_of, write
 
+from tideline_table.clock import ManualClock, SystemClock
 from tideline_table.errors import DuplicateKey
 from tideline_table.storage import LocalStorage
-from tideline_table.table import summarise, write_rows
+from tideline_table.table import create_table, summarise, write_rows
 from tideline_table.table.create import TableRequest
 from tideline_table.timeline.instant import Action
 from tideline_table.writer import Operation
@@ -117,10 +118,6 @@ def test_files_stay_below_the_target_size(table):
 def test_unpartitioned_and_complex_tables(tmp_path):
     for number, (keys, partitions) in enumerate([(("id",), ()), (("id", "ts"), ("part", "v"))]):
         storage = LocalStorage(tmp_path / str(number))
-        from tests.unit.table.tables import SCHEMA
-
-        from tideline_table.clock import ManualClock
-        from tideline_table.table import create_table
 
         create_table(
             storage.root,
@@ -151,7 +148,6 @@ def test_summary(table):
 def test_threads_may_share_an_open_table(tmp_path):
     """Readers on the same object never see half of a commit: both rows of a pair change together."""
     storage = LocalStorage(tmp_path)
-    from tideline_table.clock import SystemClock
 
     create(storage, SystemClock(), ordering="")
     table = open_table(storage, SystemClock())
@@ -162,7 +158,7 @@ def test_threads_may_share_an_open_table(tmp_path):
         try:
             while not stop.is_set():
                 seen.append({r[2] for r in contents(table)})
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - the main thread looks at it
             failed.append(error)
 
     readers = [threading.Thread(target=read) for _ in range(2)]

@@ -148,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parsed = _parse(arguments)
         outcome = _cluster(parsed, termination)
     except TidelineError as error:
-        code = _exit_code(error)
+        code = exit_code(error)
         _LOGGER.error("clustering ended without a commit", extra={"fields": {**_error_fields(error), "exit_code": code}})  # noqa: TRY400
         return code
     if parsed.result is not None:
@@ -157,7 +157,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return SUCCEEDED
 
 
-def _exit_code(error: TidelineError) -> int:
+def exit_code(error: TidelineError) -> int:
+    """What the process ends with for an error."""
     if isinstance(error, Terminated):
         return TERMINATED
     if isinstance(error, WriteConflict):
@@ -178,6 +179,7 @@ def _cluster(arguments: _Arguments, termination: Termination) -> dict[str, Any]:
     # Before the plan is begun: starting Spark takes longer than many plans.
     spark = _session(arguments.local_cores)
     try:
+        termination.check()
         committed = run_clustering(table, arguments.instant, run=lambda tasks: run_tasks(spark, tasks, termination))
     finally:
         stop_session(spark)

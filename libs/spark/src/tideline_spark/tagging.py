@@ -5,6 +5,7 @@ All of it is lazy and runs in the JVM; see `layout` for what a unit is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -36,6 +37,8 @@ LOCATED = "_tideline_located"
 """Whether the table holds the key."""
 KEY = "_tideline_key"
 """Record key by the native expression."""
+_GLOB = re.compile(r"[\\{}\[\]*?]")
+"""What Hadoop takes for a pattern. (Spark's own switch for it, `__globPaths__`, reads all paths once more for each that looks like one.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +116,13 @@ def existing_keys(spark: SparkSession, root: str, layout: WriteLayout) -> DataFr
 
 
 def scan_files(spark: SparkSession, root: str, paths: Sequence[str], schema: Any) -> DataFrame:
-    """Spark's scan of exactly these files below the base path, without globbing, partition discovery or a listing job."""
+    """Spark's scan of exactly these files below the base path, without partition discovery or a listing job."""
     reader = (
         spark.read.schema(schema)
-        # A partition path may hold characters that Hadoop would take for a pattern.
-        .option("__globPaths__", "false")
         # A key that is silently missing would be inserted a second time.
         .option("ignoreMissingFiles", "false")
         .option("ignoreCorruptFiles", "false")
         .option("mergeSchema", "false")
     )
     base = unquote(root)
-    return reader.parquet(*(f"{base}/{path}" for path in paths))
+    return reader.parquet(*(_GLOB.sub(r"\\\g<0>", f"{base}/{path}") for path in paths))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkConf
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
@@ -23,7 +24,7 @@ from tideline_spark.settings import KNOWN_FILES, planning_settings
 from tideline_spark.tagging import Routing, routed_rows, source_columns
 from tideline_spark.task import RESULT_SCHEMA, UnitWriter, read_results
 from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, Options, column_list
-from tideline_table.errors import ObjectNotFound, SchemaMismatch
+from tideline_table.errors import InvalidOption, ObjectNotFound, SchemaMismatch
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.reader import read_base_file
 from tideline_table.schema import MetaField
@@ -81,15 +82,28 @@ def explain_write(table: Table, df: DataFrame, operation: Operation, *, options:
     table.refresh()
     attempt = _attempt(table, df, operation, chosen, {}, None)
     layout = attempt.layout()
-    return report_of(df, attempt.plan("", layout), _key_scans(layout))
+    with _translated(layout.looked_up):
+        return report_of(df, attempt.plan("", layout), _key_scans(layout))
 
 
 def _attempt(
     table: Table, df: DataFrame, operation: Operation, options: Options, extra: Mapping[str, str], on_report: OnReport | None
 ) -> _Attempt:
+    refuse_speculation(df.sparkSession.sparkContext.getConf())
     routing = _routing(table, df, operation, options)
     with _translated(()):
         return _Attempt(table, df, routing, options, extra, on_report, _estimated_bytes(df))
+
+
+def refuse_speculation(conf: SparkConf) -> None:
+    """Raise `InvalidOption` when Spark may run two attempts of a task at once.
+
+    The slower one could leave a second base file of its file group behind after the commit; readers that list folders would see it.
+    """
+    if (conf.get("spark.speculation", "false") or "").lower() == "true":
+        raise InvalidOption(
+            "spark.speculation=true", expected="false for a session that writes tables", remedy="set it for the cluster"
+        )
 
 
 def _routing(table: Table, df: DataFrame, operation: Operation, options: Options) -> Routing:

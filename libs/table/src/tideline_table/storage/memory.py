@@ -12,7 +12,7 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from tideline_table.clock import Clock, SystemClock
-from tideline_table.errors import ObjectExists, ObjectNotFound
+from tideline_table.errors import ObjectExists, ObjectNotFound, UnsafePath
 from tideline_table.storage.port import Folder, ObjectStat, checked_path
 
 
@@ -62,7 +62,9 @@ class MemoryStorage:
 
     def delete_below(self, folder: str) -> None:
         """See `Storage.delete_below`."""
-        for found in list(self.list_objects(checked_path(folder))):
+        if not checked_path(folder):
+            raise UnsafePath("an empty folder name", expected="a folder below the root")
+        for found in list(self.list_objects(folder)):
             self.delete(found.path)
 
     def list_objects(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
@@ -92,6 +94,7 @@ class MemoryStorage:
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
         """See `Storage.open_output`."""
+        checked_path(path)
         sink = _KeptBytes()
         yield sink
         self.put(path, sink.getvalue())

@@ -105,10 +105,10 @@ def _unescape(text: str, path: str) -> str:
 
     def replace(match: re.Match[str]) -> str:
         code = match.group(1)
+        if code == "u":
+            raise CorruptMetadata(f"{path} with a malformed \\u escape", expected="\\u and four hexadecimal digits")
         return chr(int(code[1:], 16)) if len(code) == 5 else _ESCAPES.get(code, code)
 
-    if re.search(r"\\u(?![0-9a-fA-F]{4})", text):
-        raise CorruptMetadata(f"{path} with a malformed \\u escape", expected="\\u and four hexadecimal digits")
     joined = re.sub(r"\\(u[0-9a-fA-F]{4}|.)", replace, text, flags=re.DOTALL)
     # Characters beyond the basic plane were written as two UTF-16 halves.
     return joined.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

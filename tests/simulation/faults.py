@@ -1,0 +1,133 @@
+"""Storage that crashes, fails or loses replies at a chosen call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from tideline_table.clock import Clock
+from tideline_table.errors import StorageError
+from tideline_table.storage import Folder, MemoryStorage, ObjectStat, Storage
+
+MUTATING = frozenset({"put", "put_if_absent", "delete", "open_output"})
+
+
+class SimulatedCrash(BaseException):
+    """The process is gone; whatever runs on in it cannot reach the storage any more."""
+
+
+class FaultyStorage:
+    """A storage whose calls are numbered. `before` and `after` hear of each and may raise.
+
+    `delete_below` counts as one delete per object: a crash may tear it.
+    """
+
+    def __init__(self, inner: Storage) -> None:
+        self.inner = inner
+        self.calls: list[tuple[str, str]] = []
+        self.before: Callable[[int, str, str], None] = lambda number, call, path: None
+        self.after: Callable[[int, str, str], None] = lambda number, call, path: None
+        self._lock = threading.Lock()
+
+    @property
+    def root(self) -> str:
+        return self.inner.root
+
+    def _run(self, call: str, path: str, do: Callable[[], Any]) -> Any:
+        with self._lock:
+            number = len(self.calls)
+            self.calls.append((call, path))
+        self.before(number, call, path)
+        result = do()
+        self.after(number, call, path)
+        return result
+
+    def read(self, path: str) -> bytes:
+        return self._run("read", path, lambda: self.inner.read(path))
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        return self._run("read_range", path, lambda: self.inner.read_range(path, start, length))
+
+    def stat(self, path: str) -> ObjectStat:
+        return self._run("stat", path, lambda: self.inner.stat(path))
+
+    def put(self, path: str, data: bytes) -> None:
+        self._run("put", path, lambda: self.inner.put(path, data))
+
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        self._run("put_if_absent", path, lambda: self.inner.put_if_absent(path, data))
+
+    def delete(self, path: str) -> bool:
+        return self._run("delete", path, lambda: self.inner.delete(path))
+
+    def delete_below(self, folder: str) -> None:
+        for found in list(self.list_objects(folder)):
+            self.delete(found.path)
+
+    def list_objects(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
+        yield from self._run("list_objects", prefix, lambda: list(self.inner.list_objects(prefix, after)))
+
+    def list_folder(self, path: str) -> Folder:
+        return self._run("list_folder", path, lambda: self.inner.list_folder(path))
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        return self._run("open_input", path, lambda: self.inner.open_input(path))
+
+    @contextmanager
+    def open_output(self, path: str) -> Iterator[BinaryIO]:
+        with self._lock:
+            number = len(self.calls)
+            self.calls.append(("open_output", path))
+        with self.inner.open_output(path) as sink:
+            yield sink
+            self.before(number, "open_output", path)
+        self.after(number, "open_output", path)
+
+
+def crash_at(storage: FaultyStorage, number: int, when: str) -> None:
+    """Die at the `number`-th mutating call, `before` or `after` it took effect."""
+    died = threading.Event()
+    seen = 0
+
+    def before(_: int, call: str, path: str) -> None:
+        nonlocal seen
+        if died.is_set():
+            raise SimulatedCrash
+        if call in MUTATING:
+            seen += 1
+            if when == "before" and seen == number + 1:
+                died.set()
+                raise SimulatedCrash
+
+    def after(_: int, call: str, path: str) -> None:
+        if call in MUTATING and when == "after" and seen > number and not died.is_set():  # a refused put has no after
+            died.set()
+            raise SimulatedCrash
+
+    storage.before, storage.after = before, after
+
+
+def fail_at(storage: FaultyStorage, first: int, times: int, when: str) -> None:
+    """Calls `first` to `first + times - 1` fail with a `StorageError`, before or after they took effect."""
+    start = len(storage.calls)
+
+    def check(number: int, call: str, path: str) -> None:
+        if first <= number - start < first + times:
+            raise StorageError(f"injected into {call} {path}")
+
+    setattr(storage, when, check)
+
+
+def heal(storage: FaultyStorage) -> None:
+    storage.before = storage.after = lambda number, call, path: None
+
+
+def copy_of(storage: MemoryStorage, clock: Clock) -> MemoryStorage:
+    """The same objects at the same times in a storage of its own."""
+    other = MemoryStorage(storage.root, clock)
+    other._objects = dict(storage._objects)
+    return other

@@ -1,0 +1,66 @@
+"""What a fresh process does about a crashed one, and what must hold afterwards."""
+
+from __future__ import annotations
+
+from tests.unit.table.tables import DEATH_S, Row, cluster, contents, open_table, write
+
+from tideline_table.clock import ManualClock
+from tideline_table.file_group.state import TableState
+from tideline_table.storage import Storage
+from tideline_table.table import Table, roll_back_dead, run_clean
+from tideline_table.timeline.files import timeline_files
+from tideline_table.timeline.instant import Action, parse_timeline_file_name
+from tideline_table.timeline.log import TableLog
+
+OPTIONS = {"tideline.log.checkpoint.interval": 2}
+
+
+def recover(storage: Storage, clock: ManualClock) -> Table:
+    """Twice: what one recovery left undone, or did wrongly, the second one shows."""
+    for attempt in range(2):
+        clock.advance(DEATH_S)
+        table = open_table(storage, clock, f"recovery-{attempt}", **OPTIONS)
+        roll_back_dead(table)
+        while any(a.is_clustering for a in table.state.pending()):
+            cluster(table)
+        while any(a.action is Action.CLEAN for a in table.state.pending()):
+            run_clean(table)
+    return table
+
+
+def expected_timeline(storage: Storage, clock: ManualClock) -> dict[str, bytes]:
+    """Timeline files as they follow from the log."""
+    expected: dict[str, bytes] = {}
+    for entry in TableLog(storage, clock, "checker").after(0):
+        files = timeline_files(entry)
+        expected.update(files.create)
+        for path in files.delete:
+            expected.pop(path, None)
+    return expected
+
+
+def timeline_on_disk(storage: Storage) -> dict[str, bytes]:
+    objects = storage.list_folder(".hoodie").objects
+    return {o.path: storage.read(o.path) for o in objects if parse_timeline_file_name(o.path.rsplit("/", 1)[-1])}
+
+
+def check_sound(storage: Storage, clock: ManualClock, allowed: list[list[Row]], *, orphans: bool = False) -> None:
+    """Rows are one of `allowed`, nothing is pending, and a further write works; the timeline then equals the log."""
+    table = open_table(storage, clock, "checker")
+    assert list(table.state.pending()) == []
+    found = contents(table)
+    assert found in allowed
+    whole = TableState()
+    for entry in TableLog(storage, clock, "checker").after(0):
+        whole.apply(entry)
+    assert table.state == whole
+    write(table, [("further", "p", 1, "write")])
+    assert contents(table) == sorted([*found, ("further", "p", 1, "write")], key=repr)
+    assert timeline_on_disk(storage) == expected_timeline(storage, clock)
+    on_disk = {o.path for o in storage.list_objects("") if o.path.endswith(".parquet")}
+    known = {s.path for s in table.state.every_slice()}
+    assert known <= on_disk
+    if not orphans:
+        assert on_disk == known
+    ended = {a.instant for a in table.state.actions.values()}
+    assert {o.path.split("/")[2] for o in storage.list_objects(".hoodie/.heartbeat")} <= ended

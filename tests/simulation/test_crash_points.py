@@ -1,0 +1,211 @@
+"""The process dies before or after each storage call of each operation; a fresh one recovers, twice."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+from tests.simulation.faults import MUTATING, FaultyStorage, SimulatedCrash, copy_of, crash_at, fail_at, heal
+from tests.simulation.recovery import OPTIONS, check_sound, recover
+from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
+
+from tideline_table.clock import ManualClock
+from tideline_table.errors import CommitUnknown, TableExists, TableNotFound, TidelineError
+from tideline_table.storage import MemoryStorage
+from tideline_table.table import Table, roll_back_dead, run_clean, schedule_clean, schedule_clustering
+from tideline_table.transaction import WriteTransaction
+from tideline_table.writer import Operation
+
+ROWS = [("a", "p", 1, "x"), ("b", "p", 1, "x"), ("a", "q", 1, "x"), ("c", "q", 1, "x")]
+
+
+def upsert(table: Table) -> None:
+    write(table, [("a", "p", 2, "new"), ("n", "p", 2, "new"), ("c", "q", 2, "new"), ("z", "r", 2, "new")])
+
+
+def delete(table: Table) -> None:
+    write(table, [("a", "p", 0, ""), ("b", "p", 0, ""), ("c", "q", 0, "")], Operation.DELETE)
+
+
+def bulk_insert(table: Table) -> None:
+    write(table, [("m", "p", 1, "bulk"), ("m", "s", 1, "bulk")], Operation.BULK_INSERT)
+
+
+def cluster_all(table: Table) -> None:
+    schedule_clustering(table, {"hoodie.clustering.plan.strategy.sort.columns": "v"})
+    cluster(table)
+
+
+def clean(table: Table) -> None:
+    schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
+    run_clean(table)
+
+
+def roll_back_abandoned(table: Table) -> None:
+    """Of a writer that wrote two files, saw its commit fail for good, and went away."""
+    assert len(roll_back_dead(table)) == 1
+
+
+OPERATIONS = [upsert, delete, bulk_insert, cluster_all, clean, roll_back_abandoned]
+
+
+@functools.cache
+def prepared(operation: Callable[[Table], None]) -> tuple[MemoryStorage, float]:
+    """A table just before the operation, and how much time has passed."""
+    clock = ManualClock()
+    storage = MemoryStorage(clock=clock)
+    create(storage, clock)
+    table = open_table(storage, clock, **OPTIONS)
+    write(table, ROWS)
+    write(table, [("a", "p", 1, "y"), ("d", "p", 1, "x")])
+    write(table, [("c", "q", 1, "y"), ("e", "q", 1, "x")])
+    if operation is roll_back_abandoned:
+        faulty = FaultyStorage(storage)
+        other = open_table(faulty, clock, "other")
+        crash_at(faulty, 12, "before")
+        with pytest.raises(SimulatedCrash):
+            upsert(other)
+        clock.advance(DEATH_S)
+    return storage, clock.monotonic_s()
+
+
+def place(operation: Callable[[Table], None]) -> tuple[FaultyStorage, MemoryStorage, ManualClock]:
+    storage, passed_s = prepared(operation)
+    clock = ManualClock()
+    clock.advance(passed_s)
+    disk = copy_of(storage, clock)
+    return FaultyStorage(disk), disk, clock
+
+
+@functools.cache
+def outcome(operation: Callable[[Table], None]) -> tuple[tuple, tuple, int, int]:
+    """Rows before and after, the number of mutating calls and of all calls."""
+    faulty, disk, clock = place(operation)
+    before = contents(open_table(disk, clock))
+    table = open_table(faulty, clock, **OPTIONS)
+    start = len(faulty.calls)
+    operation(table)
+    made = faulty.calls[start:]
+    return tuple(before), tuple(contents(table)), sum(c in MUTATING for c, _ in made), len(made)
+
+
+def test_the_operations_do_something():
+    for operation in OPERATIONS:
+        before, after, mutating, _ = outcome(operation)
+        assert (before != after) == (operation in (upsert, delete, bulk_insert))
+        assert mutating >= 9
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
+def test_crash_at_every_call(operation, when):
+    before, after, mutating, _ = outcome(operation)
+    seen = set()
+    for number in range(mutating):
+        faulty, disk, clock = place(operation)
+        table = open_table(faulty, clock, **OPTIONS)
+        crash_at(faulty, number, when)
+        with pytest.raises(SimulatedCrash):
+            operation(table)
+        recover(disk, clock)
+        found = tuple(contents(open_table(disk, clock)))
+        seen.add(found)
+        check_sound(disk, clock, [list(before), list(after)])
+    assert seen == {before, after}, "crashes on both sides of the commit point"
+
+
+@pytest.mark.parametrize("number", range(0, 30, 3))
+def test_crash_in_the_recovery_of_a_crashed_write(number):
+    """Also of a recovery that is itself the second one."""
+    before, after, mutating, _ = outcome(upsert)
+    for first in (mutating // 2, mutating - 4):
+        faulty, disk, clock = place(upsert)
+        table = open_table(faulty, clock, **OPTIONS)
+        crash_at(faulty, first, "after")
+        with pytest.raises(SimulatedCrash):
+            upsert(table)
+        for attempt in range(2):
+            again = FaultyStorage(disk)
+            crash_at(again, number, "before" if attempt else "after")
+            try:
+                recover(again, clock)
+            except SimulatedCrash:
+                continue
+        recover(disk, clock)
+        check_sound(disk, clock, [list(before), list(after)])
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_crash_in_creation(when):
+    clock = ManualClock()
+    whole = FaultyStorage(MemoryStorage(clock=clock))
+    create(whole, clock)
+    mutating = sum(c in MUTATING for c, _ in whole.calls)
+    assert mutating >= 4
+    for number in range(mutating):
+        disk = MemoryStorage(clock=clock)
+        faulty = FaultyStorage(disk)
+        crash_at(faulty, number, when)
+        with pytest.raises(SimulatedCrash):
+            create(faulty, clock)
+        try:
+            open_table(disk, clock)
+            with pytest.raises(TableExists):
+                create(disk, clock)
+        except TableNotFound:
+            create(disk, clock)
+        write(open_table(disk, clock), ROWS)
+        assert contents(open_table(disk, clock)) == sorted(ROWS)
+        check_sound(disk, clock, [sorted(ROWS)])
+
+
+@pytest.mark.parametrize("times", [1, 4])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
+def test_storage_error_at_every_call(operation, when, times):
+    """A call that fails (or whose reply is lost): the operation says so or succeeds; what it acknowledged is there."""
+    before, after, _, calls = outcome(operation)
+    for number in range(calls):
+        faulty, disk, clock = place(operation)
+        table = open_table(faulty, clock, **OPTIONS)
+        fail_at(faulty, number, times, when)
+        allowed = [list(before), list(after)]
+        try:
+            operation(table)
+            allowed = [list(after)]
+        except CommitUnknown:
+            pass
+        except TidelineError:
+            if operation in (upsert, delete, bulk_insert):
+                allowed = [list(before)]
+        heal(faulty)
+        assert contents(open_table(disk, clock)) in allowed
+        recover(disk, clock)
+        check_sound(disk, clock, allowed)
+
+
+def test_a_long_outage_in_the_middle_of_a_write():
+    """The writer lives on, but the storage does not answer any more; nobody waits for ever."""
+    before, after, _, calls = outcome(upsert)
+    for number in range(0, calls, 4):
+        faulty, disk, clock = place(upsert)
+        table = open_table(faulty, clock, **OPTIONS)
+        fail_at(faulty, number, 10**6, "before")
+        with_error = False
+        try:
+            upsert(table)
+        except TidelineError:
+            with_error = True
+        heal(faulty)
+        allowed = [list(before), list(after)] if with_error else [list(after)]
+        recover(disk, clock)
+        check_sound(disk, clock, allowed)
+
+
+def test_an_abandoned_begin_without_any_file():
+    faulty, disk, clock = place(upsert)
+    table = open_table(faulty, clock, **OPTIONS)
+    WriteTransaction.begin(table.timeline, table.lock, "UPSERT").abandon()
+    recover(disk, clock)
+    check_sound(disk, clock, [list(outcome(upsert)[0])])
