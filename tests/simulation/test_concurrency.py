@@ -47,7 +47,8 @@ class Service(threading.Thread):
 
 def clustering_round(table) -> bool:
     try:
-        schedule_clustering(table, {"tideline.clustering.yields": 2})
+        # Even a partition of one file, so that there is always something to fight about.
+        schedule_clustering(table, {"tideline.clustering.yields": 2, "tideline.clustering.min.input.files": 1})
         return cluster(table) is not None
     except WriteConflict:
         return False  # it yields to writers

@@ -17,8 +17,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.spark)
-            # PySpark 4.3 says so about pandas 3 whenever it looks at Arrow functions; nothing here uses pandas.
-            item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"))
 
 
 @pytest.fixture(scope="session")

@@ -48,7 +48,7 @@ def state(*, sizes=(), commits=0, clusterings=(), elsewhere=()):
         (state(sizes=[50] * 3, commits=5, clusterings=[(State.INFLIGHT, 3)]), False, "clustering r0 is pending"),
         (state(sizes=[50] * 3, commits=5, clusterings=[(State.COMPLETED, 4)]), False, "1 of 2 commits"),
         (state(sizes=[50] * 3, commits=5, clusterings=[(State.COMPLETED, 3)]), True, "2 commits"),
-        (state(sizes=[50] * 3, commits=5, clusterings=[(State.ROLLED_BACK, 4)]), True, "5 commits"),
+        (state(sizes=[50] * 3, commits=5, clusterings=[(State.ROLLED_BACK, 4)]), False, "1 of 2 commits"),
         (state(sizes=[50] * 3, commits=5, clusterings=[(State.COMPLETED, 1), (State.COMPLETED, 4)]), False, "1 of 2 commits"),
     ],
 )

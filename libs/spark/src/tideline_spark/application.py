@@ -197,7 +197,7 @@ def _cluster(arguments: _Arguments, termination: Termination) -> dict[str, Any]:
 def _session(local_cores: int) -> SparkSession:
     if "PYSPARK_GATEWAY_PORT" in os.environ and not local_cores:
         return SparkSession.builder.appName("tideline clustering").getOrCreate()  # started by spark-submit
-    return local_session("tideline clustering", local_cores or "*")
+    return local_session("tideline clustering", local_cores or "*", short_lived=True)
 
 
 def _parse(arguments: Sequence[str] | None) -> _Arguments:

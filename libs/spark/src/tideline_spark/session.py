@@ -15,17 +15,20 @@ from tideline_spark.java import ensure_java
 
 ARROW_BATCH_ROWS = 65_536
 """Rows per Arrow batch between the JVM and Python; Spark's default of 10,000 costs about 5 %."""
+_SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Measured on eight small upserts with one core: 21 s of JVM time instead of 37 s."""
 _STOP_TIMEOUT_S = 30.0
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 _LOOPBACK = "127.0.0.1"
 
 
 def local_session(
-    app_name: str, cores: int | str = "*", memory: str = "1g", extra: Mapping[str, str] | None = None
+    app_name: str, cores: int | str = "*", memory: str = "1g", extra: Mapping[str, str] | None = None, *, short_lived: bool = False
 ) -> SparkSession:
     """A session of `cores` threads in one JVM with a heap of `memory`, bound to the loopback interface, in UTC, with Arrow, without UI.
 
-    `extra` is configuration on top. End it with `stop_session`, which leaves no process behind. Raises `JavaNotFound`.
+    `extra` is configuration on top. With `short_lived` the JVM compiles quickly rather than well, which suits work of a minute or less.
+    End it with `stop_session`, which leaves no process behind. Raises `JavaNotFound`.
     """
     os.environ["JAVA_HOME"] = str(ensure_java())
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -35,7 +38,9 @@ def local_session(
         "spark.driver.memory": memory,
         "spark.driver.host": _LOOPBACK,
         "spark.driver.bindAddress": _LOOPBACK,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -Duser.timezone=UTC",
+        "spark.driver.extraJavaOptions": " ".join(
+            [f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}", "-Duser.timezone=UTC", *(_SHORT_LIVED if short_lived else ())]
+        ),
         "spark.log.level": "ERROR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

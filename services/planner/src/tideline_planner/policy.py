@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass
 
 from tideline_table.file_group import TableState
-from tideline_table.timeline.instant import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +30,8 @@ def clustering_verdict(state: TableState, policy: ClusteringPolicy) -> Verdict:
     pending = state.pending_clusterings()
     if pending:
         return Verdict(is_due=False, reason=f"clustering {pending[0].instant} is pending")
-    planned = [a.started_sequence for a in state.actions.values() if a.is_clustering and a.state is State.COMPLETED]
-    since = max(planned, default=0)
+    # Plans that lost or were given up count too: trying again at once would meet the same writers.
+    since = max((a.started_sequence for a in state.actions.values() if a.is_clustering), default=0)
     commits = sum(1 for a in state.completed_writes() if a.sequence > since and not a.is_clustering)
     if commits < policy.min_commits:
         return Verdict(is_due=False, reason=f"{commits} of {policy.min_commits} commits since the last plan")

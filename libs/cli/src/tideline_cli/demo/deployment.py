@@ -20,6 +20,8 @@ from tideline_service import tether
 SMALL_FILE_BYTES = 512 * 1024
 SORT_COLUMNS = {"flights": "carrier,dest"}
 COMMITS_RETAINED = 40
+GROUPS_PER_PLAN = 4
+"""Smaller plans meet fewer writers."""
 _GRACE_S = 20.0
 
 
@@ -56,7 +58,10 @@ class Layout:
 
     def write_settings(self) -> None:
         """The settings that the services of the demo run with: embedded defaults, thresholds that fit small data."""
-        clustering = {"hoodie.clustering.plan.strategy.small.file.limit": str(SMALL_FILE_BYTES)}
+        clustering = {
+            "hoodie.clustering.plan.strategy.small.file.limit": str(SMALL_FILE_BYTES),
+            "hoodie.clustering.plan.strategy.max.num.groups": str(GROUPS_PER_PLAN),
+        }
         lines = [
             f"state_folder = {json.dumps(str(self.state))}",
             f"tables = [{json.dumps(str(self.tables / '*'))}]",

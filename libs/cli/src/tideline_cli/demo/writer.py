@@ -8,12 +8,11 @@ from collections.abc import Callable
 from contextlib import closing
 from types import FrameType
 
-from tideline_spark.write import write_dataframe
-
 from tideline_cli.demo.fleet import Batch, Writer, writer_named
 from tideline_cli.demo.protocol import Progress, send
 from tideline_service.table_lock import open_table_lock
-from tideline_spark.session import local_session
+from tideline_spark.session import local_session, stop_session
+from tideline_spark.write import write_dataframe
 from tideline_table.clock import SystemClock
 from tideline_table.errors import WriteConflict
 from tideline_table.table import Table, write_rows
@@ -74,14 +73,14 @@ class _SparkCommit:
     """Commits through PySpark DataFrames, one session for all batches."""
 
     def __init__(self, writer: Writer) -> None:
-        self._spark = local_session(f"tideline-demo-{writer.name}", cores="1")
+        self._spark = local_session(f"tideline-demo-{writer.name}", cores="1", short_lived=True)
 
     def __call__(self, table: Table, batch: Batch, on_conflict: Callable[[WriteConflict, int], None]) -> Committed:
         return write_dataframe(table, self._spark.createDataFrame(batch.rows), batch.operation, on_conflict=on_conflict)
 
     def close(self) -> None:
         """Stop Spark."""
-        self._spark.stop()
+        stop_session(self._spark)
 
 
 if __name__ == "__main__":
