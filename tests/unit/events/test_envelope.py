@@ -188,7 +188,7 @@ def test_a_table_uid_is_a_uuid(uid: str) -> None:
         TableIdentity(uid=uid, base_path="file:/t", name="t")
 
 
-@pytest.mark.parametrize("changes", [{"time": datetime(2026, 1, 1)}, {"instant": "now"}, {"instant": ""}, {"sequence": -1}])  # noqa: DTZ001
+@pytest.mark.parametrize("changes", [{"time": datetime(2026, 1, 1)}, {"instant": "now"}, {"instant": ""}, {"sequence": -1}])
 def test_a_transition_outside_the_rules_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(InvalidEvent):
         dataclasses.replace(TRANSITION, **changes)
