@@ -61,6 +61,7 @@ class Layout:
         clustering = {
             "hoodie.clustering.plan.strategy.small.file.limit": str(SMALL_FILE_BYTES),
             "hoodie.clustering.plan.strategy.max.num.groups": str(GROUPS_PER_PLAN),
+            "tideline.clustering.yields": "1",
         }
         lines = [
             f"state_folder = {json.dumps(str(self.state))}",

@@ -29,7 +29,7 @@ def write_base_file(storage: Storage, path: str, rows: pa.Table, avro_schema: st
         storage.open_output(path) as sink,
         pq.ParquetWriter(
             sink,
-            rows.schema.with_metadata(pairs),
+            rows.schema,
             compression=codec,
             compression_level=_ZSTD_LEVEL if codec == "zstd" else None,
             use_dictionary=[f.name for f in rows.schema if f.name not in _UNIQUE_COLUMNS],
@@ -38,4 +38,6 @@ def write_base_file(storage: Storage, path: str, rows: pa.Table, avro_schema: st
         ) as writer,
     ):
         writer.write_table(rows, row_group_size=options[ROW_GROUP_ROWS])
+        # Not by way of the Arrow schema: without `store_schema` its metadata never reaches the footer.
+        writer.add_key_value_metadata(pairs)
     return storage.stat(path).size_bytes
