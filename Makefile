@@ -6,7 +6,11 @@ MEMBERS := $(sort $(wildcard libs/*/pyproject.toml services/*/pyproject.toml))
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup java demo test test-real conformance lint format docs requirements clean
+.PHONY: help setup java demo test test-real conformance simulate bench lint format docs requirements clean
+
+SEEDS ?= 5000
+SEED_START ?= 0
+SCALE ?= 0.2
 
 help: ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,12 +33,20 @@ demo: java ## real tables, many writers, all services, a verified result
 test: java ## all tests on embedded adapters
 	$(PYTEST) tests --ignore=tests/conformance -m "not real"
 
-test-real: java ## the contract suites on a real Kafka and a real Redis
+test-real: java ## the contract suites on a real Kafka, a real Redis and real object stores
+	$(BIN)/python -m tests.real.object_store
 	$(PYTEST) tests --ignore=tests/conformance -m real
 
 conformance: java ## against Apache Hudi 1.2.0 and hudi-rs
 	$(BIN)/python -m tests.conformance.peers.environment
 	$(PYTEST) tests/conformance
+
+simulate: $(STAMP) ## many simulated histories: make simulate SEEDS=50000 SEED_START=0
+	$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --seed-start $(SEED_START)
+
+bench: java ## ratios against Apache Hudi and plain Spark: make bench SCALE=0.2
+	$(BIN)/python -m tests.conformance.peers.environment
+	$(BIN)/python -m tests.benchmarks --scale $(SCALE)
 
 lint: $(STAMP) ## style, types, layers, generated documentation
 	$(BIN)/ruff check .

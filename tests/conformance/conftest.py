@@ -1,4 +1,4 @@
-"""The peers of the conformance suite, one Spark process for the whole session."""
+"""The peers of the conformance suite, one Spark process for the whole session, and the matrix that it prints at its end."""
 
 from __future__ import annotations
 
@@ -6,14 +6,53 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.conformance.matrix import EVERY_CELL, Cell, Direction, Kind, Matrix, Topic
 from tests.conformance.peers.apache_hudi import ApacheHudi
+from tests.conformance.stories.story import Library
+
+IMPOSSIBLE = [Cell(Topic.COMPACTION, Kind.COW, direction) for direction in Direction]
+NOT_BUILT = {
+    **{cell: "tables that both write: a later issue" for cell in EVERY_CELL if cell.direction is Direction.IN_TURN},
+    **{Cell(Topic.SAVEPOINT, kind, Direction.HERE_THERE): "Tideline makes no savepoints yet" for kind in Kind},
+    **{Cell(Topic.INSERT_OVERWRITE, kind, Direction.HERE_THERE): "Tideline has no insert-overwrite yet" for kind in Kind},
+}
+STORY_TIMEOUT_S = 1200
+_MATRIX = pytest.StashKey[Matrix]()
 
 
 @pytest.fixture(scope="session")
-def apache_hudi() -> Iterator[ApacheHudi]:
+def hudi_session() -> Iterator[list[ApacheHudi]]:
+    """Holds the real Apache Hudi once somebody asked for it."""
+    held: list[ApacheHudi] = []
+    yield held
+    for peer in held:
+        peer.close()
+
+
+@pytest.fixture(scope="session")
+def apache_hudi(hudi_session: list[ApacheHudi]) -> ApacheHudi:
     """The real Apache Hudi; see `peers/environment.py` for what it needs."""
-    with ApacheHudi() as peer:
-        yield peer
+    return _peer(hudi_session)
+
+
+def _peer(session: list[ApacheHudi]) -> ApacheHudi:
+    if not session:
+        session.append(ApacheHudi())
+    return session[0]
+
+
+@pytest.fixture(scope="session")
+def library(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory, hudi_session: list[ApacheHudi]) -> Library:
+    """Tables made by Apache Hudi, each when it is first asked for."""
+    kept = pytestconfig.getoption("--keep-stories")
+    folder = Path(kept).resolve() if kept else tmp_path_factory.mktemp("stories")
+    return Library(lambda: _peer(hudi_session), folder)
+
+
+@pytest.fixture(scope="session")
+def matrix(pytestconfig: pytest.Config) -> Matrix:
+    """Where tests say which cells they fill."""
+    return pytestconfig.stash[_MATRIX]
 
 
 @pytest.fixture
@@ -22,8 +61,48 @@ def workdir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what needs the Spark process, so that `-m "not spark"` leaves it alone."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--keep-stories", default="", metavar="FOLDER", help="keep tables made by Apache Hudi there and use them again"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "whole_suite: judges the whole conformance suite; runs last, and only when nothing was left out"
+    )
+    config.stash[_MATRIX] = Matrix(NOT_BUILT, IMPOSSIBLE)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks what needs the Spark process, so that `-m "not spark"` leaves it alone; what judges the matrix comes last, if at all."""
     for item in items:
-        if "apache_hudi" in getattr(item, "fixturenames", ()):
+        if {"apache_hudi", "library"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.spark)
+        if "library" in getattr(item, "fixturenames", ()):
+            # Whoever asks first waits until the whole table is made.
+            item.add_marker(pytest.mark.timeout(STORY_TIMEOUT_S))
+    last = [item for item in items if item.get_closest_marker("whole_suite")]
+    others = [item for item in items if item not in last]
+    if last and not _is_whole(config):
+        config.hook.pytest_deselected(items=last)
+        last = []
+    items[:] = others + last
+
+
+def _is_whole(config: pytest.Config) -> bool:
+    option = config.option
+    chosen = option.keyword or option.markexpr or option.deselect or option.lf
+    folder = Path(__file__).parent
+    named = {(config.invocation_params.dir / argument.split("::")[0]).resolve() for argument in config.args}
+    return not chosen and any(folder.is_relative_to(path) for path in named)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Prints the matrix above pytest's own last line."""
+    matrix = terminalreporter.config.stash[_MATRIX]
+    if matrix.results:
+        terminalreporter.section("conformance")
+        for line in matrix.lines():
+            terminalreporter.write_line(line)

@@ -19,7 +19,7 @@ KINDS = {
     "int": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
     "bool": (pa.bool_(), st.booleans()),
     "date": (pa.date32(), st.dates(dt.date(1, 1, 1), dt.date(9999, 12, 31))),
-    "decimal": (pa.decimal128(12, 9), st.decimals(-999, 999, places=9, allow_nan=False)),
+    "decimal": (pa.decimal128(12, 9), st.decimals(-999, 999, places=9, allow_nan=False).map(lambda d: d or Decimal("0E-9"))),
     "timestamp": (pa.timestamp("us"), st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2200, 1, 1))),
 }
 
@@ -33,7 +33,7 @@ def text_of(value):
         return str((value - dt.datetime(1970, 1, 1)) // dt.timedelta(microseconds=1))
     if isinstance(value, dt.date):
         return value.strftime("%Y-%m-%d").zfill(10)
-    return f"{value:f}" if isinstance(value, Decimal) else str(value)
+    return str(value)
 
 
 def key_of(generator, row):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tests.unit.table.tables import DEATH_S, Row, cluster, contents, open_table, write
 
 from tideline_table.clock import ManualClock
 from tideline_table.file_group.state import TableState
 from tideline_table.storage import Storage
 from tideline_table.table import Table, roll_back_dead, run_clean
+from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.files import timeline_files
 from tideline_table.timeline.instant import Action, parse_timeline_file_name
 from tideline_table.timeline.log import TableLog
@@ -30,8 +33,13 @@ def recover(storage: Storage, clock: ManualClock) -> Table:
 
 def expected_timeline(storage: Storage, clock: ManualClock) -> dict[str, bytes]:
     """Timeline files as they follow from the log."""
+    return timeline_of(TableLog(storage, clock, "checker").after(0))
+
+
+def timeline_of(entries: Iterable[Entry]) -> dict[str, bytes]:
+    """Timeline files as they follow from entries."""
     expected: dict[str, bytes] = {}
-    for entry in TableLog(storage, clock, "checker").after(0):
+    for entry in entries:
         files = timeline_files(entry)
         expected.update(files.create)
         for path in files.delete:

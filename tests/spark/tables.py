@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tideline_table.table import Table, TableRequest, create_table
+from tideline_table.table import Table, TableRequest, TableType, create_table
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.string(), nullable=False), ("region", pa.string()), ("ts", pa.int64()), ("amount", pa.float64())]
@@ -29,9 +29,10 @@ class Tables:
         schema: pa.Schema = SCHEMA,
         key_fields: tuple[str, ...] = ("id",),
         options: Mapping[str, object] | None = None,
+        type: TableType = TableType.COW,  # noqa: A002 - as the request has it
     ) -> Table:
         path = str(self.folder / name)
-        create_table(path, TableRequest("t", schema, key_fields, partition_fields, ordering_field))
+        create_table(path, TableRequest("t", schema, key_fields, partition_fields, ordering_field, type))
         return Table.open(path, options=options)
 
 

@@ -158,8 +158,11 @@ class ApacheHudi:
         mode: SaveMode = "append",
         *,
         metadata: bool = False,
+        computed: Mapping[str, str] | None = None,
     ) -> None:
         """Writes `rows` with Hudi's own data source; `options` are `hoodie.*` options as Hudi names them.
+
+        `computed` replaces or adds columns by Spark SQL expressions (types that Parquet has no name for, values that fail in a task).
 
         `metadata` says whether this write keeps a metadata table: False makes Hudi drop one that exists, as 1.2 does when the option is off.
         """
@@ -167,7 +170,9 @@ class ApacheHudi:
         with self._transfer() as source:
             source.mkdir()
             pq.write_table(rows, source / "rows.parquet", coerce_timestamps="us")
-            self._ask("write", base_path=str(base_path), source=str(source), options=settings, mode=mode)
+            self._ask(
+                "write", base_path=str(base_path), source=str(source), options=settings, mode=mode, computed=dict(computed or {})
+            )
 
     def sql(self, text: str, settings: Mapping[str, str] | None = None, *, timeout_s: float | None = None) -> list[dict[str, Any]]:
         """The rows that a Spark SQL statement returns; `settings` hold, and `timeout_s` counts, for this statement only.
@@ -183,6 +188,17 @@ class ApacheHudi:
         `metadata` as in `write`: procedures too build a metadata table unless told not to.
         """
         return self.sql(f"call {procedure}", {"hoodie.metadata.enable": _text(metadata)})
+
+    def roll_back(self, base_path: str | Path, table: str, instant: str, options: Mapping[str, str]) -> bool:
+        """Undo one instant, completed or not, through Hudi's write client; whether it did.
+
+        (The procedure `rollback_to_instant` looks for the timeline folder of newer layouts and fails on tables of version 6.)
+        """
+        return bool(self._ask("roll_back", base_path=str(base_path), table=table, instant=instant, options=dict(options)))
+
+    def restore(self, base_path: str | Path, table: str, instant: str, options: Mapping[str, str]) -> None:
+        """Bring the table back to the savepoint `instant` through Hudi's write client."""
+        self._ask("restore", base_path=str(base_path), table=table, instant=instant, options=dict(options))
 
     def timeline(self, base_path: str | Path) -> list[PeerInstant]:
         """The active timeline in Hudi's order, one entry per instant and action with its highest state."""

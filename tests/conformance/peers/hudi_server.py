@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 
 MESSAGE_LIMIT = 20_000
 
@@ -85,13 +85,35 @@ class Server:
             frame = frame.select(*columns)
         frame.coalesce(1).write.parquet(target)
 
-    def write(self, base_path: str, source: str, options: dict[str, str], mode: str) -> None:
+    def write(self, base_path: str, source: str, options: dict[str, str], mode: str, computed: dict[str, str]) -> None:
         rows = self._session.read.parquet(source)
+        for name, expression in computed.items():
+            rows = rows.withColumn(name, functions.expr(expression))
         rows.write.format("hudi").options(**TABLE_VERSION).options(**options).mode(mode).save(base_path)
 
     def sql(self, text: str, settings: dict[str, str]) -> list[dict[str, Any]]:
         with self._with_settings(settings):
             return _plain(self._session.sql(text))
+
+    def roll_back(self, base_path: str, table: str, instant: str, options: dict[str, str]) -> bool:
+        with self._client(base_path, table, options) as client:
+            return bool(client.rollback(instant))
+
+    def restore(self, base_path: str, table: str, instant: str, options: dict[str, str]) -> None:
+        with self._client(base_path, table, options) as client:
+            client.restoreToSavepoint(instant)
+
+    @contextlib.contextmanager
+    def _client(self, base_path: str, table: str, options: dict[str, str]) -> Iterator[Any]:
+        context = self._session.sparkContext
+        settings = context._jvm.java.util.HashMap()
+        for key, value in {**TABLE_VERSION, **options}.items():
+            settings.put(key, value)
+        client = context._jvm.org.apache.hudi.DataSourceUtils.createHoodieClient(context._jsc, None, base_path, table, settings)
+        try:
+            yield client
+        finally:
+            client.close()
 
     def timeline(self, base_path: str) -> list[dict[str, str | None]]:
         instants = self._meta_client(base_path).getActiveTimeline().getInstants()

@@ -4,27 +4,19 @@ import errno
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tideline_table.errors import ObjectExists, ObjectNotFound, StorageError, UnsafePath, UnsupportedTable
-from tideline_table.storage import LocalStorage, MemoryStorage, checked_path, open_storage, root_uri
+from tideline_table.errors import ObjectExists, ObjectNotFound, StorageError, UnsafePath
+from tideline_table.storage import LocalStorage, checked_path, open_storage, root_uri
 from tideline_table.storage.local import STAGING
 
 BAD_PATHS = ["/etc/passwd", "../x", "a/../../x", "a/./b", "a//b", "a/", "./a", "a\\b", "a\x00b", "..", "."]
-
-
-@pytest.fixture(params=["memory", "local"])
-def storage(request, tmp_path):
-    return MemoryStorage() if request.param == "memory" else LocalStorage(tmp_path / "root")
-
-
-@pytest.fixture
-def local(tmp_path):
-    return LocalStorage(tmp_path / "root")
 
 
 def paths(storage, prefix="", after=""):
@@ -68,22 +60,27 @@ def test_put_if_absent(storage):
     storage.delete("a/b")
     storage.put_if_absent("a/b", b"3")
     assert storage.read("a/b") == b"3"
+    storage.put_if_absent("empty", b"")
+    with pytest.raises(ObjectExists):
+        storage.put_if_absent("empty", b"")
     storage.put("c", b"1")
     with pytest.raises(ObjectExists):
         storage.put_if_absent("c", b"2")
 
 
-def test_racing_put_if_absent_has_one_winner(storage):
-    rounds, racers = 25, 8
+def test_racing_put_if_absent_has_one_winner(storage, opened, request):
+    # SeaweedFS takes seconds for a contended name.
+    rounds, racers = 3 if "seaweedfs" in request.node.name else 25, 8
     won: list[tuple[int, int]] = []
     failed = []
     gate = threading.Barrier(racers)
 
     def race(me):
+        mine = opened()
         for n in range(rounds):
-            gate.wait(timeout=30)
+            gate.wait(timeout=60)
             try:
-                storage.put_if_absent(f"log/{n:05d}", str(me).encode() * 1000)
+                mine.put_if_absent(f"log/{n:05d}", str(me).encode() * 1000)
                 won.append((n, me))
             except ObjectExists:
                 pass
@@ -111,10 +108,11 @@ def test_two_openings_of_one_place_race_fairly(tmp_path):
 
 def test_delete(storage):
     storage.put("a/b", b"1")
-    assert storage.delete("a/b") is True
-    assert storage.delete("a/b") is False
-    assert storage.delete("no/such/folder/x") is False
-    assert paths(storage) == []
+    storage.put("a/c", b"2")
+    storage.delete("a/b")
+    storage.delete("a/b")
+    storage.delete("no/such/folder/x")
+    assert paths(storage) == ["a/c"]
 
 
 def test_delete_below(storage):
@@ -124,6 +122,17 @@ def test_delete_below(storage):
     assert paths(storage) == ["a/bc", "a/d"]
     storage.delete_below("a/b")
     storage.delete_below("never")
+    assert paths(storage) == ["a/bc", "a/d"]
+
+
+def test_delete_below_takes_any_number(storage, request):
+    count = 30 if isinstance(storage, LocalStorage) else 1100
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: storage.put(f"many/{n % 7}/{n}", b""), range(count)))
+    storage.put("manymore", b"")
+    assert len(paths(storage, "many")) == count
+    storage.delete_below("many")
+    assert paths(storage) == ["manymore"]
 
 
 @pytest.mark.parametrize("folder", ["/", "..", "a/..", "."])
@@ -163,11 +172,26 @@ def test_list_folder(storage):
     assert storage.list_folder("none").objects == ()
 
 
-def test_a_listing_follows_a_write_at_once(storage):
+def test_a_listing_follows_a_write_at_once(storage, opened):
+    other = opened()
     for n in range(5):
         storage.put_if_absent(f"log/{n}", b"")
-        assert paths(storage, "log") == [f"log/{m}" for m in range(n + 1)]
-        assert [o.path for o in storage.list_folder("log").objects] == paths(storage, "log")
+        assert paths(other, "log") == [f"log/{m}" for m in range(n + 1)]
+        assert [o.path for o in other.list_folder("log").objects] == paths(storage, "log")
+        assert other.read(f"log/{n}") == b""
+    for n in range(5):
+        storage.delete(f"log/{n}")
+        assert paths(other, "log") == [f"log/{m}" for m in range(n + 1, 5)]
+        with pytest.raises(ObjectNotFound):
+            other.read(f"log/{n}")
+
+
+def test_a_read_follows_an_overwrite_at_once(storage, opened):
+    other = opened()
+    for n in range(20):
+        storage.put("x", b"%d" % n)
+        assert other.read("x") == b"%d" % n
+        assert other.stat("x").size_bytes == len(b"%d" % n)
 
 
 def test_open_output_appears_whole_and_at_the_end(storage):
@@ -192,6 +216,51 @@ def test_open_output_leaves_nothing_behind_when_the_writer_fails(storage):
         fail()
     assert storage.read("p/f") == b"old"
     assert paths(storage) == ["p/f"]
+
+
+def test_large_objects(storage, opened):
+    """Larger than what an adapter sends or fetches at once, written in pieces that fit no boundary."""
+    whole = np.random.default_rng(7).bytes(21 * 1024 * 1024 + 13)
+    with storage.open_output("p/large") as sink:
+        for start in range(0, len(whole), 1_000_003):
+            assert sink.write(memoryview(whole)[start : start + 1_000_003]) in (1_000_003, len(whole) - start)
+        assert sink.tell() == len(whole)
+        assert paths(storage) == []
+    other = opened()
+    assert other.stat("p/large").size_bytes == len(whole)
+    assert other.read("p/large") == whole
+    for start, length in ((0, 1), (8 * 1024 * 1024 - 1, 2), (len(whole) - 3, 99), (5_000_000, 9_000_000)):
+        assert other.read_range("p/large", start, length) == whole[start : start + length]
+    with other.open_input("p/large") as source:
+        assert source.size() == len(whole)
+        source.seek(17_000_000)
+        assert source.read(1000) == whole[17_000_000:17_001_000]
+        assert source.read_at(300_000, len(whole) - 200_000) == whole[-200_000:]
+        source.seek(-10, 2)
+        assert source.read() == whole[-10:]
+    storage.put("p/put", whole)
+    storage.put_if_absent("p/absent", whole)
+    assert other.read("p/put") == other.read("p/absent") == whole
+
+
+def test_a_large_upload_that_is_given_up_leaves_nothing_behind(storage):
+    def fail():
+        with storage.open_output("p/f") as sink:
+            sink.write(bytes(20 * 1024 * 1024))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert paths(storage) == []
+
+
+def test_random_access_to_small_objects(storage):
+    storage.put("e", b"")
+    with storage.open_input("e") as source:
+        assert (source.size(), source.read()) == (0, b"")
+    storage.put("s", b"12345")
+    with storage.open_input("s") as source:
+        assert (source.size(), source.read(2), source.tell(), source.read()) == (5, b"12", 2, b"345")
 
 
 def test_a_reader_sees_the_old_or_the_new_object(storage):
@@ -241,11 +310,28 @@ def test_paths_that_leave_the_root(storage, path):
     assert paths(storage) == []
 
 
-@pytest.mark.parametrize("path", ["a", "a/b", "a b", "é/漢😀", "p=1/x", "a%2Fb", ".hoodie/x", "...", "a..b", "x" * 200])
+@pytest.mark.parametrize(
+    "path", ["a", "a/b", "a b", "é/漢😀", "p=1/x", "a%2Fb", ".hoodie/x", "...", "a..b", "x" * 200, "a+b&c?d#e", "a%b", 'q"[1]']
+)
 def test_paths_of_all_sorts(storage, path):
     storage.put_if_absent(path, b"1")
     assert paths(storage) == [checked_path(path)]
     assert storage.read(path) == b"1"
+    assert storage.stat(path).path == path
+    folder, _, _ = path.rpartition("/")
+    assert [o.path for o in storage.list_folder(folder).objects] == [path]
+    with pytest.raises(ObjectExists):
+        storage.put_if_absent(path, b"2")
+    storage.delete(path)
+    assert paths(storage) == []
+
+
+def test_names_that_look_alike_are_different_objects(storage):
+    names = ["a b", "a+b", "a%20b", "a%2Bb", "A b", "a%2Fb", "a/b"]
+    for name in names:
+        storage.put_if_absent(name, name.encode())
+    assert paths(storage) == sorted(names)
+    assert {name: storage.read(name).decode() for name in names} == {name: name for name in names}
 
 
 # --- local only ----------------------------------------------------------------------------------------------------------
@@ -347,9 +433,6 @@ def test_roots(tmp_path):
     storage.put("x", b"1")
     assert open_storage(storage.root).read("x") == b"1"
     assert open_storage(str(odd)).read("x") == b"1"
-    for text in ("", "s3://b/t", "abfs://x/y", "http://h/t"):
-        with pytest.raises(UnsupportedTable):
-            open_storage(text)
 
 
 def test_modification_times_do_not_go_back(local):

@@ -94,6 +94,12 @@ def base_stat(file_id: str, at: str, partition: str = "p", size: int = 100, rows
     return WriteStat(file_id, partition, f"{partition}/{name}" if partition else name, NO_PREVIOUS_COMMIT, rows, size, inserts)
 
 
+def log_stat(file_id: str, base: str, version: int = 1, partition: str = "p", size: int = 10) -> WriteStat:
+    name = f".{file_id}_{base}.log.{version}_0-0-0"
+    path = f"{partition}/{name}" if partition else name
+    return WriteStat(file_id, partition, path, base, 1, size, num_updates=1, log_version=version)
+
+
 class History:
     """A table log written entry by entry, and its fold."""
 
@@ -137,6 +143,14 @@ class History:
             },
         }
         self.step(at, Action.REPLACE_COMMIT, State.NONE, State.REQUESTED, {"plan": plan, "read": []}, CLUSTER)
+
+    def plan_compaction(self, at: str, groups: Sequence[FileGroupId]) -> None:
+        plan = {"operations": [{"partitionPath": p, "fileId": f} for p, f in groups]}
+        self.step(at, Action.COMPACTION, State.NONE, State.REQUESTED, {"plan": plan}, "COMPACT")
+
+    def run_compaction(self, at: str, *stats: WriteStat) -> None:
+        self.step(at, Action.COMPACTION, State.REQUESTED, State.INFLIGHT, {}, "COMPACT")
+        self.complete(at, *stats)
 
     def start_clustering(self, at: str) -> None:
         self.step(at, Action.REPLACE_COMMIT, State.REQUESTED, State.INFLIGHT, {}, CLUSTER)

@@ -25,6 +25,8 @@ EXACT = [
     pa.timestamp("us"),
     pa.decimal128(10, 2),
     pa.decimal128(38, 38),
+    pa.binary(16),
+    pa.list_(pa.field("array", pa.list_(pa.field("array", pa.decimal128(4, 1))))),
     pa.list_(pa.field("array", pa.int64())),
     pa.list_(pa.field("array", pa.string(), nullable=False)),
     pa.map_(pa.string(), pa.field("value", pa.float64(), nullable=True)),
@@ -42,6 +44,7 @@ WIDENED = [
     (pa.string_view(), pa.string()),
     (pa.large_binary(), pa.binary()),
     (pa.dictionary(pa.int8(), pa.string()), pa.string()),
+    (pa.time32("s"), pa.time32("ms")),
     (pa.timestamp("s"), pa.timestamp("ms")),
     (pa.timestamp("s", tz="UTC"), pa.timestamp("ms", tz="UTC")),
     (pa.large_list(pa.int16()), pa.list_(pa.field("array", pa.int32()))),
@@ -72,11 +75,11 @@ def test_widened(kind, expected):
         pa.timestamp("ns"),
         pa.timestamp("us", tz="Europe/Paris"),
         pa.time64("ns"),
-        pa.time32("s"),
         pa.duration("s"),
         pa.date64(),
-        pa.null(),
-        pa.binary(16),
+        pa.decimal256(50, 2),
+        pa.decimal128(5, -1),
+        pa.struct([]),
         pa.map_(pa.int32(), pa.string()),
         pa.list_(pa.duration("s")),
         pa.struct([pa.field("x", pa.uint64())]),
@@ -177,3 +180,100 @@ def test_named_types_are_resolved_in_their_namespace():
 def test_broken_schemas_are_typed_errors(text):
     with pytest.raises(CorruptMetadata):
         arrow_from_avro(text)
+
+
+def schema_of(*fields, **more):
+    return arrow_from_avro(json.dumps({"type": "record", "name": "r", "namespace": "n", **more, "fields": list(fields)}))
+
+
+@pytest.mark.parametrize(
+    ("avro", "kind"),
+    [
+        ("null", pa.null()),
+        ({"type": "string", "logicalType": "uuid"}, pa.string()),
+        ({"type": "fixed", "name": "f", "size": 16, "logicalType": "uuid"}, pa.binary(16)),
+        ({"type": "enum", "name": "e", "symbols": ["A"]}, pa.string()),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 7, "scale": 3}, pa.decimal128(7, 3)),
+        ({"type": "fixed", "name": "f", "size": 20, "logicalType": "decimal", "precision": 45}, pa.decimal256(45, 0)),
+        ({"type": "long", "logicalType": "not-known"}, pa.int64()),
+        ({"type": {"type": "long", "logicalType": "timestamp-millis"}}, pa.timestamp("ms", "UTC")),
+        ({"type": "string", "avro.java.string": "String"}, pa.string()),
+    ],
+)
+def test_types_that_others_write(avro, kind):
+    schema = schema_of({"name": "a", "type": avro})
+    assert schema.field("a").type == kind
+    assert schema.field("a").nullable == (kind == pa.null())
+
+
+@pytest.mark.parametrize("union", [["null", "int"], ["int", "null"], [{"type": "null"}, "int"]])
+def test_nullable_unions_in_either_order(union):
+    assert schema_of({"name": "a", "type": union}).field("a") == pa.field("a", pa.int32(), nullable=True)
+    assert schema_of({"name": "a", "type": ["int"]}).field("a") == pa.field("a", pa.int32(), nullable=False)
+
+
+def test_a_dotted_name_brings_its_namespace_along():
+    outer = {
+        "type": "record",
+        "name": "deep.er.Outer",
+        "fields": [{"name": "e", "type": {"type": "enum", "name": "E", "symbols": []}}],
+    }
+    schema = schema_of({"name": "a", "type": outer}, {"name": "b", "type": "deep.er.E"}, {"name": "c", "type": "deep.er.Outer"})
+    assert schema.field("b").type == pa.string()
+    assert schema.field("c").type == pa.struct([pa.field("e", pa.string(), nullable=False)])
+    with pytest.raises(CorruptMetadata, match="Avro type 'E'"):
+        schema_of({"name": "a", "type": outer}, {"name": "b", "type": "E"})
+
+
+@pytest.mark.parametrize(
+    "kind", ["n.r", "r", ["null", "r"], {"type": "array", "items": "n.r"}, {"type": "map", "values": ["null", "r"]}]
+)
+def test_recursive_types_are_named(kind):
+    with pytest.raises(CorruptMetadata, match=r"'n\.r' that contains itself"):
+        schema_of({"name": "a", "type": kind})
+
+
+def test_unions_of_several_types_are_named():
+    with pytest.raises(CorruptMetadata, match=r"union of 2 types \(int, point\)"):
+        schema_of({"name": "a", "type": ["null", "int", {"type": "record", "name": "point", "fields": []}]})
+
+
+def test_few_words_cannot_stand_for_endless_types():
+    fields = [{"name": "f0", "type": {"type": "record", "name": "t0", "fields": [{"name": "x", "type": "int"}]}}]
+    for n in range(1, 40):
+        members = [{"name": name, "type": f"t{n - 1}"} for name in ("x", "y")]
+        fields.append({"name": f"f{n}", "type": {"type": "record", "name": f"t{n}", "fields": members}})
+    with pytest.raises(CorruptMetadata, match="more than 100000 types"):
+        schema_of(*fields)
+
+
+@pytest.mark.parametrize(
+    "avro",
+    [
+        {"type": "fixed", "name": "f", "size": 0},
+        {"type": "fixed", "name": "f", "size": -1},
+        {"type": "fixed", "name": "f", "size": True},
+        {"type": "fixed", "name": "f", "size": 1e3},
+        {"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 3},
+        {"type": "bytes", "logicalType": "decimal", "precision": 0},
+        {"type": "bytes", "logicalType": "decimal", "precision": "4"},
+        {"type": "record", "name": "q", "fields": [{"name": "a", "type": "int"}, {"name": "a", "type": "int"}]},
+        {"type": "record", "name": "", "fields": []},
+        {"type": "array"},
+        None,
+    ],
+)
+def test_malformed_declarations(avro):
+    with pytest.raises(CorruptMetadata):
+        schema_of({"name": "a", "type": avro})
+
+
+def test_nested_names_are_those_that_spark_gives():
+    """As Apache Hudi 1.2.0 stored an array and a map of structs with a decimal."""
+    item = pa.struct([("x", pa.int64()), ("d", pa.decimal128(5, 2))])
+    schema = pa.schema([("ast", pa.list_(item)), ("mst", pa.map_(pa.string(), item))])
+    found = json.loads(avro_from_arrow(schema, "t"))["fields"]
+    for field, (name, inner) in zip(found, [("ast", "items"), ("mst", "values")], strict=True):
+        record = field["type"][1][inner][1]
+        assert (record["name"], record["namespace"]) == (name, "hoodie.t.t_record")
+        assert record["fields"][1]["type"][1]["namespace"] == f"hoodie.t.t_record.{name}.d"

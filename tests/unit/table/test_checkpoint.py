@@ -99,7 +99,7 @@ def test_opening_costs_few_requests(busy):
 )
 def test_a_broken_checkpoint_is_ignored(busy, broken):
     table, storage, clock = busy
-    sequence = int(storage.read(POINTER))
+    sequence = read_checkpoint(storage).sequence
     path = f"{CHECKPOINT_FOLDER}/{sequence:020d}.json"
     document = json.loads(storage.read(path))
     if broken == "wrong sequence":

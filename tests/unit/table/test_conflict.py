@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from tests.unit.table.tables import History, base_stat, instant
+from tests.unit.table.tables import History, base_stat, instant, log_stat
 
 from tideline_table.errors import TransactionRolledBack, WriteConflict
-from tideline_table.file_group.slice import FileGroupId
+from tideline_table.file_group.slice import FileGroupId, SliceVersion
 from tideline_table.transaction.conflict import InsertedKeys, WriteSet, find_conflict
 
 G, H = FileGroupId("p", "g-0"), FileGroupId("p", "h-0")
@@ -17,14 +17,40 @@ def hashes(*numbers):
 
 
 OWNS = {
-    "update": WriteSet(OWN, {G: instant(1)}),
+    "update": WriteSet(OWN, {G: SliceVersion(instant(1), 0)}),
     "insert": WriteSet(OWN, {}, hashes(1, 2, 3)),
-    "clustering": WriteSet(OWN, {G: instant(1)}, yields_to_clustering=False),
+    "clustering": WriteSet(OWN, {G: SliceVersion(instant(1), 0)}, yields_to_clustering=False),
 }
 
 
 def same_group_written(history):
     history.commit(OTHER, base_stat("g-0", OTHER))
+    return []
+
+
+def same_group_appended(history):
+    history.commit(OTHER, log_stat("g-0", instant(1)))
+    return []
+
+
+def other_group_appended(history):
+    history.commit(OTHER, log_stat("h-0", instant(1)))
+    return []
+
+
+def same_group_compaction_planned(history):
+    history.plan_compaction(OTHER, [G])
+    return []
+
+
+def other_group_compaction_planned(history):
+    history.plan_compaction(OTHER, [H])
+    return []
+
+
+def same_group_compacted(history):
+    history.plan_compaction(OTHER, [G])
+    history.run_compaction(OTHER, base_stat("g-0", OTHER))
     return []
 
 
@@ -89,6 +115,11 @@ def group_cleaned_away(history):
 MATRIX = {
     same_group_written: {"update", "clustering"},
     other_group_written: set(),
+    same_group_appended: {"update", "clustering"},
+    other_group_appended: set(),
+    same_group_compaction_planned: {"update", "clustering"},
+    other_group_compaction_planned: set(),
+    same_group_compacted: {"update", "clustering"},
     same_key_inserted: {"insert"},
     other_key_inserted: set(),
     same_group_clustered: {"update", "clustering"},

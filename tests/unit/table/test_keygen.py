@@ -18,7 +18,7 @@ VALUES = [
     (pa.timestamp("us", tz="UTC"), [dt.datetime(2026, 1, 1, tzinfo=dt.UTC)], ["1767225600000000"]),
     (pa.timestamp("ms"), [dt.datetime(1970, 1, 1, 0, 0, 1)], ["1000"]),
     (pa.decimal128(10, 2), [Decimal("1.50"), Decimal("-0.01")], ["1.50", "-0.01"]),
-    (pa.decimal128(38, 10), [Decimal("1E-10"), Decimal(0), Decimal(12)], ["0.0000000001", "0.0000000000", "12.0000000000"]),
+    (pa.decimal128(38, 10), [Decimal("1E-10"), Decimal(0), Decimal(12)], ["1E-10", "0E-10", "12.0000000000"]),
 ]
 
 

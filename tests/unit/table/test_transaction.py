@@ -195,7 +195,7 @@ def test_conflicting_updates_one_wins(place):
     table, storage, clock = place
     other = open_table(storage, clock, "other")
     (base,) = table.slices()
-    based_on = {base.group: base.base_instant}
+    based_on = {base.group: base.version}
     one, two = begin(table), begin(other)
     commit(other, two, [], based_on)
     write(other, [("a", "p", 2, "y")])

@@ -13,7 +13,8 @@ from tideline_table.config import column_list
 from tideline_table.errors import InvalidOption
 
 TablePath = Annotated[
-    str, typer.Argument(metavar="PATH", help="Base path of the table: a folder or a file: URI.", show_default=False)
+    str,
+    typer.Argument(metavar="PATH", help="Base path of the table: a folder, a file: URI or s3://bucket/path.", show_default=False),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
 Settings = Annotated[
@@ -37,15 +38,15 @@ LockUrl = Annotated[
 E = TypeVar("E", bound=enum.StrEnum)
 
 
-def settings_from(pairs: Sequence[str] | None) -> dict[str, str]:
+def settings_from(pairs: Sequence[str] | None, flag: str = "--option") -> dict[str, str]:
     """`KEY=VALUE` texts as a mapping. Raises `InvalidOption` for one without '=' and for a key given twice."""
     settings: dict[str, str] = {}
     for pair in pairs or ():
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
-            raise InvalidOption(f"--option {pair!r}", expected="KEY=VALUE", remedy="see docs/options.md for the keys")
+            raise InvalidOption(f"{flag} {pair!r}", expected="KEY=VALUE", remedy="see docs/options.md for the keys")
         if key.strip() in settings:
-            raise InvalidOption(f"--option {key.strip()!r} twice", expected="each key once")
+            raise InvalidOption(f"{flag} {key.strip()!r} twice", expected="each key once")
         settings[key.strip()] = value
     return settings
 

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import typer
 
-from tideline_cli.arguments import AsJson, TablePath, choice, column_names
+from tideline_cli.arguments import AsJson, TablePath, choice, column_names, settings_from
 from tideline_cli.report import print_facts, print_json, print_line
 from tideline_cli.sources import read_schema
 from tideline_cli.tables import column_documents
@@ -22,7 +22,10 @@ _EXAMPLES = """Examples:
 
 tideline create ./trips --schema-from trips.parquet --key trip_id --partition city --ordering updated_at
 
-tideline create ./log --schema-from log.avsc --key host,line --partition day --hive-style"""
+tideline create ./log --schema-from log.avsc --key host,line --partition day --hive-style
+
+tideline create ./rides --schema-from rides.parquet --key id --partition at --key-generator timestamp \
+  --key-option hoodie.keygen.timebased.timestamp.type=UNIX_TIMESTAMP --key-option hoodie.keygen.timebased.output.dateformat=yyyy/MM/dd"""
 
 
 class TypeName(enum.StrEnum):
@@ -63,6 +66,26 @@ def create(
     name: Annotated[str, typer.Option(help="Table name; the folder's if not given.", show_default=False)] = "",
     hive_style: Annotated[bool, typer.Option("--hive-style", help="Name partition folders column=value.")] = False,
     url_encode: Annotated[bool, typer.Option("--url-encode", help="Escape special characters in partition folders.")] = False,
+    key_generator: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="How keys and partition folders are made: simple, complex, timestamp, custom (with --partition column:SIMPLE or "
+            "column:TIMESTAMP) or non-partition. Inferred from the columns if not given.",
+            show_default=False,
+        ),
+    ] = "",
+    key_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="A property of the key generator, hoodie.keygen.timebased.* mostly. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    meta_fields: Annotated[
+        bool, typer.Option("--meta-fields/--no-meta-fields", help="Without them rows can be added and read, never changed.")
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
     """Create an empty Hudi table that Tideline writes. Nothing is created unless everything about the request is sound."""
@@ -75,6 +98,9 @@ def create(
         type=_TYPES[choice("--type", table_type, TypeName)],
         hive_style=hive_style,
         url_encode=url_encode,
+        key_generator=key_generator.upper().replace("-", "_"),
+        key_settings=settings_from(key_option, "--key-option"),
+        meta_fields=meta_fields,
     )
     create_table(path, request)
     _report(Table.open(path), as_json=as_json)
@@ -82,7 +108,8 @@ def create(
 
 def default_name(path: str) -> str:
     """The last part of `path` with everything that a table name cannot have made '_'."""
-    folder = unquote(root_uri(path)).rstrip("/").rpartition("/")[2]
+    root = root_uri(path)
+    folder = (unquote(root) if root.startswith("file:") else root).rstrip("/").rpartition("/")[2]
     safe = re.sub(r"[^A-Za-z0-9_.-]", "_", folder)
     return safe if re.match(r"[A-Za-z0-9_]", safe) else f"_{safe}"
 
@@ -99,6 +126,7 @@ def _report(table: Table, *, as_json: bool) -> None:
                 "type": definition.type.value,
                 "key_fields": definition.keygen.key_fields,
                 "partition_fields": definition.keygen.partition_fields,
+                "key_generator": definition.keygen.type.value,
                 "ordering_field": definition.ordering_field,
                 "columns": columns,
             }

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from tideline_cli.report import size_text
-from tideline_table.config import CLEANER_COMMITS_RETAINED, CLUSTERING_MIN_INPUT_FILES, CLUSTERING_SMALL_FILE_LIMIT, Options
+from tideline_table.config import (
+    CLEANER_COMMITS_RETAINED,
+    CLUSTERING_MIN_INPUT_FILES,
+    CLUSTERING_SMALL_FILE_LIMIT,
+    COMPACTION_DELTA_COMMITS,
+    Options,
+)
 from tideline_table.file_group.state import TableState
+from tideline_table.service.compaction import delta_commits_since_compaction
 from tideline_table.timeline.instant import Action
 
 
@@ -15,6 +22,14 @@ def why_no_clustering_plan(state: TableState, options: Options) -> str:
     rest = " besides those of pending plans" if pending else ""
     reason = f"no partition has {needed} or more files below {size_text(limit)}{rest}"
     return f"{reason} (pending: {', '.join(a.instant for a in pending)})" if pending else reason
+
+
+def why_no_compaction_plan(state: TableState, options: Options) -> str:
+    """The reason for which `schedule_compaction` published nothing."""
+    needed, came = options[COMPACTION_DELTA_COMMITS], delta_commits_since_compaction(state)
+    if came < needed:
+        return f"{came} delta commit(s) since the last compaction, {COMPACTION_DELTA_COMMITS.key}={needed}"
+    return "no file group outside of pending plans has log files"
 
 
 def why_no_clean_plan(state: TableState, options: Options) -> str:

@@ -29,5 +29,6 @@ def open_writable(path: str, settings: Mapping[str, object], lock_url: str = "")
             ttl_s=table.options[LOCK_TTL_S],
             wait_s=table.options[LOCK_WAIT_S],
         )
-    table.check_writable()
+    # Whether rows have to be found by their keys is for the operation to say.
+    table.check_writable(keyed=False)
     return table

@@ -8,12 +8,21 @@ from typing import Annotated, Any
 import typer
 
 from tideline_cli.arguments import AsJson, LockUrl, Settings, TablePath, choice, settings_from
-from tideline_cli.idleness import why_no_clean_plan, why_no_clustering_plan, why_nothing_to_run
+from tideline_cli.idleness import why_no_clean_plan, why_no_clustering_plan, why_no_compaction_plan, why_nothing_to_run
 from tideline_cli.opening import open_writable
 from tideline_cli.report import print_json, print_line
 from tideline_cli.tables import committed_document
 from tideline_table.errors import InstantNotFound, InvalidOption
-from tideline_table.table import Table, roll_back_dead, run_clean, run_clustering, schedule_clean, schedule_clustering
+from tideline_table.table import (
+    Table,
+    roll_back_dead,
+    run_clean,
+    run_clustering,
+    run_compaction,
+    schedule_clean,
+    schedule_clustering,
+    schedule_compaction,
+)
 from tideline_table.timeline.instant import Action
 
 app = typer.Typer()
@@ -23,6 +32,7 @@ class Plannable(enum.StrEnum):
     """Services that publish plans."""
 
     CLUSTERING = "clustering"
+    COMPACTION = "compaction"
     CLEAN = "clean"
 
 
@@ -30,6 +40,7 @@ class Runnable(enum.StrEnum):
     """Services that can be run."""
 
     CLUSTERING = "clustering"
+    COMPACTION = "compaction"
     CLEAN = "clean"
     ROLLBACK = "rollback"
 
@@ -45,12 +56,15 @@ def plan(
 ) -> None:
     """Publish a plan on the timeline for anybody to run, or say why there is nothing to do.
 
-    Clustering turns small files into fewer, sorted ones; clean deletes file slices that no retained query reads.
+    Clustering turns small files into fewer, sorted ones; compaction merges log files into base files (merge-on-read tables); clean deletes
+    file slices that no retained query reads.
     """
     chosen = choice("service", service, Plannable)
     table = open_writable(path, settings_from(option), locks)
     if chosen is Plannable.CLUSTERING:
         instant, reason = schedule_clustering(table), why_no_clustering_plan
+    elif chosen is Plannable.COMPACTION:
+        instant, reason = schedule_compaction(table), why_no_compaction_plan
     else:
         instant, reason = schedule_clean(table), why_no_clean_plan
     why = "" if instant else reason(table.state, table.options)
@@ -81,11 +95,13 @@ def run(
     chosen = choice("service", service, Runnable)
     if instant and chosen is Runnable.ROLLBACK:
         raise InvalidOption(
-            "--instant with rollback", expected="clustering or clean", remedy="rollback finds dead writes by itself"
+            "--instant with rollback", expected="clustering, compaction or clean", remedy="rollback finds dead writes by itself"
         )
     table = open_writable(path, settings_from(option), locks)
     if chosen is Runnable.CLUSTERING:
         document = _run_clustering(table, instant)
+    elif chosen is Runnable.COMPACTION:
+        document = _run_compaction(table, instant)
     elif chosen is Runnable.CLEAN:
         document = _run_clean(table, instant)
     else:
@@ -103,6 +119,15 @@ def _run_clustering(table: Table, instant: str) -> dict[str, Any]:
     rows = sum(s.num_writes for s in committed.stats)
     outcome = f"clustering {committed.instant} completed: {rows} rows in {len(committed.stats)} new files"
     return {**committed_document(committed), "rows_rewritten": rows, "outcome": outcome}
+
+
+def _run_compaction(table: Table, instant: str) -> dict[str, Any]:
+    committed = run_compaction(table, instant)
+    if committed is None:
+        return {"instant": None, "outcome": f"nothing to do: {why_nothing_to_run('compaction', table.base_path)}"}
+    logs = sum(s.log_files_compacted for s in committed.stats)
+    outcome = f"compaction {committed.instant} completed: {logs} log files merged into {len(committed.stats)} base files"
+    return {**committed_document(committed), "log_files_merged": logs, "outcome": outcome}
 
 
 def _run_clean(table: Table, instant: str) -> dict[str, Any]:

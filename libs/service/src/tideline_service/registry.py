@@ -192,4 +192,6 @@ def _bounded(found: Iterator[str], pattern: TablePattern) -> Iterator[str]:
 
 
 def _wrong_pattern(text: str, expected: str) -> InvalidSetting:
-    return InvalidSetting(f"setting 'tables' has {text!r}", name="tables", origin="", expected=expected)
+    # What stands before an @ may be a secret.
+    shown = re.sub(r"//[^/@]*@", "//***@", text)
+    return InvalidSetting(f"setting 'tables' has {shown!r}", name="tables", origin="", expected=expected)

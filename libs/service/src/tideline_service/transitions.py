@@ -60,9 +60,12 @@ def transition_of(identity: TableIdentity, entry: Entry, observed_by: str) -> Tr
 
 
 def backfill(table: Table, first: int, last: int) -> Iterator[Transition]:
-    """Transitions `first` to `last` (both in) from the table log: what a consumer that found a gap asks for."""
+    """Transitions `first` to `last` (both in) from the table log: what a consumer that found a gap asks for.
+
+    What the log was trimmed past (`tideline.log.retention`) is left out: the table's state has it.
+    """
     identity = table_identity(table)
-    for sequence in range(first, last + 1):
+    for sequence in range(max(first, table.timeline.log.trimmed_to() + 1), last + 1):
         entry = table.timeline.log.read(sequence)
         if entry is None:
             return

@@ -13,11 +13,12 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType, IntegralType, StringType, StructType, TimestampNTZType, TimestampType
 
+from tideline_table.errors import UnsupportedTable
 from tideline_table.keygen import DEFAULT_PARTITION, EMPTY_KEY, ESCAPED, NULL_KEY, KeyGenerator
 
 _EPOCH = "TIMESTAMP_NTZ '1970-01-01 00:00:00'"
 _PLAIN_SCALE = 6
-"""Decimals of a larger scale may be written with an exponent."""
+"""Decimals of a larger scale are written with an exponent where they are small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +34,14 @@ class NativeKeys:
         """Whether the record key is a text column as it is, so that nothing could differ."""
         name = self.keygen.key_fields[0]
         return (
-            len(self.keygen.key_fields) == 1
-            and len(self.keygen.partition_fields) < 2
+            not self.keygen.has_prefixed_keys
             and isinstance(self._source_type(name), StringType)
             and pa.types.is_string(self.table.field(name).type)
         )
 
     def record_key(self) -> Column:
         """The record key; null or empty where the worker will refuse the row."""
-        if len(self.keygen.key_fields) == 1 and len(self.keygen.partition_fields) < 2:
+        if not self.keygen.has_prefixed_keys:
             return self._text(self.keygen.key_fields[0])
         parts = []
         for name in self.keygen.key_fields:
@@ -51,7 +51,13 @@ class NativeKeys:
         return f.concat_ws(",", *parts)
 
     def partition_path(self) -> Column:
-        """The partition path; never null."""
+        """The partition path; never null. Raises `UnsupportedTable` where it is made from a time."""
+        if not self.keygen.has_plain_paths:
+            raise UnsupportedTable(
+                f"a DataFrame write into a table whose {self.keygen.type} key generator makes dates of times",
+                expected="partition columns as they are",
+                remedy="write with tideline_table's write_rows",
+            )
         levels = [self._level(name) for name in self.keygen.partition_fields]
         if not levels:
             return f.lit("")
@@ -94,13 +100,20 @@ def _epoch_micros(column: Column, kind: DataType) -> Column:
 
 
 def _decimal_text(value: Column, scale: int) -> Column:
-    """Plain digits. Spark writes an exponent for small values of a large scale when the session's ANSI setting is off."""
+    """As Java's `BigDecimal.toString`: small values of a large scale with an exponent, which Spark leaves out when ANSI is on."""
     text = value.cast("string")
     if scale <= _PLAIN_SCALE:
         return text
-    digits = f.regexp_replace(text, r"^-|\.|E.*$", "")
+    digits = f.regexp_replace(text, r"^-?0\.0*", "")
+    exponent = (f.length(digits) - f.lit(scale + 1)).cast("string")
+    rest = f.substring(digits, 2, scale)
+    shown = f.concat(
+        f.substring(digits, 1, 1), f.when(rest == "", f.lit("")).otherwise(f.concat(f.lit("."), rest)), f.lit("E"), exponent
+    )
     sign = f.when(text.startswith("-"), f.lit("-")).otherwise(f.lit(""))
-    return f.when(text.contains("E"), f.concat(sign, f.lit("0."), f.lpad(digits, scale, "0"))).otherwise(text)
+    small = text.rlike(r"^-?0\.000000") & (digits != "") & ~text.contains("E")
+    zero = text.rlike(r"^0\.0*$")
+    return f.when(zero, f.lit(f"0E-{scale}")).when(small, f.concat(sign, shown)).otherwise(text)
 
 
 def _url_encoded(value: Column) -> Column:

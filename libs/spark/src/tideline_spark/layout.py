@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tideline_table.config import INSERT_DUP_POLICY, SPARK_BROADCAST_KEYS, SPARK_INSERT_PARALLELISM, Options
+from tideline_table.errors import UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.writer import Operation
 from tideline_table.writer.routing import FilePlacement
@@ -47,6 +48,8 @@ class WriteLayout:
     tasks: int
     broadcasts_keys: bool = True
     join_tasks: int = 0
+    appended: Mapping[tuple[str, str], FileSlice] = field(default_factory=dict)
+    """Slices with log files, or under a pending compaction, by partition path and base file."""
     filled_by: Mapping[FileGroupId, int] = field(default_factory=dict)
     """File group of a filler → its bucket."""
 
@@ -61,13 +64,20 @@ def decide_layout(
     cores: int,
     source_bytes: int | None,
 ) -> WriteLayout:
-    """Lay a write out. Groups in `closed` (under pending clustering) take no inserts; `source_bytes` is Spark's estimate, None for unknown."""
+    """Lay a write out. Groups in `closed` (under a pending plan) take no inserts; `source_bytes` is Spark's estimate, None for unknown."""
     looks_up = operation.looks_up_keys or options[INSERT_DUP_POLICY] != "none"
     placement = FilePlacement.of(options, visible)
     partitions = len({s.group.partition_path for s in visible})
     buckets = options[SPARK_INSERT_PARALLELISM] or _buckets(
         operation, placement, partitions if is_partitioned else 1, cores, source_bytes, is_partitioned=is_partitioned
     )
+    for file_slice in visible:
+        if not file_slice.base_file:
+            raise UnsupportedTable(
+                f"file group {file_slice.group.file_id} of {file_slice.group.partition_path!r} has log files only",
+                expected="a base file in every group: keys are looked up there",
+                remedy="compact the table first: tideline plan compaction PATH; tideline run compaction PATH",
+            )
     fillers = {} if operation in (Operation.BULK_INSERT, Operation.DELETE) else _fillers(visible, closed, placement, buckets)
     keys = sum(s.rows if s.rows >= 0 else s.size_bytes // _LEAST_KEY_BYTES for s in visible)
     most_units = None if is_partitioned else len(visible) + buckets
@@ -80,6 +90,11 @@ def decide_layout(
         tasks=tasks if most_units is None else min(tasks, most_units),
         broadcasts_keys=keys <= options[SPARK_BROADCAST_KEYS],
         join_tasks=max(cores, math.ceil(keys / _KEYS_PER_JOIN_TASK)),
+        appended={
+            (s.group.partition_path, s.base_file): s
+            for s in visible
+            if s.log_files or not s.base_file.endswith(f"_{s.base_instant}.parquet")
+        },
         filled_by={filler.file_slice.group: bucket for (_, bucket), filler in fillers.items()},
     )
 

@@ -1,38 +1,135 @@
-"""Reading a table as a DataFrame: Spark's own Parquet scan over the exact files of a snapshot."""
+"""Reading a table as a DataFrame: Spark's own Parquet scan over the exact base files of a snapshot, and workers that merge log files.
+
+A slice with a log is read where it is merged: its paths travel to a Python worker, one task per slice or so, and come back as Arrow rows.
+Everything else never leaves the JVM.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
+from tideline_spark.arrow_rows import spark_batches, spark_schema, spread
 from tideline_spark.settings import KNOWN_FILES, planning_settings
 from tideline_spark.tagging import scan_files
-from tideline_table.errors import SchemaMismatch
-from tideline_table.schema import with_meta_fields
+from tideline_table.errors import InvalidOption
+from tideline_table.file_group.slice import FileSlice
+from tideline_table.reader.base_file import BaseFileScan
+from tideline_table.schema import MetaField, arrow_from_avro
 from tideline_table.table import Table
+from tideline_table.table.query import CommitTimes, Snapshot
+from tideline_table.timeline.properties import CREATE_SCHEMA
+
+_FOOTERS_AT_ONCE = 16
 
 
-def read(spark: SparkSession, table: Table | str, *, as_of: str = "", columns: Sequence[str] | None = None) -> DataFrame:
-    """A snapshot query, now or at the instant `as_of` (in): all columns with meta fields first unless `columns` names them.
+def read(
+    spark: SparkSession,
+    table: Table | str,
+    *,
+    as_of: str = "",
+    columns: Sequence[str] | None = None,
+    read_optimized: bool = False,
+    since: str | int = "",
+    until: str | int = "",
+) -> DataFrame:
+    """A query as a DataFrame: all columns with meta fields first unless `columns` names them.
 
-    The files are fixed when this returns; cleaning may take them once they are older than it retains. An open table is refreshed first.
-    Raises what `Table.open` and `Table.slices` raise, and `SchemaMismatch` for unknown columns.
+    A snapshot now or at the instant `as_of` (in), of base files only where `read_optimized`; or the rows written after the point `since` up to
+    `until`, as `Table.incremental` has them. The files are fixed when this returns; cleaning may take them once they are older than it
+    retains. An open table is refreshed first. Raises what `Table.open`, `Table.snapshot` and `Table.incremental` raise, and
+    `SchemaMismatch` for unknown columns.
     """
     if isinstance(table, str):
         table = Table.open(table)
     else:
         table.refresh()
-    full = with_meta_fields(table.schema)
-    for name in columns or ():
-        if name not in full.names:
-            raise SchemaMismatch(f"column {name!r} is not in the table", expected=f"one of {', '.join(full.names)}")
-    wanted = full if columns is None else pa.schema([full.field(name) for name in columns])
-    schema = from_arrow_schema(pa.schema([field.with_nullable(nullable=True) for field in wanted]))
-    slices = table.slices(as_of)
-    if not slices:
+    found = query_of(table, as_of=as_of, read_optimized=read_optimized, since=since, until=until)
+    schema = spark_schema(found.output(columns))
+    by_engine = {s for s in found.slices if s.log_files} | older_types(table, found, schema.names)
+    plain = tuple(s for s in found.slices if s not in by_engine)
+    merged = tuple(s for s in found.slices if s in by_engine)
+    frames = []
+    if plain:
+        frames.append(_scanned(spark, replace(found, slices=plain), schema))
+    if merged:
+        frames.append(_merged(spark, replace(found, slices=merged), schema))
+    if not frames:
         return spark.createDataFrame([], schema)
+    return frames[0] if len(frames) == 1 else frames[0].unionAll(frames[1])
+
+
+def older_types(table: Table, snapshot: Snapshot, columns: Sequence[str]) -> set[FileSlice]:
+    """Slices whose base files hold one of `columns` in an older type than the table's.
+
+    Spark's scan refuses some of these types, and widens others otherwise than Apache Hudi. Footers are read only where a type of the table changed since its creation, as far as its properties tell.
+    """
+    created = table.definition.properties.get(CREATE_SCHEMA, "")
+    if not created:
+        return set()
+    types = {field.name: field.type for field in arrow_from_avro(created)}
+    changed = {f.name for f in snapshot.schema if f.name in columns and types.get(f.name, f.type) != f.type}
+    if not changed:
+        return set()
+
+    def is_older(file_slice: FileSlice) -> bool:
+        return not changed.isdisjoint(BaseFileScan(snapshot.storage, file_slice.path, snapshot.schema).evolved)
+
+    plain = [s for s in snapshot.slices if not s.log_files]
+    with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
+        return {s for s, older in zip(plain, pool.map(is_older, plain), strict=True) if older}
+
+
+def query_of(
+    table: Table, *, as_of: str = "", read_optimized: bool = False, since: str | int = "", until: str | int = ""
+) -> Snapshot:
+    """What the arguments of a read mean. Raises `InvalidOption` for arguments of two kinds of queries."""
+    if since == "" and until == "":
+        return table.snapshot(as_of, read_optimized=read_optimized)
+    if as_of or read_optimized:
+        raise InvalidOption(
+            f"{'as_of' if as_of else 'read_optimized'} together with since or until", expected="options of one kind of query"
+        )
+    return table.incremental(since, until)
+
+
+def _scanned(spark: SparkSession, snapshot: Snapshot, schema: StructType) -> DataFrame:
+    root, paths = snapshot.storage.root, [s.path for s in snapshot.slices]
     with planning_settings(spark, KNOWN_FILES):
-        return scan_files(spark, table.storage.root, [s.path for s in slices], schema)
+        if snapshot.commit_times is None:
+            return scan_files(spark, root, paths, schema)
+        scanned = schema if MetaField.COMMIT_TIME in schema.names else StructType(list(schema)).add(MetaField.COMMIT_TIME, "string")
+        rows = scan_files(spark, root, paths, scanned).where(_condition(snapshot.commit_times))
+        return rows.select(*(f.col(f"`{name}`") for name in schema.names))
+
+
+def _condition(times: CommitTimes) -> Column:
+    commit_time = f.col(MetaField.COMMIT_TIME)
+    named = commit_time.isin(sorted(times.instants))
+    if times.between is None:
+        return named
+    low, high = times.between
+    return named | ((commit_time > low) & (commit_time < high))
+
+
+def _merged(spark: SparkSession, snapshot: Snapshot, schema: StructType) -> DataFrame:
+    tasks = spread(snapshot, 2 * spark.sparkContext.defaultParallelism)
+    numbers = spark.range(0, len(tasks), 1, len(tasks))
+    return numbers.mapInArrow(_reader(tasks, schema), schema)
+
+
+def _reader(tasks: Sequence[Snapshot], schema: StructType) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    names = list(schema.names)
+
+    def rows(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from spark_batches(tasks[number].scan(names), schema)
+
+    return rows

@@ -48,6 +48,8 @@ class UnitWriter:
     fillers: Mapping[tuple[str, int], Filler]
     rows_per_file: int
     tasks: int
+    appended: Mapping[tuple[str, str], FileSlice] = field(default_factory=dict)
+    """Visible slices of a merge-on-read table that cannot be told from their base file alone, by partition path and base file."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write all units of this task; yields one pickled `FileGroupResult` or `TidelineError` a row.
@@ -187,7 +189,7 @@ class _RunningTask:
         if self.unique and not self.combines:
             refuse_duplicates(prepared)
         if unit.bucket is None:
-            yield self._write_group(unit.partition, _named_slice(unit), prepared)
+            yield self._write_group(unit.partition, self._named_slice(unit), prepared)
         else:
             yield from self._add(unit, prepared, located)
 
@@ -229,7 +231,7 @@ class _RunningTask:
 
     def _delete(self, unit: _Unit, prepared: PreparedInput, *, found: bool) -> Iterator[FileGroupResult]:
         if found:
-            yield self._write_group(unit.partition, _named_slice(unit), prepared)
+            yield self._write_group(unit.partition, self._named_slice(unit), prepared)
 
     def _add(self, unit: _Unit, prepared: PreparedInput, located: np.ndarray | None = None) -> Iterator[FileGroupResult]:
         """Write a bucket: its small file takes what it holds already and what it has room for, new file groups take the rest."""
@@ -238,7 +240,8 @@ class _RunningTask:
         filler = self._filler(unit)
         if filler is not None:
             here = np.concatenate([np.flatnonzero(mask), fresh[: filler.free_rows]])
-            yield self._write_group(unit.partition, filler.file_slice, prepared.take(here))
+            adds = len(fresh) > 0 and filler.free_rows > 0
+            yield self._write_group(unit.partition, filler.file_slice, prepared.take(here), adds=adds)
             fresh = fresh[filler.free_rows :]
             unit.filled = True
         per_file = self.shared.rows_per_file
@@ -250,15 +253,26 @@ class _RunningTask:
     def _new_file_id(self, unit: _Unit) -> str:
         return new_file_id(self.shared.context.instant, f"{unit.partition}/{unit.name}", unit.new_groups)
 
-    def _write_group(self, partition: str, base: FileSlice | None, rows: PreparedInput, file_id: str = "") -> FileGroupResult:
+    def _write_group(
+        self, partition: str, base: FileSlice | None, rows: PreparedInput, file_id: str = "", *, adds: bool = False
+    ) -> FileGroupResult:
         if base is None and partition not in self.partitions:
             write_partition_metafile(self.storage, partition, self.shared.context.instant)
             self.partitions.add(partition)
         # Unique in the commit and equal for every attempt.
         number = self.groups * self.shared.tasks + self.number
         self.groups += 1
-        task = FileGroupTask(number, partition, base.group.file_id if base else file_id, base, self.attempt)
+        task = FileGroupTask(number, partition, base.group.file_id if base else file_id, base, self.attempt, adds)
         return write_file_group(self.shared.context, task, rows.rows, self.storage)
+
+    def _named_slice(self, unit: _Unit) -> FileSlice:
+        known = self.shared.appended.get((unit.partition, unit.name))
+        if known is not None:
+            return known
+        parsed = parse_base_file_name(unit.name)
+        if parsed is None:
+            raise VerificationFailed(f"base file {unit.name!r} in {unit.partition!r}", expected="a base file's name")
+        return FileSlice(FileGroupId(unit.partition, parsed.file_id), parsed.instant, unit.name, size_bytes=-1, rows=-1)
 
 
 def _by_unit(rows: pa.Table) -> Iterator[tuple[str, str, pa.Table]]:
@@ -271,10 +285,3 @@ def _by_unit(rows: pa.Table) -> Iterator[tuple[str, str, pa.Table]]:
         return
     yield partition, name, rows.filter(mine)
     yield from _by_unit(rows.filter(pc.invert(mine)))
-
-
-def _named_slice(unit: _Unit) -> FileSlice:
-    parsed = parse_base_file_name(unit.name)
-    if parsed is None:
-        raise VerificationFailed(f"base file {unit.name!r} in {unit.partition!r}", expected="a base file's name")
-    return FileSlice(FileGroupId(unit.partition, parsed.file_id), parsed.instant, unit.name, size_bytes=-1, rows=-1)

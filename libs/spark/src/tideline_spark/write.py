@@ -32,6 +32,7 @@ from tideline_table.table import Table
 from tideline_table.table.write import (
     OnConflict,
     based_on,
+    closed_to_inserts,
     combines_input,
     in_transaction,
     promises_unique_keys,
@@ -141,7 +142,7 @@ class _Attempt:
         state = self.table.state
         return decide_layout(
             state.latest_slices(),
-            state.groups_under_clustering(),
+            closed_to_inserts(state),
             self.routing.operation,
             self.options,
             is_partitioned=bool(self.table.definition.keygen.partition_fields),
@@ -158,6 +159,7 @@ class _Attempt:
             fillers=layout.fillers,
             rows_per_file=layout.rows_per_file,
             tasks=layout.tasks,
+            appended=layout.appended,
         )
         with planning_settings(self.df.sparkSession, _settings(layout)):
             rows = routed_rows(self.df, self.routing, layout, self.table.storage.root)
@@ -166,13 +168,14 @@ class _Attempt:
         return written
 
     def _stage(self, transaction: WriteTransaction) -> Committed:
+        schema_json = self.table.schema_json
         layout = self.layout()
         with _translated(layout.looked_up):
             written = self.plan(transaction.instant, layout)
             rows = self._execute(written, layout)
         results = read_results(rows)
         look_up = _key_look_up(self.table, results) if promises_unique_keys(self.routing.operation, self.options) else None
-        return transaction.commit(results, self.table.schema_json, self.extra, based_on(results), look_up)
+        return transaction.commit(results, schema_json, self.extra, based_on(results), look_up)
 
     def _execute(self, written: DataFrame, layout: WriteLayout) -> list[bytes]:
         context, tag = written.sparkSession.sparkContext, f"tideline-{uuid.uuid4().hex}"

@@ -75,6 +75,31 @@ SMALL_FILE_LIMIT = Option(
 COMPRESSION_CODEC = Option(
     "hoodie.parquet.compression.codec", "zstd", "Codec of base files.", choices=("zstd", "snappy", "gzip", "lz4", "none")
 )
+LOG_BLOCK_FORMAT = Option(
+    "hoodie.logfile.data.block.format",
+    "parquet",
+    "Format of the data blocks in log files of merge-on-read tables: Parquet is read several times faster.",
+    choices=("avro", "parquet"),
+)
+LOG_BLOCK_BYTES = Option(
+    "hoodie.logfile.data.block.max.size",
+    256 * 1024 * 1024,
+    "Rows of one append beyond this go to a further data block; measured in memory.",
+    unit="bytes",
+    minimum=1024,
+)
+COMPACTION_DELTA_COMMITS = Option(
+    "hoodie.compact.inline.max.delta.commits",
+    5,
+    "A compaction is planned once this many delta commits came since the last one.",
+    minimum=1,
+)
+COMPACTION_MAX_GROUPS = Option(
+    "tideline.compaction.max.groups",
+    1000,
+    "File groups in one compaction plan, those with the most log bytes first.",
+    minimum=1,
+)
 RECORD_SIZE_ESTIMATE = Option(
     "hoodie.copyonwrite.record.size.estimate",
     256,
@@ -176,6 +201,20 @@ LOCK_TTL_S = Option("tideline.lock.ttl", 30.0, "Life of the table lock's lease."
 CHECKPOINT_INTERVAL = Option(
     "tideline.log.checkpoint.interval", 50, "A checkpoint of the table log is written every N entries.", unit="entries", minimum=2
 )
+LOG_RETAINED_ENTRIES = Option(
+    "tideline.log.retained.entries",
+    1000,
+    "The newest N entries of the table log are kept whatever their age.",
+    unit="entries",
+    minimum=10,
+)
+LOG_RETENTION_S = Option(
+    "tideline.log.retention",
+    7 * 24 * 3600.0,
+    "Entries of the table log are kept this long at least: the mirror must have published them by then.",
+    unit="seconds",
+    minimum=0,
+)
 INSTANT_SKEW_S = Option(
     "tideline.instant.max.skew", 2.0, "How far the table's last instant may lie ahead of the clock.", unit="seconds", minimum=0
 )
@@ -194,6 +233,28 @@ SPARK_BROADCAST_KEYS = Option(
     "shuffle.",
     unit="rows",
     minimum=0,
+)
+SCHEMA_EVOLUTION = Option(
+    "tideline.write.schema.evolution",
+    "refuse",
+    "What a write does about columns that the table lacks and types wider than the table's: refuse them, or evolve the table as Apache Hudi's "
+    "writers do: new nullable columns at the end, whole numbers to larger, floating or text ones, decimals to wider ones.",
+    choices=("refuse", "evolve"),
+)
+RECONCILE_SCHEMA = Option(
+    "hoodie.datasource.write.reconcile.schema",
+    False,
+    "Evolve the table by new columns only: types stay, and columns that the input lacks become null.",
+)
+SET_NULL_FOR_MISSING_COLUMNS = Option(
+    "hoodie.write.set.null.for.missing.columns",
+    True,
+    "Nullable columns that the input lacks become null; otherwise such an input is refused (Apache Hudi's default).",
+)
+READ_OPERATION_FIELD = Option(
+    "hoodie.allow.operation.metadata.field",
+    False,
+    "Rows are read with the meta field _hoodie_operation: what their writer did to them, null where it did not say.",
 )
 
 ALL_OPTIONS: tuple[Option[int] | Option[float] | Option[bool] | Option[str], ...] = tuple(

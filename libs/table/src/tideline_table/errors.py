@@ -63,6 +63,12 @@ class StorageError(TidelineError):
     recovery = Recovery.RETRY
 
 
+class StorageRefused(StorageError):
+    """The store understood and refused: no such bucket, wrong credentials, missing rights. Nothing was changed."""
+
+    recovery = Recovery.STOP
+
+
 class ObjectNotFound(TidelineError):
     """The named object is not there."""
 
@@ -118,6 +124,10 @@ class DuplicateKey(TidelineError):
 
 class InstantNotFound(TidelineError):
     """An instant that the table does not have."""
+
+
+class HistoryUnavailable(TidelineError):
+    """Changes whose files cleaning removed: begin again with a snapshot."""
 
 
 # --- state on storage that is not what it should be -----------------------------------------------------------------------

@@ -62,7 +62,7 @@ class CleanerService:
 
 
 def _is_abandoned(table: Table, record: ActionRecord) -> bool:
-    """Whether nobody alive drives the write or the rollback `record`. Dead clusterings belong to the launcher."""
-    if record.action is Action.CLEAN or (record.is_clustering and not record.fenced_by):
+    """Whether nobody alive drives the write or the rollback `record`. Dead clusterings and compactions belong to whoever runs plans."""
+    if record.action in (Action.CLEAN, Action.COMPACTION) or (record.is_clustering and not record.fenced_by):
         return False
     return not is_alive(table.storage, record, table.clock, table.options)

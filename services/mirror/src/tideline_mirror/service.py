@@ -14,6 +14,7 @@ from tideline_service.event_link import EventLink
 from tideline_service.logging import get_logger
 from tideline_service.open_tables import OpenTables, open_tables
 from tideline_service.transitions import table_identity, transition_of
+from tideline_table.errors import CorruptMetadata
 from tideline_table.table import Table, summarise
 from tideline_table.timeline.entry import Entry
 
@@ -52,9 +53,12 @@ class MirrorService:
         self._tables.close()
 
     def _mirror(self, table: Table) -> None:
-        cursor = self._cursor(table.uid)
+        cursor = self._cursor(table)
         entries = list(islice(table.timeline.log.after(cursor), self._settings.batch_entries))
         if not entries:
+            if cursor < table.state.sequence:
+                self._skip_hole(table, cursor)
+                return
             if table.timeline.heal(HEAL_AFTER_S):
                 self._context.metrics.increment(HEALED)
                 _log.info("timeline files created for a writer that did not", table=table.uid, sequence=table.state.sequence)
@@ -70,12 +74,35 @@ class MirrorService:
         self._observe(table, entries)
         self._is_behind |= len(entries) == self._settings.batch_entries
 
-    def _cursor(self, table_uid: str) -> int:
-        if table_uid not in self._cursors:
+    def _cursor(self, table: Table) -> int:
+        if table.uid not in self._cursors:
             self._events.settle()
-            record = self._events.log.cursor(table_uid)
-            self._cursors[table_uid] = record.sequence if record else 0
-        return self._cursors[table_uid]
+            record = self._events.log.cursor(table.uid)
+            self._cursors[table.uid] = self._kept_from(table, record.sequence if record else 0)
+        return self._cursors[table.uid]
+
+    def _skip_hole(self, table: Table, cursor: int) -> None:
+        start = self._cursors[table.uid] = self._kept_from(table, cursor)
+        if start == cursor:
+            raise CorruptMetadata(
+                f"table log entry {cursor + 1} is missing, the log goes on to {table.state.sequence}",
+                expected="a log without holes",
+                remedy="restore the entry from a copy",
+            )
+        self._is_behind = True
+
+    def _kept_from(self, table: Table, cursor: int) -> int:
+        """`cursor`, or where the log begins: a mirror that was away for longer than entries are kept cannot publish what is gone."""
+        trimmed_to = table.timeline.log.trimmed_to()
+        if trimmed_to <= cursor:
+            return cursor
+        _log.error(
+            "transitions are gone from the table log before they were published; consumers see a gap, the table has everything",
+            table=table.uid,
+            first=cursor + 1,
+            last=trimmed_to,
+        )
+        return trimmed_to
 
     def _observe(self, table: Table, entries: Sequence[Entry]) -> None:
         now = self._context.clock.now()

@@ -4,7 +4,7 @@ Reading or writing rows does not belong here.
 """
 
 from tideline_table.file_group.names import BaseFileName, base_file_name, parse_base_file_name, parse_log_file_name
-from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, SliceVersion
 from tideline_table.file_group.state import ActionRecord, TableState
 
 __all__ = [
@@ -12,6 +12,8 @@ __all__ = [
     "BaseFileName",
     "FileGroupId",
     "FileSlice",
+    "LogFile",
+    "SliceVersion",
     "TableState",
     "base_file_name",
     "parse_base_file_name",

@@ -37,6 +37,11 @@ def base_file_name(file_id: str, write_token: str, instant: str, extension: str 
     return f"{file_id}_{write_token}_{instant}.{extension}"
 
 
+def log_file_name(file_id: str, base_instant: str, version: int, token: str) -> str:
+    """The name of a log file."""
+    return f".{file_id}_{base_instant}.log.{version}_{token}"
+
+
 def parse_base_file_name(name: str) -> BaseFileName | None:
     """The parts of a base file's name, None for other names."""
     match = _BASE.match(name)
@@ -60,3 +65,11 @@ def new_file_id(instant: str, task: str, number: int = 0) -> str:
 def write_token(task: int, attempt: int, stage: int = 0) -> str:
     """`<task>-<stage>-<attempt>`: tells attempts at one file apart."""
     return f"{task}-{stage}-{attempt}"
+
+
+def log_write_token(task: int, attempt: int, instant: str) -> str:
+    """A write token that no other instant has: log file names, unlike base file names, do not hold the instant that writes them.
+
+    The middle number stays below 2^31, which is what Java readers take.
+    """
+    return f"{task}-{int(instant) % 2_147_483_647}-{attempt}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class FileGroupId(NamedTuple):
@@ -14,24 +15,73 @@ class FileGroupId(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class LogFile:
+    """A log file of a slice. `instant` is the write that made it, empty where only its blocks tell (others append to files)."""
+
+    name: str
+    size_bytes: int
+    instant: str
+    version: int
+
+
+class SliceVersion(NamedTuple):
+    """What a transaction read of a file group; log files are only ever added to a slice."""
+
+    base_instant: str
+    log_files: int
+
+
+@dataclass(frozen=True, slots=True)
 class FileSlice:
-    """One version of a file group: a base file and the log files on top of it. `rows` is -1 where only a footer would know."""
+    """One version of a file group: a base file and the log files on top of it, in the order in which they are merged.
+
+    Without a base file `base_file` is empty and `size_bytes` 0. `rows` (of the base file) is -1 where only a footer would know.
+    Log files of a slice that a pending compaction opened come after those of the slice before it (format reference 11.2).
+    """
 
     group: FileGroupId
     base_instant: str
     base_file: str
     size_bytes: int
     rows: int
-    log_files: tuple[str, ...] = ()
+    log_files: tuple[LogFile, ...] = ()
 
     @property
     def path(self) -> str:
-        """The base file below the base path."""
+        """The base file below the base path; only where there is one."""
         return join_path(self.group.partition_path, self.base_file)
+
+    @property
+    def log_paths(self) -> tuple[str, ...]:
+        """The log files below the base path, in the order in which they are merged."""
+        return tuple(join_path(self.group.partition_path, log.name) for log in self.log_files)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All files below the base path."""
+        return ((self.path,) if self.base_file else ()) + self.log_paths
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of all files."""
+        return self.size_bytes + sum(log.size_bytes for log in self.log_files)
+
+    @property
+    def version(self) -> SliceVersion:
+        """What changes when anybody writes to the group."""
+        return SliceVersion(self.base_instant, len(self.log_files))
 
     def to_list(self) -> list[object]:
         """Compact form for checkpoints."""
-        return [self.base_instant, self.base_file, self.size_bytes, self.rows]
+        fixed: list[object] = [self.base_instant, self.base_file, self.size_bytes, self.rows]
+        logs = [[log.name, log.size_bytes, log.instant, log.version] for log in self.log_files]
+        return [*fixed, logs] if logs else fixed
+
+    @classmethod
+    def from_list(cls, group: FileGroupId, fields: Sequence[Any]) -> FileSlice:
+        """The slice that `to_list` gave."""
+        base_instant, base_file, size_bytes, rows, *logs = fields
+        return cls(group, base_instant, base_file, size_bytes, rows, tuple(LogFile(*log) for log in (logs[0] if logs else ())))
 
 
 def join_path(partition_path: str, name: str) -> str:

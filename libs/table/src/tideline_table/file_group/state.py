@@ -8,13 +8,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tideline_table.errors import CorruptMetadata, IllegalTransition
-from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.file_group.names import parse_log_file_name
+from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State, check_transition
 from tideline_table.timeline.log import Draft
-from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata
+from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
 
 CLUSTER = "CLUSTER"
+COMPACT = "COMPACT"
+_PUBLISHING = WRITE_ACTIONS | {Action.COMPACTION}
 PRIORITY_KEY = "tideline.priority"
 """In a clustering plan's extra metadata: it has lost often enough, writers wait for it."""
 
@@ -62,6 +65,8 @@ class TableState:
     clustering_losses: dict[FileGroupId, int] = field(default_factory=dict)
     schema_json: str = ""
     last_clean_retained: str = ""
+    archived_before: str = ""
+    """In a table that others write: instants before it that are not on the timeline were archived when they had completed (11.1)."""
     excess: set[FileGroupId] = field(default_factory=set)
     """Groups that cleaning may find something in: more than one slice, or replaced."""
     _mutex: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
@@ -153,9 +158,8 @@ class TableState:
     def _apply_commit(self, instant: str, metadata: CommitMetadata) -> None:
         for stat in metadata.stats:
             group = FileGroupId(stat.partition_path, stat.file_id)
-            name = stat.path.rsplit("/", 1)[-1]
             slices = self.slices.setdefault(group, {})
-            slices[instant] = FileSlice(group, instant, name, stat.file_size_bytes, stat.num_writes)
+            _fold_file(slices, group, instant, stat)
             if len(slices) > 1:
                 self.excess.add(group)
         for partition, file_ids in (metadata.replaced or {}).items():
@@ -171,7 +175,7 @@ class TableState:
         self.last_clean_retained = max(self.last_clean_retained, retained)
         for group in list(self.excess):
             slices = self.slices.get(group, {})
-            for instant in [i for i, s in slices.items() if (group.partition_path, s.base_file) in gone]:
+            for instant in [i for i, s in slices.items() if _is_gone(s, gone)]:
                 del slices[instant]
             if not slices:
                 self.slices.pop(group, None)
@@ -188,9 +192,9 @@ class TableState:
             return iter([a for _, a in sorted(self.actions.items()) if a.is_pending])
 
     def completed_writes(self) -> list[ActionRecord]:
-        """Completed commits, delta commits and replace commits in order of instant."""
+        """Completed commits, delta commits, replace commits and compactions in order of instant."""
         with self._mutex:
-            return [a for _, a in sorted(self.actions.items()) if a.state is State.COMPLETED and a.action in WRITE_ACTIONS]
+            return [a for _, a in sorted(self.actions.items()) if a.state is State.COMPLETED and a.action in _PUBLISHING]
 
     def latest_slices(self, as_of: str = "", partitions: Iterable[str] | None = None) -> list[FileSlice]:
         """The visible slice of each file group at `as_of` (empty: now), in order of partition and file id.
@@ -200,15 +204,16 @@ class TableState:
         wanted = None if partitions is None else set(partitions)
         with self._mutex:
             found: list[FileSlice] = []
+            compacting = self.groups_under_compaction()
             for group, slices in self.slices.items():
                 if wanted is not None and group.partition_path not in wanted:
                     continue
                 gone = self.replaced.get(group)
                 if gone is not None and (not as_of or gone <= as_of):
                     continue
-                instants = [i for i in slices if not as_of or i <= as_of]
-                if instants:
-                    found.append(slices[max(instants)])
+                visible = visible_slice(slices, as_of, compacting.get(group, ""))
+                if visible is not None:
+                    found.append(visible)
         return sorted(found, key=lambda s: s.group)
 
     def every_slice(self) -> list[FileSlice]:
@@ -222,7 +227,7 @@ class TableState:
             slices = self.slices.get(group)
             if not slices or group in self.replaced:
                 return None
-            return slices[max(slices)]
+            return visible_slice(slices, "", self.groups_under_compaction().get(group, ""))
 
     def planned_groups(self, instant: str) -> list[FileGroupId]:
         """File groups that a pending clustering plan names."""
@@ -237,10 +242,64 @@ class TableState:
         with self._mutex:
             return {group: a.instant for a in self.pending_clusterings() for group in self.planned_groups(a.instant)}
 
+    def pending_compactions(self) -> list[ActionRecord]:
+        """Compactions that are planned or running and not fenced by a rollback."""
+        return [a for a in self.pending() if a.action is Action.COMPACTION and not a.fenced_by]
+
+    def groups_under_compaction(self) -> dict[FileGroupId, str]:
+        """File group → instant of the pending compaction that names it: new log files belong to the slice of that instant (11.2)."""
+        with self._mutex:
+            return {
+                group: a.instant for a in self.pending_compactions() for group in compacted_groups(self.plans.get(a.instant, {}))
+            }
+
     def has_priority(self, instant: str) -> bool:
         """Whether writers have to wait for this pending clustering."""
         plan = (self.plans.get(instant, {}).get("plan") or {}).get("clusteringPlan") or {}
         return (plan.get("extraMetadata") or {}).get(PRIORITY_KEY) == "true"
+
+
+def visible_slice(slices: Mapping[str, FileSlice], as_of: str = "", compaction: str = "") -> FileSlice | None:
+    """What a query at `as_of` (empty: now) reads of a group with these slices (by base instant), None for nothing.
+
+    `compaction` is the pending compaction of the group, if any: its slice has no base file yet, so log files from there on are merged
+    after those of the slice before it (11.2), and its instant is the base instant of new log files.
+    """
+    instants = sorted((i for i in slices if not as_of or i <= as_of), reverse=True)
+    logs: list[LogFile] = []
+    for at, instant in enumerate(instants):
+        found = slices[instant]
+        logs[:0] = [log for log in found.log_files if not as_of or log.instant <= as_of]
+        if found.base_file or at + 1 == len(instants):
+            if not found.base_file and not logs:
+                return None
+            newest = max(instants[0], compaction) if not as_of or compaction <= as_of else instants[0]
+            return replace(found, base_instant=newest, log_files=tuple(logs))
+    return None
+
+
+def _fold_file(slices: dict[str, FileSlice], group: FileGroupId, instant: str, stat: WriteStat) -> None:
+    name = stat.path.rsplit("/", 1)[-1]
+    log = parse_log_file_name(name)
+    if log is None:
+        known = slices.get(instant)
+        logs = known.log_files if known is not None else ()
+        slices[instant] = FileSlice(group, instant, name, stat.file_size_bytes, stat.num_writes, logs)
+        return
+    below = slices.get(log.base_instant) or FileSlice(group, log.base_instant, "", 0, -1)
+    added = LogFile(name, stat.file_size_bytes, instant, log.version)
+    slices[log.base_instant] = replace(below, log_files=(*below.log_files, added))
+
+
+def _is_gone(file_slice: FileSlice, gone: frozenset[tuple[str, str]]) -> bool:
+    first = file_slice.base_file or file_slice.log_files[0].name
+    return (file_slice.group.partition_path, first) in gone
+
+
+def compacted_groups(body: Mapping[str, Any]) -> list[FileGroupId]:
+    """File groups that a compaction plan (in the body of its entry) names."""
+    operations = (body.get("plan") or {}).get("operations") or ()
+    return [FileGroupId(str(o["partitionPath"] or ""), str(o["fileId"])) for o in operations]
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,9 +315,11 @@ def _understood(entry: Entry) -> _Content:
     try:
         if entry.action is Action.REPLACE_COMMIT and "plan" in entry.body:
             _planned_groups(entry.body)
+        if entry.action is Action.COMPACTION and "plan" in entry.body:
+            compacted_groups(entry.body)
         if entry.after is not State.COMPLETED:
             return _Content()
-        if entry.action in WRITE_ACTIONS:
+        if entry.action in WRITE_ACTIONS or entry.action is Action.COMPACTION:
             return _Content(commit=CommitMetadata.from_json(entry.body["metadata"]))
         if entry.action is Action.CLEAN:
             metadata = entry.body["metadata"]

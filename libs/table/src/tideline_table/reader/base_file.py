@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 
 from tideline_table.errors import CorruptMetadata, StorageError
 from tideline_table.file_group.slice import FileSlice
+from tideline_table.schema.evolution import conform
 from tideline_table.storage import Storage
 
 MIN_KEY = b"hoodie_min_record_key"
@@ -73,14 +75,91 @@ def scan_slices(
 
     Row groups that cannot match are skipped by their statistics. `schema` has the meta fields; nothing holds a whole table in memory.
     """
-    parquet = ds.ParquetFileFormat()
     for file_slice in slices:
-        fragment = parquet.make_fragment(storage.open_input(file_slice.path))
+        assert not file_slice.log_files, "the log of a slice is merged by scan_slice"
+        yield from BaseFileScan(storage, file_slice.path, schema).filtered(columns, where)
+
+
+class BaseFileScan:
+    """One base file, opened once, read in `schema`: columns that it lacks are null, those of older types are taken along.
+
+    Raises `CorruptMetadata` for a file that is no sound Parquet file, `SchemaMismatch` for a type that does not become today's.
+    """
+
+    def __init__(self, storage: Storage, path: str, schema: pa.Schema) -> None:
+        self._path = path
+        self._schema = schema
+        with self._readable():
+            self._fragment = ds.ParquetFileFormat().make_fragment(storage.open_input(path))
+            stored = self._fragment.physical_schema
+        self._evolved = {f.name for f in stored if f.name in schema.names and f.type != schema.field(f.name).type}
+        # Read as it is stored where conform knows more ways from type to type than a scan does.
+        self._stored = pa.schema([stored.field(f.name) if f.name in self._evolved else f for f in schema])
+
+    @property
+    def evolved(self) -> frozenset[str]:
+        """Columns that are stored in another type than today's."""
+        return frozenset(self._evolved)
+
+    def row_groups(self, where: pc.Expression | None = None) -> list[int]:
+        """Numbers of the row groups that can hold a matching row, by their statistics."""
+        with self._readable():
+            if where is None or not self._may_push(where):
+                return [group.id for group in self._fragment.row_groups]
+            return [group.id for group in self._fragment.subset(where, schema=self._stored).row_groups]
+
+    def rows(self, row_group: int) -> int:
+        """Rows of a row group."""
+        return int(self._fragment.metadata.row_group(row_group).num_rows)
+
+    def batches(self, row_groups: Sequence[int], wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """All rows of these row groups, in order, with the columns of `wanted`, a part of `schema`."""
+        if row_groups:
+            yield from self._scan(self._fragment.subset(row_group_ids=list(row_groups)), wanted.names, None)
+
+    def filtered(self, columns: Sequence[str] | None, where: pc.Expression | None) -> Iterator[pa.RecordBatch]:
+        """Matching rows, of `columns` or of all."""
+        names = list(columns) if columns is not None else self._schema.names
+        if where is None or self._may_push(where):
+            yield from (batch for batch in self._scan(self._fragment, names, where) if batch.num_rows)
+            return
+        # A filter speaks of today's types.
+        for batch in self._scan(self._fragment, self._schema.names, None):
+            rows = pa.Table.from_batches([batch]).filter(where).select(names)
+            yield from (found for found in rows.to_batches() if found.num_rows)
+
+    def _may_push(self, where: pc.Expression) -> bool:
+        return not self._evolved or self._evolved.isdisjoint(referenced_columns(where, self._schema))
+
+    def _scan(
+        self, fragment: ds.ParquetFileFragment, names: Sequence[str], where: pc.Expression | None
+    ) -> Iterator[pa.RecordBatch]:
+        wanted = pa.schema([self._schema.field(name) for name in names])
+        with self._readable():
+            for batch in fragment.scanner(schema=self._stored, columns=list(names), filter=where).to_batches():
+                if self._evolved.isdisjoint(names):
+                    yield batch
+                else:
+                    yield from conform(pa.Table.from_batches([batch]), wanted).to_batches()
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
         try:
-            scanner = fragment.scanner(schema=schema, columns=list(columns) if columns is not None else None, filter=where)
-            yield from (batch for batch in scanner.to_batches() if batch.num_rows)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise _unreadable(file_slice.path, error) from None
+            yield
+        except _BROKEN as error:
+            raise _unreadable(self._path, error) from None
+
+
+def referenced_columns(where: pc.Expression, schema: pa.Schema) -> frozenset[str]:
+    """Columns of `schema` that an expression needs. Arrow keeps them to itself, so each is taken away once and the rest is tried."""
+    empty = schema.empty_table()
+    found = set()
+    for name in schema.names:
+        try:
+            empty.drop_columns([name]).filter(where)
+        except pa.ArrowInvalid:
+            found.add(name)
+    return frozenset(found)
 
 
 def _unreadable(path: str, error: Exception) -> CorruptMetadata:

@@ -1,7 +1,7 @@
 """Avro record schemas ↔ Arrow schemas (format reference 5.1, 8.2).
 
 Arrow types that Avro lacks are widened on the way out (small integers, large strings, dictionaries); types that have no
-counterpart are refused with `SchemaMismatch`.
+counterpart are refused with `SchemaMismatch`. Names and namespaces of nested types are those that Spark's converter, and so Hudi, gives.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import Any
 import pyarrow as pa
 
 from tideline_table.errors import CorruptMetadata, SchemaMismatch
-from tideline_table.schema.meta_fields import META_FIELDS
+from tideline_table.schema.avro_types import parse_record, record_to_arrow
+from tideline_table.schema.meta_fields import META_FIELDS, without_meta_fields
 
 Json = Any
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
-_MAX_DEPTH = 64
+_MAX_DECIMAL_PRECISION = 38
+"""Spark's, and so Hudi's, limit."""
 
 
 def avro_from_arrow(schema: pa.Schema, table_name: str, *, meta_fields: bool = False) -> str:
@@ -31,9 +33,62 @@ def avro_from_arrow(schema: pa.Schema, table_name: str, *, meta_fields: bool = F
     record = f"{name}_record"
     fields: list[Json] = []
     if meta_fields:
-        fields += [{"name": f, "type": ["null", "string"], "doc": "", "default": None} for f in META_FIELDS]
+        fields += _meta_fields()
     fields += [_avro_field(field, f"hoodie.{name}.{record}") for field in schema if field.name not in META_FIELDS]
     return json.dumps({"type": "record", "name": record, "namespace": f"hoodie.{name}", "fields": fields}, separators=(",", ":"))
+
+
+def _meta_fields() -> list[Json]:
+    return [{"name": f, "type": ["null", "string"], "doc": "", "default": None} for f in META_FIELDS]
+
+
+def avro_with_meta_fields(text: str) -> str:
+    """The record schema `text` with the five meta fields in front; everything else (names, docs, defaults, enums) stays as it is.
+
+    Raises `CorruptMetadata` when the text is not an Avro record schema.
+    """
+    record = parse_record(text)
+    rest = [f for f in record["fields"] if f.get("name") not in META_FIELDS]
+    return json.dumps({**record, "fields": [*_meta_fields(), *rest]}, separators=(",", ":"))
+
+
+def avro_evolved(text: str, schema: pa.Schema, table_name: str) -> str:
+    """The Avro text of `schema`, which came out of the record schema `text` by evolution.
+
+    Fields that did not change keep their Avro declaration (enums, fixed names, docs, defaults); the others are declared anew. Raises
+    `SchemaMismatch` for names or types that Avro cannot hold.
+    """
+    fresh = avro_from_arrow(schema, table_name)
+    if not text:
+        return fresh
+    record = parse_record(text)
+    known = {f.name: f for f in record_to_arrow(record)}
+    before = {f["name"]: f for f in record["fields"]}
+    renewed = {f["name"]: f for f in json.loads(fresh)["fields"]}
+    fields = [
+        before[f.name] if f.name in known and f.equals(known[f.name]) else renewed[f.name]
+        for f in schema
+        if f.name not in META_FIELDS
+    ]
+    merged = json.dumps({**record, "fields": fields}, separators=(",", ":"))
+    # A declaration that was kept may refer to a type that a renewed or moved one named.
+    return merged if _is_same(merged, schema) else fresh
+
+
+def _is_same(text: str, schema: pa.Schema) -> bool:
+    try:
+        return bool(arrow_from_avro(text).equals(without_meta_fields(schema)))
+    except CorruptMetadata:
+        return False
+
+
+def arrow_from_avro(text: str) -> pa.Schema:
+    """The Arrow schema of an Avro record schema, meta fields left out.
+
+    Raises `CorruptMetadata` when the text is not an Avro record schema, or one that Arrow cannot hold: recursive types and unions of several
+    types are named.
+    """
+    return without_meta_fields(record_to_arrow(parse_record(text)))
 
 
 def _avro_field(field: pa.Field, namespace: str) -> Json:
@@ -44,6 +99,8 @@ def _avro_field(field: pa.Field, namespace: str) -> Json:
             remedy="rename the column",
         )
     kind = _avro_type(field.type, f"{namespace}.{field.name}", field.name)
+    if kind == "null":
+        return {"name": field.name, "type": kind, "default": None}
     if field.nullable:
         return {"name": field.name, "type": ["null", kind], "default": None}
     return {"name": field.name, "type": kind}
@@ -52,7 +109,7 @@ def _avro_field(field: pa.Field, namespace: str) -> Json:
 def _avro_type(kind: pa.DataType, namespace: str, column: str) -> Json:
     if pa.types.is_dictionary(kind):
         return _avro_type(kind.value_type, namespace, column)
-    if pa.types.is_decimal(kind):
+    if pa.types.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= _MAX_DECIMAL_PRECISION:
         size = decimal_width_bytes(kind.precision)
         return {
             "type": "fixed",
@@ -65,13 +122,19 @@ def _avro_type(kind: pa.DataType, namespace: str, column: str) -> Json:
         }
     if pa.types.is_struct(kind):
         name, _, last = namespace.rpartition(".")
+        if not len(kind):
+            raise SchemaMismatch(
+                f"column {column!r} is a struct without members", expected="at least one", remedy="drop the column"
+            )
         return {"type": "record", "name": last, "namespace": name, "fields": [_avro_field(f, namespace) for f in kind]}
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return {"type": "array", "items": _nullable(kind.value_field, f"{namespace}.array", column)}
+        return {"type": "array", "items": _nullable(kind.value_field, namespace, column)}
     if pa.types.is_map(kind):
         if not (pa.types.is_string(kind.key_type) or pa.types.is_large_string(kind.key_type)):
             raise SchemaMismatch(f"column {column!r} is a map with keys of type {kind.key_type}", expected="keys of type string")
-        return {"type": "map", "values": _nullable(kind.item_field, f"{namespace}.map", column)}
+        return {"type": "map", "values": _nullable(kind.item_field, namespace, column)}
+    if pa.types.is_fixed_size_binary(kind):
+        return {"type": "fixed", "name": "fixed", "namespace": namespace, "size": kind.byte_width}
     plain = _PLAIN.get(kind)
     if plain is None:
         raise SchemaMismatch(
@@ -82,7 +145,7 @@ def _avro_type(kind: pa.DataType, namespace: str, column: str) -> Json:
 
 def _nullable(field: pa.Field, namespace: str, column: str) -> Json:
     inner = _avro_type(field.type, namespace, column)
-    return ["null", inner] if field.nullable else inner
+    return ["null", inner] if field.nullable and inner != "null" else inner
 
 
 def decimal_width_bytes(precision: int) -> int:
@@ -98,6 +161,7 @@ def _logical(base: str, logical: str) -> Json:
 
 
 _PLAIN: dict[pa.DataType, Json] = {
+    pa.null(): "null",
     pa.bool_(): "boolean",
     pa.int8(): "int",
     pa.int16(): "int",
@@ -115,6 +179,7 @@ _PLAIN: dict[pa.DataType, Json] = {
     pa.large_binary(): "bytes",
     pa.date32(): _logical("int", "date"),
     pa.time32("ms"): _logical("int", "time-millis"),
+    pa.time32("s"): _logical("int", "time-millis"),
     pa.time64("us"): _logical("long", "time-micros"),
     pa.timestamp("ms", tz="UTC"): _logical("long", "timestamp-millis"),
     pa.timestamp("us", tz="UTC"): _logical("long", "timestamp-micros"),
@@ -123,88 +188,3 @@ _PLAIN: dict[pa.DataType, Json] = {
     pa.timestamp("s"): _logical("long", "local-timestamp-millis"),
     pa.timestamp("s", tz="UTC"): _logical("long", "timestamp-millis"),
 }
-
-_PRIMITIVE: dict[str, pa.DataType] = {
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "bytes": pa.binary(),
-    "null": pa.null(),
-}
-_LOGICAL: dict[tuple[str, str], pa.DataType] = {
-    ("int", "date"): pa.date32(),
-    ("int", "time-millis"): pa.time32("ms"),
-    ("long", "time-micros"): pa.time64("us"),
-    ("long", "timestamp-millis"): pa.timestamp("ms", tz="UTC"),
-    ("long", "timestamp-micros"): pa.timestamp("us", tz="UTC"),
-    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
-    ("long", "local-timestamp-micros"): pa.timestamp("us"),
-}
-
-
-def arrow_from_avro(text: str) -> pa.Schema:
-    """The Arrow schema of an Avro record schema, meta fields left out.
-
-    Raises `CorruptMetadata` when the text is not an Avro record schema.
-    """
-    try:
-        record = json.loads(text)
-        if not isinstance(record, dict) or record.get("type") != "record":
-            raise CorruptMetadata("an Avro schema that is no record", expected="a record schema")
-        named: dict[str, pa.DataType] = {}
-        fields = [_arrow_field(f, named, str(record.get("namespace", "")), 0) for f in record["fields"]]
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise CorruptMetadata(f"an Avro schema that cannot be read ({error})", expected="Avro schema JSON") from None
-    return pa.schema([f for f in fields if f.name not in META_FIELDS])
-
-
-def _arrow_field(field: Json, named: dict[str, pa.DataType], namespace: str, depth: int) -> pa.Field:
-    kind, nullable = _arrow_type(field["type"], named, namespace, depth + 1)
-    return pa.field(str(field["name"]), kind, nullable=nullable)
-
-
-def _arrow_type(avro: Json, named: dict[str, pa.DataType], namespace: str, depth: int) -> tuple[pa.DataType, bool]:
-    if depth > _MAX_DEPTH:
-        raise CorruptMetadata(f"an Avro schema nested deeper than {_MAX_DEPTH} levels", expected="a flatter schema")
-    if isinstance(avro, list):
-        branches = [b for b in avro if b != "null"]
-        if len(branches) != 1:
-            raise CorruptMetadata(f"an Avro union of {len(branches)} types", expected="a type or a nullable type")
-        return _arrow_type(branches[0], named, namespace, depth + 1)[0], len(branches) < len(avro)
-    if isinstance(avro, str):
-        known = _PRIMITIVE.get(avro) or named.get(avro) or named.get(f"{namespace}.{avro}")
-        if known is None:
-            raise CorruptMetadata(f"Avro type {avro!r}", expected="a primitive or a type that was named before")
-        return known, False
-    return _arrow_complex(avro, named, namespace, depth), False
-
-
-def _arrow_complex(avro: dict[str, Json], named: dict[str, pa.DataType], namespace: str, depth: int) -> pa.DataType:
-    kind, logical = avro["type"], avro.get("logicalType", "")
-    if isinstance(kind, dict | list):
-        return _arrow_type(kind, named, namespace, depth + 1)[0]
-    own = str(avro.get("namespace", namespace))
-    if kind == "array":
-        item, nullable = _arrow_type(avro["items"], named, own, depth + 1)
-        return pa.list_(pa.field("array", item, nullable=nullable))
-    if kind == "map":
-        item, nullable = _arrow_type(avro["values"], named, own, depth + 1)
-        return pa.map_(pa.string(), pa.field("value", item, nullable=nullable))
-    result: pa.DataType
-    if kind == "record":
-        result = pa.struct([_arrow_field(f, named, own, depth + 1) for f in avro["fields"]])
-    elif kind == "enum":
-        result = pa.string()
-    elif logical == "decimal":
-        result = pa.decimal128(int(avro["precision"]), int(avro.get("scale", 0)))
-    elif kind == "fixed":
-        result = pa.binary(int(avro["size"]))
-    else:
-        return _LOGICAL.get((kind, logical)) or _arrow_type(kind, named, own, depth + 1)[0]
-    if "name" in avro:
-        name = str(avro["name"])
-        named[name if "." in name else f"{own}.{name}" if own else name] = result
-    return result

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.errors import SchemaMismatch
-from tideline_table.schema.meta_fields import META_FIELDS
+from tideline_table.schema.meta_fields import META_FIELDS, OPERATION_FIELD
 
 IS_DELETED = "_hoodie_is_deleted"
 """A boolean column that marks a row as a deletion (format reference 3.4); it may come with any input."""
@@ -22,7 +22,8 @@ def fit_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     if len(set(rows.column_names)) < len(rows.column_names):
         twice = sorted({n for n in rows.column_names if rows.column_names.count(n) > 1})
         raise SchemaMismatch(f"column(s) {', '.join(map(repr, twice))} more than once", expected="each column once")
-    unknown = [n for n in rows.column_names if n not in known and n not in META_FIELDS and n != IS_DELETED]
+    beside = {*META_FIELDS, OPERATION_FIELD, IS_DELETED}
+    unknown = [n for n in rows.column_names if n not in known and n not in beside]
     if unknown:
         raise SchemaMismatch(
             f"column(s) {', '.join(map(repr, unknown))} that the table does not have",

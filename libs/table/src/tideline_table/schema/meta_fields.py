@@ -17,12 +17,15 @@ class MetaField(enum.StrEnum):
     FILE_NAME = "_hoodie_file_name"
 
 
+OPERATION_FIELD = "_hoodie_operation"
+"""A sixth meta field that some writers add: what they did to the row (`I`, `-U`, `U`, `D`)."""
 META_FIELDS: tuple[str, ...] = tuple(field.value for field in MetaField)
 
 
-def with_meta_fields(schema: pa.Schema) -> pa.Schema:
-    """`schema` with the meta fields in front."""
-    return pa.schema([pa.field(name, pa.string()) for name in META_FIELDS] + list(without_meta_fields(schema)))
+def with_meta_fields(schema: pa.Schema, *, operation: bool = False) -> pa.Schema:
+    """`schema` with the meta fields in front; with `operation` also the sixth."""
+    names = [*META_FIELDS, OPERATION_FIELD] if operation else META_FIELDS
+    return pa.schema([pa.field(name, pa.string()) for name in names] + [f for f in schema if f.name not in names])
 
 
 def without_meta_fields(schema: pa.Schema) -> pa.Schema:

@@ -36,7 +36,7 @@ def plan_clean(state: TableState, root: str, options: Options) -> dict[str, Any]
     earliest = earliest_retained(state, options[CLEANER_COMMITS_RETAINED])
     if earliest is None:
         return None
-    needed = set(state.groups_under_clustering())
+    needed = {*state.groups_under_clustering(), *state.groups_under_compaction()}
     doomed: dict[str, list[FileSlice]] = {}
     for group in sorted(state.excess):
         if group not in needed:
@@ -51,7 +51,7 @@ def plan_clean(state: TableState, root: str, options: Options) -> dict[str, Any]
         "filesToBeDeletedPerPartition": {},
         "version": 2,
         "filePathsToBeDeletedPerPartition": {
-            partition: [{"filePath": f"{root}/{s.path}", "isBootstrapBaseFile": False} for s in slices]
+            partition: [{"filePath": f"{root}/{path}", "isBootstrapBaseFile": False} for s in slices for path in s.paths]
             for partition, slices in doomed.items()
         },
         "partitionsToBeDeleted": [],
@@ -85,7 +85,7 @@ def execute_clean(storage: Storage, plan: Mapping[str, Any], still_needed: Itera
     Refuses, before it deletes anything, a plan that names a file outside of the table, one that holds no rows, or one that is visible now (`CorruptMetadata`,
     `UnsafePath`): a wrong plan must not cost committed rows.
     """
-    visible = {s.path for s in still_needed}
+    visible = {path for s in still_needed for path in s.paths}
     paths: dict[str, list[str]] = {}
     for partition, files in plan["filePathsToBeDeletedPerPartition"].items():
         for file in files:

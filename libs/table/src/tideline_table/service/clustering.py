@@ -27,10 +27,17 @@ from tideline_table.config import (
     column_list,
 )
 from tideline_table.errors import CorruptMetadata, SchemaMismatch, VerificationFailed
-from tideline_table.file_group.names import base_file_name, new_file_id, write_token
-from tideline_table.file_group.slice import FileGroupId, FileSlice, join_path
+from tideline_table.file_group.names import (
+    base_file_name,
+    new_file_id,
+    parse_base_file_name,
+    parse_log_file_name,
+    write_token,
+)
+from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, join_path
 from tideline_table.file_group.state import CLUSTER, PRIORITY_KEY, TableState
-from tideline_table.reader.base_file import read_base_file, read_footer
+from tideline_table.reader.base_file import read_footer
+from tideline_table.reader.file_slice import LogRule, read_slice
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.storage import Storage, checked_path, open_storage
 from tideline_table.timeline.write_stats import NO_PREVIOUS_COMMIT, WriteStat
@@ -51,14 +58,10 @@ def plan_clustering(state: TableState, root: str, options: Options, schema: pa.S
     for name in sort_columns:
         if name not in schema.names:
             raise SchemaMismatch(f"sort column {name!r} is not in the schema", expected=f"columns among {', '.join(schema.names)}")
-    taken = state.groups_under_clustering()
+    taken = {*state.groups_under_clustering(), *state.groups_under_compaction()}
     candidates: dict[str, list[FileSlice]] = {}
     for file_slice in state.latest_slices():
-        if (
-            file_slice.size_bytes < options[CLUSTERING_SMALL_FILE_LIMIT]
-            and file_slice.group not in taken
-            and not file_slice.log_files
-        ):
+        if file_slice.total_bytes < options[CLUSTERING_SMALL_FILE_LIMIT] and file_slice.group not in taken:
             candidates.setdefault(file_slice.group.partition_path, []).append(file_slice)
     groups: list[list[FileSlice]] = []
     for partition in sorted(candidates, key=lambda p: (-len(candidates[p]), p)):
@@ -94,23 +97,24 @@ def _grouped(slices: Sequence[FileSlice], max_bytes: int, min_files: int) -> lis
     current: list[FileSlice] = []
     size = 0
     for file_slice in sorted(slices, key=lambda s: (s.base_instant, s.group)):
-        if current and size + file_slice.size_bytes > max_bytes:
+        if current and size + file_slice.total_bytes > max_bytes:
             groups.append(current)
             current, size = [], 0
         current.append(file_slice)
-        size += file_slice.size_bytes
+        size += file_slice.total_bytes
     groups.append(current)
     return [g for g in groups if len(g) >= min_files]
 
 
 def _group_document(group: Sequence[FileSlice], root: str, target_bytes: int) -> dict[str, Any]:
-    size = sum(s.size_bytes for s in group)
+    size = sum(s.total_bytes for s in group)
+    logs = [log for s in group for log in s.log_files]
     megabytes = float(max(1, round(size / _MB)))
     return {
         "slices": [
             {
-                "dataFilePath": f"{root}/{s.path}",
-                "deltaFilePaths": [],
+                "dataFilePath": f"{root}/{s.path}" if s.base_file else "",
+                "deltaFilePaths": [f"{root}/{path}" for path in s.log_paths],
                 "fileId": s.group.file_id,
                 "partitionPath": s.group.partition_path,
                 "bootstrapFilePath": "",
@@ -119,8 +123,8 @@ def _group_document(group: Sequence[FileSlice], root: str, target_bytes: int) ->
             for s in group
         ],
         "metrics": {
-            "TOTAL_LOG_FILES": 0.0,
-            "TOTAL_LOG_FILES_SIZE": 0.0,
+            "TOTAL_LOG_FILES": float(len(logs)),
+            "TOTAL_LOG_FILES_SIZE": float(sum(log.size_bytes for log in logs)),
             "TOTAL_IO_READ_MB": megabytes,
             "TOTAL_IO_WRITE_MB": megabytes,
             "TOTAL_IO_MB": 2 * megabytes,
@@ -133,15 +137,14 @@ def _group_document(group: Sequence[FileSlice], root: str, target_bytes: int) ->
 
 @dataclass(frozen=True, slots=True)
 class ClusteringTask:
-    """One input group of a plan; ships to workers. `inputs` are paths below the base path."""
+    """One input group of a plan; ships to workers."""
 
     base_path: str
     instant: str
     number: int
     partition_path: str
-    inputs: tuple[str, ...]
-    replaces: tuple[str, ...]
-    """File ids that the output replaces."""
+    inputs: tuple[FileSlice, ...]
+    rule: LogRule
     output_files: int
     sort_columns: tuple[str, ...]
     schema: pa.Schema
@@ -149,18 +152,26 @@ class ClusteringTask:
     attempt: int = 0
     options: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def replaces(self) -> tuple[str, ...]:
+        """File ids that the output replaces."""
+        return tuple(s.group.file_id for s in self.inputs)
+
 
 def clustering_tasks(
     base_path: str,
     instant: str,
     plan: Mapping[str, Any],
-    root: str,
+    rule: LogRule,
     schema: pa.Schema,
     avro_schema: str,
     attempt: int,
     options: Options,
 ) -> list[ClusteringTask]:
-    """The tasks of a plan. Raises `CorruptMetadata` and `UnsafePath` for a plan that names files outside of the table."""
+    """The tasks of a plan. `base_path` is the storage's root.
+
+    Raises `CorruptMetadata` and `UnsafePath` for a plan that names files outside of the table.
+    """
     clustering = plan["clusteringPlan"]
     params = clustering["strategy"]["strategyParams"] or {}
     sort_columns = column_list(params.get(CLUSTERING_SORT_COLUMNS.key, ""))
@@ -178,8 +189,8 @@ def clustering_tasks(
                 instant=instant,
                 number=number,
                 partition_path=partitions.pop(),
-                inputs=tuple(_below(root, s["dataFilePath"], instant) for s in slices),
-                replaces=tuple(s["fileId"] for s in slices),
+                inputs=tuple(_planned_slice(base_path, s, instant) for s in slices),
+                rule=rule,
                 output_files=group["numOutputFileGroups"],
                 sort_columns=sort_columns,
                 schema=schema,
@@ -191,31 +202,36 @@ def clustering_tasks(
     return tasks
 
 
-def _below(root: str, uri: str, instant: str) -> str:
+def _planned_slice(root: str, document: Mapping[str, Any], instant: str) -> FileSlice:
+    group = FileGroupId(document["partitionPath"], document["fileId"])
+    logs = []
+    for uri in document.get("deltaFilePaths") or ():
+        name = _name_in(group, root, uri, instant)
+        parsed = parse_log_file_name(name)
+        if parsed is None:
+            raise CorruptMetadata(f"clustering plan {instant} names {name!r}", expected="a log file")
+        logs.append(LogFile(name, 0, "", parsed.version))
+    base = _name_in(group, root, document["dataFilePath"], instant) if document["dataFilePath"] else ""
+    parsed_base = parse_base_file_name(base)
+    if base and parsed_base is None:
+        raise CorruptMetadata(f"clustering plan {instant} names {base!r}", expected="a base file")
+    return FileSlice(group, parsed_base.instant if parsed_base else "", base, 0, -1, tuple(logs))
+
+
+def _name_in(group: FileGroupId, root: str, uri: str, instant: str) -> str:
     if not uri.startswith(f"{root}/"):
         raise CorruptMetadata(f"clustering plan {instant} names {uri!r}", expected=f"files below {root}")
-    return checked_path(uri[len(root) + 1 :])
-
-
-def based_on(plan: Mapping[str, Any], instants: Mapping[FileGroupId, str]) -> dict[FileGroupId, str]:
-    """File groups that a plan reads → base instant of the slice it names."""
-    found = {}
-    for group in plan["clusteringPlan"]["inputGroups"]:
-        for s in group["slices"]:
-            group_id = FileGroupId(s["partitionPath"], s["fileId"])
-            found[group_id] = instants[group_id]
-    return found
+    folder, _, name = checked_path(uri[len(root) + 1 :]).rpartition("/")
+    if folder != group.partition_path:
+        raise CorruptMetadata(f"clustering plan {instant} names {uri!r}", expected=f"a file of partition {group.partition_path!r}")
+    return name
 
 
 def cluster_group(task: ClusteringTask, storage: Storage | None = None) -> list[WriteStat]:
     """Read the inputs of one group, sort, write the outputs, prove that no row was added, dropped or altered in its key."""
     storage = storage or open_storage(task.base_path)
     schema = with_meta_fields(task.schema)
-    rows = (
-        pa.concat_tables([read_base_file(storage, path) for path in task.inputs], promote_options="permissive")
-        .select([f.name for f in schema])
-        .cast(schema)
-    )
+    rows = pa.concat_tables([read_slice(storage, file_slice, schema, task.rule) for file_slice in task.inputs])
     before = _key_digest(rows)
     if task.sort_columns:
         rows = rows.sort_by([(name, "ascending") for name in task.sort_columns])

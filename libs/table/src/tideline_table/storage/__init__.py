@@ -6,6 +6,17 @@ Paths are relative to the root that a `Storage` was opened on, with `/` between 
 from tideline_table.storage.local import LocalStorage
 from tideline_table.storage.location import open_storage, root_uri
 from tideline_table.storage.memory import MemoryStorage
+from tideline_table.storage.object_store import ObjectStorage
 from tideline_table.storage.port import Folder, ObjectStat, Storage, checked_path
 
-__all__ = ["Folder", "LocalStorage", "MemoryStorage", "ObjectStat", "Storage", "checked_path", "open_storage", "root_uri"]
+__all__ = [
+    "Folder",
+    "LocalStorage",
+    "MemoryStorage",
+    "ObjectStat",
+    "ObjectStorage",
+    "Storage",
+    "checked_path",
+    "open_storage",
+    "root_uri",
+]

@@ -89,16 +89,12 @@ class LocalStorage:
                 staged.unlink()
             _sync_folder(target.parent)
 
-    def delete(self, path: str) -> bool:
+    def delete(self, path: str) -> None:
         """See `Storage.delete`. Hadoop's checksum sibling goes too: a stale one makes Spark refuse a later file of that name."""
         target = self.local_path(path)
         with _translated(path):
             (target.parent / f".{target.name}.crc").unlink(missing_ok=True)
-            try:
-                target.unlink()
-            except FileNotFoundError:
-                return False
-            return True
+            target.unlink(missing_ok=True)
 
     def delete_below(self, folder: str) -> None:
         """See `Storage.delete_below`."""
@@ -179,10 +175,12 @@ class LocalStorage:
     def _make_folder(self, folder: Path) -> None:
         if folder in self._made and folder.exists():
             return
+        inside = [p for p in (folder, *folder.parents) if self._root in p.parents]
         missing = [p for p in (folder, *folder.parents) if not p.exists()]
         folder.mkdir(parents=True, exist_ok=True)
-        for made in missing:
-            _sync_folder(made.parent)
+        # Also those that are there already: whoever made them may not have got as far as making their names durable.
+        for named in dict.fromkeys([*inside, *missing]):
+            _sync_folder(named.parent)
         self._made.add(folder)
 
     def _walk(self, prefix: str) -> Iterator[ObjectStat]:

@@ -3,37 +3,74 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from tideline_table.errors import UnsupportedTable
+from tideline_table.errors import UnsafePath, UnsupportedTable
 from tideline_table.storage.local import LocalStorage
-from tideline_table.storage.port import Storage
+from tideline_table.storage.object_store import ObjectStorage
+from tideline_table.storage.port import Storage, checked_path
+
+SUPPORTED = "a local path, a file: URI or s3://bucket/path"
+_OBJECT_SCHEMES = ("s3", "s3a")
+"""Two names of one place: what Hadoop calls s3a:// is s3:// everywhere else."""
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
-def open_storage(base_path: str) -> Storage:
-    """The storage behind `base_path`: a local path or a `file:` URI.
+def open_storage(base_path: str, options: Mapping[str, str] | None = None) -> Storage:
+    """The storage behind `base_path`: a local path, a `file:` URI or `s3://bucket/path` (names as they are, nothing is decoded).
 
-    Raises `UnsupportedTable` for a scheme that has no adapter yet.
+    `options` are settings of an object store on top of the environment (`tideline_table.storage.object_store`). The same path opens the
+    same place in every process with the same environment. Raises `UnsupportedTable` for a scheme without an adapter.
     """
+    place = _object_place(base_path)
+    if place is not None:
+        return ObjectStorage(*place, options)
     return LocalStorage(_local_folder(base_path))
 
 
 def root_uri(base_path: str) -> str:
     """The absolute URI that `open_storage(base_path).root` would have, without touching the storage."""
+    place = _object_place(base_path)
+    if place is not None:
+        return f"s3://{'/'.join(part for part in place if part)}"
     return LocalStorage(_local_folder(base_path)).root
+
+
+def _object_place(base_path: str) -> tuple[str, str] | None:
+    """Bucket and prefix, None for a path that names no object store."""
+    scheme = _URI.match(base_path)
+    if scheme is None or scheme.group(1).lower() not in _OBJECT_SCHEMES:
+        return None
+    bucket, _, prefix = base_path[scheme.end() :].removeprefix("/").partition("/")
+    if "@" in bucket:
+        # Not repeated: what stands before the @ is a secret.
+        raise UnsupportedTable(
+            "a base path with credentials in it",
+            expected="s3://bucket/path",
+            remedy="put them into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        )
+    if not _BUCKET.fullmatch(bucket):
+        raise UnsupportedTable(f"base path {base_path!r}", expected="s3://bucket/path with a bucket name of 3 to 63 characters")
+    try:
+        return bucket, checked_path(prefix.rstrip("/"))
+    except UnsafePath as error:
+        raise UnsupportedTable(f"base path {base_path!r}", expected=error.expected) from None
 
 
 def _local_folder(base_path: str) -> Path:
     if not base_path:
-        raise UnsupportedTable("an empty base path", expected="a local path or a file: URI")
+        raise UnsupportedTable("an empty base path", expected=SUPPORTED)
     split = urlsplit(base_path)
     if split.scheme == "file":
         return Path(unquote(split.path))
-    if split.scheme and len(split.scheme) > 1 and ":/" in base_path:
+    if _URI.match(base_path):
         raise UnsupportedTable(
             f"base path {base_path!r} with scheme {split.scheme!r}",
-            expected="a local path or a file: URI",
-            remedy="object stores follow in a later release; mount the bucket or use a local path",
+            expected=SUPPORTED,
+            remedy="other object stores have no adapter in this release: use their S3 interface, or mount them",
         )
     return Path(os.path.expanduser(base_path))

@@ -55,10 +55,10 @@ class MemoryStorage:
                 raise ObjectExists(path)
             self._objects[path] = (bytes(data), self._clock.now())
 
-    def delete(self, path: str) -> bool:
+    def delete(self, path: str) -> None:
         """See `Storage.delete`."""
         with self._lock:
-            return self._objects.pop(checked_path(path), None) is not None
+            self._objects.pop(checked_path(path), None)
 
     def delete_below(self, folder: str) -> None:
         """See `Storage.delete_below`."""

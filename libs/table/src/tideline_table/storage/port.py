@@ -34,7 +34,8 @@ class Storage(Protocol):
     """Bytes by path below one root. All paths are relative; `checked_path` holds them inside.
 
     Errors: `ObjectNotFound` where something must be there, `ObjectExists` from `put_if_absent`, `StorageError` for failures that
-    may pass, `UnsafePath` for a path that leaves the root. An object becomes visible whole or not at all.
+    may pass (a put that fails so may have taken effect), `StorageRefused` where the store refused and nothing changed, `UnsafePath` for a
+    path that leaves the root. An object becomes visible whole or not at all; reads and listings follow writes at once.
     """
 
     @property
@@ -59,11 +60,14 @@ class Storage(Protocol):
         ...
 
     def put_if_absent(self, path: str, data: bytes) -> None:
-        """Create; exactly one of many racing callers wins, the others get `ObjectExists`. Durable when it returns."""
+        """Create; exactly one of many racing callers wins, the others get `ObjectExists`. Durable when it returns.
+
+        What exists may be one's own, from an attempt whose answer got lost: whoever has to know reads it back.
+        """
         ...
 
-    def delete(self, path: str) -> bool:
-        """Remove; False if nothing was there (that is no error)."""
+    def delete(self, path: str) -> None:
+        """Remove; that nothing was there is no error, and object stores do not tell."""
         ...
 
     def delete_below(self, folder: str) -> None:

@@ -1,5 +1,6 @@
 """The engine's facade: create or open a table, read it, write it, run its table services."""
 
+from tideline_table.table.compaction import run_compaction, schedule_compaction
 from tideline_table.table.create import TableRequest, create_table
 from tideline_table.table.definition import TableDefinition, TableType
 from tideline_table.table.facade import Table
@@ -18,8 +19,10 @@ __all__ = [
     "roll_back_dead",
     "run_clean",
     "run_clustering",
+    "run_compaction",
     "schedule_clean",
     "schedule_clustering",
+    "schedule_compaction",
     "summarise",
     "write_rows",
 ]

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import re
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC
 
 import pyarrow as pa
 
 from tideline_table.clock import Clock, SystemClock
 from tideline_table.errors import InvalidOption, ObjectExists, ObjectNotFound, SchemaMismatch, TableExists, UnsupportedTable
-from tideline_table.keygen import KeyGenerator, check_key_columns
+from tideline_table.keygen import KeyGenerator, KeyGeneratorType
 from tideline_table.schema import META_FIELDS, arrow_from_avro, avro_from_arrow
 from tideline_table.storage import Storage, open_storage
+from tideline_table.table.declared_keys import KEY_SETTINGS, read_keygen
 from tideline_table.table.definition import TableType, new_properties
 from tideline_table.table.identity import create_identity
-from tideline_table.timeline.properties import PROPERTIES_PATH, format_properties
+from tideline_table.timeline.properties import (
+    HIVE_STYLE,
+    KEY_FIELDS,
+    KEYGEN_TYPE,
+    PARTITION_FIELDS,
+    POPULATE_META_FIELDS,
+    PROPERTIES_PATH,
+    URL_ENCODE,
+    format_properties,
+)
 
 _PROBE = ".hoodie/.tideline/probe"
 
@@ -34,13 +47,20 @@ class TableRequest:
     hive_style: bool = False
     url_encode: bool = False
     database: str = ""
+    key_generator: str = ""
+    """A name of `KeyGeneratorType`; empty: as Hudi infers it from the columns. Of CUSTOM, partition fields are `column:SIMPLE` or
+    `column:TIMESTAMP`."""
+    key_settings: Mapping[str, str] = field(default_factory=dict)
+    """Properties of the key generator: `hoodie.keygen.timebased.*` and the like (format reference 2.1)."""
+    meta_fields: bool = True
+    """False: rows carry no record keys, so that they can be added and read, never changed."""
 
 
 def create_table(base_path: str, request: TableRequest, clock: Clock | None = None, storage: Storage | None = None) -> None:
     """Create an empty table of version 6, exclusive to Tideline's writers.
 
     Everything is checked before anything is written. Raises `TableExists`, `SchemaMismatch`, `InvalidOption`, `UnsupportedTable` (a store
-    whose conditional put does not refuse, or a table type that cannot be written yet).
+    whose conditional put does not refuse).
     """
     clock = clock or SystemClock()
     storage = storage or open_storage(base_path)
@@ -48,22 +68,21 @@ def create_table(base_path: str, request: TableRequest, clock: Clock | None = No
     _refuse_existing(storage, base_path)
     _probe_conditional_put(storage)
     create_identity(storage, clock)
-    keygen = KeyGenerator(request.key_fields, request.partition_fields, request.hive_style, request.url_encode)
-    properties = new_properties(request.name, request.type, keygen, request.ordering_field, schema_json, request.database)
+    properties = new_properties(
+        request.name, request.type, requested_keygen(request), request.ordering_field, schema_json, request.database
+    )
+    properties[POPULATE_META_FIELDS] = str(request.meta_fields).lower()
     content = format_properties(properties, f"Created by Tideline at {clock.now().astimezone(UTC).isoformat()}")
     try:
         storage.put_if_absent(PROPERTIES_PATH, content)
     except ObjectExists:
-        raise TableExists(f"a table at {base_path!r}", expected="an empty place") from None
+        if storage.read(PROPERTIES_PATH) != content:  # ours is there when the answer to an earlier try got lost
+            raise TableExists(f"a table at {base_path!r}", expected="an empty place") from None
 
 
 def _checked(request: TableRequest) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", request.name):
         raise InvalidOption(f"table name {request.name!r}", expected="letters, digits, '_', '-' and '.'")
-    if request.type is not TableType.COW:
-        raise UnsupportedTable(
-            f"table type {request.type}", expected=f"{TableType.COW}: this release does not write merge-on-read tables yet"
-        )
     if not request.key_fields:
         raise InvalidOption("no record key columns", expected="at least one")
     if not request.schema.names:
@@ -73,13 +92,49 @@ def _checked(request: TableRequest) -> str:
         raise SchemaMismatch(
             f"columns {', '.join(taken or request.schema.names)}", expected="each name once and no meta field among them"
         )
-    check_key_columns(request.schema, request.key_fields, "record key")
-    check_key_columns(request.schema, request.partition_fields, "partition")
+    requested_keygen(request).check_columns(request.schema)
+    empty = [f.name for f in request.schema if pa.types.is_null(f.type)]
+    if empty:
+        raise SchemaMismatch(f"column {empty[0]!r} without a type (all null)", expected="a type", remedy="cast the column")
     if request.ordering_field:
         _check_ordering(request.schema, request.ordering_field)
     text = avro_from_arrow(request.schema, request.name)
     arrow_from_avro(text)
     return text
+
+
+def requested_keygen(request: TableRequest) -> KeyGenerator:
+    """The key generator that is asked for. Raises `InvalidOption` for one that is not supported and for settings that are none of its own."""
+    unknown = sorted(set(request.key_settings) - KEY_SETTINGS)
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], KEY_SETTINGS, n=1)
+        raise InvalidOption(f"key generator setting {unknown[0]!r}", expected=near[0] if near else ", ".join(sorted(KEY_SETTINGS)))
+    asked = {
+        KEY_FIELDS: ",".join(request.key_fields),
+        PARTITION_FIELDS: ",".join(request.partition_fields),
+        HIVE_STYLE: str(request.hive_style),
+        URL_ENCODE: str(request.url_encode),
+        KEYGEN_TYPE: request.key_generator,
+    }
+    keygen = read_keygen({**request.key_settings, **asked})
+    if keygen.problem:
+        raise InvalidOption(keygen.problem, remedy="choose another key generator, or complete its settings")
+    typed = any(":" in name for name in request.partition_fields)
+    if typed and keygen.type is not KeyGeneratorType.CUSTOM:
+        raise InvalidOption(
+            f"partition columns with types ({', '.join(request.partition_fields)})", expected="the key generator CUSTOM"
+        )
+    if (
+        keygen.time_based is not None
+        and len(keygen.partition_fields) > 1
+        and "/" in keygen.time_based.output.text
+        and not keygen.url_encode
+    ):
+        raise InvalidOption(
+            f"date pattern {keygen.time_based.output.text!r} with folders of its own among several partition columns",
+            expected="a pattern without '/', or URL-encoded partitions: Apache Hudi cannot read such a table",
+        )
+    return keygen
 
 
 def _check_ordering(schema: pa.Schema, name: str) -> None:
@@ -102,7 +157,8 @@ def _refuse_existing(storage: Storage, base_path: str) -> None:
 
 def _probe_conditional_put(storage: Storage) -> None:
     path = f"{_PROBE}/{uuid.uuid4().hex}"
-    storage.put_if_absent(path, b"1")
+    with contextlib.suppress(ObjectExists):  # of a random name: ours, whose answer got lost
+        storage.put_if_absent(path, b"1")
     try:
         storage.put_if_absent(path, b"2")
     except ObjectExists:

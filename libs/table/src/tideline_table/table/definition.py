@@ -6,13 +6,20 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tideline_table.config import column_list
 from tideline_table.errors import CorruptMetadata, UnsupportedTable
 from tideline_table.keygen import KeyGenerator
 from tideline_table.merge import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, MergeMode, merge_mode
+from tideline_table.table.declared_keys import keygen_properties, read_keygen
 from tideline_table.timeline import properties as p
 
 WRITABLE_VERSION = 6
+FIRST_VERSION_WITH_MERGE_MODE = 8
+EVENT_TIME_PAYLOAD = "org.apache.hudi.common.model.EventTimeAvroPayload"
+_MODES = {mode.value: mode for mode in MergeMode}
+_STRATEGIES = {
+    "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5": MergeMode.EVENT_TIME,
+    "ce9acb64-bde0-424c-9b91-f6ebba25356d": MergeMode.COMMIT_TIME,
+}
 
 
 class TableType(enum.StrEnum):
@@ -36,8 +43,40 @@ class TableDefinition:
 
     @property
     def merge_mode(self) -> MergeMode:
-        """How two versions of a record compare."""
-        return merge_mode(self.payload_class, self.ordering_field)
+        """How two versions of a record compare (2.3, 16.3). `UnsupportedTable` names a rule that is code, or that changes parts of records."""
+        self._check_merge_settings()
+        if self.version < FIRST_VERSION_WITH_MERGE_MODE:
+            return _mode_before_modes(self)
+        named = self.properties.get(p.MERGE_MODE, "")
+        mode = _MODES.get(named) if named else _STRATEGIES.get(self.properties.get(p.MERGE_STRATEGY, ""))
+        if mode is None and not named and not self.properties.get(p.MERGE_STRATEGY):
+            return _mode_before_modes(self)
+        if mode is None:
+            raise UnsupportedTable(
+                f"table {self.name!r} merges records as {named or self.properties[p.MERGE_STRATEGY]}"
+                + (f" with {self.payload_class}" if self.payload_class else ""),
+                expected=" or ".join(_MODES),
+                remedy="its merge rule is code that cannot run here",
+            )
+        # Hudi, too, falls back to commit time where there is nothing to compare.
+        return mode if self.ordering_field else MergeMode.COMMIT_TIME
+
+    def _check_merge_settings(self) -> None:
+        found = self.properties.get(p.PARTIAL_UPDATE_MODE, "")
+        if found not in ("", "NONE"):
+            raise UnsupportedTable(
+                f"table {self.name!r} merges parts of records ({p.PARTIAL_UPDATE_MODE}={found})", expected="records as a whole"
+            )
+        more = sorted(key for key in self.properties if key.startswith(p.MERGE_PROPERTY_PREFIX))
+        if more:
+            raise UnsupportedTable(
+                f"table {self.name!r} has a merge rule of its own ({', '.join(more)})", expected="no such properties"
+            )
+
+    @property
+    def has_meta_fields(self) -> bool:
+        """Whether rows carry the five meta fields."""
+        return self.properties.get(p.POPULATE_META_FIELDS, "true").lower() == "true"
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> TableDefinition:
@@ -53,6 +92,9 @@ class TableDefinition:
         type_text = properties.get(p.TYPE, TableType.COW)
         if type_text not in set(TableType):
             raise CorruptMetadata(f"{p.PROPERTIES_PATH} with {p.TYPE}={type_text!r}", expected=" or ".join(TableType))
+        for key, usual in ((p.BOOTSTRAP_BASE_PATH, ""), (p.TABLE_FORMAT, "native")):
+            if properties.get(key, usual) not in ("", usual):
+                raise UnsupportedTable(f"table {name!r} has {key}={properties[key]}", expected=f"a table without {key}")
         base_format = properties.get(p.BASE_FORMAT, "PARQUET")
         if base_format.upper() != "PARQUET":
             raise UnsupportedTable(f"base files in {base_format}", expected="PARQUET")
@@ -60,33 +102,47 @@ class TableDefinition:
             name=name,
             type=TableType(type_text),
             version=int(version_text),
-            keygen=KeyGenerator(
-                key_fields=column_list(properties.get(p.KEY_FIELDS, "")),
-                partition_fields=tuple(f.partition(":")[0] for f in column_list(properties.get(p.PARTITION_FIELDS, ""))),
-                hive_style=properties.get(p.HIVE_STYLE, "false").lower() == "true",
-                url_encode=properties.get(p.URL_ENCODE, "false").lower() == "true",
-            ),
+            keygen=read_keygen(properties),
             ordering_field=properties.get(p.PRECOMBINE_FIELD) or properties.get(p.ORDERING_FIELDS, ""),
-            payload_class=properties.get(p.PAYLOAD_CLASS, ""),
+            payload_class=properties.get(p.PAYLOAD_CLASS) or properties.get(p.LEGACY_PAYLOAD_CLASS, ""),
             properties=dict(properties),
         )
 
-    def check_writable(self) -> None:
-        """Raise `UnsupportedTable` naming what this engine does not write."""
+    def check_writable(self, *, keyed: bool = True) -> None:
+        """Raise `UnsupportedTable` naming what this engine does not write. Rows without meta fields can be added, not `keyed`: found again."""
         if self.version != WRITABLE_VERSION:
             raise UnsupportedTable(
                 f"table {self.name!r} has version {self.version}",
                 expected=f"version {WRITABLE_VERSION} for writing",
                 remedy="read it, or write it with the Apache Hudi release that made it",
             )
-        if self.type is not TableType.COW:
-            raise UnsupportedTable(f"table {self.name!r} is {self.type}", expected=f"{TableType.COW} for writing")
-        if self.properties.get(p.POPULATE_META_FIELDS, "true").lower() != "true":
-            raise UnsupportedTable(f"table {self.name!r} has no meta fields", expected=f"{p.POPULATE_META_FIELDS}=true for writing")
+        if keyed and not self.has_meta_fields:
+            raise UnsupportedTable(
+                f"table {self.name!r} has no meta fields, so that no row is found by its key",
+                expected="insert or bulk_insert without a duplicate policy",
+                remedy=f"create the table with {p.POPULATE_META_FIELDS}=true",
+            )
+        self.keygen.check_usable()
         if self.properties.get(p.DROP_PARTITION_COLUMNS, "false").lower() == "true":
             raise UnsupportedTable(
                 f"table {self.name!r} drops its partition columns", expected=f"{p.DROP_PARTITION_COLUMNS}=false for writing"
             )
+
+
+def _mode_before_modes(definition: TableDefinition) -> MergeMode:
+    """Of version 6, where the payload class decides and the strategy only where there is none."""
+    payload, ordering = definition.payload_class, definition.ordering_field
+    strategy = definition.properties.get(p.MERGE_STRATEGY) or definition.properties.get(p.OLD_MERGE_STRATEGY, "")
+    if payload or not strategy:
+        return merge_mode(DEFAULT_PAYLOAD if payload == EVENT_TIME_PAYLOAD else payload, ordering)
+    mode = _STRATEGIES.get(strategy)
+    if mode is None:
+        raise UnsupportedTable(
+            f"table {definition.name!r} merges records by strategy {strategy}",
+            expected=" or ".join(_STRATEGIES),
+            remedy="its merge rule is code that cannot run here",
+        )
+    return mode if ordering else MergeMode.COMMIT_TIME
 
 
 def new_properties(
@@ -98,20 +154,15 @@ def new_properties(
         p.TYPE: table_type.value,
         p.VERSION: str(WRITABLE_VERSION),
         p.LAYOUT: "1",
-        p.KEY_FIELDS: ",".join(keygen.key_fields),
-        p.KEYGEN_CLASS: keygen.class_name,
+        **keygen_properties(keygen),
         p.BASE_FORMAT: "PARQUET",
         p.ARCHIVE_FOLDER: "archived",
         p.TIMEZONE: "UTC",
         p.POPULATE_META_FIELDS: "true",
-        p.HIVE_STYLE: str(keygen.hive_style).lower(),
-        p.URL_ENCODE: str(keygen.url_encode).lower(),
         p.DROP_PARTITION_COLUMNS: "false",
         p.PAYLOAD_CLASS: DEFAULT_PAYLOAD if ordering_field else OVERWRITE_PAYLOAD,
         p.CREATE_SCHEMA: schema_json,
     }
-    if keygen.partition_fields:
-        properties[p.PARTITION_FIELDS] = ",".join(keygen.partition_fields)
     if ordering_field:
         properties[p.PRECOMBINE_FIELD] = ordering_field
     if database:

@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import socket
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.clock import Clock, SystemClock
-from tideline_table.config import Options
+from tideline_table.config import READ_OPERATION_FIELD, Options
 from tideline_table.errors import InstantNotFound, ObjectNotFound, SchemaMismatch, TableFrozen, TableNotFound, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.file_group.state import TableState
 from tideline_table.index.simple import SimpleIndex
-from tideline_table.reader.base_file import scan_slices
-from tideline_table.schema import arrow_from_avro, avro_from_arrow, with_meta_fields
+from tideline_table.merge import MergeMode
+from tideline_table.reader.file_slice import LogRule
+from tideline_table.schema import arrow_from_avro, avro_with_meta_fields, with_meta_fields
 from tideline_table.storage import Storage, open_storage
-from tideline_table.table.definition import TableDefinition, TableType
-from tideline_table.table.foreign import foreign_state, timeline_instants
+from tideline_table.table.changes import PointKind, Stretch, changed_rows, stretch_of
+from tideline_table.table.definition import WRITABLE_VERSION, TableDefinition, TableType
+from tideline_table.table.foreign import foreign_state, timeline_instants, visible_instants
 from tideline_table.table.identity import TableIdentity, read_identity, replace_identity
+from tideline_table.table.images import Images, images_of
+from tideline_table.table.query import KeyRanges, Snapshot, sorted_keys, without_logs
+from tideline_table.timeline.instant import completed_as
 from tideline_table.timeline.properties import BACKUP_PATH, CREATE_SCHEMA, PROPERTIES_PATH, parse_properties
 from tideline_table.transaction import ActiveTimeline, NoLock, TableLock
 
-READABLE_VERSIONS = (6,)
+READABLE_VERSIONS = (6, 8, 9)
+COMPLETION_TIMES_SINCE = 8
+"""From this table version on Hudi orders incremental queries by completion times."""
 
 
 class Table:
@@ -47,6 +55,7 @@ class Table:
         self._foreign: TableState | None = None
         self.index = SimpleIndex(storage)
         self.partitions_made: set[str] = set()
+        self._key_ranges = KeyRanges(self.storage)
 
     @classmethod
     def open(
@@ -69,16 +78,18 @@ class Table:
         if table.definition.version not in READABLE_VERSIONS:
             raise UnsupportedTable(
                 f"table {table.definition.name!r} has version {table.definition.version}",
-                expected=f"version {READABLE_VERSIONS[0]}",
+                expected=f"version {', '.join(map(str, READABLE_VERSIONS[:-1]))} or {READABLE_VERSIONS[-1]}",
             )
-        if table.definition.type is not TableType.COW:
+        if table.is_exclusive and table.definition.version != WRITABLE_VERSION:
             raise UnsupportedTable(
-                f"table {table.definition.name!r} is {table.definition.type}", expected=f"{TableType.COW} in this release"
+                f"table {table.definition.name!r} is Tideline's, yet has version {table.definition.version}",
+                expected=f"version {WRITABLE_VERSION}: others changed the table",
+                remedy="restore it, or read it with the Apache Hudi release that upgraded it",
             )
         if table.is_exclusive:
             table.timeline.load()
         else:
-            table._foreign = foreign_state(table.storage)
+            table._foreign = foreign_state(table.storage, table.definition.properties)
         return table
 
     @property
@@ -120,19 +131,19 @@ class Table:
 
     def footer_schema(self) -> str:
         """The Avro text with meta fields, for base file footers."""
-        return avro_from_arrow(self.schema, self.definition.name, meta_fields=True)
+        return avro_with_meta_fields(self.schema_json)
 
     def refresh(self) -> TableState:
         """See what others did."""
         if self._foreign is None:
             self.timeline.refresh()
         else:
-            self._foreign = foreign_state(self.storage)
+            self._foreign = foreign_state(self.storage, self.definition.properties)
         return self.state
 
-    def check_writable(self) -> None:
+    def check_writable(self, *, keyed: bool = True) -> None:
         """Raise what forbids writing: version, type, a table that others own, a copy, or a foreign instant on the timeline."""
-        self.definition.check_writable()
+        self.definition.check_writable(keyed=keyed)
         if self.identity is None:
             raise UnsupportedTable(
                 f"table {self.definition.name!r} is written by others",
@@ -145,7 +156,7 @@ class Table:
         known = self.state.actions
         for instant in on_disk:
             record = known.get(instant.time)
-            if record is None or record.action is not instant.action:
+            if record is None or instant.action not in (record.action, completed_as(record.action)):
                 raise TableFrozen(
                     f"instant {instant.time} ({instant.action}, {instant.state}) that no Tideline writer made",
                     expected="an exclusive table: all writers are Tideline's",
@@ -159,6 +170,15 @@ class Table:
         self.identity = replace_identity(self.storage, self.clock)
         return self.identity
 
+    def log_rule(self, as_of: str = "") -> LogRule:
+        """How this table's log files are merged. Raises `UnsupportedTable` where a merge-on-read table merges by a rule that is code."""
+        visible = None if self.is_exclusive else visible_instants(self.state)
+        keygen = None if self.definition.has_meta_fields else self.definition.keygen
+        # Copy-on-write tables have no logs to merge: they can be read whatever their rule is.
+        merges = self.definition.type is TableType.MOR
+        mode = self.definition.merge_mode if merges else MergeMode.COMMIT_TIME
+        return LogRule(mode, self.definition.ordering_field if merges else "", visible, as_of, keygen)
+
     def slices(self, as_of: str = "") -> list[FileSlice]:
         """Visible file slices now, or at the instant `as_of` (in). Raises `InstantNotFound` when cleaning removed what it needs."""
         state = self.state
@@ -170,21 +190,74 @@ class Table:
             )
         return state.latest_slices(as_of)
 
+    def snapshot(self, as_of: str = "", *, read_optimized: bool = False) -> Snapshot:
+        """What a query reads: the slices now or at the instant `as_of` (in), without their logs where `read_optimized`.
+
+        Raises `InstantNotFound` when cleaning removed what it needs.
+        """
+        slices = self.slices(as_of)
+        chosen = without_logs(slices) if read_optimized else tuple(slices)
+        return Snapshot(
+            self.storage, with_meta_fields(self.schema, operation=self.options[READ_OPERATION_FIELD]), self.log_rule(as_of), chosen
+        )
+
     def scan(
-        self, columns: Sequence[str] | None = None, where: pc.Expression | None = None, as_of: str = ""
+        self,
+        columns: Sequence[str] | None = None,
+        where: pc.Expression | None = None,
+        as_of: str = "",
+        *,
+        read_optimized: bool = False,
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """A snapshot query as its schema and a stream of batches: all columns with meta fields first unless `columns` names them."""
-        full = with_meta_fields(self.schema)
-        for name in columns or ():
-            if name not in full.names:
-                raise SchemaMismatch(f"column {name!r} is not in the table", expected=f"one of {', '.join(full.names)}")
-        chosen = full if columns is None else pa.schema([full.field(name) for name in columns])
-        return chosen, scan_slices(self.storage, self.slices(as_of), full, columns, where)
+        found = self.snapshot(as_of, read_optimized=read_optimized)
+        return found.output(columns), found.scan(columns, where)
 
-    def read(self, columns: Sequence[str] | None = None, where: pc.Expression | None = None, as_of: str = "") -> pa.Table:
+    def read(
+        self,
+        columns: Sequence[str] | None = None,
+        where: pc.Expression | None = None,
+        as_of: str = "",
+        *,
+        read_optimized: bool = False,
+    ) -> pa.Table:
         """A snapshot query, whole in memory."""
-        schema, batches = self.scan(columns, where, as_of)
-        return pa.Table.from_batches(batches, schema=schema)
+        return self.snapshot(as_of, read_optimized=read_optimized).read(columns, where)
+
+    def look_up(
+        self, keys: Iterable[str], columns: Sequence[str] | None = None, as_of: str = "", where: pc.Expression | None = None
+    ) -> pa.Table:
+        """The rows with these record keys, from the slices that can hold them: base files by the key ranges of their footers."""
+        wanted = sorted_keys(keys)
+        found = self.snapshot(as_of)
+        if not len(wanted):
+            return found.output(columns).empty_table()
+        return replace(found, slices=self._key_ranges.narrowed(found.slices, wanted)).read(columns, where, wanted)
+
+    def incremental(self, since: str | int = "", until: str | int = "") -> Snapshot:
+        """What reads the rows that were written after `since` (empty: all) up to `until` (in; empty: now) and are visible then.
+
+        Points are sequences of the table log or instants; see `tideline_table.table.changes`. Raises `InstantNotFound`, `InvalidOption`,
+        `HistoryUnavailable` when cleaning removed what it needs.
+        """
+        return changed_rows(self.state, self._points, self.snapshot(), self._stretch(since, until))
+
+    def changes(self, since: str | int = "", until: str | int = "") -> Images:
+        """The net changes after `since` up to `until` with the rows before and after. Errors as `incremental`."""
+        return images_of(self.state, self._points, self.snapshot(), self._stretch(since, until))
+
+    def _stretch(self, since: str | int, until: str | int) -> Stretch:
+        if not self.definition.has_meta_fields:
+            raise UnsupportedTable(
+                f"table {self.definition.name!r} has no meta fields", expected="rows that say which write made them"
+            )
+        return stretch_of(self.state, self._points, str(since), str(until))
+
+    @property
+    def _points(self) -> PointKind:
+        if self.is_exclusive:
+            return PointKind.SEQUENCE
+        return PointKind.INSTANT if self.definition.version < COMPLETION_TIMES_SINCE else PointKind.COMPLETION
 
 
 def _read_properties(storage: Storage, base_path: str) -> dict[str, str]:

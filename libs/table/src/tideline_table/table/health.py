@@ -41,11 +41,11 @@ class TableSummary:
     partitions: int
     file_groups: int
     files: int
-    """Base files on storage, older slices included."""
+    """Base and log files on storage, older slices included."""
     latest_bytes: int
     total_bytes: int
     rows: int
-    """-1 where only footers would know."""
+    """-1 where only a query would know."""
     mean_file_bytes: int
     actions: dict[str, int]
     health: TableHealth
@@ -56,7 +56,7 @@ def summarise(table: Table) -> TableSummary:
     state = table.state
     latest = state.latest_slices()
     every = state.every_slice()
-    latest_bytes = sum(s.size_bytes for s in latest)
+    latest_bytes = sum(s.total_bytes for s in latest)
     definition = table.definition
     return TableSummary(
         name=definition.name,
@@ -72,10 +72,10 @@ def summarise(table: Table) -> TableSummary:
         commits=len(state.completed_writes()),
         partitions=len({s.group.partition_path for s in latest}),
         file_groups=len(latest),
-        files=len(every),
+        files=sum(len(s.paths) for s in every),
         latest_bytes=latest_bytes,
-        total_bytes=sum(s.size_bytes for s in every),
-        rows=-1 if any(s.rows < 0 for s in latest) else sum(s.rows for s in latest),
+        total_bytes=sum(s.total_bytes for s in every),
+        rows=-1 if any(s.rows < 0 or s.log_files for s in latest) else sum(s.rows for s in latest),
         mean_file_bytes=latest_bytes // len(latest) if latest else 0,
         actions=dict(Counter(f"{a.action} {a.state}" for a in list(state.actions.values()))),
         health=health(table),

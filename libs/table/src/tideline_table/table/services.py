@@ -15,7 +15,8 @@ from tideline_table.errors import (
     UnsupportedTable,
     WriteConflict,
 )
-from tideline_table.file_group.slice import FileGroupId
+from tideline_table.file_group.names import parse_base_file_name
+from tideline_table.file_group.slice import FileGroupId, SliceVersion
 from tideline_table.file_group.state import CLUSTER, ActionRecord, TableState
 from tideline_table.service.cleaning import OPERATION as CLEAN_OPERATION
 from tideline_table.service.cleaning import clean_metadata, execute_clean, plan_clean
@@ -50,9 +51,9 @@ def schedule_clustering(table: Table, options: Mapping[str, object] | None = Non
         plan = plan_clustering(state, table.storage.root, chosen, table.schema)
         if plan is None:
             raise _NoPlan
-        instants = {g: s.base_instant for s in state.latest_slices() for g in [s.group]}
+        versions = {s.group: s.version for s in state.latest_slices()}
         named = {(s["partitionPath"], s["fileId"]) for group in plan["clusteringPlan"]["inputGroups"] for s in group["slices"]}
-        read = [[*group, instant] for group, instant in instants.items() if tuple(group) in named]
+        read = [[*group, *version] for group, version in versions.items() if tuple(group) in named]
         return Draft(
             table.timeline.mint(state), Action.REPLACE_COMMIT, State.NONE, State.REQUESTED, CLUSTER, {"plan": plan, "read": read}
         )
@@ -70,8 +71,10 @@ class ClusteringRun:
     table: Table
     instant: str
     plan: Mapping[str, Any]
-    based_on: dict[FileGroupId, str]
+    based_on: dict[FileGroupId, SliceVersion]
     tasks: tuple[ClusteringTask, ...]
+    attempt: int
+    """Sequence of the entry that began it: a later one means that somebody took over."""
 
 
 def run_clustering(
@@ -123,30 +126,34 @@ def _begin_clustering(table: Table, instant: str, options: Options) -> Clusterin
 
     entry = table.timeline.append(decide)
     body = table.state.plans[instant]
-    based_on = {FileGroupId(p, f): base for p, f, base in body["read"]}
+    based_on = {FileGroupId(p, f): SliceVersion(base, *logs or (0,)) for p, f, base, *logs in body["read"]}
     tasks = clustering_tasks(
-        table.storage.root, instant, body["plan"], table.storage.root, table.schema, table.footer_schema(), entry.sequence, options
+        table.storage.root, instant, body["plan"], table.log_rule(), table.schema, table.footer_schema(), entry.sequence, options
     )
-    return ClusteringRun(table, instant, body["plan"], based_on, tuple(tasks))
+    return ClusteringRun(table, instant, body["plan"], based_on, tuple(tasks), entry.sequence)
 
 
 def _commit_clustering(begun: ClusteringRun, stats: Sequence[WriteStat]) -> Committed:
     table, instant = begun.table, begun.instant
-    named = {s.path for s in stats}
-    for path in marked_files(table.storage, instant):
-        if path not in named:
-            table.storage.delete(path)
+    _delete_earlier_attempts(begun)
     replaced: dict[str, list[str]] = {}
     for task in begun.tasks:
         replaced.setdefault(task.partition_path, []).extend(task.replaces)
-    metadata = CommitMetadata(CLUSTER, tuple(stats), {SCHEMA_KEY: table.schema_json}, replaced)
     own = WriteSet(instant, begun.based_on, yields_to_clustering=False)
 
     def decide(state: TableState) -> Draft:
         check_still_own(state, instant)
+        if state.actions[instant].sequence != begun.attempt:
+            raise TransactionRolledBack(
+                f"clustering {instant} was taken over by {state.actions[instant].writer_id}",
+                expected=f"attempt {begun.attempt}",
+                remedy="its heartbeat had expired; the other one goes on",
+            )
         conflict = find_conflict(own, state, ())
         if conflict is not None:
             raise conflict
+        # The schema as of now: a writer may have changed it meanwhile.
+        metadata = CommitMetadata(CLUSTER, tuple(stats), {SCHEMA_KEY: table.schema_json}, replaced)
         return Draft(instant, Action.REPLACE_COMMIT, State.INFLIGHT, State.COMPLETED, CLUSTER, {"metadata": metadata.to_json()})
 
     with table.lock.hold(table.timeline.head_sequence):
@@ -155,10 +162,19 @@ def _commit_clustering(begun: ClusteringRun, stats: Sequence[WriteStat]) -> Comm
     return Committed(instant, entry.sequence, tuple(stats))
 
 
+def _delete_earlier_attempts(begun: ClusteringRun) -> None:
+    # They carry this instant and would count as committed. Only attempts that were taken over can never complete: files of a later
+    # one are not ours to delete, it may be about to commit them.
+    for path in marked_files(begun.table.storage, begun.instant):
+        name = parse_base_file_name(path.rsplit("/", 1)[-1])
+        if name is not None and int(name.write_token.rsplit("-", 1)[-1]) < begun.attempt:
+            begun.table.storage.delete(path)
+
+
 def schedule_clean(table: Table, options: Mapping[str, object] | None = None) -> str | None:
     """Publish a clean plan on the timeline; returns its instant, None when nothing can be cleaned or a clean is pending."""
     chosen = table.options.merged(options or {})
-    table.check_writable()
+    table.check_writable(keyed=False)
 
     def decide(state: TableState) -> Draft:
         if any(a.action is Action.CLEAN for a in state.pending()):
@@ -179,7 +195,7 @@ def run_clean(table: Table, instant: str = "") -> int | None:
 
     Deleting is idempotent: a clean that died is done again by whoever comes next.
     """
-    table.check_writable()
+    table.check_writable(keyed=False)
     pending = [a for a in table.state.pending() if a.action is Action.CLEAN and (not instant or a.instant == instant)]
     if not pending:
         return None
@@ -215,13 +231,15 @@ def _check_pending(state: TableState, instant: str) -> None:
 def roll_back_dead(table: Table) -> list[str]:
     """Roll back every write whose writer is dead, and finish rollbacks that died; returns the instants undone.
 
-    Clustering that died is left to its next attempt: the plan can be run again.
+    Clustering and compaction that died are left to their next attempt: the plan can be run again.
     """
-    table.check_writable()
+    table.check_writable(keyed=False)
     undone = []
     for record in list(table.state.pending()):
+        if not table.state.actions[record.instant].is_pending:
+            continue  # it ended while the ones before it were rolled back
         unfinished = bool(record.fenced_by)
-        if record.action in (Action.ROLLBACK, Action.CLEAN) or (record.is_clustering and not unfinished):
+        if record.action in (Action.ROLLBACK, Action.CLEAN, Action.COMPACTION) or (record.is_clustering and not unfinished):
             continue
         if roll_back(table.timeline, record.instant) is not None:
             undone.append(record.instant)

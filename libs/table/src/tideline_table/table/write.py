@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -22,11 +23,15 @@ from tideline_table.config import (
     column_list,
 )
 from tideline_table.errors import CommitUnknown, DuplicateKey, ObjectNotFound, SchemaMismatch, TransactionRolledBack, WriteConflict
-from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.file_group.slice import FileGroupId, FileSlice, SliceVersion
+from tideline_table.file_group.state import TableState
 from tideline_table.index.simple import Location, partition_rows
+from tideline_table.schema.avro import avro_with_meta_fields
+from tideline_table.table.definition import TableType
+from tideline_table.table.evolution import TargetSchema, target_schema
 from tideline_table.table.facade import Table
 from tideline_table.table.partition import create_partition
-from tideline_table.timeline.write_stats import NO_PREVIOUS_COMMIT
+from tideline_table.timeline.instant import Action
 from tideline_table.transaction import Committed, WriteTransaction
 from tideline_table.transaction.write import LookUp
 from tideline_table.writer import (
@@ -64,17 +69,23 @@ def write_rows(
     `DuplicateKey` also (rolled back) where the duplicate policy says so about keys of the table.
     """
     chosen = table.options.merged(options or {})
-    table.check_writable()
+    table.check_writable(keyed=promises_unique_keys(operation, chosen))
     combine = combines_input(operation, chosen)
-    prepared = prepare_input(
-        rows, table.schema, table.definition.keygen, table.definition.ordering_field, operation, combine=combine
-    )
-    if operation is Operation.BULK_INSERT:
-        _check_sort_columns(table.schema, chosen)
-    if not combine and promises_unique_keys(operation, chosen):
-        refuse_duplicates(prepared)
-    attempt = _Attempt(table, prepared, operation, chosen, dict(extra or {}), parallelism or os.cpu_count() or 1)
-    return write_with_retries(table, chosen, attempt.run, on_conflict)
+    definition = table.definition
+
+    @lru_cache(maxsize=1)
+    def attempt_on(schema_json: str) -> _Attempt:
+        target = target_schema(definition, schema_json, rows.schema, operation, chosen)
+        prepared = prepare_input(rows, target.schema, definition.keygen, definition.ordering_field, operation, combine=combine)
+        if operation is Operation.BULK_INSERT:
+            _check_sort_columns(target.schema, chosen)
+        if not combine and promises_unique_keys(operation, chosen):
+            refuse_duplicates(prepared)
+        return _Attempt(table, target, prepared, operation, chosen, dict(extra or {}), parallelism or os.cpu_count() or 1)
+
+    # What is wrong with the input is told before anything is written.
+    attempt_on(table.schema_json)
+    return write_with_retries(table, chosen, lambda: attempt_on(table.schema_json).run(), on_conflict)
 
 
 def write_with_retries(table: Table, options: Options, run: Callable[[], Committed], on_conflict: OnConflict | None) -> Committed:
@@ -96,7 +107,8 @@ def in_transaction(table: Table, operation: Operation, stage: Callable[[WriteTra
 
     Only an unknown outcome is left alone: the log decides it, and recovery follows the log.
     """
-    transaction = WriteTransaction.begin(table.timeline, table.lock, operation.hudi_name)
+    action = Action.DELTA_COMMIT if table.definition.type is TableType.MOR else Action.COMMIT
+    transaction = WriteTransaction.begin(table.timeline, table.lock, operation.hudi_name, action)
     try:
         return stage(transaction)
     except ObjectNotFound as error:
@@ -127,6 +139,7 @@ def _report(call: tenacity.RetryCallState, on_conflict: OnConflict | None) -> No
 @dataclass(frozen=True, slots=True)
 class _Attempt:
     table: Table
+    target: TargetSchema
     prepared: PreparedInput
     operation: Operation
     options: Options
@@ -139,7 +152,8 @@ class _Attempt:
     def _stage(self, transaction: WriteTransaction) -> Committed:
         tasks = self._route(transaction)
         results = self._write(transaction, tasks)
-        return transaction.commit(results, self.table.schema_json, self.extra, based_on(results), self._look_up())
+        target = self.target
+        return transaction.commit(results, target.text, self.extra, based_on(results), self._look_up(), target.based_on)
 
     def _route(self, transaction: WriteTransaction) -> list[RoutedTask]:
         state = self.table.state
@@ -158,7 +172,7 @@ class _Attempt:
         if self.operation is Operation.BULK_INSERT:
             by_partition = {name: self._sorted(rows) for name, rows in by_partition.items()}
         placement = FilePlacement.of(self.options, state.latest_slices())
-        closed = frozenset(state.groups_under_clustering())
+        closed = closed_to_inserts(state)
         return route_input(transaction.instant, self.operation, by_partition, locations, slices, placement, closed)
 
     def _without_known(
@@ -182,7 +196,7 @@ class _Attempt:
         return ordered
 
     def _write(self, transaction: WriteTransaction, tasks: Sequence[RoutedTask]) -> list[FileGroupResult]:
-        context = write_context(self.table, transaction.instant, self.operation, self.options)
+        context = write_context(self.table, transaction.instant, self.operation, self.options, self.target)
         for partition in sorted({t.task.partition_path for t in tasks}):
             create_partition(self.table, partition, transaction.instant)
 
@@ -201,23 +215,33 @@ class _Attempt:
         return key_look_up(self.table, self.prepared.keys, self.prepared.partition_paths)
 
 
-def based_on(results: Sequence[FileGroupResult]) -> dict[FileGroupId, str]:
-    """File groups that a write rewrote → base instant of the slice that it read."""
-    stats = [r.stat for r in results if r.stat is not None and r.stat.prev_commit != NO_PREVIOUS_COMMIT]
-    return {FileGroupId(s.partition_path, s.file_id): s.prev_commit for s in stats}
+def closed_to_inserts(state: TableState) -> frozenset[FileGroupId]:
+    """File groups that a write must not add rows to: a pending plan rewrites them."""
+    return frozenset(state.groups_under_clustering()) | frozenset(state.groups_under_compaction())
 
 
-def write_context(table: Table, instant: str, operation: Operation, options: Options) -> WriteContext:
-    """What tasks of a write need, ready to ship."""
+def based_on(results: Sequence[FileGroupResult]) -> dict[FileGroupId, SliceVersion]:
+    """File groups that a write rewrote or appended to → the version of the slice that it read."""
+    return {
+        FileGroupId(r.stat.partition_path, r.stat.file_id): r.read for r in results if r.stat is not None and r.read is not None
+    }
+
+
+def write_context(
+    table: Table, instant: str, operation: Operation, options: Options, target: TargetSchema | None = None
+) -> WriteContext:
+    """What tasks of a write need, ready to ship. Without `target` the schema of the table stays as it is."""
     return WriteContext(
         base_path=table.storage.root,
         instant=instant,
         operation=operation,
-        schema=table.schema,
-        avro_schema=table.footer_schema(),
+        schema=target.schema if target else table.schema,
+        avro_schema=avro_with_meta_fields(target.text) if target else table.footer_schema(),
         merge_mode=table.definition.merge_mode,
         ordering_field=table.definition.ordering_field,
         options=options.given(),
+        is_merge_on_read=table.definition.type is TableType.MOR,
+        has_meta_fields=table.definition.has_meta_fields,
     )
 
 

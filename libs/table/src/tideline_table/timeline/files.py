@@ -9,6 +9,7 @@ from tideline_table.timeline.instant import Action, Instant, State, timeline_fil
 from tideline_table.timeline.plans import (
     CLEAN_METADATA,
     CLEANER_PLAN,
+    COMPACTION_PLAN,
     REQUESTED_REPLACE,
     ROLLBACK_METADATA,
     ROLLBACK_PLAN,
@@ -17,7 +18,12 @@ from tideline_table.timeline.plans import (
 from tideline_table.timeline.write_stats import CommitMetadata
 
 EMPTY_REPLACE_REQUEST = {"operationType": None, "clusteringPlan": None, "extraMetadata": None, "version": None}
-_PLANS = {Action.REPLACE_COMMIT: REQUESTED_REPLACE, Action.CLEAN: CLEANER_PLAN, Action.ROLLBACK: ROLLBACK_PLAN}
+_PLANS = {
+    Action.REPLACE_COMMIT: REQUESTED_REPLACE,
+    Action.COMPACTION: COMPACTION_PLAN,
+    Action.CLEAN: CLEANER_PLAN,
+    Action.ROLLBACK: ROLLBACK_PLAN,
+}
 _RESULTS = {Action.CLEAN: CLEAN_METADATA, Action.ROLLBACK: ROLLBACK_METADATA}
 
 

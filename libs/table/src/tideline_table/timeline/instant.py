@@ -119,10 +119,15 @@ _FILE = re.compile(r"^(\d{14,20})\.(?:(inflight)|([a-z]+)(?:\.(requested|infligh
 _COMPLETED_AS = {Action.COMPACTION: Action.COMMIT, Action.LOG_COMPACTION: Action.DELTA_COMMIT}
 
 
+def completed_as(action: Action) -> Action:
+    """The action that the completed file of `action` names: a compaction becomes a commit, a log compaction a delta commit."""
+    return _COMPLETED_AS.get(action, action)
+
+
 def timeline_file_name(instant: Instant) -> str:
     """The file name inside `.hoodie` for an instant at its state (the table in 4.1)."""
     if instant.state is State.COMPLETED:
-        return f"{instant.time}.{_COMPLETED_AS.get(instant.action, instant.action)}"
+        return f"{instant.time}.{completed_as(instant.action)}"
     if instant.state is State.INFLIGHT and instant.action is Action.COMMIT:
         return f"{instant.time}.inflight"
     return f"{instant.time}.{instant.action}.{instant.state}"

@@ -1,7 +1,8 @@
 """The table log: one small object per transition, created put-if-absent; the commit point of exclusive tables.
 
 `append` is the only way to change a table. A refused or unanswered put is read back and compared by its random append id, so a
-retried put is never mistaken for somebody else's (field notes: "a retried conditional put reads as taken").
+retried put is never mistaken for somebody else's (field notes: "a retried conditional put reads as taken"). A win at a place that the
+log was trimmed past is none (`retention`).
 """
 
 from __future__ import annotations
@@ -9,19 +10,23 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import tenacity
 
 from tideline_table.clock import Clock
-from tideline_table.errors import CommitUnknown, CorruptMetadata, ObjectExists, ObjectNotFound, StorageError
+from tideline_table.errors import CommitUnknown, CorruptMetadata, ObjectExists, ObjectNotFound, StorageError, StorageRefused
 from tideline_table.storage import Storage
 from tideline_table.timeline.entry import BODY_FOLDER, INLINE_BODY_BYTES, BodyReference, Entry, entry_path
 from tideline_table.timeline.files import timeline_files
 from tideline_table.timeline.instant import Action, State
+from tideline_table.timeline.retention import trimmed_to
+
+_LOGGER = logging.getLogger(__name__)
 
 HEAL_DEADLINE_S = 60.0
 """A healer slower than this reads the log again and removes what a later entry removed."""
@@ -38,6 +43,14 @@ class Draft:
     after: State
     operation: str
     body: Mapping[str, Any]
+
+
+class PlaceTrimmed(Exception):
+    """The place of an append lies where the log was trimmed: its writer slept. The checkpoint knows whether `entry` ever counted."""
+
+    def __init__(self, entry: Entry) -> None:
+        super().__init__(entry.sequence)
+        self.entry = entry
 
 
 class TableLog:
@@ -57,9 +70,15 @@ class TableLog:
             return None
         if entry.sequence != sequence:
             raise CorruptMetadata(f"table log entry {path} says sequence {entry.sequence}", expected=f"sequence {sequence}")
-        if entry.body_reference is None:
-            return entry
-        return entry.with_body(self._body(entry.body_reference))
+        return self.completed(entry)
+
+    def completed(self, entry: Entry) -> Entry:
+        """`entry` with its body, if it keeps that elsewhere."""
+        return entry if entry.body_reference is None else entry.with_body(self._body(entry.body_reference))
+
+    def trimmed_to(self) -> int:
+        """The last sequence whose entry may have been deleted, 0 when the log is whole: `read` finds nothing there or what is void."""
+        return trimmed_to(self._storage)
 
     def after(self, sequence: int) -> Iterator[Entry]:
         """All entries after `sequence`, in order, by GETs of the next one: nothing is listed."""
@@ -70,13 +89,15 @@ class TableLog:
     def append(self, draft: Draft, sequence: int) -> Entry | None:
         """Put `draft` at `sequence` if nobody else did. Returns the entry, or None when the place was lost.
 
-        Raises `CommitUnknown` when the outcome cannot be learned even by reading back; the log knows it later.
+        Raises `CommitUnknown` when the outcome cannot be learned even by reading back (the log knows it later), `StorageRefused` when the
+        store refused the first put and so nothing was written, `PlaceTrimmed` when `sequence` is no longer the head's by far.
         """
         body_text = json.dumps(dict(draft.body), ensure_ascii=False).encode()
-        reference = self._store_body(body_text) if len(body_text) > INLINE_BODY_BYTES else None
+        append_id = uuid.uuid4().hex
+        reference = self._store_body(body_text, sequence, append_id) if len(body_text) > INLINE_BODY_BYTES else None
         entry = Entry(
             sequence=sequence,
-            append_id=uuid.uuid4().hex,
+            append_id=append_id,
             recorded=self._clock.now().isoformat(timespec="microseconds"),
             writer_id=self.writer_id,
             instant=draft.instant,
@@ -87,21 +108,32 @@ class TableLog:
             body=draft.body,
             body_reference=reference,
         )
-        retrying = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(_READ_BACKS),
-            wait=tenacity.wait_exponential_jitter(multiplier=0.02, max=1.0),
-            retry=tenacity.retry_if_exception_type(StorageError),
-            sleep=self._clock.sleep,
-        )
+        won = self._put_surely(entry)
+        if won:
+            self._check_place(entry)
+            return entry
+        if reference is not None:
+            self._forget(reference.path)
+        return None
+
+    def _put_surely(self, entry: Entry) -> bool:
+        retrying = self._retrying()
         try:
             return retrying(self._put, entry)
         except tenacity.RetryError as error:
             raise CommitUnknown(
-                f"no answer about table log entry {sequence} ({error.last_attempt.exception()})",
+                f"no answer about table log entry {entry.sequence} ({error.last_attempt.exception()})",
+                remedy="read the table again: the log knows whether it was written",
+            ) from error
+        except StorageRefused as error:
+            if retrying.statistics["attempt_number"] == 1:
+                raise
+            raise CommitUnknown(
+                f"no answer about table log entry {entry.sequence}, then a refusal ({error})",
                 remedy="read the table again: the log knows whether it was written",
             ) from error
 
-    def _put(self, entry: Entry) -> Entry | None:
+    def _put(self, entry: Entry) -> bool:
         try:
             self._storage.put_if_absent(entry.path, entry.to_bytes())
         except ObjectExists:
@@ -109,8 +141,38 @@ class TableLog:
             found = self.read(entry.sequence)
             if found is None:
                 raise StorageError(f"table log entry {entry.sequence} was refused and is not there") from None
-            return entry if found.append_id == entry.append_id else None
-        return entry
+            return found.append_id == entry.append_id
+        return True
+
+    def _check_place(self, entry: Entry) -> None:
+        """Raise `PlaceTrimmed` when the put went through because the entry that stood there was deleted."""
+        try:
+            floor = self._retrying()(self.trimmed_to)
+        except (tenacity.RetryError, StorageRefused) as error:
+            raise CommitUnknown(
+                f"table log entry {entry.sequence} was written, whether at the head is unknown",
+                remedy="read the table again: the log knows",
+            ) from error
+        if floor < entry.sequence:
+            return
+        self._forget(entry.path)
+        if entry.body_reference is not None:
+            self._forget(entry.body_reference.path)
+        raise PlaceTrimmed(entry)
+
+    def _retrying(self) -> tenacity.Retrying:
+        return tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(_READ_BACKS),
+            wait=tenacity.wait_exponential_jitter(multiplier=0.02, max=1.0),
+            retry=tenacity.retry_if_exception(_may_pass),
+            sleep=self._clock.sleep,
+        )
+
+    def _forget(self, path: str) -> None:
+        try:
+            self._storage.delete(path)
+        except StorageError as error:
+            _LOGGER.warning("%s stays behind, void: %s", path, error)
 
     def materialise(self, entry: Entry) -> None:
         """Make sure that the timeline files of `entry` exist; create-only, harmless to repeat."""
@@ -118,25 +180,28 @@ class TableLog:
         files = timeline_files(entry)
         for path in files.delete:
             self._storage.delete(path)
+        created = False
         for path, content in files.create:
             with contextlib.suppress(ObjectExists):
                 self._storage.put_if_absent(path, content)
-        if self._clock.monotonic_s() - started > HEAL_DEADLINE_S:
+                created = True
+        # A begun instant may have been rolled back while we were on our way here, however short that was: its files would come back.
+        late = self._clock.monotonic_s() - started > HEAL_DEADLINE_S
+        if late or (created and entry.after is not State.COMPLETED):
             self._withdraw(entry)
 
     def _withdraw(self, entry: Entry) -> None:
-        # So late that another process may have rolled the instant back and removed its files before we created them.
+        # Another process may have rolled the instant back and removed its files before we created them.
         for later in self.after(entry.sequence):
             if later.action is Action.ROLLBACK and later.after is State.COMPLETED and later.target == entry.instant:
                 for path, _ in timeline_files(entry).create:
                     self._storage.delete(path)
 
-    def _store_body(self, text: bytes) -> BodyReference:
-        digest = hashlib.sha256(text).hexdigest()
-        path = f"{BODY_FOLDER}/{digest}.json"
-        with contextlib.suppress(ObjectExists):  # named by its content: the same body is there already
-            self._storage.put_if_absent(path, text)
-        return BodyReference(path, digest, len(text))
+    def _store_body(self, text: bytes, sequence: int, append_id: str) -> BodyReference:
+        # Of one entry alone, and named by its place: it goes when the log is trimmed past it.
+        path = f"{BODY_FOLDER}/{sequence:020d}-{append_id}.json"
+        self._storage.put(path, text)
+        return BodyReference(path, hashlib.sha256(text).hexdigest(), len(text))
 
     def _body(self, reference: BodyReference) -> dict[str, Any]:
         try:
@@ -159,6 +224,5 @@ class TableLog:
         return body
 
 
-def resequenced(draft: Draft, instant: str) -> Draft:
-    """`draft` at another instant: minting starts again when the place in the log was lost."""
-    return replace(draft, instant=instant)
+def _may_pass(error: BaseException) -> bool:
+    return isinstance(error, StorageError) and not isinstance(error, StorageRefused)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import io
-import itertools
 import json
 from collections.abc import Mapping
 from typing import Any
 
 import fastavro
 
-from tideline_table.errors import CorruptMetadata
+from tideline_table.timeline.avro_container import read_one_record
 
 Document = Mapping[str, Any]
 _NAMESPACE = "org.apache.hudi.avro.model"
-_MAX_BYTES = 256 * 1024 * 1024
 
 
 def _nullable(kind: Any) -> Any:
@@ -88,6 +86,31 @@ REQUESTED_REPLACE = _record(
     _field("clusteringPlan", _nullable(_CLUSTERING_PLAN)),
     _EXTRA,
     _version(),
+)
+
+_COMPACTION_OPERATION = _record(
+    "HoodieCompactionOperation",
+    {"name": "baseInstantTime", "type": _STRING},
+    _field("deltaFilePaths", _nullable(_array("string"))),
+    _field("dataFilePath", _STRING),
+    {"name": "fileId", "type": _STRING},
+    _field("partitionPath", _STRING),
+    _field("metrics", _nullable(_map("double"))),
+    _field("bootstrapFilePath", _STRING),
+)
+_COMPACTION_STRATEGY = _record(
+    "HoodieCompactionStrategy",
+    _field("compactorClassName", _STRING),
+    _field("strategyParams", _nullable(_map("string"))),
+    _version(),
+)
+COMPACTION_PLAN = _record(
+    "HoodieCompactionPlan",
+    _field("operations", _nullable(_array(_COMPACTION_OPERATION))),
+    _EXTRA,
+    _version(),
+    _field("strategy", _nullable(_COMPACTION_STRATEGY)),
+    _field("preserveHoodieMetadata", ["boolean", "null"], default=False),
 )
 
 _ACTION_INSTANT = _record(
@@ -181,19 +204,4 @@ def encode_document(schema: dict[str, Any], document: Document) -> bytes:
 
 def decode_document(content: bytes, path: str) -> dict[str, Any]:
     """The one record of an Avro container file, whatever release wrote it. `CorruptMetadata` names a broken file."""
-    if len(content) > _MAX_BYTES:
-        raise CorruptMetadata(f"timeline file {path} of {len(content)} bytes", expected=f"at most {_MAX_BYTES} bytes")
-    try:
-        # Two are enough to refuse the file: records of zero bytes make a small file claim any number of them.
-        records = list(itertools.islice(fastavro.reader(io.BytesIO(content)), 2))
-    except Exception as error:  # noqa: BLE001 - fastavro raises many kinds on arbitrary bytes
-        raise CorruptMetadata(
-            f"timeline file {path} cannot be read ({type(error).__name__}: {error})",
-            expected="an Avro container with one record",
-            remedy="restore the file; nothing was changed",
-        ) from None
-    if len(records) != 1 or not isinstance(records[0], dict):
-        raise CorruptMetadata(
-            f"timeline file {path} with {len(records) or 'no'} record(s) that can be used", expected="exactly one record"
-        )
-    return records[0]
+    return read_one_record(content, path)

@@ -29,6 +29,8 @@ class WriteStat:
     num_deletes: int = 0
     base_file: str = ""
     log_files: tuple[str, ...] = ()
+    log_version: int = 0
+    log_files_compacted: int = 0
 
     @property
     def is_log(self) -> bool:
@@ -51,7 +53,7 @@ class WriteStat:
             "tempPath": None,
             "partitionPath": self.partition_path,
             "totalLogRecords": 0,
-            "totalLogFilesCompacted": 0,
+            "totalLogFilesCompacted": self.log_files_compacted,
             "totalLogSizeCompacted": 0,
             "totalUpdatedRecordsCompacted": 0,
             "totalLogBlocks": 0,
@@ -63,7 +65,14 @@ class WriteStat:
             "runtimeStats": None,
         }
         if self.is_log:
-            stat |= {"baseFile": self.base_file, "logFiles": list(self.log_files)}
+            # Every append makes a file of its own, so its blocks start at its beginning.
+            stat |= {
+                "logVersion": self.log_version,
+                "logOffset": 0,
+                "baseFile": self.base_file,
+                "logFiles": list(self.log_files),
+                "recordsStats": {"val": None},
+            }
         return stat
 
     @classmethod
@@ -81,6 +90,8 @@ class WriteStat:
             num_deletes=int(stat.get("numDeletes") or 0),
             base_file=str(stat.get("baseFile") or ""),
             log_files=tuple(stat.get("logFiles") or ()),
+            log_version=int(stat.get("logVersion") or 0),
+            log_files_compacted=int(stat.get("totalLogFilesCompacted") or 0),
         )
 
     def to_plain(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Begin → stage → validate → publish; rollback and recovery; heartbeats. The one place that appends to the table log."""
 
 from tideline_table.transaction.active_timeline import ActiveTimeline
-from tideline_table.transaction.conflict import WriteSet, find_conflict
+from tideline_table.transaction.conflict import SchemaStep, WriteSet, find_conflict
 from tideline_table.transaction.heartbeat import Heartbeat, is_alive
 from tideline_table.transaction.lock import NoLock, TableLock
 from tideline_table.transaction.rollback import roll_back
@@ -12,6 +12,7 @@ __all__ = [
     "Committed",
     "Heartbeat",
     "NoLock",
+    "SchemaStep",
     "TableLock",
     "WriteSet",
     "WriteTransaction",

@@ -6,22 +6,26 @@ import logging
 import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from itertools import islice
 
 from tideline_table.clock import Clock
-from tideline_table.config import CHECKPOINT_INTERVAL, INSTANT_SKEW_S, Options
-from tideline_table.errors import ClockSkew, ObjectNotFound, TidelineError
-from tideline_table.file_group.checkpoint import read_checkpoint, write_checkpoint
+from tideline_table.config import INSTANT_SKEW_S, LOG_RETENTION_S, Options
+from tideline_table.errors import ClockSkew, CorruptMetadata, ObjectNotFound, TidelineError
+from tideline_table.file_group.checkpoint import read_opening
 from tideline_table.file_group.state import TableState
 from tideline_table.storage import Storage
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.files import timeline_files
 from tideline_table.timeline.instant import next_instant, time_from_instant
-from tideline_table.timeline.log import Draft, TableLog
+from tideline_table.timeline.log import Draft, PlaceTrimmed, TableLog
+from tideline_table.transaction.log_upkeep import LogUpkeep
 
 _LOGGER = logging.getLogger(__name__)
 
 Decide = Callable[[TableState], Draft]
 """A pure decision on fresh state: the transition to append, or an error that says why not."""
+_BATCH = 500
+_RELOADS = 5
 
 
 class ActiveTimeline:
@@ -35,23 +39,66 @@ class ActiveTimeline:
         self.state = TableState()
         self._head: Entry | None = None
         self._materialised = 0
+        self._upkeep = LogUpkeep(storage, clock, options)
+        self._seen_s = clock.monotonic_s()
+        self._seen_at = clock.now()
         self._mutex = threading.RLock()
 
     def load(self) -> None:
-        """Start from the latest checkpoint and read the tail."""
+        """Start from the latest checkpoint and read the tail. Raises `CorruptMetadata` when the log was trimmed and no checkpoint is left."""
         with self._mutex:
-            self.state = read_checkpoint(self.storage)
+            self._start_over()
             self.refresh()
 
     def refresh(self) -> list[Entry]:
-        """Read what was appended since; returns these entries."""
+        """Read what was appended since; returns these entries (from the checkpoint on when we slept for so long that older ones are gone)."""
         with self._mutex:
-            fresh: list[Entry] = []
-            for entry in self.log.after(self.state.sequence):
-                self.state.apply(entry)
-                self._head = entry
-                fresh.append(entry)
-            return fresh
+            for _ in range(_RELOADS):
+                fresh = self._read_on()
+                if fresh is not None:
+                    return fresh
+                self._start_over()
+            raise CorruptMetadata(
+                f"the table log begins after entry {self.log.trimmed_to()}, the latest checkpoint ends at {self.state.sequence}",
+                expected="a checkpoint that reaches the log",
+                remedy="restore the checkpoint folder from a copy; nothing was changed",
+            )
+
+    def _read_on(self) -> list[Entry] | None:
+        """Fold what follows; None when entries behind our state may have been deleted: then what stands there says nothing."""
+        slept = self._has_slept()
+        fresh: list[Entry] = []
+        while True:
+            batch = list(islice(self.log.after(self.state.sequence), _BATCH))
+            if slept and self.log.trimmed_to() > self.state.sequence:
+                return None
+            for entry in batch:
+                self._fold(entry)
+            fresh += batch
+            if len(batch) < _BATCH:
+                self._seen_s, self._seen_at = self.clock.monotonic_s(), self.clock.now()
+                return fresh
+
+    def _has_slept(self) -> bool:
+        """Whether the end of the log was last seen so long ago that entries since may be old enough to go."""
+        allowed_s = self.options[LOG_RETENTION_S] / 4
+        wall_s = (self.clock.now() - self._seen_at).total_seconds()
+        return max(self.clock.monotonic_s() - self._seen_s, wall_s) >= allowed_s
+
+    def _start_over(self) -> None:
+        opening = read_opening(self.storage)
+        self.state = opening.state
+        self._head = None
+        self._upkeep.start(opening.checkpoint)
+        # A checkpoint that is there was not trimmed past.
+        self._seen_s, self._seen_at = self.clock.monotonic_s(), self.clock.now()
+        for entry in opening.tail:
+            self._fold(self.log.completed(entry))
+
+    def _fold(self, entry: Entry) -> None:
+        self.state.apply(entry)
+        self._head = entry
+        self._upkeep.saw(entry)
 
     def head_sequence(self) -> int:
         """The head of the log now: the fencing token of whoever asks."""
@@ -80,13 +127,27 @@ class ActiveTimeline:
                 # A step that nobody may fold would lock every reader out of the table for good.
                 self.state.check(draft)
                 self._heal_head()
-                entry = self.log.append(draft, self.state.sequence + 1)
+                try:
+                    entry = self.log.append(draft, self.state.sequence + 1)
+                except PlaceTrimmed as late:
+                    self._start_over()
+                    self.refresh()
+                    if self._has_folded(late.entry):
+                        return late.entry
+                    continue
                 if entry is None:
                     continue
-                self.state.apply(entry)
-                self._head = entry
+                self._fold(entry)
                 self._publish(entry)
                 return entry
+
+    def _has_folded(self, entry: Entry) -> bool:
+        known = self.state.actions.get(entry.instant)
+        return known is not None and (known.sequence, known.state, known.writer_id) == (
+            entry.sequence,
+            entry.after,
+            entry.writer_id,
+        )
 
     def mint(self, state: TableState) -> str:
         """The next instant of the table. Raises `ClockSkew` when its last one lies too far ahead of the clock."""
@@ -106,12 +167,14 @@ class ActiveTimeline:
         try:
             self.log.materialise(entry)
             self._materialised = entry.sequence
-            if entry.sequence % self.options[CHECKPOINT_INTERVAL] == 0:
-                write_checkpoint(self.storage, self.state)
         except TidelineError as error:
             _LOGGER.warning(
                 "timeline files of entry %d are late: %s (the next writer or the mirror creates them)", entry.sequence, error
             )
+        try:
+            self._upkeep.keep(entry, self.state)
+        except TidelineError as error:
+            _LOGGER.warning("no checkpoint at entry %d: %s (a later writer makes one)", entry.sequence, error)
 
     def _heal_head(self) -> bool:
         head = self._head

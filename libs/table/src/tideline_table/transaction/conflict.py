@@ -1,10 +1,16 @@
 r"""Conflict detection: a pure function from what a transaction did and what the log says since to the conflict, if any.
 
-| own \\ other              | completed write                     | completed clustering      | pending clustering             | rollback of own |
-|---|---|---|---|---|
-| update or delete of a group | same group: conflict              | group replaced: conflict  | with priority: conflict        | rolled back     |
-| insert of keys            | same key inserted: conflict         | no                        | no                             | rolled back     |
-| clustering                | input group written: conflict       | input replaced: conflict  | no (plans never share a group) | rolled back     |
+| own \\ other              | completed write                     | completed clustering      | pending clustering             | compaction, pending or completed | rollback of own |
+|---|---|---|---|---|---|
+| update or delete of a group | same group: conflict              | group replaced: conflict  | with priority: conflict        | same group: conflict             | rolled back     |
+| insert of keys            | same key inserted: conflict         | no                        | no                             | no                               | rolled back     |
+| clustering                | input group written: conflict       | input replaced: conflict  | no (plans never share a group) | no (plans never share a group)   | rolled back     |
+| compaction                | no: it reads what its plan names    | no                        | no                             | no                               | never           |
+
+A compaction that was planned after an update began is a conflict because the update's log file would belong to the slice that the plan
+does not read any more; the update is done again and appends to the slice that the compaction will make.
+
+A write also conflicts with every other one that changed the schema of the table since it was based on it, unless both changed it alike.
 
 Cleaning conflicts with nobody: it takes only slices that no transaction on the latest state reads; a transaction so slow that its
 input is gone fails when it reads. Field notes: #13255, #9472, #18830, #9831.
@@ -18,7 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tideline_table.errors import TransactionRolledBack, WriteConflict
-from tideline_table.file_group.slice import FileGroupId
+from tideline_table.file_group.slice import FileGroupId, FileSlice, SliceVersion
 from tideline_table.file_group.state import TableState
 from tideline_table.timeline.instant import State
 
@@ -33,16 +39,26 @@ class InsertedKeys:
 
 
 @dataclass(frozen=True, slots=True)
+class SchemaStep:
+    """The Avro texts of the table schema that a write was based on and that it leaves behind."""
+
+    based_on: str
+    own: str
+
+
+@dataclass(frozen=True, slots=True)
 class WriteSet:
     """What a transaction relies on and changes."""
 
     instant: str
-    based_on: dict[FileGroupId, str] = field(default_factory=dict)
-    """File groups that it read and rewrites or replaces → base instant of the slice that it read."""
+    based_on: dict[FileGroupId, SliceVersion] = field(default_factory=dict)
+    """File groups that it read and rewrites, appends to or replaces → the version of the slice that it read."""
     inserted: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
     """Hashes of the keys that it added and that must stay unique."""
     yields_to_clustering: bool = True
     """Writers wait for a pending clustering with priority; table services do not."""
+    schema: SchemaStep | None = None
+    """None for table services: they publish the schema that the table has when they commit."""
 
 
 def check_still_own(state: TableState, instant: str) -> None:
@@ -57,24 +73,32 @@ def check_still_own(state: TableState, instant: str) -> None:
         )
 
 
+def _last_writer(file_slice: FileSlice) -> str:
+    return max(file_slice.base_instant, *(log.instant for log in file_slice.log_files), "")
+
+
 def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[InsertedKeys]) -> WriteConflict | None:
     """The first conflict of `own` with `state`, which is everything that is committed or pending now.
 
     `inserted_since` are the completed writes after `own` began. Raises `TransactionRolledBack` when own was fenced.
     """
     check_still_own(state, own.instant)
-    for group, read_instant in own.based_on.items():
+    if own.schema is not None and state.schema_json not in ("", own.schema.based_on, own.schema.own):
+        # Rows written by the older schema would take new columns away from the file groups that they were merged with.
+        other = max(state.completed_writes(), key=lambda action: action.sequence).instant
+        return WriteConflict(f"the schema of the table changed, at the latest by {other}", with_instant=other)
+    for group, read_version in own.based_on.items():
         replaced_by = state.replaced.get(group)
         if replaced_by is not None:
             return WriteConflict(
                 f"file group {group.file_id} in {group.partition_path!r} was replaced by {replaced_by}", with_instant=replaced_by
             )
         latest = state.latest_slice(group)
-        if latest is None or latest.base_instant != read_instant:
-            other = latest.base_instant if latest else "nothing"
+        if latest is None or latest.version != read_version:
+            other = _last_writer(latest) if latest else "nothing"
             return WriteConflict(
                 f"file group {group.file_id} in {group.partition_path!r} was written by {other}",
-                expected=f"slice {read_instant}",
+                expected=f"slice {read_version.base_instant} with {read_version.log_files} log file(s)",
                 with_instant=other,
             )
     if own.yields_to_clustering and own.based_on:

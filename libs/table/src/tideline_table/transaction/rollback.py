@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Sequence
 
 from tideline_table.errors import InstantNotFound, TidelineError, UnsupportedTable
-from tideline_table.file_group.names import parse_base_file_name
+from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.state import ActionRecord, TableState
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.log import Draft
@@ -28,12 +28,17 @@ def roll_back(timeline: ActiveTimeline, target: str, *, force: bool = False) -> 
     """Roll `target` back; returns the rollback's instant, None when there was nothing to do.
 
     Without `force` (for one's own transaction) an instant whose writer is alive is left alone. Raises `InstantNotFound`, and
-    `UnsupportedTable` for a completed instant.
+    `UnsupportedTable` for an instant that had completed before this call.
     """
     attempt = uuid.uuid4().hex
+    known = timeline.state.actions.get(target)
+    was_pending = known is not None and known.is_pending
     paths = sorted(marked_files(timeline.storage, target))
 
     def decide(state: TableState) -> Draft:
+        if was_pending and state.actions[target].state is State.COMPLETED:
+            # Its writer was only slow, or somebody took it over: it got there first.
+            raise _NothingToDo
         record = _target(state, target)
         if record.state is State.ROLLED_BACK or (
             not force and not record.fenced_by and is_alive(timeline.storage, record, timeline.clock, timeline.options)
@@ -58,11 +63,16 @@ def roll_back(timeline: ActiveTimeline, target: str, *, force: bool = False) -> 
 
 
 class _NothingToDo(Exception):
-    """The target is rolled back, alive, or being rolled back by somebody alive."""
+    """The target is completed, rolled back, alive, or being rolled back by somebody alive."""
 
 
 def _target(state: TableState, target: str) -> ActionRecord:
     record = state.actions.get(target)
+    if record is not None and record.action is Action.COMPACTION:
+        # Log files may be named after it by now: without its base files other readers would never find them.
+        raise UnsupportedTable(
+            f"instant {target} is a compaction", expected="a write", remedy="run it again: tideline run compaction PATH"
+        )
     if record is None:
         raise InstantNotFound(f"no instant {target} to roll back", expected="a pending instant of this table")
     if record.state is State.COMPLETED:
@@ -77,7 +87,7 @@ def _plan(timeline: ActiveTimeline, record: ActionRecord, paths: Sequence[str]) 
     root = timeline.storage.root.removeprefix("file:")
     for path in paths:
         partition, _, name = path.rpartition("/")
-        parsed = parse_base_file_name(name)
+        parsed = parse_base_file_name(name) or parse_log_file_name(name)
         requests.append(
             {
                 "partitionPath": partition,

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tideline_table.errors import WriteConflict
-from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.file_group.slice import FileGroupId, FileSlice, SliceVersion
 from tideline_table.file_group.state import TableState
 from tideline_table.timeline.entry import Entry
-from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State
+from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State, instant_from_time
 from tideline_table.timeline.log import Draft
 from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
 from tideline_table.transaction.active_timeline import ActiveTimeline
-from tideline_table.transaction.conflict import InsertedKeys, WriteSet, check_still_own, find_conflict
+from tideline_table.transaction.conflict import InsertedKeys, SchemaStep, WriteSet, check_still_own, find_conflict
 from tideline_table.transaction.heartbeat import Heartbeat
 from tideline_table.transaction.lock import TableLock
 from tideline_table.transaction.rollback import roll_back
@@ -85,12 +85,14 @@ class WriteTransaction:
         results: Sequence[FileGroupResult],
         schema_json: str,
         extra: Mapping[str, str],
-        based_on: Mapping[FileGroupId, str],
+        based_on: Mapping[FileGroupId, SliceVersion],
         look_up: LookUp | None,
+        schema_based_on: str | None = None,
     ) -> Committed:
         """Check for conflicts against everything since the begin and publish.
 
-        `look_up` is None when the operation does not promise unique keys. Raises `WriteConflict` or `TransactionRolledBack` (nothing became
+        `look_up` is None when the operation does not promise unique keys; `schema_based_on` is the schema that `schema_json` evolved from,
+        None when it did not. Raises `WriteConflict` or `TransactionRolledBack` (nothing became
         visible; call `roll_back`), `CommitUnknown` when the log did not answer.
         """
         stats = tuple(r.stat for r in results if r.stat is not None)
@@ -100,7 +102,8 @@ class WriteTransaction:
         body: dict[str, object] = {"metadata": metadata.to_json()}
         if len(hashes) <= MAX_CARRIED_HASHES:
             body[HASHES_KEY] = base64.b64encode(np.sort(hashes).tobytes()).decode()
-        own = WriteSet(self.instant, dict(based_on), hashes if look_up is not None else hashes[:0])
+        schema = SchemaStep(schema_json if schema_based_on is None else schema_based_on, schema_json)
+        own = WriteSet(self.instant, dict(based_on), hashes if look_up is not None else hashes[:0], schema=schema)
         checked = _InsertsSince(self.timeline, self.begin_sequence, {s.partition_path for s in stats if s.num_inserts}, look_up)
 
         def decide(state: TableState) -> Draft:
@@ -110,6 +113,8 @@ class WriteTransaction:
                 raise conflict
             return Draft(self.instant, self.action, State.INFLIGHT, State.COMPLETED, self.operation, body)
 
+        if self.action is Action.DELTA_COMMIT:
+            self._pass_second(stats)
         with self.lock.hold(self.timeline.head_sequence):
             entry = self.timeline.append(decide)
         self._heartbeat.stop()
@@ -129,6 +134,16 @@ class WriteTransaction:
     def abandon(self) -> None:
         """Stop the heartbeat and leave the instant to recovery: for callers that cannot roll back now."""
         self._heartbeat.stop()
+
+    def _pass_second(self, stats: Sequence[WriteStat]) -> None:
+        # Apache Hudi 1.x places log files by the modification time of their base instant's completed file (format reference 11.3), and
+        # object stores keep whole seconds: completed in the second of that instant, it would look older than the slice it made.
+        if self.timeline.storage.root.startswith(("file:", "memory:")):
+            return
+        base = max((s.prev_commit if s.is_log else self.instant for s in stats), default="")
+        clock = self.timeline.clock
+        while base and instant_from_time(clock.now())[:14] == base[:14]:
+            clock.sleep(1.0 - clock.now().microsecond / 1_000_000)
 
     def _delete_unnamed_files(self, stats: Sequence[WriteStat]) -> None:
         # Files of attempts that lost (retried tasks): they carry this instant and would count as committed.

@@ -19,11 +19,10 @@ _UNIQUE_COLUMNS = (MetaField.COMMIT_SEQNO, MetaField.RECORD_KEY)
 def write_base_file(storage: Storage, path: str, rows: pa.Table, avro_schema: str, options: Options) -> int:
     """Write `rows` (meta fields first) as a base file that appears whole; returns its size in bytes."""
     pairs = {b"parquet.avro.schema": avro_schema.encode(), b"writer.model.name": b"avro"}
-    if rows.num_rows:
-        span = pc.min_max(rows.column(MetaField.RECORD_KEY)).as_py()
-        # Arrow orders strings by bytes, Java by UTF-16 units; they differ only beyond the basic plane, where the range is left out.
-        if max(span["min"] + span["max"]) < "\ud800":
-            pairs |= {MIN_KEY: span["min"].encode(), MAX_KEY: span["max"].encode()}
+    span = pc.min_max(rows.column(MetaField.RECORD_KEY)).as_py()
+    # Arrow orders strings by bytes, Java by UTF-16 units; they differ only beyond the basic plane, where the range is left out.
+    if span["min"] is not None and max(span["min"] + span["max"]) < "\ud800":
+        pairs |= {MIN_KEY: span["min"].encode(), MAX_KEY: span["max"].encode()}
     codec = options[COMPRESSION_CODEC]
     with (
         storage.open_output(path) as sink,

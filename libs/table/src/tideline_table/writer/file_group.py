@@ -1,4 +1,4 @@
-"""Writing one file group copy-on-write: read its base file, merge, write the next base file.
+"""Writing one file group: read its base file, merge, write the next base file; or append to its log.
 
 Runs anywhere, in the caller's process or on a Spark executor: everything it needs is in its arguments.
 """
@@ -15,9 +15,10 @@ import xxhash
 
 from tideline_table.config import Options
 from tideline_table.file_group.names import base_file_name, write_token
-from tideline_table.file_group.slice import FileSlice, join_path
+from tideline_table.file_group.slice import FileSlice, SliceVersion, join_path
 from tideline_table.merge import MergeMode, deleted_mask, incoming_wins
 from tideline_table.reader.base_file import read_base_file
+from tideline_table.schema.evolution import conform
 from tideline_table.schema.meta_fields import META_FIELDS, MetaField, with_meta_fields
 from tideline_table.storage import Storage, open_storage
 from tideline_table.timeline.write_stats import NO_PREVIOUS_COMMIT, WriteStat
@@ -39,6 +40,9 @@ class WriteContext:
     merge_mode: MergeMode
     ordering_field: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
+    is_merge_on_read: bool = False
+    has_meta_fields: bool = True
+    """False: the meta fields of all rows are null."""
 
     def open_storage(self) -> Storage:
         """The table's storage, opened where the task runs."""
@@ -47,13 +51,18 @@ class WriteContext:
 
 @dataclass(frozen=True, slots=True)
 class FileGroupTask:
-    """One file group of one write. `base` is the slice written over, None for a new file group."""
+    """One file group of one write. `base` is the slice written over, None for a new file group.
+
+    `adds` says that some of the rows are new to the group: on merge-on-read tables they go, with the updates, to a new base file; updates
+    and deletions alone go to the log.
+    """
 
     number: int
     partition_path: str
     file_id: str
     base: FileSlice | None
     attempt: int = 0
+    adds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,8 @@ class FileGroupResult:
     stat: WriteStat | None
     inserted_hashes: bytes
     """Little-endian uint64s; `key_hashes` says of what."""
+    read: SliceVersion | None = None
+    """The version of the slice that was written over, None for a new file group."""
 
 
 def key_hashes(partition_path: str, keys: pa.ChunkedArray | pa.Array) -> np.ndarray:
@@ -76,11 +87,15 @@ def key_hashes(partition_path: str, keys: pa.ChunkedArray | pa.Array) -> np.ndar
 def write_file_group(
     context: WriteContext, task: FileGroupTask, incoming: pa.Table, storage: Storage | None = None
 ) -> FileGroupResult:
-    """Write the next base file of a group. `incoming` is as `PreparedInput.rows`: keys unique unless the operation adds blindly.
+    """Write the next base file of a group, or its next log file. `incoming` is as `PreparedInput.rows`: keys unique unless the operation adds blindly.
 
     Returns no stat when nothing changes (all incoming rows lost against newer ones, or a delete found nothing).
     """
     storage = storage or context.open_storage()
+    if context.is_merge_on_read and task.base is not None and not task.adds:
+        from tideline_table.writer.log_file import append_log_file  # noqa: PLC0415 - the two modules share the task types
+
+        return append_log_file(context, task, incoming, storage)
     name = base_file_name(task.file_id, write_token(task.number, task.attempt), context.instant)
     if task.base is None:
         added = _live(incoming)
@@ -88,6 +103,7 @@ def write_file_group(
             kept=None, written=added, updates=0, deletes=0, inserted=added.column(MetaField.RECORD_KEY)
         )
     else:
+        assert not task.base.log_files, "rows are added only to groups without log files"
         merged = _merge(context, read_base_file(storage, task.base.path), incoming)
     if merged is None or (merged.kept is None and merged.written is None) or (task.base is None and not merged.rows):
         return FileGroupResult(None, b"")
@@ -107,7 +123,7 @@ def write_file_group(
         num_deletes=merged.deletes,
     )
     hashes = key_hashes(task.partition_path, merged.inserted)
-    return FileGroupResult(stat, np.sort(hashes).astype("<u8").tobytes())
+    return FileGroupResult(stat, np.sort(hashes).astype("<u8").tobytes(), task.base.version if task.base else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,35 +187,32 @@ def _output(context: WriteContext, task: FileGroupTask, merged: _Merged, name: s
     schema = with_meta_fields(context.schema)
     pieces: list[pa.Table] = []
     if merged.kept is not None:
-        pieces.append(_conformed(merged.kept, schema, name))
+        pieces.append(_conformed(merged.kept, schema, name if context.has_meta_fields else None))
     if merged.written is not None and merged.written.num_rows:
         rows = merged.written
         counter = pc.cast(pa.array(np.arange(rows.num_rows)), pa.string())
         meta = {
-            MetaField.COMMIT_TIME: _constant(context.instant, rows.num_rows),
+            MetaField.COMMIT_TIME: constant(context.instant, rows.num_rows),
             MetaField.COMMIT_SEQNO: pc.binary_join_element_wise(f"{context.instant}_{task.number}_", counter, ""),
             MetaField.RECORD_KEY: rows.column(MetaField.RECORD_KEY),
-            MetaField.PARTITION_PATH: _constant(task.partition_path, rows.num_rows),
-            MetaField.FILE_NAME: _constant(name, rows.num_rows),
+            MetaField.PARTITION_PATH: constant(task.partition_path, rows.num_rows),
+            MetaField.FILE_NAME: constant(name, rows.num_rows),
         }
+        if not context.has_meta_fields:
+            meta = {name: pa.nulls(rows.num_rows, pa.string()) for name in meta}
         columns = [meta[MetaField(f.name)] if f.name in META_FIELDS else rows.column(f.name) for f in schema]
         pieces.append(pa.Table.from_arrays(columns, schema=schema))
     return pa.concat_tables(pieces)
 
 
-def _conformed(base: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
+def _conformed(base: pa.Table, schema: pa.Schema, name: str | None) -> pa.Table:
     """Base rows in today's schema, with the new file's name."""
-    columns = []
-    for f in schema:
-        if f.name == MetaField.FILE_NAME:
-            columns.append(_constant(name, base.num_rows))
-        elif f.name in base.column_names:
-            column = base.column(f.name)
-            columns.append(column if column.type == f.type else column.cast(f.type))
-        else:
-            columns.append(pa.nulls(base.num_rows, f.type))
-    return pa.Table.from_arrays(columns, schema=schema)
+    rows = conform(base, schema)
+    position = schema.get_field_index(MetaField.FILE_NAME)
+    named = pa.nulls(rows.num_rows, pa.string()) if name is None else constant(name, rows.num_rows)
+    return rows.set_column(position, schema.field(position), named)
 
 
-def _constant(text: str, rows: int) -> pa.Array:
+def constant(text: str, rows: int) -> pa.Array:
+    """A column with the same text in every row."""
     return pa.repeat(pa.scalar(text, pa.string()), rows)

@@ -42,8 +42,8 @@ class FilePlacement:
         return cls(options[MAX_FILE_SIZE], options[SMALL_FILE_LIMIT], max(mean, 1.0))
 
     def free_rows(self, file_slice: FileSlice) -> int:
-        """How many rows still fit into a file group, 0 when it is not small."""
-        if file_slice.size_bytes >= self.small_file_bytes:
+        """How many rows still fit into a file group, 0 when it is not small or has log files: those would have to be merged first."""
+        if file_slice.size_bytes >= self.small_file_bytes or file_slice.log_files:
             return 0
         return max(0, int((self.max_file_bytes - file_slice.size_bytes) / self.row_bytes))
 
@@ -65,19 +65,20 @@ def route_input(
     """One task per file group that the input touches.
 
     `by_partition` numbers the input rows of each partition; `locations` says where their keys are (absent: nowhere); `slices` are the
-    partitions' visible slices; groups in `closed` (under pending clustering) take no inserts. Rows of a delete that are nowhere vanish.
+    partitions' visible slices; groups in `closed` (under a pending plan) take no inserts. Rows of a delete that are nowhere vanish.
     """
     tasks: list[RoutedTask] = []
 
-    def add(partition: str, file_slice: FileSlice | None, positions: np.ndarray) -> None:
+    def add(partition: str, file_slice: FileSlice | None, positions: np.ndarray, *, adds: bool = True) -> None:
         number = len(tasks)
         file_id = file_slice.group.file_id if file_slice else new_file_id(instant, str(number))
-        tasks.append(RoutedTask(FileGroupTask(number, partition, file_id, file_slice), positions))
+        tasks.append(RoutedTask(FileGroupTask(number, partition, file_id, file_slice, adds=adds), positions))
 
     for partition in sorted(by_partition):
         rows = by_partition[partition]
         location = locations.get(partition)
         updates: dict[FileGroupId, np.ndarray] = {}
+        filled: set[FileGroupId] = set()
         inserts = rows
         if location is not None:
             for file_slice, positions in zip(location.slices, location.hits, strict=True):
@@ -92,9 +93,10 @@ def route_input(
                 break
             updates[file_slice.group] = np.concatenate([updates.get(file_slice.group, rows[:0]), inserts[:room]])
             inserts = inserts[room:]
+            filled.add(file_slice.group)
         by_group = {s.group: s for s in slices.get(partition, ())}
         for group, positions in updates.items():
-            add(partition, by_group[group], positions)
+            add(partition, by_group[group], positions, adds=group in filled)
         per_file = placement.rows_per_file
         for start in range(0, len(inserts), per_file):
             add(partition, None, inserts[start : start + per_file])

@@ -1,0 +1,219 @@
+"""`KeyGenerator`: record keys and partition paths of a table's rows."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tideline_table.errors import InvalidRecord, SchemaMismatch, UnsupportedTable
+from tideline_table.keygen.text import key_text
+from tideline_table.keygen.timebased import TimeBased
+
+DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+NULL_KEY = "__null__"
+EMPTY_KEY = "__empty__"
+ESCAPED = {c: f"%{ord(c):02X}" for c in [*map(chr, range(0x20)), "\x7f", *"\"#%'*/:=?\\{[]^"]}
+"""What URL-encoded partition paths replace (format reference 3.2)."""
+
+
+class KeyGeneratorType(enum.StrEnum):
+    """Hudi's names; the value is the name in `hoodie.table.keygenerator.type`."""
+
+    SIMPLE = "SIMPLE"
+    COMPLEX = "COMPLEX"
+    TIMESTAMP = "TIMESTAMP"
+    CUSTOM = "CUSTOM"
+    NON_PARTITION = "NON_PARTITION"
+    GLOBAL_DELETE = "GLOBAL_DELETE"
+    OTHER = "OTHER"
+    """A class that is not Hudi's own: its keys cannot be derived here."""
+
+    @classmethod
+    def inferred(cls, key_fields: Sequence[str], partition_fields: Sequence[str]) -> KeyGeneratorType:
+        """What Hudi takes where a table does not say."""
+        if not partition_fields:
+            return cls.NON_PARTITION
+        return cls.SIMPLE if len(key_fields) == 1 and len(partition_fields) == 1 else cls.COMPLEX
+
+
+class PartitionType(enum.StrEnum):
+    """How a custom key generator makes one level of the partition path."""
+
+    SIMPLE = "SIMPLE"
+    TIMESTAMP = "TIMESTAMP"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyGenerator:
+    """How a table derives `_hoodie_record_key` and `_hoodie_partition_path` from its columns."""
+
+    key_fields: tuple[str, ...]
+    partition_fields: tuple[str, ...]
+    hive_style: bool = False
+    url_encode: bool = False
+    declared_type: KeyGeneratorType | None = None
+    """None: as Hudi infers it."""
+    partition_types: tuple[PartitionType, ...] = ()
+    """Of a custom key generator, one for each partition field."""
+    time_based: TimeBased | None = None
+    """Of time-based levels."""
+    bare_single_key: bool = False
+    """A complex key generator with one key field writes `v`, not `f:v` (3.3; `hoodie.write.complex.keygen.new.encoding`)."""
+    logical_timestamps: bool = False
+    """Timestamps are written as dates (`hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled`)."""
+    problem: str = ""
+    """Why keys of this table cannot be derived here; its rows can be read all the same."""
+
+    @property
+    def type(self) -> KeyGeneratorType:
+        """The declared type, else the inferred one."""
+        return self.declared_type or KeyGeneratorType.inferred(self.key_fields, self.partition_fields)
+
+    @property
+    def class_name(self) -> str:
+        """Hudi's class for this generator."""
+        names = {
+            KeyGeneratorType.NON_PARTITION: "NonpartitionedKeyGenerator",
+            KeyGeneratorType.TIMESTAMP: "TimestampBasedKeyGenerator",
+            KeyGeneratorType.GLOBAL_DELETE: "GlobalDeleteKeyGenerator",
+        }
+        return f"org.apache.hudi.keygen.{names.get(self.type, f'{self.type.capitalize()}KeyGenerator')}"
+
+    @property
+    def has_prefixed_keys(self) -> bool:
+        """Whether record keys are `f1:v1,f2:v2` rather than the bare value of the one key field."""
+        return len(self.key_fields) > 1 or (self.type is KeyGeneratorType.COMPLEX and not self.bare_single_key)
+
+    @property
+    def has_plain_paths(self) -> bool:
+        """Whether partition paths are the values themselves: no level is time-based, and timestamps are epoch numbers."""
+        return not self.logical_timestamps and not any(self.is_time_based(name) for name in self.partition_fields)
+
+    def is_time_based(self, name: str) -> bool:
+        """Whether this level of the partition path is made from a time."""
+        if self.type is KeyGeneratorType.CUSTOM:
+            return dict(zip(self.partition_fields, self.partition_types, strict=False)).get(name) is PartitionType.TIMESTAMP
+        return self.type is KeyGeneratorType.TIMESTAMP
+
+    def check_usable(self) -> None:
+        """Raise `UnsupportedTable` when keys cannot be derived here as the table's other writers do."""
+        if self.problem:
+            raise UnsupportedTable(
+                self.problem, expected="a key generator whose keys can be derived here", remedy="write with Apache Hudi"
+            )
+
+    def record_keys(self, rows: pa.Table) -> pa.ChunkedArray:
+        """One key text per row; `InvalidRecord` names the column when a key is null or empty."""
+        if self.has_prefixed_keys:
+            return self._prefixed_keys(rows)
+        name = self.key_fields[0]
+        keys = self._text(rows, name)
+        missing = pc.sum(pc.or_kleene(pc.is_null(keys), pc.equal(keys, ""))).as_py() or 0
+        if missing:
+            raise InvalidRecord(
+                f"{missing} row(s) with a null or empty record key in column {name!r}",
+                expected="a value in every row",
+                remedy="filter these rows out or choose other key columns",
+            )
+        return keys
+
+    def _prefixed_keys(self, rows: pa.Table) -> pa.ChunkedArray:
+        parts: list[pa.ChunkedArray] = []
+        usable = None
+        for name in self.key_fields:
+            text = self._text(rows, name)
+            present = pc.and_kleene(pc.is_valid(text), pc.fill_null(pc.not_equal(text, ""), fill_value=False))
+            usable = present if usable is None else pc.or_(usable, present)
+            shown = pc.fill_null(pc.if_else(pc.equal(text, ""), EMPTY_KEY, text), NULL_KEY)
+            parts.append(pc.binary_join_element_wise(pa.scalar(f"{name}:"), shown, ""))
+        missing = rows.num_rows - (pc.sum(usable).as_py() or 0)
+        if missing:
+            raise InvalidRecord(
+                f"{missing} row(s) in which all key columns ({', '.join(self.key_fields)}) are null or empty",
+                expected="a value in at least one of them",
+            )
+        return pc.binary_join_element_wise(*parts, ",") if len(parts) > 1 else parts[0]
+
+    def partition_paths(self, rows: pa.Table) -> pa.ChunkedArray:
+        """One partition path per row; `InvalidRecord` for values that would leave the table's folder."""
+        if not self.partition_fields:
+            return pa.chunked_array([pa.repeat(pa.scalar(""), rows.num_rows)])
+        levels = []
+        for name in self.partition_fields:
+            encoded = pc.dictionary_encode(self._partition_text(rows, name))
+            chunks = [
+                pa.DictionaryArray.from_arrays(
+                    c.indices, pa.array([self._level(name, v) for v in c.dictionary.to_pylist()], pa.string())
+                ).cast(pa.string())
+                for c in encoded.chunks
+            ]
+            default = f"{name}={DEFAULT_PARTITION}" if self.hive_style else DEFAULT_PARTITION
+            levels.append(pc.fill_null(pa.chunked_array(chunks, pa.string()), default))
+        return pc.binary_join_element_wise(*levels, "/") if len(levels) > 1 else levels[0]
+
+    def _partition_text(self, rows: pa.Table, name: str) -> pa.ChunkedArray:
+        if not self.is_time_based(name):
+            return self._text(rows, name)
+        assert self.time_based is not None, "check_usable comes first"
+        return self.time_based.texts(rows.column(name), name)
+
+    def _text(self, rows: pa.Table, name: str) -> pa.ChunkedArray:
+        return key_text(rows.column(name), name, logical_timestamps=self.logical_timestamps)
+
+    def _level(self, name: str, value: str) -> str:
+        text = value or DEFAULT_PARTITION
+        if self.url_encode:
+            text = "".join(ESCAPED.get(c, c) for c in text)
+        if any(part in ("", ".", "..") or part.startswith(".hoodie") or "\x00" in part for part in text.split("/")) or "\\" in text:
+            raise InvalidRecord(
+                f"partition value {value!r} in column {name!r}",
+                expected="a value without empty, '.', '..' or '.hoodie' path parts",
+                remedy="fix the value or create the table with URL-encoded partitions",
+            )
+        return f"{name}={text}" if self.hive_style else text
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        """Raise `SchemaMismatch` unless all key and partition columns exist and can serve."""
+        check_key_columns(schema, self.key_fields, "record key")
+        check_key_columns(schema, [n for n in self.partition_fields if not self.is_time_based(n)], "partition")
+        for name in self.partition_fields:
+            if self.is_time_based(name) and self.time_based is not None:
+                _check_exists(schema, name, "partition")
+                self.time_based.check_column(schema.field(name).type, name)
+
+
+def check_key_columns(schema: pa.Schema, columns: Sequence[str], purpose: str) -> None:
+    """Raise `SchemaMismatch` unless every column exists and can serve as a key."""
+    for name in columns:
+        _check_exists(schema, name, purpose)
+        key_text(pa.chunked_array([pa.array([], schema.field(name).type)]), name)
+
+
+def _check_exists(schema: pa.Schema, name: str, purpose: str) -> None:
+    if name not in schema.names:
+        raise SchemaMismatch(f"{purpose} column {name!r} is not in the schema", expected=f"one of {', '.join(schema.names)}")
+
+
+def observed_single_key(keygen: KeyGenerator, rows: pa.Table) -> bool | None:
+    """Whether the record keys of existing `rows` are bare (`bare_single_key`), None where they do not tell.
+
+    Only for complex generators with one key field, whose releases differ (3.3). `rows` hold the key column and `_hoodie_record_key`. Raises
+    `UnsupportedTable` when they show both or neither convention.
+    """
+    if rows.num_rows == 0:
+        return None
+    name = keygen.key_fields[0]
+    text, keys = key_text(rows.column(name), name, logical_timestamps=keygen.logical_timestamps), rows.column("_hoodie_record_key")
+    bare = pc.all(pc.equal(keys, text)).as_py()
+    prefixed = pc.all(pc.equal(keys, pc.binary_join_element_wise(f"{name}:", text, ""))).as_py()
+    if bare == prefixed:
+        raise UnsupportedTable(
+            f"record keys that are neither all {name!r} nor all '{name}:' and its value",
+            expected="one convention in the whole table",
+            remedy="write with the release of Apache Hudi that wrote it",
+        )
+    return bool(bare)

@@ -1,0 +1,10 @@
+"""Avro datums in bulk: many records of one schema to Arrow columns and back, a field of all records at a time.
+
+Arrow types are those of `tideline_table.schema`; what is around the datums (lengths, blocks) belongs to the callers.
+"""
+
+from tideline_table.log_format.avro.decode import decode_datums, row_schema
+from tideline_table.log_format.avro.encode import encode_datums
+from tideline_table.log_format.avro.node import Kind, Node, parse_schema
+
+__all__ = ["Kind", "Node", "decode_datums", "encode_datums", "parse_schema", "row_schema"]

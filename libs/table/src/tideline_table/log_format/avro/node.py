@@ -1,0 +1,157 @@
+"""The shape of a datum: an Avro schema with its references resolved."""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from tideline_table.errors import CorruptMetadata, UnsupportedTable
+
+Json = Any
+_MAX_DEPTH = 64
+# Resolved references multiply: a schema of a few lines can stand for millions of fields.
+_MAX_NODES = 50_000
+_MAX_FIXED_BYTES = 1024 * 1024
+
+
+class Kind(enum.Enum):
+    """How a value is laid out; logical types are laid out as the type below them."""
+
+    NULL = "null"
+    BOOLEAN = "boolean"
+    INT = "int"
+    LONG = "long"
+    FLOAT = "float"
+    DOUBLE = "double"
+    STRING = "string"
+    BYTES = "bytes"
+    FIXED = "fixed"
+    ENUM = "enum"
+    RECORD = "record"
+    ARRAY = "array"
+    MAP = "map"
+    UNION = "union"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One value. `children` are a record's fields, a union's branches, an array's item, or the key and value of a map's entry.
+
+    `least_bytes` is the smallest number of bytes that a value takes, `fixed_bytes` the number where all take the same, else -1.
+    """
+
+    kind: Kind
+    least_bytes: int
+    fixed_bytes: int
+    children: tuple[Node, ...] = ()
+    names: tuple[str, ...] = ()
+    """Names of a record's fields, symbols of an enum."""
+
+    @property
+    def null_branch(self) -> int:
+        """The index of a union's null branch, -1 where it has none."""
+        return next((i for i, branch in enumerate(self.children) if branch.kind is Kind.NULL), -1)
+
+
+_WIDTH = {Kind.NULL: 0, Kind.BOOLEAN: 1, Kind.FLOAT: 4, Kind.DOUBLE: 8}
+_PLAIN = {
+    kind.value: Node(kind, _WIDTH.get(kind, 1), _WIDTH.get(kind, -1))
+    for kind in (Kind.NULL, Kind.BOOLEAN, Kind.INT, Kind.LONG, Kind.FLOAT, Kind.DOUBLE, Kind.STRING, Kind.BYTES)
+}
+_KEY = _PLAIN["string"]
+
+
+def parse_schema(text: str) -> Node:
+    """The record that the Avro schema JSON `text` describes.
+
+    Raises `CorruptMetadata` for anything that is no Avro record schema and `UnsupportedTable` for types that contain themselves.
+    """
+    try:
+        node = _Parser().node(json.loads(text), "", 0)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise CorruptMetadata(f"an Avro schema that cannot be read ({error})", expected="Avro schema JSON") from None
+    if node.kind is not Kind.RECORD:
+        raise CorruptMetadata("an Avro schema that is no record", expected="a record schema")
+    return node
+
+
+class _Parser:
+    def __init__(self) -> None:
+        self._named: dict[str, tuple[Node, int] | None] = {}
+        self._nodes = 0
+
+    def node(self, avro: Json, namespace: str, depth: int) -> Node:
+        self._count(1)
+        if depth > _MAX_DEPTH:
+            raise CorruptMetadata(f"an Avro schema nested deeper than {_MAX_DEPTH} levels", expected="a flatter schema")
+        if isinstance(avro, str):
+            return _PLAIN.get(avro) or self._reference(avro, namespace)
+        if isinstance(avro, list):
+            return _union(tuple(self.node(branch, namespace, depth + 1) for branch in avro))
+        kind = avro["type"]
+        if not isinstance(kind, str):
+            return self.node(kind, namespace, depth + 1)
+        if kind == "array":
+            return Node(Kind.ARRAY, 1, -1, (self.node(avro["items"], namespace, depth + 1),))
+        if kind == "map":
+            return Node(Kind.MAP, 1, -1, (_record((_KEY, self.node(avro["values"], namespace, depth + 1)), ("key", "value")),))
+        if kind in ("record", "error", "enum", "fixed"):
+            return self._named_type(kind, avro, namespace, depth)
+        return _PLAIN.get(kind) or self._reference(kind, namespace)
+
+    def _named_type(self, kind: str, avro: dict[str, Json], namespace: str, depth: int) -> Node:
+        name = str(avro["name"])
+        if "." not in name:
+            space = str(avro.get("namespace") or namespace)
+            name = f"{space}.{name}" if space else name
+        space = name.rpartition(".")[0]
+        before = self._nodes
+        # While a type is being read there is nothing behind its name: whoever refers to it then contains itself.
+        self._named[name] = None
+        if kind == "fixed":
+            size = int(avro["size"])
+            if not 0 <= size <= _MAX_FIXED_BYTES:
+                raise CorruptMetadata(f"an Avro fixed of {size} bytes", expected=f"0 to {_MAX_FIXED_BYTES} bytes")
+            node = Node(Kind.FIXED, size, size)
+        elif kind == "enum":
+            symbols = tuple(map(str, avro["symbols"]))
+            node = Node(Kind.ENUM, 1, -1, names=symbols)
+        else:
+            fields = avro["fields"]
+            names = tuple(str(field["name"]) for field in fields)
+            if len(set(names)) < len(names):
+                raise CorruptMetadata(f"an Avro record {name!r} with a field name twice", expected="each name once")
+            node = _record(tuple(self.node(field["type"], space, depth + 1) for field in fields), names)
+        self._named[name] = (node, self._nodes - before)
+        return node
+
+    def _reference(self, name: str, namespace: str) -> Node:
+        full = name if "." in name or not namespace else f"{namespace}.{name}"
+        known = full if full in self._named else name
+        if known not in self._named:
+            raise CorruptMetadata(f"Avro type {name!r}", expected="a primitive or a type that was named before")
+        found = self._named[known]
+        if found is None:
+            raise UnsupportedTable(
+                f"Avro type {known!r} that contains itself", expected="types that end", remedy="flatten the schema"
+            )
+        self._count(found[1])
+        return found[0]
+
+    def _count(self, nodes: int) -> None:
+        self._nodes += nodes
+        if self._nodes > _MAX_NODES:
+            raise CorruptMetadata(f"an Avro schema of more than {_MAX_NODES} values", expected="a smaller schema")
+
+
+def _record(fields: tuple[Node, ...], names: tuple[str, ...]) -> Node:
+    fixed = sum(field.fixed_bytes for field in fields) if all(field.fixed_bytes >= 0 for field in fields) else -1
+    return Node(Kind.RECORD, sum(field.least_bytes for field in fields), fixed, fields, names)
+
+
+def _union(branches: tuple[Node, ...]) -> Node:
+    if not branches:
+        raise CorruptMetadata("an Avro union without branches", expected="a type or a nullable type")
+    return Node(Kind.UNION, 1 + min(branch.least_bytes for branch in branches), -1, branches)

@@ -1,0 +1,114 @@
+"""Blocks of a log file as a scan finds them (format reference 9.2 to 9.5)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tideline_table.errors import CorruptMetadata, UnsupportedTable
+from tideline_table.storage import Storage
+
+MAGIC = b"#HUDI#"
+
+
+class BlockType(enum.IntEnum):
+    """What a block holds; the numbers are those of the format."""
+
+    COMMAND = 0
+    DELETE = 1
+    CORRUPT = 2
+    AVRO = 3
+    HFILE = 4
+    PARQUET = 5
+    CDC = 6
+
+
+class HeaderKey(enum.IntEnum):
+    """Keys of a block's header; the numbers are those of the format."""
+
+    INSTANT_TIME = 0
+    TARGET_INSTANT_TIME = 1
+    SCHEMA = 2
+    COMMAND_BLOCK_TYPE = 3
+    COMPACTED_BLOCK_TIMES = 4
+    RECORD_POSITIONS = 5
+    BLOCK_IDENTIFIER = 6
+    IS_PARTIAL = 7
+    BASE_FILE_INSTANT_TIME_OF_RECORD_POSITIONS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LogBlock:
+    """One sound block. Offsets count from the start of the file; `offset` is that of the magic.
+
+    `header` holds every entry; keys that this release does not know are kept as plain numbers.
+    """
+
+    path: str
+    type: BlockType
+    header: Mapping[int, str]
+    offset: int
+    size_bytes: int
+    content_offset: int
+    content_bytes: int
+
+    @property
+    def instant(self) -> str:
+        """The instant that wrote the block; `scan_log` gives no block without one."""
+        return self.header[HeaderKey.INSTANT_TIME]
+
+    @property
+    def target_instant(self) -> str:
+        """The instant that a rollback voids, empty for other blocks."""
+        return self.header.get(HeaderKey.TARGET_INSTANT_TIME, "")
+
+    @property
+    def schema_json(self) -> str:
+        """The Avro schema that the rows were written with, empty where the header has none."""
+        return self.header.get(HeaderKey.SCHEMA, "")
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether rows hold only the columns that changed (tables of version 8 and later)."""
+        return self.header.get(HeaderKey.IS_PARTIAL, "").lower() == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class CorruptGap:
+    """Bytes of a log file that are no sound block; the next block, if any, begins at their end."""
+
+    path: str
+    offset: int
+    size_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedLog:
+    """The sound blocks of a log file and what lies damaged between them, both in file order."""
+
+    blocks: tuple[LogBlock, ...]
+    gaps: tuple[CorruptGap, ...]
+
+
+def read_content(storage: Storage, block: LogBlock, *kinds: BlockType) -> bytes:
+    """The content of `block`, which must be of one of `kinds` (`UnsupportedTable`) and all there (`CorruptMetadata`)."""
+    if block.type not in kinds:
+        raise UnsupportedTable(
+            f"a {block.type.name} block at {block.offset} of {block.path!r}",
+            expected=f"a block of type {' or '.join(kind.name for kind in kinds)}",
+        )
+    content = storage.read_range(block.path, block.content_offset, block.content_bytes)
+    if len(content) != block.content_bytes:
+        raise damaged(block, f"ends after {len(content)} of {block.content_bytes} bytes of content")
+    return content
+
+
+def damaged(block: LogBlock, what: str) -> CorruptMetadata:
+    """The error for a block whose frame is sound but whose content is not."""
+    return CorruptMetadata(
+        f"the {block.type.name} block at {block.offset} of {block.path!r} {what}",
+        expected="content as its header says",
+        remedy=f"roll back instant {block.header.get(HeaderKey.INSTANT_TIME, '')!r} or restore the file",
+    )

@@ -1,0 +1,221 @@
+"""Blocks of deletions, version 3 (format reference 9.7).
+
+The content is one datum: a list of record key, partition path and ordering value. Each ordering value is wrapped by its type; all
+of a block are of one type, because readers of several releases refuse or mistake anything else.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tideline_table.errors import CorruptMetadata, InvalidRecord, SchemaMismatch, UnsupportedTable
+from tideline_table.log_format.avro.cursor import PAD_BYTES, Cursor, Octets
+from tideline_table.log_format.avro.decode import decode
+from tideline_table.log_format.avro.encode import encode, octets_of
+from tideline_table.log_format.avro.node import Node, parse_schema
+from tideline_table.log_format.avro.pieces import Pieces
+from tideline_table.log_format.avro.walk import branches, list_items
+from tideline_table.log_format.block import BlockType, HeaderKey, LogBlock, damaged, read_content
+from tideline_table.log_format.framing import BLOCK_VERSION, frame_block
+from tideline_table.schema import MetaField
+from tideline_table.storage import Storage
+
+_PREFIX = struct.Struct(">ii")
+_BATCH_ROWS = 16_384
+
+# In the order of the union's branches behind null; each release decodes with its own list, so branches are only ever appended.
+_WRAPPERS: tuple[tuple[str, object, pa.DataType], ...] = (
+    ("BooleanWrapper", "boolean", pa.bool_()),
+    ("IntWrapper", "int", pa.int32()),
+    ("LongWrapper", "long", pa.int64()),
+    ("FloatWrapper", "float", pa.float32()),
+    ("DoubleWrapper", "double", pa.float64()),
+    ("BytesWrapper", "bytes", pa.binary()),
+    ("StringWrapper", "string", pa.string()),
+    ("DateWrapper", "int", pa.date32()),
+    ("DecimalWrapper", "bytes", pa.decimal128(30, 15)),
+    ("TimeMicrosWrapper", "long", pa.time64("us")),
+    ("TimestampMicrosWrapper", "long", pa.timestamp("us", tz="UTC")),
+)
+_INT_BRANCH = 2
+_ARRAY_BRANCH = len(_WRAPPERS) + 1
+
+
+def _wrapper(name: str, kind: object) -> dict[str, object]:
+    return {"type": "record", "name": name, "fields": [{"name": "value", "type": kind}]}
+
+
+def _delete_record() -> Node:
+    wrappers: list[object] = ["null", *(_wrapper(name, kind) for name, kind, _ in _WRAPPERS)]
+    listed = ["null", *(name for name, _, _ in _WRAPPERS), _wrapper("LocalDateWrapper", "int")]
+    array = {
+        "type": "record",
+        "name": "ArrayWrapper",
+        "fields": [{"name": "wrappedValues", "type": ["null", {"type": "array", "items": listed}]}],
+    }
+    fields = [
+        {"name": "recordKey", "type": ["null", "string"]},
+        {"name": "partitionPath", "type": ["null", "string"]},
+        {"name": "orderingVal", "type": [*wrappers, array]},
+    ]
+    return parse_schema(json.dumps({"type": "record", "name": "HoodieDeleteRecord", "fields": fields}))
+
+
+_RECORD = _delete_record()
+_KEY, _PARTITION, _ORDERING = _RECORD.children
+
+
+def read_deletes(storage: Storage, block: LogBlock) -> pa.Table:
+    """The deletions of a delete block.
+
+    Columns: `_hoodie_record_key` and `_hoodie_partition_path` (strings), `ordering` (of the type that the block's values have; of
+    type null where no row has one) and `commit_time_delete`: true where the deletion has no ordering value (null or the int 0) and
+    therefore deletes whatever was written before it. `ordering` keeps the int 0, except beside values of another type, where it is
+    null. Raises `UnsupportedTable` for block versions 1 and 2 (Kryo) and for several ordering fields, `CorruptMetadata` otherwise.
+    """
+    content = read_content(storage, block, BlockType.DELETE)
+    if len(content) < _PREFIX.size:
+        raise damaged(block, f"has {len(content)} bytes")
+    version, length = _PREFIX.unpack_from(content)
+    if version != BLOCK_VERSION:
+        known = " (serialised by Kryo)" if version in (1, 2) else ""
+        raise UnsupportedTable(
+            f"delete block version {version}{known} at {block.offset} of {block.path!r}",
+            expected=f"version {BLOCK_VERSION}",
+            remedy="compact the file group with the release that wrote it",
+        )
+    if length != len(content) - _PREFIX.size:
+        raise damaged(block, f"claims {length} of {len(content) - _PREFIX.size} bytes")
+    try:
+        return _deletions(content[_PREFIX.size :])
+    except CorruptMetadata as error:
+        raise damaged(block, f"holds {error.found}") from error
+
+
+def _deletions(datum: bytes) -> pa.Table:
+    octets = Octets(datum)
+    cursor = Cursor(octets, np.array([PAD_BYTES]), np.array([octets.limit]))
+    items, _ = list_items(_RECORD, cursor)
+    if cursor.position[0] != octets.limit:
+        raise CorruptMetadata("bytes behind the list of deletions", expected="one list")
+    keys = decode(_KEY, pa.string(), items)
+    if keys.null_count:
+        raise CorruptMetadata("a deletion without a record key", expected="a key in every deletion")
+    partitions = decode(_PARTITION, pa.string(), items)
+    ordering, commit_time = _ordering_values(items)
+    columns = {
+        MetaField.RECORD_KEY.value: keys,
+        MetaField.PARTITION_PATH.value: partitions,
+        "ordering": ordering,
+        "commit_time_delete": commit_time,
+    }
+    return pa.table(columns)
+
+
+def _ordering_values(items: Cursor) -> tuple[pa.Array, pa.Array]:
+    """The ordering values in their own type, and where there is none."""
+    taken = branches(_ORDERING, items, None)
+    present = set(np.unique(taken).tolist()) - {0}
+    if _ARRAY_BRANCH in present:
+        raise UnsupportedTable("deletions with several ordering values (ArrayWrapper)", expected="one ordering field")
+    commit_time = taken == 0
+    values: dict[int, pa.Array] = {}
+    for branch in sorted(present):
+        wrapped = _ORDERING.children[branch].children[0]
+        values[branch] = decode(wrapped, _WRAPPERS[branch - 1][2], items, taken == branch, nulls=True)
+    if _INT_BRANCH in values:
+        commit_time |= pc.equal(values[_INT_BRANCH], 0).fill_null(False).to_numpy(zero_copy_only=False)
+        if len(values) > 1 and commit_time[taken == _INT_BRANCH].all():
+            del values[_INT_BRANCH]
+    if len(values) > 1:
+        names = ", ".join(_WRAPPERS[branch - 1][0] for branch in values)
+        raise UnsupportedTable(f"deletions with ordering values of several types ({names})", expected="one type in a block")
+    ordering = next(iter(values.values()), pa.nulls(len(items)))
+    return ordering, pa.array(commit_time, pa.bool_())
+
+
+def delete_block(keys: pa.Array, partition_path: str, ordering: pa.Array | None, avro_schema_json: str, instant: str) -> bytes:
+    """A block that deletes the record `keys` of a partition, written by `instant`.
+
+    `ordering` holds a value for each key; None makes deletions that hold whatever was written before. Raises `InvalidRecord` for
+    null keys or ordering values and `SchemaMismatch` for an ordering type that the format lacks.
+    """
+    if ordering is None:
+        ordering = pa.repeat(pa.scalar(0, pa.int32()), len(keys))
+    keys, ordering = _one_chunk(keys), _one_chunk(ordering)
+    if len(ordering) != len(keys) or keys.null_count or ordering.null_count:
+        raise InvalidRecord(
+            "deletions with a null or missing key or ordering value", expected="a key and an ordering value in each"
+        )
+    branch, ordering = _wrapped(ordering)
+    keys = keys.cast(pa.string())
+    parts = [_varint(len(keys))] if len(keys) else []
+    bounds = [*range(0, len(keys), _BATCH_ROWS), len(keys)]
+    for first, last in pairwise(bounds):
+        parts.append(octets_of(_records(keys[first:last], partition_path, branch, ordering[first:last])))
+    datum = b"".join((*parts, b"\x00"))
+    header = {HeaderKey.INSTANT_TIME: instant, HeaderKey.SCHEMA: avro_schema_json}
+    return frame_block(BlockType.DELETE, header, _PREFIX.pack(BLOCK_VERSION, len(datum)) + datum)
+
+
+def _records(keys: pa.Array, partition_path: str, branch: int, ordering: pa.Array) -> pa.Array:
+    out = Pieces(len(keys))
+    encode(_KEY, keys, out, MetaField.RECORD_KEY)
+    encode(_PARTITION, pa.repeat(pa.scalar(partition_path, pa.string()), len(keys)), out, MetaField.PARTITION_PATH)
+    out.add_varints(np.full(len(keys), branch, np.int64))
+    encode(_ORDERING.children[branch].children[0], ordering, out, "ordering")
+    return out.join()
+
+
+def _varint(count: int) -> bytes:
+    out = Pieces(1)
+    out.add_varints(np.array([count], np.int64))
+    return bytes(octets_of(out.join()))
+
+
+def _one_chunk(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if not isinstance(values, pa.ChunkedArray):
+        return values
+    return values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
+
+
+def _wrapped(ordering: pa.Array) -> tuple[int, pa.Array]:
+    """The union branch for the type of `ordering`, and the values in the type of that branch."""
+    kind = ordering.type.value_type if pa.types.is_dictionary(ordering.type) else ordering.type
+    if pa.types.is_date64(kind):
+        ordering = ordering.cast(pa.date32())
+    target = next((wrapper for matches, wrapper in _NATIVE if matches(kind)), None)
+    if target is None:
+        raise SchemaMismatch(f"ordering values of type {kind}", expected="a number, text, bytes, date, time or timestamp")
+    branch = next(i for i, (name, _, _) in enumerate(_WRAPPERS, 1) if name == target)
+    try:
+        return branch, ordering.cast(_WRAPPERS[branch - 1][2])
+    except pa.ArrowException as error:
+        reason = str(error).split("\n", 1)[0]
+        raise SchemaMismatch(f"ordering values of type {kind} ({reason})", expected=str(_WRAPPERS[branch - 1][2])) from None
+
+
+_SMALL = (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16())
+_NATIVE = (
+    (pa.types.is_boolean, "BooleanWrapper"),
+    (lambda kind: kind in _SMALL, "IntWrapper"),
+    (pa.types.is_integer, "LongWrapper"),
+    (lambda kind: kind == pa.float32(), "FloatWrapper"),
+    (pa.types.is_floating, "DoubleWrapper"),
+    (lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view(), "StringWrapper"),
+    (
+        lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind),
+        "BytesWrapper",
+    ),
+    # Dates and timestamps as Hudi does: its log reader compares the value with the number that a row holds.
+    (pa.types.is_date, "IntWrapper"),
+    (pa.types.is_decimal, "DecimalWrapper"),
+    (pa.types.is_time, "TimeMicrosWrapper"),
+    (pa.types.is_timestamp, "LongWrapper"),
+)

@@ -1,0 +1,47 @@
+"""The few parts of the protobuf wire format that HFiles use: varints, and fields that are numbers or bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tideline_table.errors import CorruptMetadata
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
+_MAX_SHIFT = 63
+
+
+def read_varint(content: memoryview, at: int) -> tuple[int, int]:
+    """The number at `at` (0 to 2^64 - 1), and where it ends. Raises `CorruptMetadata` when it is cut off or longer."""
+    value = 0
+    for shift in range(0, _MAX_SHIFT + 1, 7):
+        if at >= len(content):
+            break
+        byte = content[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128 and value < 2**64:
+            return value, at
+    raise CorruptMetadata(f"a varint before byte {at} that is cut off or too long", expected="at most ten bytes")
+
+
+def read_fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """Numbers and values of a message's fields in order. Raises `CorruptMetadata` for anything that is not a message."""
+    at = 0
+    while at < len(message):
+        tag, at = read_varint(message, at)
+        number, kind = tag >> 3, tag & 7
+        if kind == _VARINT:
+            value, at = read_varint(message, at)
+            yield number, value
+            continue
+        if kind == _BYTES:
+            length, at = read_varint(message, at)
+        elif kind in _FIXED_BYTES:
+            length = _FIXED_BYTES[kind]
+        else:
+            raise CorruptMetadata(f"a protobuf field of wire type {kind}", expected="a number or bytes")
+        if length > len(message) - at:
+            raise CorruptMetadata(f"a protobuf field of {length} bytes", expected=f"at most {len(message) - at}")
+        yield number, message[at : at + length]
+        at += length

@@ -1,0 +1,213 @@
+"""Finding the blocks of a log file, sound ones and damaged stretches alike (format reference 9.3, 9.9).
+
+What a length claims is believed only after the bytes that it claims are known to be there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from dataclasses import dataclass
+
+from tideline_table.errors import CorruptMetadata, UnsupportedTable
+from tideline_table.log_format.block import MAGIC, BlockType, CorruptGap, HeaderKey, LogBlock, ScannedLog
+from tideline_table.log_format.framing import LOG_FORMAT_VERSION, ROLLBACK_COMMAND
+from tideline_table.storage import Storage
+
+_FIRST_READ_BYTES = 4 * 1024 * 1024
+_LEAST_READ_BYTES = 64 * 1024
+_MOST_READ_BYTES = 8 * 1024 * 1024
+_MAX_HEADER_ENTRIES = 256
+_MAX_GAPS = 10_000
+
+_HEAD = struct.Struct(">6sqii")
+_TRAILER = struct.Struct(">q")
+_INT = struct.Struct(">i")
+_PAIR = struct.Struct(">ii")
+_LEADING_BYTES = len(MAGIC) + 8
+_TAIL_BYTES = _INT.size + _TRAILER.size
+# Version, type, empty header, content length, empty footer, trailing length.
+_LEAST_SIZE = 4 + 4 + 4 + 8 + 4 + 8
+
+
+def scan_log(storage: Storage, path: str, *, needs_instant: bool = True) -> ScannedLog:
+    """The blocks and damaged stretches of the log file at `path`, headers read, contents not.
+
+    Blocks of archives have no instant in their headers; there `needs_instant` is False, elsewhere such a block is damaged.
+
+    Files up to 4 MiB take one request, larger ones about one per block. A damaged block ends where the next magic is found after
+    its own. Raises `UnsupportedTable` for log format versions, block types and commands that this release does not know, and
+    `CorruptMetadata` for a file with more than 10,000 damaged places.
+    """
+    source = _Source(storage, path)
+    blocks: list[LogBlock] = []
+    gaps: list[CorruptGap] = []
+    offset = 0
+    while offset < source.size_bytes:
+        try:
+            block = _block_at(source, offset, needs_instant=needs_instant)
+        except _Damage as damage:
+            end = source.find(MAGIC, offset + (len(MAGIC) if source.at(offset, len(MAGIC)) == MAGIC else 1))
+            gaps.append(CorruptGap(path, offset, end - offset, damage.reason))
+            if len(gaps) > _MAX_GAPS:
+                raise CorruptMetadata(
+                    f"log file {path!r} with more than {_MAX_GAPS} damaged places", expected="log blocks", remedy="restore the file"
+                ) from None
+            offset = end
+        else:
+            blocks.append(block)
+            offset += block.size_bytes
+    return ScannedLog(tuple(blocks), tuple(gaps))
+
+
+class _Damage(Exception):
+    """What is at an offset is no sound block."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def _block_at(source: _Source, offset: int, *, needs_instant: bool) -> LogBlock:
+    head = source.at(offset, _HEAD.size)
+    if not head.startswith(MAGIC):
+        raise _Damage("no magic")
+    if len(head) < _HEAD.size:
+        raise _Damage("the file ends inside a block")
+    _, size, version, kind = _HEAD.unpack(head)
+    end = offset + _LEADING_BYTES + size
+    if size < _HEAD.size - _LEADING_BYTES or end > source.size_bytes:
+        raise _Damage(f"block size {size} runs past the end of the file" if size > 0 else f"block size {size}")
+    # With the footer in front, almost always an empty map, the end of a block and the start of the next one take one request.
+    tail = source.at(end - _TAIL_BYTES, _TAIL_BYTES + len(MAGIC))[_INT.size :]
+    # Fewer bytes than a magic after the block are the torn start of another one.
+    next_is_sound = len(tail) < _TRAILER.size + len(MAGIC) or tail.endswith(MAGIC)
+    trailing = _TRAILER.unpack_from(tail)[0]
+    if version == 0 and kind == BlockType.AVRO and next_is_sound:
+        raise _unknown(source.path, offset, "log format version 0")
+    if trailing - len(MAGIC) != size:
+        raise _Damage(f"block size {size} at the start, trailing length {trailing} at the end")
+    if not next_is_sound:
+        raise _Damage("no magic after the block")
+    if version != LOG_FORMAT_VERSION:
+        raise _unknown(source.path, offset, f"log format version {version}")
+    if kind not in BlockType.__members__.values():
+        raise _unknown(source.path, offset, f"block type {kind}")
+    if size < _LEAST_SIZE:
+        raise _Damage(f"block size {size}")
+    body = _Body(source, offset + _HEAD.size, end - _TRAILER.size)
+    header = body.read_map()
+    content_bytes = body.read_long()
+    content_offset = body.position
+    body.skip(content_bytes, "content")
+    body.read_map()
+    if body.position != body.end:
+        raise _Damage(f"{body.end - body.position} bytes between footer and trailing length")
+    block = LogBlock(source.path, BlockType(kind), header, offset, _LEADING_BYTES + size, content_offset, content_bytes)
+    _check_header(block, needs_instant=needs_instant)
+    return block
+
+
+def _check_header(block: LogBlock, *, needs_instant: bool) -> None:
+    if block.type is BlockType.CORRUPT:
+        raise _Damage("a block that is marked as corrupt")
+    if needs_instant and not block.header.get(HeaderKey.INSTANT_TIME):
+        raise _Damage("a header without an instant")
+    if block.type is BlockType.COMMAND:
+        command = block.header.get(HeaderKey.COMMAND_BLOCK_TYPE)
+        if command != ROLLBACK_COMMAND:
+            raise _unknown(block.path, block.offset, f"command {command!r}")
+        if not block.target_instant:
+            raise _Damage("a rollback block without a target instant")
+
+
+def _unknown(path: str, offset: int, what: str) -> UnsupportedTable:
+    return UnsupportedTable(
+        f"{what} at {offset} of log file {path!r}",
+        expected=f"log format version {LOG_FORMAT_VERSION} with the block types and commands of Hudi 1.2",
+        remedy="compact the file group with the release that wrote it",
+    )
+
+
+@dataclass(slots=True)
+class _Body:
+    """A cursor over the bytes of a block between its type and its trailing length."""
+
+    source: _Source
+    position: int
+    end: int
+
+    def take(self, length: int, what: str) -> bytes:
+        start = self.position
+        self.skip(length, what)
+        return self.source.at(start, length)
+
+    def skip(self, length: int, what: str) -> None:
+        if not 0 <= length <= self.end - self.position:
+            raise _Damage(f"{what} of {length} bytes where the block has {self.end - self.position} left")
+        self.position += length
+
+    def read_long(self) -> int:
+        return int(_TRAILER.unpack(self.take(8, "a length"))[0])
+
+    def read_map(self) -> dict[int, str]:
+        count = _INT.unpack(self.take(4, "a map"))[0]
+        if not 0 <= count <= _MAX_HEADER_ENTRIES:
+            raise _Damage(f"a map of {count} entries")
+        spans: dict[int, tuple[int, int]] = {}
+        for _ in range(count):
+            key, length = _PAIR.unpack(self.take(8, "a map entry"))
+            spans[key] = (self.position, length)
+            self.skip(length, "a map entry")
+        try:
+            return {_header_key(key): self.source.at(start, length).decode() for key, (start, length) in spans.items()}
+        except UnicodeDecodeError:
+            raise _Damage("a map entry that is not UTF-8") from None
+
+
+def _header_key(key: int) -> int:
+    return HeaderKey(key) if key in HeaderKey.__members__.values() else key
+
+
+class _Source:
+    """A file by ranges: the last two stretches read are kept, and what is read on in sequence grows."""
+
+    def __init__(self, storage: Storage, path: str) -> None:
+        self.path = path
+        self._storage = storage
+        first = storage.read_range(path, 0, _FIRST_READ_BYTES)
+        self.size_bytes = len(first) if len(first) < _FIRST_READ_BYTES else storage.stat(path).size_bytes
+        self._stretches: deque[tuple[int, bytes]] = deque([(0, first)], maxlen=2)
+        self._read_ahead = _LEAST_READ_BYTES
+
+    def at(self, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset`, fewer at the end of the file."""
+        length = min(length, self.size_bytes - offset)
+        for start, content in self._stretches:
+            if start <= offset and offset + length <= start + len(content):
+                return content[offset - start : offset - start + length]
+        return self._load(offset, length)[:length]
+
+    def find(self, wanted: bytes, offset: int) -> int:
+        """Where `wanted` next begins at or after `offset`; the end of the file where it does not."""
+        while offset < self.size_bytes:
+            stretch = next(((s, c) for s, c in self._stretches if s <= offset < s + len(c) - len(wanted)), None)
+            if stretch is None:
+                stretch = (offset, self._load(offset, min(_MOST_READ_BYTES, self.size_bytes - offset)))
+            start, content = stretch
+            found = content.find(wanted, offset - start)
+            if found >= 0:
+                return start + found
+            following = start + len(content)
+            # The wanted bytes may straddle the border of two stretches.
+            offset = following if following >= self.size_bytes else following - len(wanted) + 1
+        return self.size_bytes
+
+    def _load(self, offset: int, length: int) -> bytes:
+        follows = any(start <= offset < start + len(content) + _LEAST_READ_BYTES for start, content in self._stretches)
+        self._read_ahead = min(2 * self._read_ahead, _MOST_READ_BYTES) if follows else _LEAST_READ_BYTES
+        content = self._storage.read_range(self.path, offset, max(length, self._read_ahead))
+        if len(content) < length:
+            raise CorruptMetadata(f"log file {self.path!r} became shorter while it was read", expected="a file that only grows")
+        self._stretches.append((offset, content))
+        return content

@@ -1,0 +1,20 @@
+"""Which version of a record wins, on Arrow (format reference 2.3, 10.3)."""
+
+from tideline_table.merge.fold import EventKind, LogEvents, LogOutcome, comparable_ordering, fold_events
+from tideline_table.merge.mode import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, MergeMode, merge_mode
+from tideline_table.merge.ordering import combine_input, deleted_mask, incoming_wins
+
+__all__ = [
+    "DEFAULT_PAYLOAD",
+    "OVERWRITE_PAYLOAD",
+    "EventKind",
+    "LogEvents",
+    "LogOutcome",
+    "MergeMode",
+    "combine_input",
+    "comparable_ordering",
+    "deleted_mask",
+    "fold_events",
+    "incoming_wins",
+    "merge_mode",
+]

@@ -1,0 +1,96 @@
+"""Which blocks of a slice's log files count, and in which order (format reference 10.1). Decided on headers alone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tideline_table.errors import UnsupportedTable
+from tideline_table.log_format import BlockType, HeaderKey, LogBlock, ScannedLog
+
+_LOGGER = logging.getLogger(__name__)
+_COUNTING = (BlockType.AVRO, BlockType.PARQUET, BlockType.HFILE, BlockType.DELETE)
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleInstants:
+    """Which writing instants count as committed, by the active timeline: the completed ones, and all before it that are not pending."""
+
+    completed: frozenset[str]
+    first_active: str = ""
+    """The first completed instant of the active timeline, savepointed ones that outlived archival left out; empty: nothing is older."""
+    pending: frozenset[str] = frozenset()
+
+    def __contains__(self, instant: str) -> bool:
+        return instant in self.completed or (instant < self.first_active and instant not in self.pending)
+
+
+@dataclass(frozen=True, slots=True)
+class CountingBlocks:
+    """Data and delete blocks in the order in which they apply, and how many damaged places were passed over."""
+
+    blocks: tuple[LogBlock, ...]
+    gaps: int
+
+
+def counting_blocks(logs: Iterable[ScannedLog], visible: VisibleInstants | None = None, as_of: str = "") -> CountingBlocks:
+    """The blocks of these files, given in the order in which they are merged, that a query at `as_of` (in; empty: now) applies.
+
+    Blocks of instants that are not `visible` (None: all are) do not count, nor those that a rollback block voids after them. A compacted
+    block stands where the last block stood that it replaces. Raises `UnsupportedTable` for blocks that hold parts of records.
+    """
+    found: list[LogBlock] = []
+    damaged: list[str] = []
+    for log in logs:
+        damaged += (gap.path for gap in log.gaps)
+        for block in log.blocks:
+            if block.type is BlockType.COMMAND:
+                # Whatever its own instant: time travel must not bring rolled back rows back.
+                found = [b for b in found if b.instant != block.target_instant]
+            elif block.type in _COUNTING and _is_visible(block.instant, visible, as_of):
+                found.append(block)
+    for block in found:
+        if block.is_partial:
+            raise UnsupportedTable(
+                f"log file {block.path} with parts of records (IS_PARTIAL) of instant {block.instant}",
+                expected="blocks of whole records",
+                remedy="compact the table with the Apache Hudi release that wrote it",
+            )
+    if damaged:
+        _LOGGER.warning("%d damaged place(s) in log files passed over: %s", len(damaged), ", ".join(sorted(set(damaged))))
+    return CountingBlocks(tuple(_with_compacted(found)), len(damaged))
+
+
+def _is_visible(instant: str, visible: VisibleInstants | None, as_of: str) -> bool:
+    return (visible is None or instant in visible) and (not as_of or instant <= as_of)
+
+
+def _with_compacted(blocks: Sequence[LogBlock]) -> Sequence[LogBlock]:
+    """Blocks that a compacted one covers make room for it."""
+    kept = list(blocks)
+    for block in blocks:
+        covered = _covers(block)
+        if not covered or block not in kept:
+            continue
+        replaced = [at for at, other in enumerate(kept) if other is not block and _replaces(covered, other)]
+        if not replaced:
+            continue
+        own = kept.index(block)
+        gone = {*replaced, own}
+        place = replaced[-1]
+        kept = [b for at, b in enumerate(kept[:place]) if at not in gone] + [
+            block,
+            *(b for at, b in enumerate(kept) if at > place and at not in gone),
+        ]
+    return kept
+
+
+def _covers(block: LogBlock) -> frozenset[str]:
+    """Instants whose blocks were merged into this one."""
+    return frozenset(t for t in block.header.get(HeaderKey.COMPACTED_BLOCK_TIMES, "").split(",") if t)
+
+
+def _replaces(covered: frozenset[str], other: LogBlock) -> bool:
+    inner = _covers(other)
+    return other.instant in covered or (bool(inner) and inner <= covered)

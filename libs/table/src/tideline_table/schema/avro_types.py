@@ -1,0 +1,203 @@
+"""Reading Avro schema JSON that anybody may have written: named types and references to them, unions, logical types; all bounded."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from tideline_table.errors import CorruptMetadata
+
+Json = Any
+_MAX_DEPTH = 64
+_MAX_TEXT = 16 * 1024 * 1024
+_MAX_NODES = 100_000
+"""Types after all references are followed: a few named types that refer to each other can stand for endless ones."""
+_MAX_FIXED_BYTES = 2**31 - 1
+
+_PRIMITIVE: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "bytes": pa.binary(),
+    "null": pa.null(),
+}
+_LOGICAL: dict[tuple[str, str], pa.DataType] = {
+    ("int", "date"): pa.date32(),
+    ("int", "time-millis"): pa.time32("ms"),
+    ("long", "time-micros"): pa.time64("us"),
+    ("long", "timestamp-millis"): pa.timestamp("ms", tz="UTC"),
+    ("long", "timestamp-micros"): pa.timestamp("us", tz="UTC"),
+    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
+}
+
+
+def parse_record(text: str) -> dict[str, Json]:
+    """The JSON of a record schema, its fields a list of objects. Raises `CorruptMetadata` for anything else."""
+    if len(text) > _MAX_TEXT:
+        raise _corrupt(f"an Avro schema of {len(text)} characters", f"at most {_MAX_TEXT}")
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _corrupt(f"an Avro schema that cannot be read ({error})", "Avro schema JSON") from None
+    if not isinstance(record, dict) or record.get("type") != "record":
+        raise _corrupt("an Avro schema that is no record", "a record schema")
+    fields = record.get("fields")
+    if not isinstance(fields, list) or not all(isinstance(f, dict) for f in fields):
+        raise _corrupt("an Avro record schema without a list of fields", '"fields": [...]')
+    return record
+
+
+def record_to_arrow(record: dict[str, Json]) -> pa.Schema:
+    """The Arrow schema of what `parse_record` returned, meta fields included.
+
+    Raises `CorruptMetadata` naming what is malformed, recursive, or a union of several types.
+    """
+    try:
+        found = _Reader().record(record, "", 0).kind
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
+        raise _corrupt(f"an Avro schema that cannot be read ({error})", "Avro schema JSON") from None
+    return pa.schema(list(found))
+
+
+def _corrupt(found: str, expected: str) -> CorruptMetadata:
+    return CorruptMetadata(found, expected=expected)
+
+
+@dataclass(frozen=True, slots=True)
+class _Type:
+    """An Arrow type and how many types it holds, itself included."""
+
+    kind: pa.DataType
+    nodes: int = 1
+
+
+@dataclass(slots=True)
+class _Reader:
+    """One pass over one schema; remembers the types that were named."""
+
+    named: dict[str, _Type | None] = field(default_factory=dict)
+    """None while the type is being read: a reference to it then is a recursion."""
+
+    def type(self, avro: Json, namespace: str, depth: int) -> tuple[_Type, bool]:
+        """The type and whether it may be null."""
+        if depth > _MAX_DEPTH:
+            raise _corrupt(f"an Avro schema nested deeper than {_MAX_DEPTH} levels", "a flatter schema")
+        if isinstance(avro, list):
+            branches = [b for b in avro if b not in ("null", {"type": "null"})]
+            if len(branches) != 1:
+                names = ", ".join(_name_of(b) for b in branches[:4]) or "null"
+                raise _corrupt(f"an Avro union of {len(branches)} types ({names})", "a type or a nullable type")
+            return self.type(branches[0], namespace, depth + 1)[0], len(branches) < len(avro)
+        if isinstance(avro, str):
+            found = self._reference(avro, namespace)
+        elif isinstance(avro, dict):
+            found = self._declared(avro, namespace, depth)
+        else:
+            raise _corrupt(f"Avro type {avro!r:.40}", "a name, a union or a declaration")
+        return found, pa.types.is_null(found.kind)
+
+    def record(self, avro: dict[str, Json], namespace: str, depth: int) -> _Type:
+        """A record as a struct; its members may refer to types that were named before."""
+        full = _full_name(avro, namespace)
+        self.named[full] = None
+        inside = full.rpartition(".")[0]
+        members: list[pa.Field] = []
+        nodes = 1
+        for member in avro["fields"]:
+            name = member["name"]
+            if not isinstance(name, str):
+                raise _corrupt(f"an Avro field named {name!r:.40}", "text")
+            kind, nullable = self.type(member["type"], inside, depth + 1)
+            members.append(pa.field(name, kind.kind, nullable=nullable))
+            nodes = _counted(nodes + kind.nodes)
+        if len({m.name for m in members}) < len(members):
+            raise _corrupt(f"Avro record {full!r} that names a field twice", "each name once")
+        return self._define(full, _Type(pa.struct(members), nodes))
+
+    def _reference(self, name: str, namespace: str) -> _Type:
+        primitive = _PRIMITIVE.get(name)
+        if primitive is not None:
+            return _Type(primitive)
+        for full in (f"{namespace}.{name}" if namespace and "." not in name else name, name):
+            if full in self.named:
+                found = self.named[full]
+                if found is None:
+                    raise _corrupt(
+                        f"Avro type {full!r} that contains itself", "types that end: Arrow and Parquet have no recursive ones"
+                    )
+                return found
+        raise _corrupt(f"Avro type {name!r:.80}", "a primitive or a type that was named before")
+
+    def _declared(self, avro: dict[str, Json], namespace: str, depth: int) -> _Type:
+        kind = avro["type"]
+        if kind == "record":
+            return self.record(avro, namespace, depth)
+        if kind == "array":
+            item, nullable = self.type(avro["items"], namespace, depth + 1)
+            return _Type(pa.list_(pa.field("array", item.kind, nullable=nullable)), _counted(item.nodes + 1))
+        if kind == "map":
+            item, nullable = self.type(avro["values"], namespace, depth + 1)
+            return _Type(pa.map_(pa.string(), pa.field("value", item.kind, nullable=nullable)), _counted(item.nodes + 1))
+        if kind == "enum":
+            return self._define(_full_name(avro, namespace), _Type(pa.string()))
+        if kind == "fixed":
+            return self._define(_full_name(avro, namespace), _Type(_decimal(avro) or _fixed(avro)))
+        if kind == "bytes":
+            return _Type(_decimal(avro) or pa.binary())
+        logical = avro.get("logicalType")
+        if isinstance(kind, str) and isinstance(logical, str) and (kind, logical) in _LOGICAL:
+            return _Type(_LOGICAL[kind, logical])
+        return self.type(kind, namespace, depth + 1)[0]
+
+    def _define(self, full: str, found: _Type) -> _Type:
+        self.named[full] = found
+        return found
+
+
+def _counted(nodes: int) -> int:
+    if nodes > _MAX_NODES:
+        raise _corrupt(f"an Avro schema of more than {_MAX_NODES} types", "a smaller schema")
+    return nodes
+
+
+def _full_name(avro: dict[str, Json], namespace: str) -> str:
+    name = avro["name"]
+    own = avro.get("namespace", namespace)
+    if not isinstance(name, str) or not name or not isinstance(own, str):
+        raise _corrupt(f"an Avro {avro['type']} named {name!r:.40} in namespace {own!r:.40}", "text")
+    return name if "." in name or not own else f"{own}.{name}"
+
+
+def _name_of(avro: Json) -> str:
+    if isinstance(avro, dict):
+        avro = avro.get("name") or avro.get("type")
+    return f"{avro!s:.40}"
+
+
+def _decimal(avro: dict[str, Json]) -> pa.DataType | None:
+    if avro.get("logicalType") != "decimal":
+        return None
+    precision, scale = avro["precision"], avro.get("scale", 0)
+    if not (_is_count(precision) and _is_count(scale) and scale <= precision and 1 <= precision <= 76):
+        raise _corrupt(
+            f"an Avro decimal of precision {precision!r:.20} and scale {scale!r:.20}", "a precision of 1 to 76 and a scale up to it"
+        )
+    return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
+
+
+def _fixed(avro: dict[str, Json]) -> pa.DataType:
+    size = avro["size"]
+    if not (_is_count(size) and 1 <= size <= _MAX_FIXED_BYTES):
+        raise _corrupt(f"an Avro fixed of size {size!r:.20}", f"1 to {_MAX_FIXED_BYTES} bytes")
+    return pa.binary(size)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

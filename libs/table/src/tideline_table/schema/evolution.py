@@ -1,0 +1,182 @@
+"""Schema evolution: older rows in today's schema, and what a write may change about the schema of a table.
+
+Which type becomes which is Apache Hudi's rule (observed with Hudi 1.2.0): whole numbers widen to larger ones, to floating numbers, to
+decimals and to text; floating numbers to wider ones, to decimals and to text; decimals to wider decimals and to text; dates to text; text
+and bytes to each other. Columns and members of structs are told by name, so their order does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tideline_table.errors import SchemaMismatch
+from tideline_table.schema.meta_fields import META_FIELDS
+from tideline_table.schema.promotion import can_become, promoted
+
+
+def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """`rows` of an older schema as rows of `schema`: its columns in its order, missing ones null, older types widened.
+
+    Goes into structs, lists and maps. Columns that are in their type already are not copied. Raises `SchemaMismatch` for a type that does not
+    become today's, a required column that older rows lack, and values that do not fit.
+    """
+    columns: list[pa.ChunkedArray] = []
+    for field in schema:
+        if field.name in rows.column_names:
+            columns.append(_conformed(rows.column(field.name), field))
+        else:
+            _check_absent(field, field.name, rows.num_rows)
+            columns.append(pa.chunked_array([pa.nulls(rows.num_rows, field.type)], field.type))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _conformed(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    if column.type == field.type:
+        return column
+    return pa.chunked_array([_convert(chunk, field.type, field.name) for chunk in column.chunks], field.type)
+
+
+def _convert(values: pa.Array, target: pa.DataType, path: str) -> pa.Array:
+    source = values.type
+    if source == target:
+        return values
+    if pa.types.is_dictionary(source):
+        return _convert(values.dictionary_decode(), target, path)
+    if pa.types.is_null(source):
+        return pa.nulls(len(values), target)
+    if pa.types.is_struct(source) and pa.types.is_struct(target):
+        return _convert_struct(values, target, path)
+    if is_list(source) and pa.types.is_list(target):
+        members = _convert(values.flatten(), target.value_type, f"{path}.array")
+        return pa.ListArray.from_arrays(_offsets(values), members, type=target, mask=_null_mask(values))
+    if pa.types.is_map(source) and pa.types.is_map(target):
+        return _convert_map(values, target, path)
+    if not can_become(source, target):
+        raise SchemaMismatch(
+            f"column {path!r} of type {source}",
+            expected=f"type {target}, or one that becomes it",
+            remedy="rewrite the files that hold it",
+        )
+    try:
+        return promoted(values, target)
+    except (pa.ArrowException, ValueError) as error:
+        reason = str(error).split("\n", 1)[0]
+        raise SchemaMismatch(f"column {path!r} of type {source} ({reason})", expected=f"type {target}") from None
+
+
+def _convert_struct(values: pa.StructArray, target: pa.StructType, path: str) -> pa.Array:
+    known = {values.type.field(at).name: at for at in range(values.type.num_fields)}
+    members: list[pa.Array] = []
+    for member in target:
+        if member.name in known:
+            members.append(_convert(values.field(known[member.name]), member.type, f"{path}.{member.name}"))
+        else:
+            _check_absent(member, f"{path}.{member.name}", len(values) - values.null_count)
+            members.append(pa.nulls(len(values), member.type))
+    return pa.StructArray.from_arrays(members, fields=list(target), mask=_null_mask(values))
+
+
+def _convert_map(values: pa.MapArray, target: pa.MapType, path: str) -> pa.Array:
+    # Keys and items hold all of the buffer; only what the visible rows span counts.
+    first, last = (values.offsets[0].as_py(), values.offsets[len(values)].as_py()) if len(values) else (0, 0)
+    keys = _convert(values.keys.slice(first, last - first), target.key_type, f"{path}.key")
+    items = _convert(values.items.slice(first, last - first), target.item_type, f"{path}.value")
+    offsets = pa.array(values.offsets.to_numpy() - first, pa.int32())
+    return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=_null_mask(values))
+
+
+def _offsets(values: pa.Array) -> pa.Array:
+    """Offsets into `values.flatten()`, which leaves out what stands behind null lists."""
+    lengths = pa.compute.fill_null(pa.compute.list_value_length(values), 0).cast(pa.int32())
+    return pa.concat_arrays([pa.array([0], pa.int32()), pa.compute.cumulative_sum_checked(lengths)])
+
+
+def _null_mask(values: pa.Array) -> pa.Array | None:
+    return values.is_null() if values.null_count else None
+
+
+def _check_absent(field: pa.Field, path: str, rows: int) -> None:
+    if rows and not field.nullable:
+        raise SchemaMismatch(
+            f"rows without column {path!r}",
+            expected="a value in every row (required by the table)",
+            remedy="make the column nullable",
+        )
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether values of this type are lists, however they are laid out."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+# --- what a write changes ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EvolutionRule:
+    """What a write may change about the schema of a table."""
+
+    missing_is_null: bool = False
+    """The input may lack nullable columns (`hoodie.write.set.null.for.missing.columns`)."""
+    keep_types: bool = False
+    """Types never widen, and the input may lack nullable columns (`hoodie.datasource.write.reconcile.schema`)."""
+
+    def evolve(self, table: pa.Schema, incoming: pa.Schema) -> pa.Schema:
+        """The schema of the table after a write of rows with the schema `incoming`, whose meta fields do not count.
+
+        New columns and new members of structs come last and are nullable; columns that the input may lack stay. Types of columns widen to the
+        incoming ones where every stored value fits; inside nested columns they stay, because Spark cannot read such files by default. Where
+        a type stays, `fit_rows` tells whether the values fit. Raises `SchemaMismatch` for columns that the input must not lack.
+        """
+        return pa.schema(self._fields(list(table), [f for f in incoming if f.name not in META_FIELDS], ""))
+
+    def _fields(self, table: Sequence[pa.Field], incoming: Sequence[pa.Field], path: str) -> list[pa.Field]:
+        given = {f.name: f for f in incoming}
+        known = {f.name for f in table}
+        self._check_missing([f for f in table if f.name not in given], path)
+        fields = [f.with_type(self._type(f.type, given[f.name].type, f"{path}{f.name}.")) if f.name in given else f for f in table]
+        return fields + [f.with_nullable(nullable=True) for f in incoming if f.name not in known]
+
+    def _check_missing(self, missing: Sequence[pa.Field], path: str) -> None:
+        allowed = self.missing_is_null or self.keep_types
+        refused = [f for f in missing if not (allowed and f.nullable)]
+        if refused:
+            names = ", ".join(repr(path + f.name) for f in refused)
+            raise SchemaMismatch(
+                f"rows without column(s) {names}",
+                expected="every column of the table" if not allowed else "a value in every row (required by the table)",
+                remedy="" if allowed else "add them, or set hoodie.write.set.null.for.missing.columns=true if they may become null",
+            )
+
+    def _type(self, table: pa.DataType, incoming: pa.DataType, path: str) -> pa.DataType:
+        if pa.types.is_dictionary(incoming):
+            incoming = incoming.value_type
+        if table == incoming:
+            return table
+        if pa.types.is_struct(table) and pa.types.is_struct(incoming):
+            return pa.struct(self._fields(list(table), list(incoming), path))
+        if pa.types.is_list(table) and is_list(incoming):
+            item = self._type(table.value_type, incoming.value_type, f"{path}array.")
+            return pa.list_(table.value_field.with_type(item))
+        if pa.types.is_map(table) and pa.types.is_map(incoming):
+            item = self._type(table.item_type, incoming.item_type, f"{path}value.")
+            return pa.map_(table.key_type, table.item_field.with_type(item))
+        return incoming if is_wider(incoming, table) and not (self.keep_types or "." in path.rstrip(".")) else table
+
+
+def is_wider(incoming: pa.DataType, table: pa.DataType) -> bool:
+    """Whether a write of `incoming` makes a column of type `table` wider: numbers by numbers or text, decimals by decimals."""
+    if incoming == table or not (_is_number(table) or pa.types.is_decimal(table)):
+        return False
+    if pa.types.is_string(incoming) or pa.types.is_large_string(incoming):
+        return _is_number(table)
+    if pa.types.is_decimal(table) or pa.types.is_decimal(incoming):
+        return bool(pa.types.is_decimal(table) and pa.types.is_decimal(incoming)) and can_become(table, incoming)
+    return _is_number(incoming) and can_become(table, incoming) and not can_become(incoming, table)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))

@@ -1,0 +1,137 @@
+"""Which values of an older type become values of a newer one, and how (Apache Hudi's rules of schema evolution)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def can_become(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether every value of the plain type `source` has a counterpart in `target`.
+
+    Whole numbers may lose digits in a floating type, as in Hudi.
+    """
+    if source == target:
+        return True
+    if pa.types.is_string(target) or pa.types.is_large_string(target):
+        return (
+            _is_text(source)
+            or _is_bytes(source)
+            or _is_number(source)
+            or bool(pa.types.is_decimal(source) or pa.types.is_date(source))
+        )
+    if pa.types.is_binary(target):
+        return _is_text(source) or _is_bytes(source)
+    if pa.types.is_integer(target):
+        return bool(pa.types.is_integer(source) and _bits(source) <= _bits(target))
+    if pa.types.is_floating(target):
+        return bool(pa.types.is_integer(source) or (pa.types.is_floating(source) and source.bit_width <= target.bit_width))
+    if pa.types.is_decimal(target):
+        if pa.types.is_decimal(source):
+            return bool(source.scale <= target.scale and source.precision - source.scale <= target.precision - target.scale)
+        return _is_number(source)
+    if pa.types.is_timestamp(target) and pa.types.is_int64(source):
+        return True
+    # Units and zones differ between what a file says and what the schema says; values that would be cut are refused when they are read.
+    return bool(
+        (pa.types.is_timestamp(source) and pa.types.is_timestamp(target)) or (pa.types.is_time(source) and pa.types.is_time(target))
+    )
+
+
+def promoted(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """Values of a type that `can_become` the target. Raises `pyarrow.ArrowInvalid` for a value that does not fit."""
+    source = values.type
+    if pa.types.is_floating(source):
+        single = source.bit_width <= 32
+        if pa.types.is_floating(target):
+            return _widened_float(values, target)
+        if pa.types.is_decimal(target):
+            return _by_unique(values, lambda v: _decimal_of(v, target, single=single), target)
+        return _float_texts(values, target)
+    if pa.types.is_integer(source) and pa.types.is_floating(target):
+        return values.cast(target, safe=False)
+    if pa.types.is_fixed_size_binary(source) and pa.types.is_string(target):
+        return values.cast(pa.binary()).cast(target)
+    return values.cast(target)
+
+
+def java_float_text(value: float, *, single: bool) -> str:
+    """The text that Java's `Float.toString` (`single`) or `Double.toString` has for a floating number."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    sign, digits, exponent = Decimal(_digits_of(value, single=single)).as_tuple()
+    assert isinstance(exponent, int)
+    text = "".join(map(str, digits)).rstrip("0") or "0"
+    leading = exponent + len(digits) if text != "0" else 1
+    if text != "0" and not 1e-3 <= abs(value) < 1e7:
+        shown = f"{text[0]}.{text[1:] or '0'}E{leading - 1}"
+    elif leading > 0:
+        shown = f"{text[:leading].ljust(leading, '0')}.{text[leading:] or '0'}"
+    else:
+        shown = f"0.{'0' * -leading}{text}"
+    return f"-{shown}" if sign else shown
+
+
+def _digits_of(value: float, *, single: bool) -> str:
+    """The fewest digits that stand for this number and no other of its width."""
+    return str(np.float32(value)) if single else repr(value)
+
+
+def _float_texts(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """`java_float_text` of every value. Between a thousandth and ten millions Arrow writes the same digits, without `.0`."""
+    size = pc.abs(values)
+    plain = pc.or_(pc.equal(size, 0.0), pc.and_(pc.greater_equal(size, 1e-3), pc.less(size, 1e7)))
+    text = values.cast(pa.string())
+    text = pc.if_else(pc.match_substring(text, "."), text, pc.binary_join_element_wise(text, ".0", ""))
+    others = pc.fill_null(pc.invert(plain), fill_value=False)
+    single = values.type.bit_width <= 32
+    shown = _by_unique(values.filter(others), lambda v: java_float_text(v, single=single), pa.string())
+    return pc.replace_with_mask(text, others, shown).cast(target)
+
+
+def _by_unique(values: pa.Array, convert: Callable[[float], object], target: pa.DataType) -> pa.Array:
+    encoded = pc.dictionary_encode(values)
+    found = pa.array([convert(v) for v in encoded.dictionary.to_pylist()], target)
+    return found.take(encoded.indices)
+
+
+def _widened_float(values: pa.Array, target: pa.DataType) -> pa.Array:
+    if values.type.bit_width == 16:
+        return values.cast(target)
+    # By way of their text, as Hudi does: the float 0.1 becomes the double 0.1, not 0.10000000149011612.
+    return values.cast(pa.string()).cast(target)
+
+
+def _decimal_of(value: float, target: pa.DataType, *, single: bool) -> Decimal:
+    if not math.isfinite(value):
+        raise ValueError(f"{value} is no decimal")
+    return Decimal(_digits_of(value, single=single)).quantize(Decimal(1).scaleb(-target.scale))
+
+
+def _bits(kind: pa.DataType) -> int:
+    """Bits that a whole number needs in a signed type."""
+    return int(kind.bit_width) + (1 if pa.types.is_unsigned_integer(kind) else 0)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or pa.types.is_binary_view(kind)
+    )

@@ -1,0 +1,249 @@
+"""Storage in a bucket of an S3-compatible object store, through obstore.
+
+Credentials, region and endpoint come from the environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`,
+`AWS_REGION`, `AWS_ENDPOINT_URL` and what else obstore reads) or from options of the same names; where neither has credentials, the
+machine's or pod's role is asked. They are never part of a path, an error or a log line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
+
+import obstore
+import pyarrow as pa
+from obstore.store import S3Store
+
+from tideline_table.errors import ObjectExists, ObjectNotFound, StorageError, StorageRefused, UnsafePath
+from tideline_table.storage.object_errors import translated_error
+from tideline_table.storage.object_stream import FAILURES, PART_BYTES, MultipartSink, ObjectKey, RangedObject
+from tideline_table.storage.port import Folder, ObjectStat, checked_path
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig  # no such names at run time
+
+T = TypeVar("T")
+
+_RETRIES: RetryConfig = {
+    "max_retries": 6,
+    "retry_timeout": timedelta(seconds=60),
+    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
+}
+"""For 5xx answers and broken connections; obstore retries nothing that the store has answered otherwise."""
+_TIMEOUTS: ClientConfig = {"connect_timeout": "5s", "read_timeout": "30s", "timeout": "5m"}
+_REFUSED_ATTEMPTS = 5
+_LIST_PAGE = 1000
+
+
+class ObjectStorage:
+    """`Storage` below a prefix of a bucket. Safe to share between threads; opened by path again in every other process."""
+
+    def __init__(self, bucket: str, prefix: str = "", options: Mapping[str, str] | None = None) -> None:
+        self._bucket = bucket
+        self._prefix = checked_path(prefix)
+        self._start = f"{self._prefix}/" if self._prefix else ""
+        settings = {**_environment(), **{_setting(name): value for name, value in (options or {}).items()}}
+        self._store = _store(bucket, os.getpid(), tuple(sorted(settings.items())))
+
+    @property
+    def root(self) -> str:
+        """See `Storage.root`."""
+        return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
+
+    def read(self, path: str) -> bytes:
+        """See `Storage.read`."""
+        return self._asked(path, lambda key: bytes(obstore.get(self._store, key).bytes()))
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """See `Storage.read_range`."""
+        if length > 0:
+            try:
+                return self._asked(path, lambda key: bytes(obstore.get_range(self._store, key, start=start, length=length)))
+            except StorageRefused:
+                raise
+            except StorageError:
+                # A range behind the end is an error to S3.
+                if start < self.stat(path).size_bytes:
+                    raise
+                return b""
+        self.stat(path)
+        return b""
+
+    def stat(self, path: str) -> ObjectStat:
+        """See `Storage.stat`. S3 keeps whole seconds."""
+        found = self._asked(path, lambda key: obstore.head(self._store, key))
+        return ObjectStat(path, int(found["size"]), found["last_modified"])
+
+    def put(self, path: str, data: bytes) -> None:
+        """See `Storage.put`."""
+        self._asked(path, lambda key: obstore.put(self._store, key, data, chunk_size=PART_BYTES))
+
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        """See `Storage.put_if_absent`. `If-None-Match: *`; where the store reports a conflict and no object is there, it is asked again."""
+        for _ in range(_REFUSED_ATTEMPTS):
+            try:
+                self._asked(path, lambda key: obstore.put(self._store, key, data, mode="create", use_multipart=False))
+            except ObjectExists:
+                try:
+                    self.stat(path)
+                except ObjectNotFound:
+                    continue
+                raise
+            return
+        raise StorageError(f"the store reports conflicts at {path!r} and holds no object there", remedy="retry")
+
+    def delete(self, path: str) -> None:
+        """See `Storage.delete`."""
+        # S3 answers alike whether or not something was there; other stores say that nothing was.
+        with contextlib.suppress(ObjectNotFound):
+            self._asked(path, lambda key: obstore.delete(self._store, key))
+
+    def delete_below(self, folder: str) -> None:
+        """See `Storage.delete_below`."""
+        if not checked_path(folder):
+            raise UnsafePath("an empty folder name", expected="a folder below the root")
+        keys = [self._start + found.path for found in self._listed(folder)]
+        for first in range(0, len(keys), _LIST_PAGE):
+            page = keys[first : first + _LIST_PAGE]
+            with contextlib.suppress(ObjectNotFound):
+                self._place(folder).asked(partial(obstore.delete, self._store, page))
+
+    def list_objects(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
+        """See `Storage.list_objects`."""
+        checked_path(prefix)
+        yield from _without_markers(sorted(self._listed(prefix, after), key=lambda s: s.path))
+
+    def list_folder(self, path: str) -> Folder:
+        """See `Storage.list_folder`. One request per 1,000 names."""
+        key = self._key(path)
+        found = self._asked(path, lambda _: obstore.list_with_delimiter(self._store, key or None))
+        below = f"{key}/" if key else ""
+        folders = {str(name) for name in found["common_prefixes"]}
+        objects = [
+            self._stat_of(cast("Mapping[str, Any]", meta))
+            for meta in found["objects"]
+            # Names of folders that consoles and Hadoop leave as empty objects.
+            if str(meta["path"]).startswith(below) and not (meta["size"] == 0 and meta["path"] in folders)
+        ]
+        names = sorted(folder[len(below) :].rstrip("/") for folder in folders)
+        return Folder(tuple(names), tuple(sorted(objects, key=lambda s: s.path)))
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        """See `Storage.open_input`. The end of the object comes with the first request: a Parquet footer costs none of its own."""
+        return pa.PythonFile(RangedObject(self._place(path)), mode="r")
+
+    @contextmanager
+    def open_output(self, path: str) -> Iterator[BinaryIO]:
+        """See `Storage.open_output`. Small objects take one request, larger ones are uploaded in parts while they are written."""
+        sink = MultipartSink(self._place(path))
+        try:
+            yield cast("BinaryIO", sink)
+        except BaseException:
+            sink.abort()
+            raise
+        sink.complete()
+
+    def _key(self, path: str) -> str:
+        return f"{self._start}{checked_path(path)}" if path else self._prefix
+
+    def _place(self, path: str) -> ObjectKey:
+        return ObjectKey(self._store, self._bucket, self._key(path), path)
+
+    def _asked(self, path: str, ask: Callable[[str], T]) -> T:
+        place = self._place(path)
+        return place.asked(lambda: ask(place.key))
+
+    def _listed(self, prefix: str, after: str = "") -> list[ObjectStat]:
+        key = self._key(prefix)
+        below = f"{key}/" if key else ""
+        offset = self._start + after if after else None
+
+        def pages() -> list[ObjectStat]:
+            listing = obstore.list(self._store, key or None, offset=offset, chunk_size=_LIST_PAGE)
+            return [
+                self._stat_of(cast("Mapping[str, Any]", meta))
+                for page in listing
+                for meta in page
+                if meta["path"].startswith(below)
+            ]
+
+        return [found for found in self._place(prefix).asked(pages) if found.path > after]
+
+    def _stat_of(self, meta: Mapping[str, Any]) -> ObjectStat:
+        return ObjectStat(str(meta["path"])[len(self._start) :], int(meta["size"]), meta["last_modified"])
+
+
+def _without_markers(found: list[ObjectStat]) -> Iterator[ObjectStat]:
+    """All but the empty objects that stand for a folder which has objects in it."""
+    paths = [one.path for one in found]
+    for one in found:
+        below = f"{one.path}/"
+        at = bisect_left(paths, below) if one.size_bytes == 0 else len(paths)
+        if at == len(paths) or not paths[at].startswith(below):
+            yield one
+
+
+def _environment() -> dict[str, str]:
+    return {_setting(name): value for name, value in os.environ.items() if name.startswith("AWS_") and value}
+
+
+def _setting(name: str) -> str:
+    """One name for each setting: `AWS_REGION`, `aws_region` and `region` are the same."""
+    return name.lower().removeprefix("aws_")
+
+
+@lru_cache(maxsize=64)
+def _store(bucket: str, process_id: int, settings: tuple[tuple[str, str], ...]) -> S3Store:
+    """Shared by all that this process opens in a bucket, so that tasks reuse connections; never by a forked child."""
+    assert process_id == os.getpid()
+    chosen = dict(settings)
+    endpoint = chosen.get("endpoint_url_s3") or chosen.get("endpoint_url") or chosen.get("endpoint") or ""
+    client: ClientConfig = {**_TIMEOUTS}
+    if endpoint.startswith("http://") or chosen.get("allow_http", "").lower() == "true":
+        client["allow_http"] = True
+    config = {name: value for name, value in chosen.items() if name in _SETTINGS}
+    if endpoint:
+        config["endpoint"] = endpoint.rstrip("/")
+    try:
+        return S3Store(bucket, config=cast("Any", config), client_options=client, retry_config=_RETRIES)
+    except FAILURES as error:
+        raise translated_error(error, "", bucket) from None
+
+
+_SETTINGS = frozenset(
+    {
+        "access_key_id",
+        "secret_access_key",
+        "session_token",
+        "region",
+        "default_region",
+        "checksum_algorithm",
+        "container_authorization_token_file",
+        "container_credentials_full_uri",
+        "container_credentials_relative_uri",
+        "disable_bulk_delete",
+        "imdsv1_fallback",
+        "metadata_endpoint",
+        "request_payer",
+        "role_arn",
+        "role_session_name",
+        "s3_express",
+        "server_side_encryption",
+        "skip_signature",
+        "sse_bucket_key_enabled",
+        "sse_customer_key_base64",
+        "sse_kms_key_id",
+        "sts_endpoint",
+        "token",
+        "unsigned_payload",
+        "virtual_hosted_style_request",
+        "web_identity_token_file",
+    }
+)
+"""Settings of obstore that change who asks and where; those that weaken a conditional put are not among them."""

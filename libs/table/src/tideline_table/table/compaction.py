@@ -1,0 +1,116 @@
+"""Running compaction on one table: publish a plan, execute it, commit it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from tideline_table.config import Options
+from tideline_table.errors import InstantNotFound, TransactionRolledBack, UnsupportedTable, WriteConflict
+from tideline_table.file_group.state import COMPACT, ActionRecord, TableState
+from tideline_table.service.compaction import CompactionTask, compact_slice, compaction_tasks, plan_compaction
+from tideline_table.table.definition import TableType
+from tideline_table.table.facade import Table
+from tideline_table.timeline.instant import Action, State
+from tideline_table.timeline.log import Draft
+from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
+from tideline_table.transaction import Committed, Heartbeat, is_alive
+from tideline_table.transaction.conflict import check_still_own
+from tideline_table.writer.marker import forget_markers, marked_files
+
+RunCompactions = Callable[[Sequence[CompactionTask]], Sequence[WriteStat]]
+"""Runs tasks somewhere (here, or on Spark executors) and returns each task's stat in order."""
+
+
+class _NoPlan(Exception):
+    """There is nothing to do."""
+
+
+def compact_here(tasks: Sequence[CompactionTask]) -> list[WriteStat]:
+    """Run compaction tasks one after the other in this process."""
+    return [compact_slice(task) for task in tasks]
+
+
+def schedule_compaction(table: Table, options: Mapping[str, object] | None = None) -> str | None:
+    """Publish a compaction plan on the timeline; returns its instant, None when there is nothing to compact yet."""
+    chosen = table.options.merged(options or {})
+    table.check_writable()
+    if table.definition.type is not TableType.MOR:
+        raise UnsupportedTable(
+            f"table {table.definition.name!r} is {table.definition.type}", expected=f"{TableType.MOR}: others have no logs to merge"
+        )
+
+    def decide(state: TableState) -> Draft:
+        plan = plan_compaction(state, chosen)
+        if plan is None:
+            raise _NoPlan
+        return Draft(table.timeline.mint(state), Action.COMPACTION, State.NONE, State.REQUESTED, COMPACT, {"plan": plan})
+
+    try:
+        return table.timeline.append(decide).instant
+    except _NoPlan:
+        return None
+
+
+def run_compaction(
+    table: Table, instant: str = "", *, options: Mapping[str, object] | None = None, run: RunCompactions = compact_here
+) -> Committed | None:
+    """Execute a compaction plan (empty: the oldest pending one); None when there is none.
+
+    Takes over from a dead attempt. An attempt that fails leaves the plan pending: writers append to the slice that it will make, so it
+    can only be run again. Raises `WriteConflict` while somebody else runs it.
+    """
+    chosen = table.options.merged(options or {})
+    table.check_writable()
+    record = _pending_compaction(table.state, instant)
+    if record is None:
+        return None
+    chosen_instant = record.instant
+
+    def begin(state: TableState) -> Draft:
+        now = state.actions[chosen_instant]
+        if not now.is_pending:
+            raise TransactionRolledBack(f"compaction {chosen_instant} is {now.state}", expected="a pending plan")
+        if now.state is State.INFLIGHT and is_alive(table.storage, now, table.clock, chosen):
+            raise WriteConflict(
+                f"compaction {chosen_instant} is being run by {now.writer_id}", with_instant=chosen_instant, remedy="wait for it"
+            )
+        return Draft(chosen_instant, Action.COMPACTION, now.state, State.INFLIGHT, COMPACT, {})
+
+    entry = table.timeline.append(begin)
+    with Heartbeat(table.storage, chosen_instant, chosen):
+        return _execute(table, chosen_instant, entry.sequence, chosen, run)
+
+
+def _execute(table: Table, instant: str, attempt: int, options: Options, run: RunCompactions) -> Committed:
+    plan = table.state.plans[instant]["plan"]
+    root = table.storage.root
+    tasks = compaction_tasks(root, instant, plan, table.log_rule(), table.schema, table.footer_schema(), attempt, options)
+    stats = tuple(run(tasks))
+
+    def decide(state: TableState) -> Draft:
+        check_still_own(state, instant)
+        if state.actions[instant].sequence != attempt:
+            raise TransactionRolledBack(f"compaction {instant} was taken over", expected="the attempt that began last")
+        # The schema as of now: a writer may have changed it meanwhile.
+        metadata = CommitMetadata(COMPACT, stats, {SCHEMA_KEY: table.schema_json}, compacted=True)
+        return Draft(instant, Action.COMPACTION, State.INFLIGHT, State.COMPLETED, COMPACT, {"metadata": metadata.to_json()})
+
+    with table.lock.hold(table.timeline.head_sequence):
+        entry = table.timeline.append(decide)
+    named = {s.path for s in stats}
+    for path in marked_files(table.storage, instant):
+        if path not in named:
+            table.storage.delete(path)
+    forget_markers(table.storage, instant)
+    return Committed(instant, entry.sequence, stats)
+
+
+def _pending_compaction(state: TableState, instant: str) -> ActionRecord | None:
+    if not instant:
+        return next(iter(state.pending_compactions()), None)
+    record = state.actions.get(instant)
+    if record is None or record.action is not Action.COMPACTION:
+        raise InstantNotFound(f"instant {instant}", expected="a compaction plan of this table")
+    if record.state is State.COMPLETED:
+        raise UnsupportedTable(f"compaction {instant} is completed", expected="a pending plan")
+    return record

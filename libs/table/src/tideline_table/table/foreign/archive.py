@@ -1,0 +1,78 @@
+"""Instants that left the active timeline, in the archive of either layout (format reference 7, 16.3).
+
+Snapshot queries never need them: an instant older than the active timeline had completed when it was archived.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tideline_table.errors import CorruptMetadata
+from tideline_table.log_format import BlockType, read_rows, scan_log
+from tideline_table.storage import Storage
+from tideline_table.timeline.history import read_history
+from tideline_table.timeline.instant import State
+from tideline_table.timeline.listing import TimelineFolders
+
+_FILE = re.compile(r"^\.commits_\.archive\.(\d{1,18})(?:_\d+-\d+-\d+)?\Z", re.ASCII)
+_TIME, _ACTION, _STATE = "commitTime", "actionType", "actionState"
+_STATES = {"REQUESTED": State.REQUESTED, "INFLIGHT": State.INFLIGHT, "COMPLETED": State.COMPLETED}
+_COMPLETED_AS = {"compaction": "commit", "logcompaction": "deltacommit", "clustering": "replacecommit"}
+_ORDER = (State.REQUESTED, State.INFLIGHT, State.COMPLETED)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ArchivedInstant:
+    """An archived instant at its highest state. `action` is as Hudi names it; `completion` is empty in layout 1, which does not know it."""
+
+    time: str
+    action: str
+    state: State
+    completion: str = ""
+
+
+def read_archived_instants(storage: Storage, properties: Mapping[str, str]) -> list[ArchivedInstant]:
+    """Archived instants in order. A table whose archive was removed has none.
+
+    Raises `CorruptMetadata` for archives that cannot be understood; a torn end of a file, which a failed archiver left, is passed over.
+    """
+    folders = TimelineFolders.from_properties(properties)
+    if folders.layout == 2:
+        found = read_history(storage, folders.history)
+        return [ArchivedInstant(i.time, i.action, State.COMPLETED, i.completion) for i in found]
+    best: dict[tuple[str, str], ArchivedInstant] = {}
+    for path in _files(storage, folders.history):
+        for instant in _instants(storage, path):
+            key = (instant.time, _COMPLETED_AS.get(instant.action, instant.action))
+            known = best.get(key)
+            if known is None or _ORDER.index(known.state) < _ORDER.index(instant.state):
+                best[key] = instant
+    return sorted(best.values())
+
+
+def _files(storage: Storage, folder: str) -> list[str]:
+    named = ((_FILE.match(o.path.rsplit("/", 1)[-1]), o.path) for o in storage.list_folder(folder).objects)
+    return [path for _, path in sorted((int(match.group(1)), path) for match, path in named if match)]
+
+
+def _instants(storage: Storage, path: str) -> list[ArchivedInstant]:
+    found: list[ArchivedInstant] = []
+    for block in scan_log(storage, path, needs_instant=False).blocks:
+        if block.type is not BlockType.AVRO:
+            raise _broken(path, f"a block of type {block.type.name}", "blocks of archived entries")
+        rows = read_rows(storage, block, columns=[_TIME, _ACTION, _STATE])
+        if any(not pa.types.is_string(kind) for kind in rows.schema.types):
+            raise _broken(path, f"columns of types {rows.schema.types}", "strings")
+        for time, action, state in zip(*(c.to_pylist() for c in rows.columns), strict=True):
+            if time is None or action is None or state not in _STATES:
+                raise _broken(path, f"the entry {time!r} ({action!r}, {state!r})", "an instant, its action and state")
+            found.append(ArchivedInstant(time, action, _STATES[state]))
+    return found
+
+
+def _broken(path: str, found: str, expected: str) -> CorruptMetadata:
+    return CorruptMetadata(f"archive {path} with {found}", expected=expected, remedy="restore the file; nothing was changed")

@@ -1,0 +1,134 @@
+"""From the names in a listing to file slices: decided without any I/O (format reference 8.1, 9.1, 11.1 to 11.3, 16.3)."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+
+from tideline_table.file_group.names import LogFileName, parse_base_file_name, parse_log_file_name
+from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
+from tideline_table.storage import ObjectStat
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedInstants:
+    """Which instants published their files: the completed ones, and all before the active timeline that are not pending (11.1)."""
+
+    completed: AbstractSet[str]
+    first_active: str
+    pending: AbstractSet[str]
+
+    def __contains__(self, instant: str) -> bool:
+        return instant in self.completed or self.is_archived(instant)
+
+    def is_archived(self, instant: str) -> bool:
+        """Older than the active timeline: its timeline files went to the archive when it had completed."""
+        return instant < self.first_active and instant not in self.pending and instant not in self.completed
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A log file of the listing; names that agree in all but the last part of the key are told apart by the token (9.1)."""
+
+    name: str
+    size_bytes: int
+    parsed: LogFileName
+
+    @property
+    def order(self) -> tuple[str, int, str]:
+        """The order in which log files are merged: instant in the name, version as a number, token as text."""
+        return (self.parsed.base_instant, self.parsed.version, self.parsed.write_token)
+
+
+@dataclass(slots=True)
+class ListedGroup:
+    """What a listing shows of one file group: base files by instant, and its log files."""
+
+    base_files: dict[str, ObjectStat] = field(default_factory=dict)
+    log_files: list[ListedFile] = field(default_factory=list)
+
+
+ListedGroups = Mapping[FileGroupId, ListedGroup]
+Slices = dict[FileGroupId, dict[str, FileSlice]]
+
+
+def listed_groups(partitions: Iterable[tuple[str, Iterable[ObjectStat]]]) -> dict[FileGroupId, ListedGroup]:
+    """Base and log files of partitions. Checksum siblings, CDC log files and unknown names are left out."""
+    found: dict[FileGroupId, ListedGroup] = {}
+    for partition, objects in partitions:
+        for stat in objects:
+            name = stat.path.rsplit("/", 1)[-1]
+            log = parse_log_file_name(name)
+            if log is not None:
+                if not log.is_cdc:
+                    group = found.setdefault(FileGroupId(partition, log.file_id), ListedGroup())
+                    group.log_files.append(ListedFile(name, stat.size_bytes, log))
+                continue
+            base = parse_base_file_name(name)
+            if base is not None and base.extension != "crc":
+                found.setdefault(FileGroupId(partition, base.file_id), ListedGroup()).base_files[base.instant] = stat
+    return found
+
+
+def slices_by_name(groups: ListedGroups, committed: CommittedInstants, compactions: AbstractSet[str]) -> Slices:
+    """Slices of layout 1: a log file belongs to the slice whose instant its name holds, whatever modification times say (11.3).
+
+    The slice that a pending compaction opened has no base file, whether or not one lies there half written. It stays a slice of its own, to
+    which queries add the slice before it (11.2, `visible_slice`). Which blocks of a file count is decided by their headers, so log files
+    carry no instant.
+    """
+    found: Slices = {}
+    for group, listed in groups.items():
+        slices = _base_slices(group, listed, committed)
+        for log in sorted(listed.log_files, key=lambda f: f.order):
+            base_instant = log.parsed.base_instant
+            if base_instant in committed or base_instant in compactions:
+                _add_log(slices, group, base_instant, LogFile(log.name, log.size_bytes, "", log.parsed.version))
+        _keep(found, group, slices)
+    return found
+
+
+def slices_by_completion(
+    groups: ListedGroups, committed: CommittedInstants, compactions: Mapping[FileGroupId, str], completion: Callable[[str], str]
+) -> Slices:
+    """Slices of layout 2: the name of a log file holds the instant that wrote it (16.3).
+
+    Log files of instants that are not committed do not exist. A committed one belongs to the newest slice that had begun when its write
+    completed; if none had, it opens a slice of its own. A pending compaction begins a slice, which never has a base file yet, in each group
+    that it names. `completion` gives the completion time of a committed instant.
+    """
+    found: Slices = {}
+    for group, listed in groups.items():
+        slices = _base_slices(group, listed, committed)
+        begun = sorted({*slices, compactions[group]} if group in compactions else slices)
+        for log in sorted(listed.log_files, key=lambda f: f.order):
+            instant = log.parsed.base_instant
+            if instant not in committed:
+                continue
+            at = bisect.bisect_right(begun, completion(instant))
+            if at == 0:
+                begun.insert(0, instant)
+            base_instant = begun[max(at - 1, 0)]
+            _add_log(slices, group, base_instant, LogFile(log.name, log.size_bytes, instant, log.parsed.version))
+        _keep(found, group, slices)
+    return found
+
+
+def _base_slices(group: FileGroupId, listed: ListedGroup, committed: CommittedInstants) -> dict[str, FileSlice]:
+    return {
+        instant: FileSlice(group, instant, stat.path.rsplit("/", 1)[-1], stat.size_bytes, -1)
+        for instant, stat in listed.base_files.items()
+        if instant in committed
+    }
+
+
+def _add_log(slices: dict[str, FileSlice], group: FileGroupId, base_instant: str, log: LogFile) -> None:
+    below = slices.get(base_instant) or FileSlice(group, base_instant, "", 0, -1)
+    slices[base_instant] = replace(below, log_files=(*below.log_files, log))
+
+
+def _keep(found: Slices, group: FileGroupId, slices: dict[str, FileSlice]) -> None:
+    if slices:
+        found[group] = dict(sorted(slices.items()))

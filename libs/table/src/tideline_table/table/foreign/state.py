@@ -1,0 +1,173 @@
+"""State of a table that others wrote: from its timeline files and a listing of its partitions (format reference 4, 11, 16.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from tideline_table.errors import CorruptMetadata, StorageError, UnsupportedTable
+from tideline_table.file_group.slice import FileGroupId, join_path
+from tideline_table.file_group.state import CLUSTER, ActionRecord, TableState, compacted_groups
+from tideline_table.reader.log_blocks import VisibleInstants
+from tideline_table.storage import Folder, Storage
+from tideline_table.table.foreign.slices import CommittedInstants, ListedGroups, listed_groups, slices_by_completion, slices_by_name
+from tideline_table.timeline.commit_avro import read_commit_metadata
+from tideline_table.timeline.history import read_history
+from tideline_table.timeline.instant import WRITE_ACTIONS, Action, Instant, State
+from tideline_table.timeline.listing import TimelineFolders, TimelineListing, list_timeline
+from tideline_table.timeline.plans import decode_document
+from tideline_table.timeline.properties import TYPE
+from tideline_table.timeline.write_stats import SCHEMA_KEY
+
+PARTITION_METAFILE = ".hoodie_partition_metadata"
+_REMOVING = frozenset({Action.CLEAN, Action.ROLLBACK, Action.RESTORE})
+_LISTINGS = 5
+_COPY_ON_WRITE = "COPY_ON_WRITE"
+
+
+def timeline_instants(storage: Storage) -> list[Instant]:
+    """Each instant of layout 1 at its highest state, in order. Compaction counts as the commit that it becomes."""
+    return list(list_timeline(storage, TimelineFolders()).instants)
+
+
+def foreign_state(storage: Storage, properties: Mapping[str, str] | None = None) -> TableState:
+    """The committed file slices of a table with these properties (without them: layout 1), and the actions of its active timeline.
+
+    `ActionRecord.since` of a completed action is its completion time, as an instant; layout 1 does not tell it, so there it is the instant.
+    Raises `CorruptMetadata` for timeline files that cannot be understood, `UnsupportedTable` for another timeline layout or log files in a
+    copy-on-write table, `StorageError` when others kept removing files while the table was listed.
+    """
+    folders = TimelineFolders.from_properties(properties or {})
+    state = _listed_state(storage, folders)
+    if (properties or {}).get(TYPE) == _COPY_ON_WRITE:
+        logs = (path for file_slice in state.every_slice() for path in file_slice.log_paths)
+        for path in logs:
+            raise UnsupportedTable(f"log file {path} in a {_COPY_ON_WRITE} table", expected="base files only")
+    return state
+
+
+def _listed_state(storage: Storage, folders: TimelineFolders) -> TableState:
+    listing = list_timeline(storage, folders)
+    for _ in range(_LISTINGS):
+        groups = listed_groups((partition, level.objects) for partition, level in _partitions(storage))
+        # What a clean or rollback removes between the two listings would be missing without a trace.
+        after = list_timeline(storage, folders)
+        if _removals(after) == _removals(listing):
+            return _state(storage, folders, listing, groups)
+        listing = after
+    raise StorageError("files kept disappearing while the table was listed", remedy="read it again")
+
+
+def _removals(listing: TimelineListing) -> frozenset[Instant]:
+    return frozenset(i for i in listing.instants if i.action in _REMOVING)
+
+
+def _state(storage: Storage, folders: TimelineFolders, listing: TimelineListing, groups: ListedGroups) -> TableState:
+    state = TableState()
+    for number, instant in enumerate(listing.instants):
+        if instant.action is Action.SAVEPOINT and instant.time in state.actions:
+            continue  # it shares the instant of the commit that it protects
+        operation = _fold(storage, state, listing, instant)
+        state.actions[instant.time] = ActionRecord(
+            instant.time, instant.action, instant.state, operation, number, number, "", listing.completion.get(instant.time, "")
+        )
+        state.last_instant = max(state.last_instant, instant.time)
+    completed = frozenset(a.instant for a in state.completed_writes())
+    state.archived_before = _first_write(listing.instants, completed)
+    committed = CommittedInstants(completed, state.archived_before, frozenset(a.instant for a in state.pending()))
+    if folders.layout == 1:
+        state.slices = slices_by_name(groups, committed, frozenset(a.instant for a in state.pending_compactions()))
+    else:
+        times = _completion(storage, folders, listing, groups, committed)
+        state.slices = slices_by_completion(groups, committed, state.groups_under_compaction(), times)
+    return state
+
+
+def visible_instants(state: TableState) -> VisibleInstants:
+    """Which instants in the headers of log blocks count, by the state of a table that others wrote."""
+    completed = frozenset(a.instant for a in state.completed_writes())
+    return VisibleInstants(completed, state.archived_before, frozenset(a.instant for a in state.pending()))
+
+
+def _fold(storage: Storage, state: TableState, listing: TimelineListing, instant: Instant) -> str:
+    """Take in what an instant's files say; returns its operation where it has one."""
+    if instant.state is State.COMPLETED and instant.action in WRITE_ACTIONS:
+        return _fold_commit(storage, state, listing, instant)
+    if instant.state is State.COMPLETED and instant.action is Action.CLEAN:
+        _fold_clean(storage, state, listing.path(instant))
+    elif instant.action in (Action.REPLACE_COMMIT, Action.COMPACTION) and instant.state is not State.COMPLETED:
+        return _fold_plan(storage, state, listing, instant)
+    return ""
+
+
+def _fold_commit(storage: Storage, state: TableState, listing: TimelineListing, instant: Instant) -> str:
+    path = listing.path(instant)
+    metadata = read_commit_metadata(storage.read(path), path)
+    for partition, file_ids in (metadata.replaced or {}).items():
+        for file_id in file_ids:
+            state.replaced[FileGroupId(partition, file_id)] = instant.time
+    state.schema_json = metadata.extra.get(SCHEMA_KEY) or state.schema_json
+    return metadata.operation
+
+
+def _fold_clean(storage: Storage, state: TableState, path: str) -> None:
+    content = storage.read(path)
+    retained = decode_document(content, path).get("earliestCommitToRetain") if content else ""
+    state.last_clean_retained = max(state.last_clean_retained, str(retained or ""))
+
+
+def _fold_plan(storage: Storage, state: TableState, listing: TimelineListing, instant: Instant) -> str:
+    path = listing.path(Instant(instant.time, instant.action, State.REQUESTED))
+    content = storage.read(path)
+    plan = decode_document(content, path) if content else {}
+    operation = str(plan.get("operationType") or "")
+    if instant.action is Action.REPLACE_COMMIT and operation != CLUSTER:
+        return operation
+    body = {"plan": plan}
+    named = compacted_groups if instant.action is Action.COMPACTION else _clustered_groups
+    try:
+        named(body)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CorruptMetadata(
+            f"timeline file {path} has no {instant.action} plan that can be used ({type(error).__name__}: {error})",
+            expected="a plan that names file groups",
+            remedy="restore the file; nothing was changed",
+        ) from None
+    state.plans[instant.time] = body
+    return operation
+
+
+def _clustered_groups(body: Mapping[str, Any]) -> list[FileGroupId]:
+    groups = body["plan"]["clusteringPlan"]["inputGroups"] or ()
+    return [FileGroupId(str(s["partitionPath"] or ""), str(s["fileId"])) for group in groups for s in group["slices"]]
+
+
+def _first_write(instants: Sequence[Instant], committed: AbstractSet[str]) -> str:
+    """Where the active timeline begins: older base files belong to archived commits (11.1). Savepointed commits outlive archival."""
+    saved = {i.time for i in instants if i.action is Action.SAVEPOINT}
+    return min(committed - saved, default=min(committed, default=""))
+
+
+def _completion(
+    storage: Storage, folders: TimelineFolders, listing: TimelineListing, groups: ListedGroups, committed: CommittedInstants
+) -> Callable[[str], str]:
+    """Completion times; the history is read only for log files that are older than the active timeline."""
+    written = {log.parsed.base_instant for group in groups.values() for log in group.log_files}
+    archived = [i for i in written if committed.is_archived(i)]
+    times = dict(listing.completion)
+    if archived:
+        times |= {i.time: i.completion for i in read_history(storage, folders.history, min(archived), max(archived))}
+    # A history that forgot an instant leaves the instant itself: writes that slices were begun during are long merged by then.
+    return lambda instant: times.get(instant, instant)
+
+
+def _partitions(storage: Storage, path: str = "") -> list[tuple[str, Folder]]:
+    """Folders that hold a partition metafile, at any depth."""
+    level = storage.list_folder(path)
+    names = {o.path.rsplit("/", 1)[-1] for o in level.objects}
+    found = [(path, level)] if any(n.startswith(PARTITION_METAFILE) for n in names) else []
+    for folder in level.folders:
+        if folder != ".hoodie":
+            found += _partitions(storage, join_path(path, folder))
+    return found

@@ -1,0 +1,137 @@
+"""The net changes between two points of a table's history, with the row before and the row after each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.file_group.state import TableState
+from tideline_table.reader.base_file import referenced_columns
+from tideline_table.schema.meta_fields import MetaField
+from tideline_table.table.changes import PointKind, Stretch, check_kept, rule_at, slices_at
+from tideline_table.table.query import CommitTimes, Snapshot
+
+OP = "op"
+BEFORE = "before"
+AFTER = "after"
+
+
+def images_schema(rows: pa.Schema) -> pa.Schema:
+    """`op` (i, u or d) and the row before and after, null where there is none."""
+    image = pa.struct([f.with_nullable(nullable=True) for f in rows])
+    return pa.schema([pa.field(OP, pa.string(), nullable=False), (BEFORE, image), (AFTER, image)])
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """The net changes of a stretch with their images, by comparing the state at its start with the one at its end.
+
+    Only file groups that a write of the stretch touched are read, and those that clustering emptied or filled. A record is its partition path
+    and key: one that moved to another partition is deleted there and inserted here.
+    """
+
+    before: Snapshot
+    after: Snapshot
+    written: frozenset[str]
+
+    def by_partition(self) -> list[Images]:
+        """One for each partition path: nothing of them depends on another."""
+        partitions = {s.group.partition_path for s in (*self.before.slices, *self.after.slices)}
+        return [
+            replace(self, before=_in_partition(self.before, name), after=_in_partition(self.after, name))
+            for name in sorted(partitions)
+        ]
+
+    def output(self, columns: Sequence[str] | None = None) -> pa.Schema:
+        """The schema of the changes: `op` and two images with these columns (all without them)."""
+        return images_schema(self.after.output(columns))
+
+    def scan(self, columns: Sequence[str] | None = None, where: pc.Expression | None = None) -> Iterator[pa.RecordBatch]:
+        """Changes, partition by partition; with `where` those of which one image satisfies it."""
+        chosen = self.after.output(columns)
+        for part in self.by_partition():
+            yield from _partition_changes(part, chosen, where)
+
+
+def images_of(state: TableState, kind: PointKind, current: Snapshot, stretch: Stretch) -> Images:
+    """What compares the two ends of a stretch. Raises `HistoryUnavailable` when cleaning removed files of either."""
+    check_kept(state, kind, stretch, at_start=True)
+    check_kept(state, kind, stretch, at_start=False)
+    old, new = slices_at(state, stretch.before) if not stretch.from_start else {}, slices_at(state, stretch.through)
+    changed = {
+        group
+        for group in {*old, *new}
+        if _may_differ(old.get(group), new.get(group))
+        and (group not in old or group not in new or _wrote_to(state.slices.get(group, {}), stretch.written))
+    }
+
+    def at(slices: Mapping[FileGroupId, FileSlice], known: AbstractSet[str]) -> Snapshot:
+        kept = tuple(slices[group] for group in sorted(changed) if group in slices)
+        return replace(current, slices=kept, rule=rule_at(current, known))
+
+    return Images(at(old, stretch.before), at(new, stretch.through), stretch.written)
+
+
+def _may_differ(old: FileSlice | None, new: FileSlice | None) -> bool:
+    if old is None or new is None or old.paths != new.paths:
+        return True
+    # Others append to log files: only the blocks inside tell.
+    return any(not log.instant for log in new.log_files)
+
+
+def _wrote_to(slices: Mapping[str, FileSlice], written: AbstractSet[str]) -> bool:
+    return any(
+        (s.base_file and instant in written) or any(not log.instant or log.instant in written for log in s.log_files)
+        for instant, s in slices.items()
+    )
+
+
+def _in_partition(snapshot: Snapshot, partition: str) -> Snapshot:
+    return replace(snapshot, slices=tuple(s for s in snapshot.slices if s.group.partition_path == partition))
+
+
+def _keys(snapshot: Snapshot) -> pa.Array:
+    return snapshot.read([MetaField.RECORD_KEY]).column(0).combine_chunks()
+
+
+def _structs(rows: pa.Table, chosen: pa.Schema, present: pa.Array) -> pa.Array:
+    kept = rows.select(chosen.names).combine_chunks()
+    arrays = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in kept.columns]
+    fields = [f.with_nullable(nullable=True) for f in chosen]
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=pc.invert(present))
+
+
+def _satisfies(rows: pa.Table, present: pa.Array, where: pc.Expression) -> pa.Array:
+    """True for each row that is there and satisfies `where`."""
+    position = "tideline_position"
+    numbered = rows.append_column(position, pa.array(range(rows.num_rows), pa.int64())).filter(present).filter(where)
+    return pc.is_in(pa.array(range(rows.num_rows), pa.int64()), value_set=numbered.column(position))
+
+
+def _partition_changes(images: Images, chosen: pa.Schema, where: pc.Expression | None) -> Iterator[pa.RecordBatch]:
+    old, new = images.before, images.after
+    needed = {*chosen.names, MetaField.RECORD_KEY, *(referenced_columns(where, new.schema) if where is not None else ())}
+    names = [name for name in new.schema.names if name in needed]
+    after = new.read(names, CommitTimes(images.written).expression())
+    known = _keys(old)
+    gone = known.filter(pc.invert(pc.is_in(known, value_set=_keys(new)))) if len(known) else known
+    touched = after.column(MetaField.RECORD_KEY).combine_chunks()
+    updated = touched.filter(pc.is_in(touched, value_set=known))
+    before = old.read(names, keys=pa.concat_arrays([updated, gone])) if len(updated) or len(gone) else after.slice(0, 0)
+    before_keys = before.column(MetaField.RECORD_KEY).combine_chunks()
+    # After: each row that was written, with what it replaced; then what is gone.
+    found = pc.index_in(touched, value_set=before_keys)
+    removed = pc.index_in(gone, value_set=before_keys)
+    operations = pa.concat_arrays([pc.if_else(pc.is_valid(found), "u", "i"), pa.repeat(pa.scalar("d"), len(removed))])
+    olds = before.take(pa.concat_arrays([found, removed]))
+    news = after.take(pa.concat_arrays([pa.array(range(len(touched)), pa.int32()), pa.nulls(len(removed), pa.int32())]))
+    has_old, has_new = pc.not_equal(operations, "i"), pc.not_equal(operations, "d")
+    table = pa.table([operations, _structs(olds, chosen, has_old), _structs(news, chosen, has_new)], schema=images_schema(chosen))
+    if where is not None:
+        table = table.filter(pc.or_(_satisfies(olds, has_old, where), _satisfies(news, has_new, where)))
+    yield from (batch for batch in table.to_batches() if batch.num_rows)

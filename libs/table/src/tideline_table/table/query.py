@@ -1,0 +1,141 @@
+"""What a query reads: the file slices of a snapshot with the rule that merges them, and rows from them (format reference 11.5)."""
+
+from __future__ import annotations
+
+import bisect
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tideline_table.errors import HistoryUnavailable, ObjectNotFound, SchemaMismatch
+from tideline_table.file_group.slice import FileSlice
+from tideline_table.reader.base_file import BaseFileFooter, read_footer
+from tideline_table.reader.file_slice import LogRule, scan_slice
+from tideline_table.schema.meta_fields import MetaField
+from tideline_table.storage import Storage, open_storage
+
+_KNOWN_FOOTERS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class CommitTimes:
+    """Rows by the write that made them: those of `instants`, and those strictly between two instants where `between` names them."""
+
+    instants: frozenset[str]
+    between: tuple[str, str] | None = None
+
+    def expression(self) -> pc.Expression:
+        """The filter on rows."""
+        commit_time = pc.field(MetaField.COMMIT_TIME)
+        named = commit_time.isin(pa.array(sorted(self.instants), pa.string()))
+        if self.between is None:
+            return named
+        low, high = self.between
+        return named | ((commit_time > low) & (commit_time < high))
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Fixed file slices and all that reading them takes. `schema` has the meta fields.
+
+    Ships to workers: unpickled, it opens its storage there.
+    """
+
+    storage: Storage
+    schema: pa.Schema
+    rule: LogRule
+    slices: tuple[FileSlice, ...]
+    commit_times: CommitTimes | None = None
+    """Which rows an incremental query is about; None: all."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self.storage.root, self.schema, self.rule, self.slices, self.commit_times)
+
+    def output(self, columns: Sequence[str] | None = None) -> pa.Schema:
+        """The schema of the rows. Raises `SchemaMismatch` for a column that the table does not have."""
+        for name in columns or ():
+            if name not in self.schema.names:
+                raise SchemaMismatch(f"column {name!r} is not in the table", expected=f"one of {', '.join(self.schema.names)}")
+        return self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
+
+    def filtered(self, where: pc.Expression | None) -> pc.Expression | None:
+        """`where` and the query's own filter."""
+        if self.commit_times is None:
+            return where
+        own = self.commit_times.expression()
+        return own if where is None else own & where
+
+    def scan(
+        self, columns: Sequence[str] | None = None, where: pc.Expression | None = None, keys: pa.Array | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """All rows, slice by slice; of `keys` (record keys) only where given.
+
+        Raises `CorruptMetadata` for files that cannot be read, `HistoryUnavailable` for one that is gone.
+        """
+        for file_slice in self.slices:
+            try:
+                yield from scan_slice(self.storage, file_slice, self.schema, self.rule, columns, self.filtered(where), keys)
+            except ObjectNotFound as error:
+                raise HistoryUnavailable(
+                    f"{error.path}, which the query reads, is gone",
+                    expected="files that cleaning leaves to queries that run",
+                    remedy="query again; if it is missing still, restore the file",
+                ) from None
+
+    def read(
+        self, columns: Sequence[str] | None = None, where: pc.Expression | None = None, keys: pa.Array | None = None
+    ) -> pa.Table:
+        """`scan`, whole in memory."""
+        return pa.Table.from_batches(self.scan(columns, where, keys), schema=self.output(columns))
+
+
+def _reopened(root: str, *fields: Any) -> Snapshot:
+    return Snapshot(open_storage(root), *fields)
+
+
+def without_logs(slices: Iterable[FileSlice]) -> tuple[FileSlice, ...]:
+    """The read-optimized view: base files as they are, groups without one left out (11.1)."""
+    return tuple(replace(s, log_files=()) for s in slices if s.base_file)
+
+
+@dataclass(slots=True)
+class KeyRanges:
+    """Key ranges of base files, by path: base files never change, so each footer is read once."""
+
+    storage: Storage
+    _footers: OrderedDict[str, BaseFileFooter] = field(default_factory=OrderedDict)
+
+    def narrowed(self, slices: Iterable[FileSlice], keys: pa.Array) -> tuple[FileSlice, ...]:
+        """What has to be read to find `keys` (sorted, ascending): base files that cannot hold one are left out, logs are not."""
+        wanted = keys.to_pylist()
+        found = []
+        for file_slice in slices:
+            if file_slice.base_file and not self._may_hold(file_slice.path, wanted):
+                if not file_slice.log_files:
+                    continue
+                # What the log says about these keys meets nothing in this base file.
+                file_slice = replace(file_slice, base_file="", size_bytes=0)
+            found.append(file_slice)
+        return tuple(found)
+
+    def _may_hold(self, path: str, keys: list[str]) -> bool:
+        footer = self._footers.get(path)
+        if footer is None:
+            footer = self._footers[path] = read_footer(self.storage, path)
+            while len(self._footers) > _KNOWN_FOOTERS:
+                self._footers.popitem(last=False)
+        if not footer.rows:
+            return False
+        # Java cuts ranges by UTF-16 units; beyond these characters that is another order than ours.
+        if not footer.max_key or max(footer.min_key + footer.max_key) >= "\ud800":
+            return True
+        return bisect.bisect_left(keys, footer.min_key) < bisect.bisect_right(keys, footer.max_key)
+
+
+def sorted_keys(keys: Iterable[str]) -> pa.Array:
+    """Record keys, each once, ascending as Python compares text."""
+    return pa.array(sorted(set(keys)), pa.string())

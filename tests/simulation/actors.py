@@ -1,0 +1,394 @@
+"""Actors of a simulated cluster: each runs production code on a table of its own, again and again until the history ends."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+import pyarrow as pa
+from tests.simulation.oracle import OP_KEY, Op, Oracle
+from tests.simulation.scheduler import SECOND, Process, SimulatedClock
+from tests.simulation.world import World
+
+from tideline_locks.errors import LockTimeout, LockUnreachable, StaleFence
+from tideline_table.errors import (
+    ClockSkew,
+    CommitUnknown,
+    HistoryUnavailable,
+    InstantNotFound,
+    ObjectNotFound,
+    StorageError,
+    TidelineError,
+    TransactionRolledBack,
+    WriteConflict,
+)
+from tideline_table.reader.base_file import scan_slices
+from tideline_table.schema import with_meta_fields
+from tideline_table.service.clustering import ClusteringTask, cluster_group
+from tideline_table.storage import Storage
+from tideline_table.table import Table, roll_back_dead, run_clean, run_clustering, schedule_clean, schedule_clustering, write_rows
+from tideline_table.table import write as table_write
+from tideline_table.timeline.instant import Action
+from tideline_table.timeline.write_stats import WriteStat
+from tideline_table.transaction import Committed, WriteTransaction
+from tideline_table.writer import FileGroupResult, FileGroupTask, Operation, WriteContext, prepare_input
+
+T = TypeVar("T")
+
+SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("part", pa.string()), pa.field("v", pa.string())])
+EXPECTED = (
+    StorageError,
+    WriteConflict,
+    TransactionRolledBack,
+    CommitUnknown,
+    ClockSkew,
+    LockTimeout,
+    LockUnreachable,
+    StaleFence,
+)
+"""What production code may answer when things go wrong around it. Any other error is a finding."""
+LISTS = ("L0", "L1", "L2")
+REGISTERS = ("R0", "R1", "R2")
+
+
+def rows_of(values: dict[str, str]) -> pa.Table:
+    """Rows as writers hand them over. A key always has the same partition."""
+    columns = [list(values), [partition_of(k) for k in values], list(values.values())]
+    return pa.Table.from_arrays([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+
+
+def partition_of(key: str) -> str:
+    """The partition of a key."""
+    return "pq"[key[-1] in "13579"]
+
+
+@dataclass(slots=True)
+class Cluster:
+    """What actors of one history share."""
+
+    world: World
+    oracle: Oracle
+    options: dict[str, object]
+
+    def open(self, process: Process) -> Table | None:
+        """The table as `process` opens it; None when the history ends before that works."""
+        while not self.world.is_over():
+            try:
+                return self.open_once(process)
+            except StorageError:
+                self.world.scheduler.sleep(SECOND)
+        return None
+
+    def open_once(self, process: Process) -> Table:
+        """The table as `process` opens it."""
+        return Table.open(
+            self.world.disk.root,
+            options=self.options,
+            clock=SimulatedClock(self.world.scheduler, process),
+            writer_id=process.name,
+            storage=self.world.storage(process),
+            lock=self.world.lock(process),
+        )
+
+    def round(self, table: Table, act: Callable[[Table], T]) -> T | None:
+        """One piece of work. Errors that the caller has to live with end it; others are findings of the scheduler."""
+        try:
+            return act(table)
+        except ClockSkew:
+            # Its remedy: set the clock, retry. Somebody wrote with a clock that is ahead; the table waits until that time has come.
+            self.world.scheduler.sleep(self.world.between(600, 3600))
+        except EXPECTED:
+            pass
+        return None
+
+
+def _pause(cluster: Cluster, choose: random.Random, longest_s: float) -> None:
+    cluster.world.scheduler.sleep(round(choose.uniform(0, longest_s) * SECOND))
+
+
+# --- writers -----------------------------------------------------------------------------------------------------------------
+
+
+def writer(cluster: Cluster, process: Process) -> None:
+    """Appends to lists, sets and deletes registers, inserts keys that others insert too."""
+    table = cluster.open(process)
+    if table is None:
+        return
+    choose = cluster.world.chooser(process.name)
+    number = 0
+    while not cluster.world.is_over():
+        number += 1
+        committed = cluster.round(table, partial(_one_write, cluster, process, f"{process.name}.{number}", choose))
+        if committed is not None:
+            cluster.world.events.publish(process, committed.sequence)
+        _pause(cluster, choose, choose.choice((0.1, 5, 30)) if choose.random() < 0.95 else 900)
+
+
+def _one_write(cluster: Cluster, process: Process, name: str, choose: random.Random, table: Table) -> Committed:
+    kind = choose.choice(("append", "append", "append", "upsert", "insert", "delete"))
+    if kind == "append":
+        keys = tuple(sorted(choose.sample(LISTS, choose.choice((1, 1, 2)))))
+    elif kind == "upsert":
+        keys = tuple(sorted(choose.sample(REGISTERS, choose.choice((1, 2)))))
+    elif kind == "insert":
+        keys = (f"I{choose.randrange(12)}",)
+    else:
+        keys = (choose.choice(REGISTERS),)
+    world = cluster.world
+    op = Op(name, kind, keys, world.scheduler.steps)
+    cluster.oracle.ops[name] = op
+    options = {"tideline.write.conflict.retries": choose.choice((0, 3))}
+    try:
+        committed = write_once(cluster, table, process, op, options, choose)
+    except CommitUnknown:
+        raise
+    except TidelineError:
+        op.status, op.ended_step = "failed", world.scheduler.steps
+        if cluster.oracle.committed(name):
+            cluster.oracle.report(f"operation {name} was reported as failed and had completed at {cluster.oracle.committed(name)}")
+        raise
+    op.status, op.ended_step, op.sequence = "committed", world.scheduler.steps, committed.sequence
+    if cluster.oracle.committed(name) != committed.sequence:
+        cluster.oracle.report(
+            f"operation {name} was acknowledged at {committed.sequence}, the log has it at {cluster.oracle.committed(name)}"
+        )
+    return committed
+
+
+def write_once(
+    cluster: Cluster, table: Table, process: Process, op: Op, options: dict[str, object], choose: random.Random
+) -> Committed:
+    """The write that `op` describes, by production code."""
+    operation = {"insert": Operation.INSERT, "delete": Operation.DELETE}.get(op.kind, Operation.UPSERT)
+    if op.kind == "insert":
+        options = {**options, "hoodie.datasource.insert.dup.policy": "drop"}
+    rows = rows_of(dict.fromkeys(op.keys, op.id))
+    process.on_executors = choose.random() < 0.3
+
+    def appended(transaction: WriteTransaction) -> pa.Table:
+        try:
+            before = read_values(table, op.keys)
+        except HistoryUnavailable as error:
+            raise WriteConflict(error.found, with_instant="") from error  # cleaned since the begin: somebody wrote over it
+        op.reads[transaction.instant] = before
+        return rows_of({k: op.value(k, before.get(k)) for k in op.keys})
+
+    process.rows_at_begin = appended if op.kind == "append" else None
+    try:
+        return write_rows(table, rows, operation, options=options, extra={OP_KEY: op.id}, parallelism=1)
+    finally:
+        process.rows_at_begin, process.on_executors = None, False
+
+
+@contextmanager
+def reading_writers(cluster: Cluster) -> Iterator[None]:
+    """Writes that read what they change: their rows are made between the begin of the transaction and its staging.
+
+    And writes whose tasks run in other processes, as on Spark.
+    """
+    world = cluster.world
+    begin, write_group = table_write.in_transaction, table_write.write_file_group
+
+    def in_transaction(table: Table, operation: Operation, stage: Any) -> Committed:
+        process = world.scheduler.process
+        rows_at_begin = process.rows_at_begin
+        if rows_at_begin is None:
+            return begin(table, operation, stage)
+
+        def staged(transaction: WriteTransaction) -> Committed:
+            definition = table.definition
+            prepared = prepare_input(
+                rows_at_begin(transaction), table.schema, definition.keygen, definition.ordering_field, operation, combine=True
+            )
+            return replace(stage.__self__, prepared=prepared)._stage(transaction)
+
+        return begin(table, operation, staged)
+
+    def write_file_group(context: WriteContext, task: FileGroupTask, incoming: pa.Table, storage: Storage) -> FileGroupResult:
+        process = world.scheduler.process
+        if not process.on_executors:
+            return write_group(context, task, incoming, storage)
+        return _on_executor(
+            cluster, process, lambda number, s: write_group(context, replace(task, attempt=number), incoming, s), attempts=3
+        )
+
+    with (
+        patch.object(table_write, "in_transaction", in_transaction),
+        patch.object(table_write, "write_file_group", write_file_group),
+    ):
+        yield
+
+
+def _on_executor(cluster: Cluster, driver: Process, work: Callable[[int, Storage], T], *, attempts: int) -> T:
+    """Run `work(attempt, storage)` in a process of its own, which outlives a driver that dies, and again when it fails."""
+    world = cluster.world
+    for number in range(attempts):
+        done: list[T] = []
+
+        def main(executor: Process, number: int = number, done: list[T] = done) -> None:
+            try:
+                done.append(work(number, world.storage(executor)))
+            except (StorageError, ObjectNotFound):
+                return
+
+        executor = world.start(f"{driver.actor}-task", main, restarts=False)
+        world.scheduler.wait_for(lambda executor=executor: executor.dead, None)
+        if done:
+            return done[0]
+    raise StorageError("a task failed")
+
+
+# --- readers -----------------------------------------------------------------------------------------------------------------
+
+
+def read_values(table: Table, keys: Sequence[str] | None = None) -> dict[str, str]:
+    """Values by key in the table's present state."""
+    found = table.read(["id", "v"])
+    values = dict(zip(found.column("id").to_pylist(), found.column("v").to_pylist(), strict=True))
+    if len(values) < found.num_rows:
+        raise AssertionError(f"a snapshot with a key twice: {found.to_pydict()}")
+    return values if keys is None else {k: values[k] for k in keys if k in values}
+
+
+def reader(cluster: Cluster, process: Process) -> None:
+    """Reads snapshots, reads each again later from the same files, and looks back at instants."""
+    table = cluster.open(process)
+    if table is None:
+        return
+    choose = cluster.world.chooser(process.name)
+    looked_back: dict[str, dict[str, str]] = {}
+    number = 0
+    while not cluster.world.is_over():
+        number += 1
+        try:
+            cluster.round(table, partial(read_once, cluster, f"{process.name}.{number}", choose))
+            if choose.random() < 0.4:
+                cluster.round(table, lambda t: _look_back(cluster, t, choose, looked_back))
+        except (ObjectNotFound, InstantNotFound, HistoryUnavailable):
+            pass  # cleaned under a reader slower than the commits that cleaning retains
+        _pause(cluster, choose, choose.choice((1, 30)))
+
+
+def read_once(cluster: Cluster, name: str, choose: random.Random, table: Table) -> None:
+    """One snapshot, compared with the model, sometimes read again from the same files."""
+    world, oracle = cluster.world, cluster.oracle
+    op = Op(name, "read", (), world.scheduler.steps)
+    table.refresh()
+    sequence = table.state.sequence
+    held = table.slices()
+    values = read_values(table)
+    if values != dict(oracle.model_at(sequence)):
+        oracle.report(f"{name} read {values} at {sequence} instead of {dict(oracle.model_at(sequence))}")
+    op.reads[""] = values
+    op.status, op.ended_step, op.sequence = "committed", world.scheduler.steps, sequence
+    oracle.ops[name] = op
+    if choose.random() < 0.3:
+        _pause(cluster, choose, 5)
+        schema = with_meta_fields(table.schema)
+        batches = list(scan_slices(table.storage, held, schema, ["id", "v"]))
+        again = {k: v for b in batches for k, v in zip(*(c.to_pylist() for c in b.columns), strict=True)}
+        if again != values:
+            oracle.report(f"{name} read {again} at {sequence}, {values} before")
+
+
+def _look_back(cluster: Cluster, table: Table, choose: random.Random, seen: dict[str, dict[str, str]]) -> None:
+    # Only instants that nobody may still complete before: the others change until then.
+    state = table.state
+    pending = min((a.instant for a in state.pending()), default="9")
+    settled = [a.instant for a in state.completed_writes() if a.instant < pending]
+    if not settled:
+        return
+    instant = choose.choice(sorted({*settled[-2:], *seen}))
+    found = table.read(["id", "v"], as_of=instant)
+    values = dict(zip(found.column("id").to_pylist(), found.column("v").to_pylist(), strict=True))
+    if seen.setdefault(instant, values) != values:
+        cluster.oracle.report(f"as of {instant}: {values}, {seen[instant]} before")
+
+
+def follower(cluster: Cluster, process: Process) -> None:
+    """Reads the log as it grows, woken by events: gapless, and the same entries that were written."""
+    table = cluster.open(process)
+    if table is None:
+        return
+    world, oracle = cluster.world, cluster.oracle
+    world.events.subscribe(process.actor)
+    while not world.is_over():
+        before = table.state.sequence
+        for entry in cluster.round(table, lambda t: t.timeline.refresh()) or ():
+            if entry.sequence != before + 1 and entry.sequence > oracle.trimmed + 1:
+                oracle.report(f"{process.name} got entry {entry.sequence} after {before}")
+            if oracle.entries[entry.sequence - 1].append_id != entry.append_id:
+                oracle.report(f"{process.name} read another entry {entry.sequence}")
+            before = entry.sequence
+        if table.state != oracle.state_at(table.state.sequence):
+            oracle.report(f"{process.name} has another state at {table.state.sequence} than the log says")
+        world.events.wait(process.actor, 30 * SECOND)
+
+
+# --- table services ----------------------------------------------------------------------------------------------------------
+
+
+def clusterer(cluster: Cluster, process: Process) -> None:
+    """Plans and runs clustering when an event says that somebody committed, or now and then."""
+    table = cluster.open(process)
+    if table is None:
+        return
+    world = cluster.world
+    choose = world.chooser(process.name)
+    world.events.subscribe(process.actor)
+    while not world.is_over():
+        cluster.round(table, lambda t: schedule_clustering(t) if choose.random() < 0.8 else None)
+        committed = cluster.round(table, lambda t: cluster_once(cluster, t, process, choose))
+        if committed is not None:
+            world.events.publish(process, committed.sequence)
+        world.events.wait(process.actor, round(choose.choice((1, 60)) * SECOND))
+
+
+def cluster_once(cluster: Cluster, table: Table, process: Process, choose: random.Random) -> Committed | None:
+    """Run the oldest pending clustering, sometimes on executors that outlive this process."""
+    on_executors = choose.random() < 0.3
+
+    def run(tasks: Sequence[ClusteringTask]) -> list[list[WriteStat]]:
+        if not on_executors:
+            return [cluster_group(task, table.storage) for task in tasks]
+        return [_on_executor(cluster, process, lambda _, s, task=task: cluster_group(task, s), attempts=1) for task in tasks]
+
+    try:
+        return run_clustering(table, run=run)
+    except ObjectNotFound:
+        return None  # an input was cleaned: the clustering was rolled back
+
+
+def cleaner(cluster: Cluster, process: Process) -> None:
+    """The cleaner's tick: roll back who died, finish a clean that died, clean."""
+    table = cluster.open(process)
+    if table is None:
+        return
+    world = cluster.world
+    choose = world.chooser(process.name)
+    world.events.subscribe(process.actor)
+    while not world.is_over():
+        cluster.round(table, roll_back_dead)
+        if any(a.action is Action.CLEAN for a in table.state.pending()):
+            cluster.round(table, run_clean)
+        if cluster.round(table, schedule_clean) is not None:
+            cluster.round(table, run_clean)
+        world.events.wait(process.actor, round(choose.choice((1, 20, 70)) * SECOND))
+
+
+def recoverer(cluster: Cluster, process: Process) -> None:
+    """Looks for the dead often, and takes their clusterings over."""
+    table = cluster.open(process)
+    if table is None:
+        return
+    choose = cluster.world.chooser(process.name)
+    while not cluster.world.is_over():
+        cluster.round(table, roll_back_dead)
+        if choose.random() < 0.5:
+            cluster.round(table, lambda t: cluster_once(cluster, t, process, choose))
+        _pause(cluster, choose, 70)

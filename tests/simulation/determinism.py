@@ -1,0 +1,62 @@
+"""Everything that production code takes from outside during a history (random ids, jitter, threads), taken from the seed instead."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import random
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TypeVar
+from unittest.mock import patch
+
+import pyarrow as pa
+import tenacity.wait
+from tests.simulation.scheduler import Scheduler, SimulatedThreading
+
+import tideline_locks.renewal
+import tideline_table.transaction.heartbeat
+from tideline_table.timeline import listing, retention
+from tideline_table.timeline.instant import parse_timeline_file_name
+
+T = TypeVar("T")
+_PARSED = functools.lru_cache(maxsize=4096)(parse_timeline_file_name)
+
+
+class _OneByOne:
+    """An executor whose only thread is the caller's."""
+
+    def __init__(self, workers: int, **_: object) -> None:
+        self.workers = workers
+
+    def __enter__(self) -> _OneByOne:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def map(self, do: Callable[..., T], *arguments: Iterable[object]) -> Iterator[T]:
+        return map(do, *arguments)
+
+
+@contextmanager
+def deterministic(seed: int, scheduler: Scheduler) -> Iterator[None]:
+    """Random uuids and the jitter of retries follow `seed`; heartbeats and lease renewals are tasks of `scheduler`. Logging is off."""
+    ids = random.Random(f"ids {seed}")
+    threads = SimulatedThreading(scheduler)
+    disabled = logging.root.manager.disable
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=ids.getrandbits(128), version=4)))
+        stack.enter_context(patch.object(tenacity.wait, "random", random.Random(f"jitter {seed}")))
+        stack.enter_context(patch.object(tideline_table.transaction.heartbeat, "threading", threads))
+        stack.enter_context(patch.object(tideline_locks.renewal, "threading", threads))
+        # A pure function that every writer asks about every timeline file: remembered, for speed alone.
+        stack.enter_context(patch.object(listing, "parse_timeline_file_name", _PARSED))
+        stack.enter_context(patch.object(retention, "ThreadPoolExecutor", _OneByOne))
+        logging.disable(logging.CRITICAL)
+        # Arrow decodes these tiny files faster alone than with helpers that have to be woken up.
+        stack.callback(pa.set_cpu_count, pa.cpu_count())
+        pa.set_cpu_count(1)
+        stack.callback(logging.disable, disabled)
+        yield

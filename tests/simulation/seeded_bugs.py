@@ -1,0 +1,247 @@
+"""Protections of production code, switched off one at a time: what the simulator has to find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from tests.simulation.world import World
+
+from tideline_table.file_group import checkpoint
+from tideline_table.file_group.slice import FileGroupId
+from tideline_table.file_group.state import TableState
+from tideline_table.service import cleaning
+from tideline_table.table import services
+from tideline_table.timeline.instant import instant_from_time
+from tideline_table.timeline.log import TableLog
+from tideline_table.transaction import active_timeline, conflict, rollback, write
+from tideline_table.transaction.active_timeline import ActiveTimeline
+from tideline_table.writer.marker import marked_files
+
+Patch = tuple[Any, str, Any]
+
+
+def _bug(*patches: Patch) -> Callable[[World], Any]:
+    @contextmanager
+    def sabotage(world: World) -> Iterator[None]:
+        with ExitStack() as stack:
+            for target, name, instead in patches:
+                stack.enter_context(patch.object(target, name, instead))
+            yield
+
+    return sabotage
+
+
+# --- the commit point --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def put_overwrites(world: World) -> Iterator[None]:
+    """The store ignores the condition of a conditional put."""
+    world.disk.overwrites = True
+    yield
+
+
+_real_put = TableLog._put
+
+
+def _put_without_read_back(log: TableLog, entry: Any) -> Any:
+    with patch.object(log, "read", lambda sequence: replace(entry, append_id="somebody else's")):
+        return _real_put(log, entry)
+
+
+def _put_believing(log: TableLog, entry: Any) -> Any:
+    with patch.object(log, "read", lambda sequence: entry):
+        return _real_put(log, entry)
+
+
+_real_append = ActiveTimeline.append
+
+
+def _append_deciding_once(timeline: ActiveTimeline, decide: Any) -> Any:
+    decided: list[Any] = []
+
+    def once(state: TableState) -> Any:
+        if not decided:
+            decided.append(decide(state))
+        return decided[0]
+
+    return _real_append(timeline, once)
+
+
+# --- conflicts ---------------------------------------------------------------------------------------------------------------
+
+
+def _no_conflict(own: Any, state: TableState, inserted_since: Any) -> None:
+    return None
+
+
+_real_find_conflict = conflict.find_conflict
+
+
+def _find_without_keys(own: Any, state: TableState, inserted_since: Any) -> Any:
+    return _real_find_conflict(replace(own, inserted=own.inserted[:0]), state, ())
+
+
+def _find_without_replaced(own: Any, state: TableState, inserted_since: Any) -> Any:
+    kept = {group: read for group, read in own.based_on.items() if group not in state.replaced}
+    return _real_find_conflict(replace(own, based_on=kept), state, inserted_since)
+
+
+def _find_without_versions(own: Any, state: TableState, inserted_since: Any) -> Any:
+    # Only whether the group is still there, not which slice was read.
+    kept = {group: read for group, read in own.based_on.items() if group in state.replaced}
+    return _real_find_conflict(replace(own, based_on=kept), state, inserted_since)
+
+
+# --- rollback ----------------------------------------------------------------------------------------------------------------
+
+
+def _still_own_without_fence(state: TableState, instant: str) -> None:
+    return None
+
+
+_real_check = TableState.check
+
+
+def _check_without_fence(state: TableState, step: Any) -> None:
+    known = state.actions.get(step.instant)
+    if known is None or not known.fenced_by:
+        _real_check(state, step)
+
+
+_real_roll_back = rollback.roll_back
+
+
+def _roll_back_deleting_first(timeline: ActiveTimeline, target: str, *, force: bool = False) -> Any:
+    record = timeline.state.actions.get(target)
+    if (
+        record is not None
+        and record.is_pending
+        and (force or not rollback.is_alive(timeline.storage, record, timeline.clock, timeline.options))
+    ):
+        for path in sorted(marked_files(timeline.storage, target)):
+            timeline.storage.delete(path)
+    return _real_roll_back(timeline, target, force=force)
+
+
+def _roll_back_of_completed(timeline: ActiveTimeline, target: str, *, force: bool = False) -> Any:
+    # Deletes by its own idea of who is dead, formed before it asked the log.
+    paths = sorted(marked_files(timeline.storage, target))
+    done = _real_roll_back(timeline, target, force=force)
+    for path in paths:
+        timeline.storage.delete(path)
+    return done
+
+
+def _never_a_file(storage: Any, instant: str) -> list[str]:
+    return []
+
+
+# --- table services ----------------------------------------------------------------------------------------------------------
+
+
+def _doomed_newest(state: TableState, group: FileGroupId, earliest: str) -> list[Any]:
+    return list(state.slices.get(group, {}).values())
+
+
+def _execute_blindly(storage: Any, plan: Any, still_needed: Any) -> Any:
+    return _real_execute(storage, plan, ())
+
+
+_real_execute = cleaning.execute_clean
+
+
+def _doomed_replaced_early(state: TableState, group: FileGroupId, earliest: str) -> list[Any]:
+    # Of replaced groups all, of others all but the oldest: what a query of now reads among them.
+    slices = state.slices.get(group, {})
+    return list(slices.values()) if group in state.replaced else [slices[i] for i in sorted(slices)[1:]]
+
+
+# --- timeline and checkpoints ------------------------------------------------------------------------------------------------
+
+
+def _heal_nothing(timeline: ActiveTimeline) -> bool:
+    return False
+
+
+def _withdraw_nothing(log: TableLog, entry: Any) -> None:
+    return None
+
+
+_TO_JSON = checkpoint._to_json
+
+
+def _mint_by_clock(now: Any, last: str) -> str:
+    return instant_from_time(now)[:14] + "000"
+
+
+def _checkpoint_without_replaced(state: TableState) -> Any:
+    document = _TO_JSON(state)
+    document["replaced"] = []
+    return document
+
+
+def _checkpoint_without_a_group(state: TableState) -> Any:
+    document = _TO_JSON(state)
+    document["slices"] = document["slices"][:-1]
+    return document
+
+
+class _Whoever(int):
+    """An attempt that takes itself for the latest one, and the files of all others for leftovers."""
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    def __gt__(self, other: int) -> bool:
+        return int(self) != other
+
+    __hash__ = int.__hash__
+    __eq__ = int.__eq__
+
+
+_real_begin = services._begin_clustering
+
+
+def _begin_for_good(*arguments: Any) -> Any:
+    begun = _real_begin(*arguments)
+    return replace(begun, attempt=_Whoever(begun.attempt))
+
+
+BUGS: dict[str, Callable[[World], Any]] = {
+    "conflict check off": _bug((write, "find_conflict", _no_conflict)),
+    "slice versions not compared": _bug((write, "find_conflict", _find_without_versions)),
+    "writes into replaced groups": _bug((write, "find_conflict", _find_without_replaced)),
+    "key intersection off": _bug((write, "find_conflict", _find_without_keys)),
+    "clustering conflict off": _bug((services, "find_conflict", _no_conflict)),
+    "clustering goes on after it was taken over": _bug((services, "_begin_clustering", _begin_for_good)),
+    "a win where the log was trimmed": _bug((TableLog, "_check_place", lambda log, entry: None)),
+    "put overwrites": put_overwrites,
+    "read-back skipped": _bug((TableLog, "_put", _put_without_read_back)),
+    "another's entry taken for one's own": _bug((TableLog, "_put", _put_believing)),
+    "decided on stale state": _bug((ActiveTimeline, "append", _append_deciding_once)),
+    "rollback without fence": _bug(
+        (write, "check_still_own", _still_own_without_fence),
+        (conflict, "check_still_own", _still_own_without_fence),
+        (TableState, "check", _check_without_fence),
+    ),
+    "rollback deletes before its fence": _bug((services, "roll_back", _roll_back_deleting_first)),
+    "rollback deletes files of a completed write": _bug((services, "roll_back", _roll_back_of_completed)),
+    "rollback forgets files": _bug((rollback, "marked_files", _never_a_file)),
+    "clean takes the newest slice": _bug((cleaning, "_doomed", _doomed_newest), (services, "execute_clean", _execute_blindly)),
+    "clean takes slices by the wrong end": _bug(
+        (cleaning, "_doomed", _doomed_replaced_early), (services, "execute_clean", _execute_blindly)
+    ),
+    "nobody heals": _bug((ActiveTimeline, "_heal_head", _heal_nothing)),
+    "checkpoint forgets replaced groups": _bug((checkpoint, "_to_json", _checkpoint_without_replaced)),
+    "checkpoint forgets a file group": _bug((checkpoint, "_to_json", _checkpoint_without_a_group)),
+    "instants by the clock alone": _bug((active_timeline, "next_instant", _mint_by_clock)),
+}
+"""Name → the protection that it takes away."""
+
+DEEP = {"clustering goes on after it was taken over", "a win where the log was trimmed"}
+"""Those that take hundreds of histories."""

@@ -1,0 +1,83 @@
+"""Histories of simulated clusters hold; a seed replays; what goes wrong is told."""
+
+import os
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from contextlib import contextmanager
+
+import pytest
+from tests.simulation import simulate as simulation
+from tests.simulation.simulate import simulate, story
+from tests.simulation.world import APPLICABLE
+
+from tideline_table.transaction import heartbeat
+
+SEEDS = int(os.environ.get("TIDELINE_SIMULATION_SEEDS", "200"))
+SEED_START = int(os.environ.get("TIDELINE_SIMULATION_SEED_START", "1"))
+BATCH = 50
+
+
+@pytest.fixture(scope="module")
+def faults():
+    return Counter()
+
+
+@pytest.mark.parametrize("first", range(SEED_START, SEED_START + SEEDS, BATCH))
+def test_histories_hold(first, faults):
+    for seed in range(first, min(first + BATCH, SEED_START + SEEDS)):
+        outcome = simulate(seed)
+        faults.update(outcome.faults)
+        assert not outcome.problems, story(outcome)
+        assert outcome.steps >= 200
+
+
+def test_these_histories_had_every_kind_of_fault(faults):
+    if sum(faults.values()) < 500:
+        pytest.skip("too few histories were run")
+    assert set(faults) == set(APPLICABLE)
+    assert len(faults) >= 14
+
+
+def test_a_seed_replays_step_by_step():
+    for seed in (3, 17, 42):
+        first, second = simulate(seed), simulate(seed)
+        assert first.trace == second.trace
+        assert first.entries == second.entries
+        assert first.digest == second.digest
+    assert simulate(3).digest != simulate(4).digest
+
+
+def test_a_seed_replays_in_another_process():
+    """Also where strings hash otherwise: no set of names decides what happens next."""
+    program = "from tests.simulation.simulate import simulate; print([simulate(s).digest for s in range(20, 26)])"
+    other = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": "1"}, capture_output=True, text=True, check=True
+    )
+    assert other.stdout == f"{[simulate(s).digest for s in range(20, 26)]}\n"
+
+
+def test_a_failing_history_tells_its_story():
+    """Step, process, call, fault and log entry of each step, and how to see it again."""
+
+    @contextmanager
+    def overwriting(world):
+        world.disk.overwrites = True
+        yield
+
+    outcome = simulate(1, overwriting)
+    assert outcome.problems
+    told = story(outcome)
+    assert "overwrote entry" in told
+    assert "python -m tests.simulation.run --seeds 1 --seed-start 1" in told
+    assert "writer0#1" in told
+    assert "put_if_absent .hoodie/.tideline/log/00000000000000000001.json" in told
+    assert len(told.splitlines()) > len(outcome.trace)
+
+
+def test_production_code_is_as_before_after_a_history():
+    simulate(5)
+    assert uuid.uuid4() != uuid.uuid4()
+    assert heartbeat.threading.Thread.__module__ == "threading"
+    assert simulation.actors.table_write.in_transaction.__module__ == "tideline_table.table.write"

@@ -1,0 +1,297 @@
+"""One simulated cluster: processes, what goes wrong with them, the lock service and the event log; and the trace of it all."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tests.simulation.disk import LOG, Disk, ProcessStorage
+from tests.simulation.scheduler import SECOND, Process, Scheduler, SimulatedClock
+
+from tideline_locks import InProcessLockProvider
+from tideline_locks.errors import LockUnreachable
+from tideline_locks.in_process import LeaseTable
+from tideline_locks.waiting import Chance
+from tideline_service.table_lock import ProviderLock
+from tideline_table.transaction import NoLock, TableLock
+
+_ANY = frozenset({"read", "read_range", "stat", "open_input", "list_objects", "list_folder"})
+_LISTS = frozenset({"list_objects", "list_folder"})
+_PUTS = frozenset({"put", "put_if_absent", "open_output"})
+_WRITES = _PUTS | {"delete"}
+
+APPLICABLE: dict[str, frozenset[str]] = {
+    "kill_before": _ANY | _WRITES,
+    "kill_after": _WRITES,
+    "power_failure": _WRITES,
+    "pause_before": _ANY | _WRITES,
+    "pause_after": _WRITES,
+    "stall_before": _ANY | _WRITES,
+    "stall_after": _WRITES,
+    "slow": _ANY | _WRITES,
+    "io_error": _ANY | _WRITES,
+    "no_space": _PUTS,
+    "reply_lost": _WRITES,
+    "torn_write": frozenset({"put", "open_output"}),
+    "unsynced_loss": _WRITES,
+    "late_write": _PUTS,
+    "retried_put": frozenset({"put_if_absent"}),
+    "refused_without_object": frozenset({"put_if_absent"}),
+    "stale_listing": _LISTS,
+    "clock_jump": _ANY | _WRITES,
+    "lease_expiry": frozenset({"put_if_absent"}),
+    "lock_unreachable": frozenset({"lock"}),
+    "lock_reply_lost": frozenset({"lock"}),
+    "lock_state_lost": frozenset({"lock"}),
+    "lock_lies": frozenset({"lock"}),
+    "event_lost": frozenset({"publish"}),
+    "event_delayed": frozenset({"publish"}),
+    "event_doubled": frozenset({"publish"}),
+    "event_reordered": frozenset({"publish"}),
+}
+"""Kinds of fault and the calls that they can hit."""
+
+TAKES_TIME = frozenset({"clock_jump", "pause_before", "pause_after", "stall_before", "stall_after", "slow"})
+"""With these a process may miss by far how old the log is."""
+
+LEAVES_LATE_FILES = TAKES_TIME | {"late_write", "stale_listing", "lease_expiry"}
+"""After these a file of a fenced attempt may appear, invisible, where nobody looks any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One line of a trace."""
+
+    number: int
+    at_us: int
+    process: str
+    call: str
+    path: str
+    fault: str
+
+    def __str__(self) -> str:
+        fault = f"   !! {self.fault}" if self.fault else ""
+        return f"{self.number:5d} {self.at_us / SECOND:12.6f} {self.process:<14} {self.call:<13} {self.path}{fault}"
+
+
+class World:
+    """What happens around the actors. Everything random comes from the seed."""
+
+    def __init__(self, seed: int, *, faulty: bool = True) -> None:
+        self.seed = seed
+        choose = random.Random(f"world {seed}")
+        self.choose = choose
+        self.scheduler = Scheduler(
+            random.Random(f"schedule {seed}"), stickiness=choose.choice((0.0, 0.5, 0.8, 0.95)), step_limit=20_000
+        )
+        self.disk = Disk(self.scheduler)
+        self.trace: list[Step] = []
+        self.faults: Counter[str] = Counter()
+        self.closing = False
+        self.budget_steps = choose.randrange(200, 420)
+        # Some kinds per history: all at once would hide what only few show.
+        kinds = sorted(APPLICABLE)
+        self.kinds = choose.sample(kinds, choose.randrange(2, 9)) if faulty and choose.random() < 0.95 else []
+        self._rate = choose.choice((0.01, 0.03, 0.08))
+        self._left = choose.randrange(1, 16)
+        self.is_slow = False
+        # Trimming takes the age of entries for the truth: it is looked at where clocks are right and only commits are late.
+        self.is_trimmed = choose.random() < 0.15
+        if self.is_trimmed and self.kinds:
+            self.kinds = ["lease_expiry", *choose.sample(sorted(set(APPLICABLE) - TAKES_TIME - {"lease_expiry"}), 3)]
+            self.budget_steps += 300
+        elif self.kinds and choose.random() < 0.2:
+            # Much that is slow and little that breaks: the living count as dead, and two do the work of one.
+            self.kinds = choose.sample(("slow", "pause_before", "pause_after", "stall_after", "clock_jump", "stall_before"), 3)
+            self._rate, self._left, self.is_slow = 0.15, 60, True
+        self._restart: dict[str, Callable[[Process], None]] = {}
+        self._processes: list[Process] = []
+        self._started: Counter[str] = Counter()
+        self._storage_clock = SimulatedClock(self.scheduler)
+        self._leases = LeaseTable(self._storage_clock)
+        self._is_locked = choose.random() < 0.6
+        self.events = EventLog(self)
+
+    # --- processes ---------------------------------------------------------------------------------------------------
+
+    def start(self, actor: str, main: Callable[[Process], None], *, delay_us: int = 0, restarts: bool = True) -> Process:
+        """A new process that runs `main`; when it is killed another one takes its place."""
+        self._started[actor] += 1
+        process = Process(f"{actor}#{self._started[actor]}", actor)
+        self._processes.append(process)
+        if restarts:
+            self._restart[actor] = main
+
+        def body() -> None:
+            try:
+                main(process)
+            finally:
+                process.dead = True
+
+        self.scheduler.spawn(process.name, process, body, delay_us=delay_us)
+        return process
+
+    def kill(self, process: Process) -> None:
+        """End a process; its actor starts again some time later."""
+        if process.dead:
+            return
+        process.dead = True
+        main = self._restart.get(process.actor)
+        if main is not None and not self.closing:
+            self.start(process.actor, main, delay_us=self.between(0.1, 60))
+
+    def kill_all(self) -> None:
+        """Power fails everywhere."""
+        for process in list(self._processes):
+            self.kill(process)
+
+    def later(self, delay_us: int, do: Callable[[], None]) -> None:
+        """Something that happens without anybody's doing."""
+        self.scheduler.spawn("network", Process("network", "network"), do, delay_us=delay_us)
+
+    def storage(self, process: Process) -> ProcessStorage:
+        """The disk as `process` reaches it."""
+        return ProcessStorage(self.disk, process, self.scheduler, self)
+
+    def lock(self, process: Process) -> TableLock:
+        """The table lock as `process` reaches it."""
+        if not self._is_locked:
+            return NoLock()
+        return ProviderLock(_LockService(self, process, self._leases), "table:t", process.name)
+
+    def chooser(self, name: str) -> random.Random:
+        """Random numbers of one actor's own: a change in one does not change the others."""
+        return random.Random(f"{name} {self.seed}")
+
+    def is_over(self) -> bool:
+        """Whether actors shall end."""
+        if not self.closing and self.scheduler.steps >= self.budget_steps:
+            self.closing = True
+        return self.closing
+
+    # --- faults ------------------------------------------------------------------------------------------------------
+
+    def calm(self) -> None:
+        """No more faults."""
+        self._left = 0
+
+    def draw(self, process: Process, call: str, path: str) -> str:
+        """What goes wrong with this call, mostly nothing."""
+        if self._left <= 0 or not self.kinds:
+            return ""
+        is_log_put = call == "put_if_absent" and path.startswith(LOG)
+        if self.choose.random() >= (4 * self._rate if is_log_put or call in ("lock", "publish") else self._rate):
+            return ""
+        usable = [k for k in self.kinds if call in APPLICABLE[k]]
+        if not usable:
+            return ""
+        kind = self.choose.choice(usable)
+        if kind in ("refused_without_object", "lease_expiry") and not is_log_put:
+            return ""
+        self._left -= 1
+        self.faults[kind] += 1
+        if kind == "clock_jump":
+            process.clock_offset_us = self.between(-3600, 3600)
+        return kind
+
+    def between(self, low: float, high: float) -> int:
+        """A random duration in microseconds, from seconds."""
+        return int(self.choose.uniform(low, high) * SECOND)
+
+    def note(self, process: Process, call: str, path: str, fault: str) -> None:
+        """A line of the trace."""
+        self.trace.append(Step(self.scheduler.steps, self.scheduler.now_us, process.name, call, path, fault))
+
+
+class _LockService(InProcessLockProvider):
+    """The lock service as one process reaches it."""
+
+    def __init__(self, world: World, process: Process, leases: LeaseTable) -> None:
+        jitter = world.chooser(f"lock {process.name}")
+        super().__init__(
+            clock=SimulatedClock(world.scheduler, process),
+            table=leases,
+            chance=Chance(jitter, lambda: f"{process.name}-{jitter.getrandbits(64):x}"),
+        )
+        self._world = world
+        self._process = process
+
+    def _attempt(self, wish):  # type: ignore[no-untyped-def]
+        fault = self._call("acquire")
+        if fault == "lock_lies":
+            mine, self._table = self._table, LeaseTable(SimulatedClock(self._world.scheduler))
+            try:
+                return super()._attempt(wish)
+            finally:
+                self._table = mine
+        outcome = super()._attempt(wish)
+        if fault == "lock_reply_lost":
+            raise LockUnreachable("the lock service's answer got lost")
+        return outcome
+
+    def renew_grant(self, grant):  # type: ignore[no-untyped-def]
+        self._call("renew")
+        return super().renew_grant(grant)
+
+    def release_grant(self, grant):  # type: ignore[no-untyped-def]
+        self._call("release")
+        return super().release_grant(grant)
+
+    def _call(self, what: str) -> str:
+        self._world.scheduler.step()
+        fault = self._world.draw(self._process, "lock", what)
+        self._world.note(self._process, f"lock {what}", "", fault)
+        if fault == "lock_unreachable":
+            raise LockUnreachable("the lock service does not answer")
+        if fault == "lock_state_lost":
+            self._table.records.clear()
+        return fault
+
+
+class EventLog:
+    """Hints on their way to consumers: late, twice, in another order or never."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._queued: dict[str, list[tuple[int, int]]] = {}
+
+    def subscribe(self, consumer: str) -> None:
+        """From now on `consumer` is told."""
+        self._queued.setdefault(consumer, [])
+
+    def publish(self, process: Process, sequence: int) -> None:
+        """Tell every consumer that entry `sequence` is there."""
+        world = self._world
+        world.scheduler.step()
+        fault = world.draw(process, "publish", str(sequence))
+        world.note(process, "publish", f"entry {sequence}", fault)
+        if fault == "event_lost":
+            return
+        at_us = world.scheduler.now_us + world.between(0.001, 120 if fault == "event_delayed" else 0.5)
+        for queue in self._queued.values():
+            queue += [(at_us, sequence)] * (2 if fault == "event_doubled" else 1)
+            if fault == "event_reordered":
+                world.choose.shuffle(queue)
+
+    def take(self, consumer: str) -> list[int]:
+        """What has arrived for `consumer`."""
+        now_us = self._world.scheduler.now_us
+        queue = self._queued[consumer]
+        arrived = [s for at, s in queue if at <= now_us]
+        self._queued[consumer] = [e for e in queue if e[0] > now_us]
+        return arrived
+
+    def wait(self, consumer: str, timeout_us: int) -> list[int]:
+        """What arrives for `consumer` until the timeout."""
+        # Services look at the truth at intervals too: an event only makes them look sooner.
+        deadline_us = self._world.scheduler.now_us + timeout_us
+        due = [at for at, _ in self._queued[consumer]]
+        self._world.scheduler.sleep(max(0, min([deadline_us, *due]) - self._world.scheduler.now_us))
+        return self.take(consumer)
+
+
+def names(faults: Iterable[str]) -> str:
+    """Faults for a person."""
+    return ", ".join(f"{kind} x{count}" for kind, count in sorted(Counter(faults).items()))

@@ -1,0 +1,69 @@
+"""`tideline create` with key generators of its own, and what writing makes of them."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tideline_table.table import Table
+
+ROWS = pa.table({"id": ["a", "b"], "city": ["Rome", "Oslo"], "at": pa.array([1714558272, 0], pa.int64())})
+TIMES = (
+    "--key-option",
+    "hoodie.keygen.timebased.timestamp.type=UNIX_TIMESTAMP",
+    "--key-option",
+    "hoodie.keygen.timebased.output.dateformat=yyyy/MM/dd",
+)
+
+
+@pytest.fixture
+def rows(tmp_path):
+    pq.write_table(ROWS, tmp_path / "rows.parquet")
+    return tmp_path / "rows.parquet"
+
+
+def create(done, rows, *arguments):
+    path = rows.parent / "t"
+    return path, done("create", path, "--schema-from", rows, "--key", "id", *arguments, "--json").document
+
+
+def test_folders_of_times(done, rows):
+    path, told = create(done, rows, "--partition", "at", "--key-generator", "timestamp", *TIMES)
+    assert told["key_generator"] == "TIMESTAMP"
+    done("write", path, "--from", rows)
+    assert (path / "2024" / "05" / "01").is_dir()
+    assert (path / "1970" / "01" / "01").is_dir()
+
+
+def test_custom_levels(done, rows):
+    compact = [text.replace("yyyy/MM/dd", "yyyyMM") for text in TIMES]
+    path, told = create(
+        done, rows, "--partition", "city:simple,at:TIMESTAMP", "--key-generator", "custom", "--hive-style", *compact
+    )
+    assert told["partition_fields"] == ["city", "at"]
+    done("write", path, "--from", rows)
+    assert (path / "city=Rome" / "at=202405").is_dir()
+
+
+def test_without_meta_fields_rows_are_added_only(done, refused, rows):
+    path, _ = create(done, rows, "--no-meta-fields")
+    done("write", path, "--from", rows, "--operation", "insert")
+    assert "no meta fields" in refused("write", path, "--from", rows)
+    assert Table.open(str(path)).read()["_hoodie_record_key"].null_count == 2
+    assert json.dumps(Table.open(str(path)).schema.names) == '["id", "city", "at"]'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--key-generator", "hourly"), "HOURLY"),
+        (("--key-generator", "global-delete"), "GLOBAL_DELETE"),
+        (("--partition", "at", "--key-generator", "timestamp"), "timestamp.type"),
+        (("--key-option", "hoodie.keygen.timebased.timestamp.kind=X"), "timestamp.type"),
+        (("--key-option", "nonsense"), "--key-option 'nonsense'"),
+    ],
+)
+def test_requests_that_are_refused(refused, rows, arguments, named):
+    assert named in refused("create", rows.parent / "t", "--schema-from", rows, "--key", "id", *arguments)
+    assert not (rows.parent / "t" / ".hoodie" / "hoodie.properties").exists()

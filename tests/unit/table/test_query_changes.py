@@ -1,0 +1,188 @@
+"""Incremental queries and changes with images, on both table types, against what the writes did."""
+
+from __future__ import annotations
+
+import pyarrow.compute as pc
+import pytest
+from tests.unit.table.tables import cluster, create, open_table, write
+
+from tideline_table.clock import ManualClock
+from tideline_table.errors import HistoryUnavailable, InstantNotFound, InvalidOption
+from tideline_table.service.compaction import compact_slice
+from tideline_table.storage import MemoryStorage
+from tideline_table.table import TableType, run_clean, run_compaction, schedule_clean, schedule_clustering, schedule_compaction
+from tideline_table.writer import Operation
+
+TYPES = list(TableType)
+
+
+class HookedStorage(MemoryStorage):
+    """Calls `hook` once, when the next base or log file begins."""
+
+    hook = None
+
+    def open_output(self, path):
+        hook, self.hook = self.hook, None
+        if hook is not None:
+            hook()
+        return super().open_output(path)
+
+
+@pytest.fixture(params=TYPES)
+def table(request):
+    clock = ManualClock()
+    storage = HookedStorage(clock=clock)
+    create(storage, clock, type=request.param)
+    return open_table(storage, clock)
+
+
+def compact(table):
+    schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
+    return run_compaction(table, run=lambda tasks: [compact_slice(task, table.storage) for task in tasks])
+
+
+def rows_since(table, since="", until=""):
+    found = table.incremental(since, until).read(["id", "ts", "v"]).to_pylist()
+    return sorted((r["id"], r["ts"], r["v"]) for r in found)
+
+
+def images(table, since="", until="", where=None, columns=("id", "v")):
+    result = []
+    for batch in table.changes(since, until).scan(list(columns), where):
+        for row in batch.to_pylist():
+            before, after = row["before"], row["after"]
+            key = (after or before)["id"]
+            result.append((row["op"], key, before and before["v"], after and after["v"]))
+    return sorted(result)
+
+
+def test_each_write_is_seen_once(table):
+    one = write(table, [("a", "p", 1, "1"), ("b", "p", 1, "1"), ("c", "q", 1, "1")])
+    two = write(table, [("b", "p", 2, "2"), ("d", "q", 2, "2")])
+    three = write(table, [("b", "p", 3, "3")])
+    assert rows_since(table) == [("a", 1, "1"), ("b", 3, "3"), ("c", 1, "1"), ("d", 2, "2")]
+    assert rows_since(table, one.sequence) == [("b", 3, "3"), ("d", 2, "2")]
+    assert rows_since(table, one.sequence, two.sequence) == [("b", 2, "2"), ("d", 2, "2")]
+    assert rows_since(table, one.instant, two.instant) == [("b", 2, "2"), ("d", 2, "2")]
+    assert rows_since(table, two.sequence, three.sequence) == [("b", 3, "3")]
+    assert rows_since(table, three.sequence) == []
+    assert rows_since(table, 0, one.sequence) == [("a", 1, "1"), ("b", 1, "1"), ("c", 1, "1")]
+
+
+def test_filters_and_columns_apply_on_top(table):
+    one = write(table, [("a", "p", 1, "1"), ("b", "p", 1, "1")])
+    write(table, [("a", "p", 2, "2"), ("b", "p", 3, "3")])
+    found = table.incremental(one.sequence)
+    assert found.read(["v"], pc.field("ts") > 2).to_pylist() == [{"v": "3"}]
+
+
+def test_compaction_and_clustering_repeat_nothing(table):
+    write(table, [("a", "p", 1, "1"), ("b", "p", 1, "1")])
+    kept = write(table, [("a", "p", 2, "2")]).sequence
+    write(table, [("c", "p", 2, "2")])
+    if table.definition.type is TableType.MOR:
+        assert compact(table) is not None
+    schedule_clustering(table)
+    assert cluster(table) is not None
+    table.refresh()
+    assert rows_since(table, kept) == [("c", 2, "2")]
+    after = table.state.sequence
+    assert rows_since(table, after) == []
+    assert images(table, kept) == [("i", "c", None, "2")]
+    write(table, [("a", "p", 3, "3")])
+    assert rows_since(table, after) == [("a", 3, "3")]
+    assert images(table, kept) == [("i", "c", None, "2"), ("u", "a", "2", "3")]
+
+
+def test_a_write_that_began_early_and_finished_late_is_not_missed(table):
+    other = open_table(table.storage, table.clock, "other")
+    seen = []
+
+    def overtake():
+        write(other, [("fast", "q", 1, "1")])
+        seen.append(other.state.sequence)
+
+    table.storage.hook = overtake
+    slow = write(table, [("slow", "p", 1, "1")])
+    table.refresh()
+    fast = next(a for a in table.state.completed_writes() if a.instant != slow.instant)
+    assert slow.instant < fast.instant
+    assert slow.sequence > seen[0] == fast.sequence
+    assert rows_since(table, 0, seen[0]) == [("fast", 1, "1")]
+    assert rows_since(table, seen[0]) == [("slow", 1, "1")]
+    assert images(table, seen[0]) == [("i", "slow", None, "1")]
+    assert rows_since(table, fast.instant) == [("slow", 1, "1")], "an instant stands for the completion of its write"
+
+
+def test_images_of_inserts_updates_and_deletes(table):
+    start = write(table, [(k, "p", 1, "1") for k in "abcd"] + [("x", "q", 1, "1")]).sequence
+    middle = write(table, [("a", "p", 2, "2"), ("e", "p", 2, "2")]).sequence
+    write(table, [("b", "p", 0, "")], Operation.DELETE)
+    write(table, [("a", "p", 3, "3"), ("f", "q", 1, "1")])
+    end = write(table, [("f", "q", 0, ""), ("c", "p", 0, "")], Operation.DELETE).sequence
+    expected = [("d", "b", "1", None), ("d", "c", "1", None), ("i", "e", None, "2"), ("u", "a", "1", "3")]
+    assert images(table, start) == expected
+    assert images(table, start, middle) == [("i", "e", None, "2"), ("u", "a", "1", "2")]
+    assert images(table, start, where=pc.field("ts") == 3) == [("u", "a", "1", "3")]
+    assert images(table, start, where=pc.field("v") == "1") == [("d", "b", "1", None), ("d", "c", "1", None), ("u", "a", "1", "3")]
+    assert images(table, "", start) == [("i", k, None, "1") for k in "abcdx"]
+    assert images(table, end) == []
+
+
+def test_replaced_groups(table):
+    start = write(table, [("a", "p", 1, "1"), ("b", "p", 1, "1")]).sequence
+    write(table, [("c", "p", 1, "1")])
+    schedule_clustering(table)
+    cluster(table)
+    write(table, [("b", "p", 2, "2")])
+    write(table, [("a", "p", 0, "")], Operation.DELETE)
+    assert images(table, start) == [("d", "a", "1", None), ("i", "c", None, "1"), ("u", "b", "1", "2")]
+
+
+def test_cleaned_history_is_refused(table):
+    for n in range(1, 5):
+        write(table, [("a", "p", n, str(n)), ("b", "p", n, str(n))])
+        if table.definition.type is TableType.MOR:
+            compact(table)
+    assert images(table, 2)
+    schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
+    assert run_clean(table)
+    table.refresh()
+    with pytest.raises(HistoryUnavailable):
+        table.changes(2)
+    with pytest.raises(HistoryUnavailable):
+        table.incremental(0, 4)
+    assert len(rows_since(table, 2)) == 2, "the rows of now need no old files"
+
+
+def test_a_file_that_was_cleaned_while_it_was_read_is_said(table):
+    write(table, [("a", "p", 1, "1")])
+    found = table.incremental(0)
+    table.storage.delete(found.slices[0].path)
+    with pytest.raises(HistoryUnavailable, match="is gone"):
+        found.read()
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "error"),
+    [
+        ("99", "", InstantNotFound),
+        ("yesterday", "", InvalidOption),
+        ("-1", "", InvalidOption),
+        ("4", "2", InvalidOption),
+        ("", "123456789012345", InvalidOption),
+    ],
+)
+def test_points_that_are_none(table, since, until, error):
+    write(table, [("a", "p", 1, "1")])
+    write(table, [("a", "p", 2, "1")])
+    with pytest.raises(error):
+        table.incremental(since, until)
+
+
+def test_a_moment_at_which_nothing_began(table):
+    write(table, [("a", "p", 1, "1")])
+    table.clock.advance(60)
+    moment = table.clock.now().strftime("%Y%m%d%H%M%S")
+    write(table, [("b", "p", 1, "1")])
+    assert rows_since(table, moment) == [("b", 1, "1")]

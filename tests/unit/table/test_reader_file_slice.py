@@ -1,0 +1,295 @@
+"""Merged file slices: the cases of the format reference (10.1, 10.4) as Apache Hudi 1.2.0 was seen to read them, and odd ones."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from tideline_table.errors import CorruptMetadata, UnsupportedTable
+from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
+from tideline_table.keygen import KeyGenerator
+from tideline_table.log_format import BlockType, HeaderKey, avro_block, command_block, delete_block, parquet_block, scan_log
+from tideline_table.log_format.framing import frame_block
+from tideline_table.merge import MergeMode, comparable_ordering
+from tideline_table.reader import LogRule, VisibleInstants, read_slice, scan_slice
+from tideline_table.reader.base_file import BaseFileScan, referenced_columns
+from tideline_table.reader.log_blocks import counting_blocks
+from tideline_table.schema import META_FIELDS, avro_from_arrow, with_meta_fields, without_meta_fields
+from tideline_table.storage import MemoryStorage
+
+USER = pa.schema([("id", pa.string()), ("ts", pa.int64()), ("v", pa.string()), ("_hoodie_is_deleted", pa.bool_())])
+SCHEMA = with_meta_fields(USER)
+EVENT = LogRule(MergeMode.EVENT_TIME, "ts")
+COMMIT = LogRule(MergeMode.COMMIT_TIME)
+
+
+def at(number: int) -> str:
+    return str(20260101000000000 + number)
+
+
+def rows_of(rows, schema=SCHEMA):
+    """Rows as (key, ts, v[, deleted])."""
+    keys = [r[0] for r in rows]
+    values = {"id": keys, "_hoodie_record_key": keys, "ts": [r[1] for r in rows], "v": [r[2] for r in rows]}
+    values["_hoodie_is_deleted"] = [len(r) > 3 for r in rows]
+    columns = [pa.array(values.get(f.name, [None] * len(keys)), f.type) for f in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def block(rows, number, schema=SCHEMA, encode=avro_block, **header):
+    text = avro_from_arrow(without_meta_fields(schema), "t", meta_fields=META_FIELDS[0] in schema.names)
+    content = encode(rows_of(rows, schema), text, at(number))
+    return with_header(content, header) if header else content
+
+
+def with_header(content, more):
+    storage = MemoryStorage()
+    storage.put("x", content)
+    (found,) = scan_log(storage, "x").blocks
+    header = {**found.header, **{HeaderKey[name]: value for name, value in more.items()}}
+    inner = storage.read_range("x", found.content_offset, found.content_bytes)
+    return frame_block(found.type, header, inner)
+
+
+def deletions(keys, number, ordering=None):
+    return delete_block(pa.array(keys), "", ordering, avro_from_arrow(USER, "t", meta_fields=True), at(number))
+
+
+def slice_of(base, *files, schema=SCHEMA):
+    storage = MemoryStorage()
+    if base is not None:
+        sink = pa.BufferOutputStream()
+        pq.write_table(rows_of(base, schema), sink, row_group_size=2)
+        storage.put("f_0-0-0_1.parquet", sink.getvalue().to_pybytes())
+    logs = []
+    for version, content in enumerate(files, 1):
+        name = f".f_1.log.{version}_0-0-0"
+        storage.put(name, content)
+        logs.append(LogFile(name, len(content), "", version))
+    return storage, FileSlice(FileGroupId("", "f"), "1", "f_0-0-0_1.parquet" if base is not None else "", 1, 1, tuple(logs))
+
+
+def read(found, rule=EVENT, schema=SCHEMA, **more):
+    storage, file_slice = found
+    rows = read_slice(storage, file_slice, schema, rule, **more)
+    return sorted((r["id"], r["ts"], r["v"]) for r in rows.to_pylist())
+
+
+BASE = [(k, 5, "base") for k in "abcdefghijk"]
+OBSERVED = (
+    block([("a", 3, "u"), ("b", 3, "d", 1), ("c", 9, "d", 1), ("g", 9, "d", 1), ("h", 9, "u"), ("i", 9, "u")], 1),
+    deletions(list("defi"), 2),
+    block([("e", 3, "u2"), ("f", 9, "u2"), ("g", 7, "u2"), ("h", 7, "d", 1)], 3),
+)
+
+
+def test_what_apache_hudi_reads_by_event_time():
+    """A record that came back after a deletion compares with the base row again: `e` shows the old row, as in Apache Hudi."""
+    kept = [("a", 5, "base"), ("b", 5, "base"), ("e", 5, "base"), ("f", 9, "u2"), ("h", 9, "u"), ("j", 5, "base"), ("k", 5, "base")]
+    assert read(slice_of(BASE, *OBSERVED)) == kept
+    assert read(slice_of(BASE, b"".join(OBSERVED))) == kept, "the same blocks in one file"
+
+
+def test_what_apache_hudi_reads_by_commit_time():
+    kept = [("a", 3, "u"), ("e", 3, "u2"), ("f", 9, "u2"), ("g", 7, "u2"), ("j", 5, "base"), ("k", 5, "base")]
+    assert read(slice_of(BASE, *OBSERVED), COMMIT) == kept
+
+
+def test_deletions_with_ordering_values():
+    deletes = deletions(["a", "b", "c", "d"], 2, pa.array([4, 5, 6, 6], pa.int64()))
+    update = block([("c", 7, "u"), ("d", 3, "u")], 1)
+    assert read(slice_of(BASE[:4], update + deletes)) == [("a", 5, "base"), ("c", 7, "u")]
+    assert read(slice_of(BASE[:4], update, deletes), COMMIT) == []
+
+
+def test_deletions_whose_values_do_not_compare_win():
+    deletes = deletions(["a"], 1, pa.array([1], pa.int32()))
+    assert read(slice_of(BASE[:1], deletes)) == [], "Java compares an Integer with no Long"
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "same"),
+    [
+        (pa.array([1, None], pa.int64()), pa.int64(), [1, None]),
+        (pa.array([None]), pa.int64(), [None]),
+        (pa.array([1]), pa.int32(), None),
+        (pa.array(["x"]), pa.int64(), None),
+        (pa.array([1.5], pa.float32()), pa.float64(), None),
+        (pa.array([3], pa.int32()), pa.date32(), "1970-01-04"),
+        (pa.array([1_000_000]), pa.timestamp("us", tz="UTC"), "1970-01-01 00:00:01.000000Z"),
+        (pa.array([1_000]), pa.timestamp("ms"), "1970-01-01 00:00:01.000"),
+        (pa.array([1_000_000], pa.timestamp("us", tz="UTC")), pa.timestamp("ms", tz="UTC"), "1970-01-01 00:00:01.000Z"),
+        (pa.array(["1.5"]).cast(pa.decimal128(30, 15)), pa.decimal128(10, 2), "1.50"),
+    ],
+)
+def test_types_of_ordering_values(values, kind, same):
+    found = comparable_ordering(pa.chunked_array([values]), kind)
+    if same is None:
+        assert found is None
+        return
+    assert found.type == kind
+    assert (found.cast(pa.string())[0].as_py() if isinstance(same, str) else found.to_pylist()) == same
+
+
+def test_uncommitted_and_later_blocks_do_not_count():
+    blocks = b"".join(block([("a", 10 + n, f"w{n}")], n) for n in range(1, 5))
+    found = slice_of(BASE[:1], blocks)
+    some = VisibleInstants(frozenset([at(3)]), first_active=at(2), pending=frozenset())
+    assert read(found, replace(EVENT, visible=some)) == [("a", 13, "w3")]
+    assert read(found, replace(EVENT, visible=some, as_of=at(2))) == [("a", 11, "w1")], "older than the active timeline"
+    pending = VisibleInstants(frozenset([at(2)]), first_active=at(2), pending=frozenset([at(1)]))
+    assert read(found, replace(EVENT, visible=pending, as_of=at(1))) == [("a", 5, "base")]
+    assert read(found, replace(EVENT, as_of=at(3))) == [("a", 13, "w3")]
+
+
+def test_rollback_blocks_void_what_they_follow():
+    one, two = block([("a", 6, "one")], 1), block([("a", 7, "two")], 2)
+    undo = command_block(at(9), at(2))
+    assert read(slice_of(BASE[:1], one, two, undo)) == [("a", 6, "one")]
+    assert read(slice_of(BASE[:1], one, undo, two)) == [("a", 7, "two")], "only what was there before"
+    assert read(slice_of(BASE[:1], one, two, undo), replace(EVENT, as_of=at(3))) == [("a", 6, "one")], "whatever its own instant"
+    late = VisibleInstants(frozenset([at(1), at(2)]))
+    assert read(slice_of(BASE[:1], one, two, undo), replace(EVENT, visible=late)) == [("a", 6, "one")]
+
+
+def test_blocks_of_retried_tasks_are_harmless():
+    written = block([("a", 6, "one")], 1) + deletions(["b"], 1)
+    assert read(slice_of(BASE[:3], written + written, written)) == [("a", 6, "one"), ("c", 5, "base")]
+
+
+def test_damaged_stretches_are_passed_over(caplog):
+    one, two = block([("a", 6, "one")], 1), block([("b", 6, "two")], 2)
+    with caplog.at_level(logging.WARNING):
+        assert read(slice_of(BASE[:2], one[: len(one) // 2] + two)) == [("a", 5, "base"), ("b", 6, "two")]
+    (record,) = caplog.records
+    assert "1 damaged place(s)" in record.getMessage()
+    assert ".f_1.log.1_0-0-0" in record.getMessage()
+
+
+def instants_after(*blocks, visible=None):
+    storage, file_slice = slice_of(None, b"".join(blocks))
+    logs = [scan_log(storage, path) for path in file_slice.log_paths]
+    return [int(b.instant) - int(at(0)) for b in counting_blocks(logs, visible).blocks]
+
+
+def test_compacted_blocks_stand_for_those_they_list():
+    one, two, three = (block([("a", n, "")], n) for n in (1, 2, 3))
+    compacted = block([("a", 2, "")], 8, COMPACTED_BLOCK_TIMES=f"{at(2)},{at(1)}")
+    again = block([("a", 3, "")], 9, COMPACTED_BLOCK_TIMES=f"{at(3)},{at(2)},{at(1)}")
+    assert instants_after(one, two, compacted, three) == [8, 3]
+    assert instants_after(one, two, three, compacted) == [8, 3], "in the place of the last one"
+    assert instants_after(one, two, compacted, three, again) == [9]
+    assert instants_after(one, two, three, compacted, visible=VisibleInstants(frozenset(map(at, (1, 2, 3))))) == [1, 2, 3]
+    assert instants_after(one, two, three, compacted, command_block(at(10), at(8))) == [1, 2, 3], (
+        "a compaction that was rolled back"
+    )
+    assert instants_after(three, compacted) == [3, 8]
+
+
+def test_parts_of_records_are_refused():
+    partial = block([("a", 6, "one")], 1, IS_PARTIAL="true")
+    with pytest.raises(UnsupportedTable, match="IS_PARTIAL"):
+        read(slice_of(BASE, partial))
+    assert read(slice_of(BASE[:1], partial), replace(EVENT, as_of=at(0))) == [("a", 5, "base")]
+
+
+def test_slices_without_base_file_or_without_anything():
+    storage, only_log = slice_of(None, block([("a", 6, "one")], 1), deletions(["b"], 2))
+    assert read((storage, only_log)) == [("a", 6, "one")]
+    assert read((storage, replace(only_log, log_files=()))) == []
+    assert read((storage, only_log), replace(EVENT, as_of=at(0))) == []
+
+
+def test_columns_of_older_and_newer_files():
+    old = pa.schema([*SCHEMA.remove(SCHEMA.get_field_index("v")).remove(SCHEMA.get_field_index("ts")), ("ts", pa.int32())])
+    older = pa.schema([f for f in with_meta_fields(old) if f.name != "_hoodie_is_deleted"])
+    storage, found = slice_of(
+        [("a", 5, ""), ("b", 5, ""), ("c", 5, "")], block([("a", 4, ""), ("b", 6, "")], 1, older), schema=older
+    )
+    assert read((storage, found)) == [("a", 5, None), ("b", 6, None), ("c", 5, None)]
+    assert read((storage, found), where=pc.field("ts") > 5) == [("b", 6, None)]
+    storage.put(found.log_paths[0], block([("c", 7, "new")], 1))
+    assert read((storage, found)) == [("a", 5, None), ("b", 5, None), ("c", 7, "new")]
+    assert read((storage, found), where=pc.field("v") == "new") == [("c", 7, "new")]
+
+
+def test_tables_without_meta_fields():
+    bare = pa.schema([("id", pa.string()), ("ts", pa.int64()), ("v", pa.string())])
+    rule = replace(EVENT, keygen=KeyGenerator(("id",), ()))
+    found = slice_of(BASE[:4], block([("a", 6, "u"), ("b", 4, "u")], 1, bare) + deletions(["c"], 2), schema=bare)
+    expected = [("a", 6, "u"), ("b", 5, "base"), ("d", 5, "base")]
+    assert read(found, rule) == expected
+    assert read(found, rule, keys=pa.array(["a", "c", "d"])) == [("a", 6, "u"), ("d", 5, "base")]
+    assert read_slice(*found, SCHEMA, rule, ["_hoodie_commit_time", "v"]).num_rows == 3
+
+
+def test_rules_and_slices_ship_to_workers():
+    rule = replace(EVENT, visible=VisibleInstants(frozenset(["1"]), "1"), keygen=KeyGenerator(("id",), ()))
+    assert pickle.loads(pickle.dumps(rule)) == rule
+    _, found = slice_of(BASE, *OBSERVED)
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+def test_row_groups_that_cannot_match_are_not_decoded(monkeypatch):
+    decoded = []
+
+    def counted(scan, row_groups, wanted):
+        decoded.append((list(row_groups), wanted.names))
+        return original(scan, row_groups, wanted)
+
+    original = BaseFileScan.batches
+    monkeypatch.setattr(BaseFileScan, "batches", counted)
+    found = slice_of(BASE[:8], block([("c", 6, "u"), ("e", 4, "u")], 1))
+    assert read(found, COMMIT, where=pc.field("id").isin(["e"])) == [("e", 4, "u")]
+    assert [groups for groups, _ in decoded] == [[2], [2]]
+    decoded.clear()
+    assert read(found, EVENT, keys=pa.array(["e"])) == [("e", 5, "base")]
+    assert [groups for groups, _ in decoded] == [[2], [2]]
+    decoded.clear()
+    assert read(found, EVENT, where=pc.field("ts") == 4) == [], "the base row is compared although the filter leaves it out"
+    assert decoded[0][0] == [0, 1, 2, 3]
+    decoded.clear()
+    assert read_slice(*found, SCHEMA, EVENT, ["v"]).column_names == ["v"]
+    assert [names for _, names in decoded] == [["_hoodie_record_key", "ts"], ["v"]]
+
+
+def test_broken_files_name_themselves():
+    storage, found = slice_of(BASE, block([("a", 6, "one")], 1))
+    storage.put(found.path, b"PAR1 no more")
+    with pytest.raises(CorruptMetadata, match=found.path):
+        read((storage, found))
+    storage, found = slice_of(BASE, with_content(b"\x00\x00\x00\x03\xff\xff"))
+    with pytest.raises(CorruptMetadata, match=r"\.f_1\.log\.1_0-0-0"):
+        read((storage, found))
+
+
+def with_content(content):
+    text = avro_from_arrow(USER, "t", meta_fields=True)
+    return frame_block(BlockType.AVRO, {HeaderKey.INSTANT_TIME: at(1), HeaderKey.SCHEMA: text}, content)
+
+
+def test_referenced_columns():
+    where = (pc.field("ts") > 1) & (pc.field("v").is_null() | pc.field("id").isin(["a"]))
+    assert referenced_columns(where, SCHEMA) == {"ts", "v", "id"}
+
+
+def test_file_names_of_log_rows_are_those_of_the_block():
+    storage, found = slice_of(BASE[:1], block([("b", 6, "one")], 1, encode=parquet_block))
+    batches = list(scan_slice(storage, found, SCHEMA, EVENT, ["_hoodie_file_name", "id"]))
+    assert [b.schema.names for b in batches] == [["_hoodie_file_name", "id"]] * 2
+
+
+def test_statistics_prune_where_the_filtered_column_kept_its_type():
+    older = pa.schema([f if f.name != "ts" else pa.field("ts", pa.int32()) for f in SCHEMA])
+    storage, found = slice_of(BASE[:6], schema=older)
+    scan = BaseFileScan(storage, found.path, SCHEMA)
+    assert scan.evolved == {"ts"}
+    assert scan.row_groups(pc.field("id") == "c") == [1]
+    assert scan.row_groups(pc.field("ts") == 99) == [0, 1, 2], "statistics are of the older type"
+    assert read((storage, found), where=(pc.field("id") > "d") & (pc.field("ts") == 5)) == [("e", 5, "base"), ("f", 5, "base")]

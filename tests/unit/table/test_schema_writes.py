@@ -1,0 +1,278 @@
+"""Writes that change the schema of a table, alone and against each other; and tables without meta fields."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.unit.table.tables import History, base_stat, cluster, contents, instant, new_table, open_table, rows_of, write
+
+from tideline_table.errors import SchemaMismatch, UnsupportedTable
+from tideline_table.file_group.slice import FileGroupId, SliceVersion
+from tideline_table.schema import META_FIELDS
+from tideline_table.schema.avro import avro_evolved
+from tideline_table.table import run_clean, schedule_clean, schedule_clustering, write_rows
+from tideline_table.timeline.properties import PROPERTIES_PATH
+from tideline_table.timeline.write_stats import SCHEMA_KEY
+from tideline_table.transaction.conflict import SchemaStep, WriteSet, find_conflict
+from tideline_table.writer import Operation
+
+EVOLVE = {"tideline.write.schema.evolution": "evolve"}
+RECONCILE = {"hoodie.datasource.write.reconcile.schema": True}
+STRICT = {"hoodie.write.set.null.for.missing.columns": False}
+
+
+@pytest.fixture
+def place():
+    table, storage, clock = new_table()
+    write(table, [("a", "p", 1, "x"), ("b", "q", 1, "y")])
+    return table, storage, clock
+
+
+def wide(rows, **columns):
+    found = rows_of(rows)
+    for name, values in columns.items():
+        found = found.append_column(name, values)
+    return found
+
+
+def upsert(table, rows, **options):
+    table.clock.advance(1)
+    return write_rows(table, rows, Operation.UPSERT, options=options, parallelism=1)
+
+
+def columns(table, *names):
+    return sorted(tuple(row.values()) for row in table.read(["id", *names]).to_pylist())
+
+
+def test_a_new_column_is_refused_unless_the_writer_asks_for_it(place):
+    table, _, _ = place
+    rows = wide([("c", "p", 1, "z")], score=pa.array([7], pa.int32()))
+    with pytest.raises(SchemaMismatch, match="'score' that the table does not have"):
+        upsert(table, rows)
+    assert [a.operation for a in table.state.actions.values()] == ["UPSERT"]
+
+
+def test_a_new_column_is_added_at_the_end(place):
+    table, storage, clock = place
+    upsert(table, wide([("a", "p", 2, "x2"), ("c", "p", 1, "z")], score=pa.array([7, None], pa.int32())), **EVOLVE)
+    assert table.schema.names == ["id", "part", "ts", "v", "score"]
+    assert columns(table, "score") == [("a", 7), ("b", None), ("c", None)]
+    again = open_table(storage, clock, "other")
+    assert again.schema == table.schema
+    slice_ = max(table.state.latest_slices(), key=lambda s: s.base_instant)
+    with storage.open_input(slice_.path) as source:
+        footer = json.loads(pq.ParquetFile(source).metadata.metadata[b"parquet.avro.schema"])
+    assert [f["name"] for f in footer["fields"]] == [*META_FIELDS, *table.schema.names]
+    write(table, [("d", "q", 1, "w")])
+    assert table.schema.names[-1] == "score"
+    assert columns(table, "score") == [("a", 7), ("b", None), ("c", None), ("d", None)]
+
+
+def test_types_widen_and_older_files_are_read_in_the_new_type(place):
+    table, _, _ = place
+    upsert(table, wide([("a", "p", 2, "x")], n=pa.array([1], pa.int32())), **EVOLVE)
+    upsert(table, wide([("c", "q", 2, "x")], n=pa.array([0.5])), **EVOLVE)
+    assert table.schema.field("n").type == pa.float64()
+    assert columns(table, "n") == [("a", 1.0), ("b", None), ("c", 0.5)]
+    upsert(table, wide([("e", "p", 2, "x")], n=pa.array([2], pa.int32())), **EVOLVE)
+    assert columns(table, "n") == [("a", 1.0), ("b", None), ("c", 0.5), ("e", 2.0)]
+
+
+def test_members_of_structs_are_added(place):
+    table, _, _ = place
+    narrow = pa.array([[{"p": 1}]], pa.list_(pa.struct([("p", pa.int32())])))
+    upsert(table, wide([("a", "p", 2, "x")], s=narrow), **EVOLVE)
+    upsert(table, wide([("b", "q", 2, "x")], s=pa.array([[{"q": "n", "p": 2}]])), **EVOLVE)
+    assert columns(table, "s") == [("a", [{"p": 1, "q": None}]), ("b", [{"p": 2, "q": "n"}])]
+
+
+def test_keys_partitions_and_ordering_keep_their_types(place):
+    table, _, _ = place
+    rows = rows_of([("c", "p", 3, "z")]).set_column(2, "ts", pa.array([3.0]))
+    upsert(table, rows, **EVOLVE)
+    assert table.schema.field("ts").type == pa.int64()
+
+
+def test_reconciling_adds_columns_and_keeps_types(place):
+    table, _, _ = place
+    upsert(table, wide([("a", "p", 2, "x")], n=pa.array([1], pa.int32())), **EVOLVE)
+    rows = wide([("b", "q", 2, "x")], n=pa.array([5], pa.int64()), m=pa.array([True])).drop_columns(["v"])
+    upsert(table, rows, **RECONCILE)
+    assert (table.schema.field("n").type, table.schema.names[-1]) == (pa.int32(), "m")
+    assert columns(table, "v", "n", "m") == [("a", "x", 1, None), ("b", None, 5, True)]
+
+
+@pytest.mark.parametrize("more", [{}, EVOLVE])
+def test_missing_columns_can_be_forbidden(place, more):
+    table, _, _ = place
+    rows = rows_of([("a", "p", 2, "x")]).drop_columns(["v"])
+    with pytest.raises(SchemaMismatch, match=r"'v'.*set\.null\.for\.missing"):
+        upsert(table, rows, **STRICT, **more)
+    upsert(table, rows, **more)
+    assert ("a", None) in columns(table, "v")
+
+
+def test_a_new_column_needs_a_type(place):
+    table, _, _ = place
+    with pytest.raises(SchemaMismatch, match="'n' without a type"):
+        upsert(table, wide([("a", "p", 2, "x")], n=pa.nulls(1)), **EVOLVE)
+
+
+def test_deletions_and_deletion_marks_change_nothing(place):
+    table, _, _ = place
+    upsert(table, wide([("a", "p", 2, "x")], _hoodie_is_deleted=pa.array([True])), **EVOLVE)
+    write(table, [("b", "q", 9, "x")], Operation.DELETE, **EVOLVE)
+    assert table.schema.names == ["id", "part", "ts", "v"]
+    assert table.read().num_rows == 0
+
+
+def evolve_meanwhile(monkeypatch, other, rows):
+    """The other writer commits `rows` right after the first attempt of whoever writes next was routed."""
+    from tideline_table.table import write as module  # noqa: PLC0415
+
+    inner, done = module.route_input, []
+
+    def route(*arguments):
+        if not done:
+            done.append(True)
+            upsert(other, rows, **EVOLVE)
+        return inner(*arguments)
+
+    monkeypatch.setattr(module, "route_input", route)
+
+
+@pytest.mark.parametrize("mine", ["other column", "same column", "none"])
+def test_the_later_of_two_changes_takes_the_earlier_along(place, monkeypatch, mine):
+    table, storage, clock = place
+    other = open_table(storage, clock, "other")
+    evolve_meanwhile(monkeypatch, other, wide([("n1", "r", 2, "x")], one=pa.array([1], pa.int32())))
+    added = {"other column": {"two": pa.array(["2"])}, "same column": {"one": pa.array([5], pa.int32())}, "none": {}}[mine]
+    committed = upsert(table, wide([("n2", "s", 2, "x")], **added), **EVOLVE)
+    # Changing the table alike is no conflict.
+    assert committed.attempts == (1 if mine == "same column" else 2)
+    assert table.schema.names == ["id", "part", "ts", "v", "one", *(["two"] if mine == "other column" else [])]
+    expected = {"other column": None, "same column": 5, "none": None}[mine]
+    assert [row for row in columns(table, "one") if row[0].startswith("n")] == [("n1", 1), ("n2", expected)]
+
+
+def test_clustering_publishes_the_schema_of_now(place, monkeypatch):
+    table, storage, clock = place
+    write(table, [("c", "p", 1, "z")], Operation.BULK_INSERT)
+    assert schedule_clustering(table) is not None
+    other = open_table(storage, clock, "other")
+    upsert(other, wide([("n", "r", 2, "x")], one=pa.array([1], pa.int32())), **EVOLVE)
+    committed = cluster(table)
+    document = json.loads(storage.read(f".hoodie/{committed.instant}.replacecommit"))
+    assert "one" in document["extraMetadata"][SCHEMA_KEY]
+    assert table.schema.names[-1] == "one"
+    assert columns(table, "one") == [("a", None), ("b", None), ("c", None), ("n", 1)]
+
+
+# --- the decision --------------------------------------------------------------------------------------------------------------
+
+G = FileGroupId("p", "g-0")
+OLD, NEW, OWN = ('{"schema":1}', '{"schema":2}', '{"schema":3}')
+
+
+@pytest.mark.parametrize(
+    ("current", "step", "conflicts"),
+    [
+        (OLD, SchemaStep(OLD, OLD), False),
+        (OLD, SchemaStep(OLD, OWN), False),
+        (NEW, SchemaStep(OLD, OWN), True),
+        (NEW, SchemaStep(OLD, OLD), True),
+        (OWN, SchemaStep(OLD, OWN), False),
+        ("", SchemaStep(OLD, OWN), False),
+        (NEW, None, False),
+    ],
+)
+def test_a_change_of_the_schema_is_a_conflict(current, step, conflicts):
+    history = History()
+    history.begin(instant(10))
+    history.commit(instant(5), base_stat("g-0", instant(5)))
+    history.state.schema_json = current
+    own = WriteSet(instant(10), {G: SliceVersion(instant(5), 0)}, schema=step)
+    found = find_conflict(own, history.state, ())
+    assert (found is not None) == conflicts
+    if found is not None:
+        assert "schema of the table changed" in found.found
+        assert found.with_instant == instant(5)
+
+
+# --- without meta fields --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bare():
+    table, storage, clock = new_table(meta_fields=False)
+    write(table, [("a", "p", 1, "x"), ("b", "q", 1, "y")], Operation.BULK_INSERT)
+    return table, storage, clock
+
+
+def test_rows_are_added_without_meta_fields(bare):
+    table, storage, _ = bare
+    assert b"hoodie.populate.meta.fields=false" in storage.read(PROPERTIES_PATH)
+    write(table, [("a", "p", 2, "again")], Operation.INSERT, **{"hoodie.parquet.small.file.limit": 10**9})
+    assert contents(table) == [("a", "p", 1, "x"), ("a", "p", 2, "again"), ("b", "q", 1, "y")]
+    found = table.read()
+    for name in META_FIELDS:
+        assert found[name].null_count == 3
+    (slice_,) = [s for s in table.state.latest_slices() if s.group.partition_path == "p"]
+    with storage.open_input(slice_.path) as source:
+        stored = pq.ParquetFile(source)
+        assert stored.schema_arrow.names == [*META_FIELDS, *table.schema.names]
+        assert stored.metadata.num_rows == 2
+        assert b"hoodie_min_record_key" not in stored.metadata.metadata
+
+
+@pytest.mark.parametrize(
+    ("operation", "options"),
+    [
+        (Operation.UPSERT, {}),
+        (Operation.DELETE, {}),
+        (Operation.INSERT, {"hoodie.datasource.insert.dup.policy": "drop"}),
+        (Operation.INSERT, {"hoodie.datasource.insert.dup.policy": "fail"}),
+    ],
+)
+def test_rows_without_keys_are_not_found_again(bare, operation, options):
+    table, _, _ = bare
+    with pytest.raises(UnsupportedTable, match="no meta fields"):
+        write(table, [("a", "p", 1, "x")], operation, **options)
+
+
+def test_what_was_rewritten_is_cleaned(bare):
+    table, _, _ = bare
+    keep = {"hoodie.cleaner.commits.retained": 1}
+    for number in range(3):
+        write(table, [(f"k{number}", "p", 1, "x")], Operation.INSERT, **{"hoodie.parquet.small.file.limit": 10**9})
+    assert schedule_clean(table, keep) is not None
+    assert run_clean(table)
+    assert len(contents(table)) == 5
+    with pytest.raises(UnsupportedTable, match="no meta fields"):
+        schedule_clustering(table)
+
+
+def test_an_evolved_text_is_what_the_table_says(place):
+    table, _, _ = place
+    before = table.schema_json
+    upsert(table, wide([("a", "p", 2, "x")], n=pa.array([1], pa.int8())), **EVOLVE)
+    assert table.schema_json == avro_evolved(before, pa.schema([*table.schema]), "t1")
+    assert table.schema.field("n").type == pa.int32()
+
+
+def test_what_a_writer_did_to_its_rows_is_read_where_it_says_so(place):
+    table, storage, clock = place
+    slice_ = table.state.latest_slices()[0]
+    with storage.open_input(slice_.path) as source:
+        stored = pq.read_table(source)
+    said = stored.add_column(5, "_hoodie_operation", pa.array(["U"]))
+    storage.delete(slice_.path)
+    with storage.open_output(slice_.path) as sink:
+        pq.write_table(said, sink)
+    reader = open_table(storage, clock, "reader", **{"hoodie.allow.operation.metadata.field": True})
+    assert reader.read().column_names[:7] == [*META_FIELDS, "_hoodie_operation", "id"]
+    assert columns(reader, "_hoodie_operation") == [("a", "U"), ("b", None)]
+    assert "_hoodie_operation" not in table.read().column_names
+    write_rows(table, reader.read(), Operation.UPSERT, options=EVOLVE, parallelism=1)
+    assert table.schema.names == ["id", "part", "ts", "v"]
