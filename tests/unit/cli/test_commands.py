@@ -38,7 +38,7 @@ def test_output_is_whole_or_not_there(cli, done, filled, tmp_path):
     before = sorted(tmp_path.iterdir())
     outcome = cli("read", filled, "--output", tmp_path / "bad.parquet")
     assert outcome.code == 1
-    assert "no object at" in outcome.stderr
+    assert "which the query reads, is gone" in outcome.stderr
     assert sorted(tmp_path.iterdir()) == before
 
 

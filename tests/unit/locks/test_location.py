@@ -80,7 +80,7 @@ def test_fallback_goes_with_its_option_only(tmp_path: Path) -> None:
 
 def test_unknown_storage_scheme_is_refused() -> None:
     with pytest.raises(UnsupportedTable):
-        open_lock_provider("storage:s3://bucket/x", clock=CLOCK)
+        open_lock_provider("storage:ftp://bucket/x", clock=CLOCK)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tideline_table.table import write as module
 from tideline_table.table.services import _begin_clustering
 from tideline_table.table.write import write_context
 from tideline_table.timeline.instant import Action, State
-from tideline_table.timeline.log import Draft
+from tideline_table.timeline.log import Draft, TableLog
 from tideline_table.transaction import WriteTransaction, roll_back
 from tideline_table.writer import FileGroupTask, Operation, prepare_input, write_file_group
 
@@ -371,3 +371,20 @@ def test_clean_by_two_runners(place):
     assert run_clean(other) == 2
     assert run_clean(table) is None
     assert contents(table) == [("a", "p", 4, "x")]
+
+
+def test_an_interrupt_behind_the_commit_point_completes_the_timeline(monkeypatch):
+    table, storage, _ = new_table()
+    materialise, late = TableLog.materialise, []
+
+    def interrupted(self, entry):
+        if entry.after is State.COMPLETED and not late:
+            late.append(entry.instant)
+            raise KeyboardInterrupt
+        materialise(self, entry)
+
+    monkeypatch.setattr(TableLog, "materialise", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write(table, [("a", "p", 1, "x")])
+    assert contents(table) == [("a", "p", 1, "x")]
+    assert storage.read(f".hoodie/{late[0]}.commit"), "readers that know only the timeline see it too"

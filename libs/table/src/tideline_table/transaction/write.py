@@ -122,14 +122,23 @@ class WriteTransaction:
         return Committed(self.instant, entry.sequence, stats)
 
     def roll_back(self) -> None:
-        """Undo everything that this transaction wrote.
+        """Undo everything that this transaction wrote; one that is in the log already stays, and its timeline files are completed.
 
         When that fails the heartbeat ends all the same: a living one would keep recovery away from the instant.
         """
         try:
-            roll_back(self.timeline, self.instant, force=True)
+            # An interrupt may come between the commit point and what follows from it.
+            if self._is_committed():
+                self.timeline.heal(0.0)
+            else:
+                roll_back(self.timeline, self.instant, force=True)
         finally:
             self._heartbeat.stop()
+
+    def _is_committed(self) -> bool:
+        self.timeline.refresh()
+        record = self.timeline.state.actions.get(self.instant)
+        return record is not None and record.state is State.COMPLETED
 
     def abandon(self) -> None:
         """Stop the heartbeat and leave the instant to recovery: for callers that cannot roll back now."""

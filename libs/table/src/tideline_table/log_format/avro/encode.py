@@ -93,27 +93,21 @@ def _encode_union(node: Node, values: pa.Array, out: Pieces, column: str, mask: 
 
 
 def _encode_list(node: Node, values: pa.Array, out: Pieces, column: str, mask: Mask) -> None:
-    if node.kind is Kind.MAP:
-        values = values.cast(pa.list_(pa.struct([values.type.key_field, values.type.item_field])))
     rows = len(values)
-    counts = np.zeros(rows, np.int64)
-    if mask is None:
-        held = values
-        counts[:] = held.value_lengths().to_numpy(zero_copy_only=False)
-    else:
-        # Lists that are not written may hold items all the same: null lists, and lists inside null structs.
-        present = np.flatnonzero(mask)
-        held = values.take(pa.array(present))
-        counts[present] = held.value_lengths().to_numpy(zero_copy_only=False)
-    items = held.flatten()
-    inner = Pieces(len(items))
-    encode(node.children[0], items, inner, f"{column}[]")
+    bounds = _buffer(values, np.int32, rows + 1)
+    first, last = int(bounds[0]), int(bounds[-1])
+    counts = np.diff(bounds).astype(np.int64)
+    # Lists that are not written may hold items all the same: null lists, and lists inside null structs.
+    within = None if mask is None or mask.all() else np.repeat(mask, counts)
+    inner = Pieces(last - first)
+    # Arrow's own ways from a list to its items (flatten, take, cast) copy, and some of them break lists of nulls inside maps.
+    members = (values.keys, values.items) if node.kind is Kind.MAP else (values.values,)
+    kinds = node.children[0].children if node.kind is Kind.MAP else node.children
+    for kind, member in zip(kinds, members, strict=True):
+        encode(kind, member.slice(first, last - first), inner, f"{column}[]", within)
     encoded = inner.join()
-    bounds = _buffer(encoded, np.int32, len(encoded) + 1)
-    out.add_varints(counts, counts > 0)
-    ends = np.zeros(rows + 1, np.int64)
-    np.cumsum(counts, out=ends[1:])
-    out.add_texts(bounds[ends], encoded.buffers()[2])
+    out.add_varints(counts, counts > 0 if mask is None else (counts > 0) & mask)
+    out.add_texts(_buffer(encoded, np.int32, len(encoded) + 1)[bounds - first], encoded.buffers()[2])
     out.add_slots(np.zeros((rows, 1), np.uint8), None, mask)
 
 
