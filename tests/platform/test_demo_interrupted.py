@@ -23,16 +23,19 @@ DEADLINE_S = 120.0
 def test_ctrl_c_stops_everything_and_leaves_tables_readable(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     command = [sys.executable, "-m", "tideline_cli.main", "demo", "--folder", str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     flights = folder / "tables" / "flights"
-    deadline = time.monotonic() + DEADLINE_S
-    while commits(flights) < 15:
-        assert process.poll() is None, process.stdout and process.stdout.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=90)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            deadline = time.monotonic() + DEADLINE_S
+            while commits(flights) < 15:
+                assert process.poll() is None, process.stdout and process.stdout.read()
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+            process.send_signal(signal.SIGINT)
+            output, _ = process.communicate(timeout=90)
+        finally:
+            # Whatever failed: a demo that goes on slows every test after this one, and fails the one in which it is collected.
+            process.kill()
 
     assert process.returncode == 130, output
     assert "interrupted" in output

@@ -62,8 +62,9 @@ def read(content):
     except TidelineError as error:
         assert error.found  # noqa: PT017 - either outcome is fine, an empty explanation is not
         rows = None
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
     # Positions of gathered bytes take eight bytes each, entries some hundred.
     assert peak <= 40 * GZIP_RATIO * len(content) // 8 + 2**21
     return rows

@@ -105,7 +105,7 @@ def test_incurable_failures_end_the_process_at_the_bound(tmp_path):
 
 
 def test_readiness_goes_at_the_first_incurable_failure(tmp_path):
-    with tiny(tmp_path, behaviour="broken", TIDELINE_RETRY_BACKOFF_MAX_S="3600") as program:
+    with tiny(tmp_path, behaviour="broken-once") as program:
         program.await_event("tick failed")
         url = read_running(tmp_path / "tiny.json").url
         assert httpx.get(f"{url}/readyz").status_code == 503

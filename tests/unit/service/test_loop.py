@@ -148,3 +148,19 @@ def test_what_may_be_cured():
     assert may_be_cured(ObjectExists("x"))
     assert not may_be_cured(InvalidOption("x"))
     assert not may_be_cured(OSError("x"))
+
+
+def test_readiness_is_gone_when_the_failure_is_logged(monkeypatch):
+    """Who reads of an incurable failure in the log and asks for the readiness at once is told of it."""
+    given_context = context()
+    given_context.health.clear("start")
+    at_logging = []
+    monkeypatch.setattr("tideline_service.loop._log", Listening(lambda: at_logging.append(given_context.health.ready().is_ok)))
+    run(Scripted(given_context, ValueError("a defect"), None), given_context)
+    assert at_logging == [False]
+
+
+class Listening:
+    def __init__(self, hear):
+        self.error = lambda *_, **__: hear()
+        self.info = self.warning = lambda *_, **__: None

@@ -23,7 +23,17 @@ class TinySettings(ServiceSettings):
     section = "tiny"
 
     behaviour: Literal[
-        "good", "retry", "broken", "broken-start", "late-start", "refused-start", "hanging-tick", "broken-stop", "route", "library"
+        "good",
+        "retry",
+        "broken",
+        "broken-once",
+        "broken-start",
+        "late-start",
+        "refused-start",
+        "hanging-tick",
+        "broken-stop",
+        "route",
+        "library",
     ] = setting("good", unit="-", description="What goes wrong.")
     password: SecretStr | None = setting(None, unit="-", description="A secret.")
 
@@ -62,6 +72,10 @@ class TinyService:
             raise DependencyDown("storage did not answer", remedy="wait")
         if behaviour == "broken":
             raise ValueError(f"a defect near {self.settings.password.get_secret_value() if self.settings.password else ''}")
+        if behaviour == "broken-once":
+            if self.ticks == 1:
+                raise ValueError("a defect")
+            self.context.stopping.wait()
         if behaviour == "hanging-tick":
             time.sleep(3600)
         if behaviour == "library":

@@ -130,13 +130,14 @@ class TickLoop:
         metrics.increment(TICKS, outcome="retry" if curable else "failed")
         metrics.set(CONSECUTIVE_FAILURES, failures.in_row)
         pause_s = self._backoff.pause_s(failures.in_row, self._draw())
+        # Readiness first: who reads of the failure in the log finds it there too.
+        if not curable or failures.in_row >= UNREADY_AFTER_RETRIES:
+            metrics.set(READY, 0)
+            self._context.health.obstruct("tick", f"failed {failures.in_row} times in a row: {type(error).__name__}: {error}")
         if curable:
             _log.warning("tick failed, trying again", pause_s=round(pause_s, 3), failures=failures.in_row, exc_info=error)
         else:
             _log.error("tick failed", pause_s=round(pause_s, 3), failures=failures.incurable_in_row, exc_info=error)
-        if not curable or failures.in_row >= UNREADY_AFTER_RETRIES:
-            metrics.set(READY, 0)
-            self._context.health.obstruct("tick", f"failed {failures.in_row} times in a row: {type(error).__name__}: {error}")
         if failures.incurable_in_row >= self._max_failures:
             raise TooManyFailures(
                 f"{failures.incurable_in_row} ticks in a row failed, the last with {type(error).__name__}: {error}",
