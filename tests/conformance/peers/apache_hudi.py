@@ -33,6 +33,8 @@ START_TIMEOUT_S = 90.0
 REQUEST_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 20.0
 MEMORY_MB = 1536
+FILE_LOCK = {"hoodie.write.lock.filesystem.expire": "0"}
+"""What Hudi's file-system based lock provider asks for at least."""
 LOG_TAIL_BYTES = 4000
 
 
@@ -199,6 +201,18 @@ class ApacheHudi:
     def restore(self, base_path: str | Path, table: str, instant: str, options: Mapping[str, str]) -> None:
         """Bring the table back to the savepoint `instant` through Hudi's write client."""
         self._ask("restore", base_path=str(base_path), table=table, instant=instant, options=dict(options))
+
+    def lock(self, base_path: str | Path, options: Mapping[str, str] | None = None, *, wait_s: float = 0.0) -> bool:
+        """Take and keep the table's lock through Hudi's file-system based provider; whether it was to be had within `wait_s`."""
+        return bool(self._ask("lock", base_path=str(base_path), wait_ms=int(wait_s * 1000), options=dict(options or FILE_LOCK)))
+
+    def unlock(self, base_path: str | Path) -> None:
+        """Give back what `lock` took."""
+        self._ask("unlock", base_path=str(base_path))
+
+    def storage_lock(self, written: str) -> dict[str, Any]:
+        """Hudi's own bytes of a lock of its storage based provider (`bytes`), and what Hudi reads in `written`."""
+        return dict(self._ask("storage_lock", written=written))
 
     def timeline(self, base_path: str | Path) -> list[PeerInstant]:
         """The active timeline in Hudi's order, one entry per instant and action with its highest state."""

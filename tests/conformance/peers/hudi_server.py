@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import json
 import os
+import time
 import traceback
 from collections.abc import Iterator
 from typing import Any, TextIO
@@ -68,6 +69,7 @@ class Server:
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
+        self._locks: dict[str, Any] = {}
 
     def ping(self) -> dict[str, str]:
         system = self._session.sparkContext._jvm.java.lang.System
@@ -114,6 +116,38 @@ class Server:
             yield client
         finally:
             client.close()
+
+    def lock(self, base_path: str, wait_ms: int, options: dict[str, str]) -> bool:
+        """Take the table's lock through Hudi's own provider and keep it."""
+        java, hudi = self._session.sparkContext._jvm.java, self._session.sparkContext._jvm.org.apache.hudi
+        settings = hudi.common.config.TypedProperties()
+        for key, value in {"hoodie.base.path": base_path, **options}.items():
+            settings.put(key, value)
+        storage = hudi.storage.hadoop.HadoopStorageConfiguration(self._session.sparkContext._jsc.hadoopConfiguration())
+        provider = hudi.client.transaction.lock.FileSystemBasedLockProvider(hudi.common.config.LockConfiguration(settings), storage)
+        deadline = time.monotonic() + wait_ms / 1000
+        while not provider.tryLock(0, java.util.concurrent.TimeUnit.MILLISECONDS):
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.02)
+        self._locks[base_path] = provider
+        return True
+
+    def unlock(self, base_path: str) -> None:
+        self._locks.pop(base_path).unlock()
+
+    def storage_lock(self, written: str) -> dict[str, Any]:
+        """Hudi's bytes of a storage lock, and what Hudi reads in ours."""
+        jvm = self._session.sparkContext._jvm
+        models = jvm.org.apache.hudi.client.transaction.lock.models
+        data = models.StorageLockData(False, 1_700_000_000_000, "hudi-owner")
+        found = models.StorageLockFile.createFromStream(jvm.java.io.ByteArrayInputStream(bytearray(written.encode())), "etag")
+        return {
+            "bytes": bytes(models.StorageLockFile.toByteArray(data)).decode(),
+            "owner": found.getOwner(),
+            "expired": found.isExpired(),
+            "valid_until_ms": found.getValidUntilMs(),
+        }
 
     def timeline(self, base_path: str) -> list[dict[str, str | None]]:
         instants = self._meta_client(base_path).getActiveTimeline().getInstants()

@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import pytest
 from tests.real.redis import RedisServer, running_redis
 
-from tideline_locks import InProcessLockProvider, LockProvider, RedisLockProvider, StorageLockProvider
+from tideline_locks import HudiLockProvider, InProcessLockProvider, LockProvider, RedisLockProvider, StorageLockProvider
+from tideline_locks.hudi_file_lock import LOCK_FILE, FileLockCell
+from tideline_locks.hudi_storage_lock import StorageLockCell
 from tideline_locks.in_process import LeaseTable
 from tideline_locks.waiting import Chance
 from tideline_table.clock import Clock, ManualClock, SystemClock
@@ -41,6 +44,11 @@ class Place:
     url: str | None = None
     opened: list[LockProvider] = field(default_factory=list)
 
+    @property
+    def remembers(self) -> bool:
+        """Whether a released lock still tells who had it: Hudi's lock file is gone then, with all that it said."""
+        return self.kind != "hudi_filesystem"
+
     def provider(self, *, clock: Clock | None = None, chance: Chance | None = None) -> LockProvider:
         provider = self.make(clock or self.clock, chance)
         self.opened.append(provider)
@@ -56,6 +64,27 @@ class Place:
             return state is None or state.expired
 
         wait_until(expired)
+
+
+def hudi_file_locks(tables: Path, clock: Clock, chance: Chance | None) -> HudiLockProvider:
+    """Hudi's lock files of many tables: one for each name."""
+
+    def known() -> list[str]:
+        return [unquote(found.parent.parent.name) for found in tables.glob(f"*/{LOCK_FILE}")]
+
+    return HudiLockProvider(
+        FileLockCell(lambda name: tables / quote(name, safe=""), known, clock=clock), clock=clock, chance=chance
+    )
+
+
+def hudi_object_locks(store: MemoryStorage, clock: Clock, chance: Chance | None) -> HudiLockProvider:
+    """Hudi's lock objects of many tables: one for each name."""
+
+    def known() -> list[str]:
+        return [unquote(found.path.split("/")[0]) for found in store.list_objects("")]
+
+    cell = StorageLockCell(store, lambda name: f"{quote(name, safe='')}/table_lock.json", known, validity_s=300)
+    return HudiLockProvider(cell, clock=clock, chance=chance)
 
 
 @contextmanager
@@ -74,6 +103,13 @@ def opened_place(kind: str, *, folder: Path, clock: Clock, redis: Callable[[], R
             10.0,
             f"storage:{folder / 'locks'}",
         )
+    elif kind == "hudi_filesystem":
+        place = Place(
+            kind, clock, lambda c, chance: hudi_file_locks(folder / "tables", c, chance), 10.0, f"hudi-filesystem:{folder}"
+        )
+    elif kind == "hudi_storage":
+        store = MemoryStorage(clock=clock)
+        place = Place(kind, clock, lambda c, chance: hudi_object_locks(store, c, chance), 10.0)
     else:
         url = redis().url
         place = Place(kind, SystemClock(), lambda c, chance: RedisLockProvider(url, clock=c, chance=chance), 0.3, url)
@@ -83,8 +119,10 @@ def opened_place(kind: str, *, folder: Path, clock: Clock, redis: Callable[[], R
             stack.callback(provider.close)
 
 
-ADAPTERS = ["in_process", "storage_memory", "storage_local", pytest.param("redis", marks=pytest.mark.real)]
-ACROSS_PROCESSES = ["storage_local", pytest.param("redis", marks=pytest.mark.real)]
+FENCED = ["in_process", "storage_memory", "storage_local", "hudi_storage", pytest.param("redis", marks=pytest.mark.real)]
+"""Adapters that keep the greatest fence beyond a release. Hudi's lock file is gone then."""
+ADAPTERS = [*FENCED, "hudi_filesystem"]
+ACROSS_PROCESSES = ["storage_local", "hudi_filesystem", pytest.param("redis", marks=pytest.mark.real)]
 
 
 @pytest.fixture(scope="session")
@@ -112,6 +150,13 @@ def _flushed(request: pytest.FixtureRequest) -> RedisServer:
 @pytest.fixture(params=ADAPTERS)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Injected time where the adapter has it."""
+    with opened_place(request.param, folder=tmp_path, clock=ManualClock(), redis=lambda: _flushed(request)) as opened:
+        yield opened
+
+
+@pytest.fixture(params=FENCED)
+def fenced_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """As `place`, for adapters that keep fences."""
     with opened_place(request.param, folder=tmp_path, clock=ManualClock(), redis=lambda: _flushed(request)) as opened:
         yield opened
 

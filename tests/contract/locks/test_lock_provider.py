@@ -156,8 +156,8 @@ def test_lease_past_its_end_is_freed_but_not_reported_as_held(place: Place) -> N
     assert provider.read("trips") is None
 
 
-def test_stale_fence_is_refused_held_or_free(place: Place) -> None:
-    provider, other = place.provider(), place.provider()
+def test_stale_fence_is_refused_held_or_free(fenced_place: Place) -> None:
+    provider, other = fenced_place.provider(), fenced_place.provider()
     lease = provider.acquire("trips", owner="a", ttl_s=LONG_S, wait_s=0, fence=10)
     for _ in range(2):
         with pytest.raises(StaleFence) as caught:
@@ -211,8 +211,9 @@ def test_break_expired_ends_only_what_has_expired(place: Place) -> None:
     assert [(state.owner, state.lease_id, state.token, state.expired) for state in broken] == [("a", lease.lease_id, 4, True)]
     assert provider.read("trips") is None
     assert lease.release() is False
-    with pytest.raises(StaleFence):
-        provider.try_acquire("trips", owner="b", ttl_s=LONG_S, fence=3)
+    if place.remembers:
+        with pytest.raises(StaleFence):
+            provider.try_acquire("trips", owner="b", ttl_s=LONG_S, fence=3)
 
 
 def test_list_shows_held_locks_by_prefix_in_order(place: Place) -> None:
@@ -288,8 +289,8 @@ def test_repeated_wish_meets_its_own_grant(place: Place) -> None:
     assert second is not None
     assert second.acquired == first.acquired
     assert second.release() is True
-    # The retried release finds its own work too.
-    assert first.release() is True
+    # The retried release finds its own work too, where the place remembers it.
+    assert first.release() is place.remembers
 
 
 def test_expired_lock_goes_to_one_of_many(place: Place) -> None:
@@ -308,7 +309,7 @@ def test_expired_lock_goes_to_one_of_many(place: Place) -> None:
 
 
 def test_threads_exclude_each_other(real_time_place: Place) -> None:
-    rounds = {"in_process": 100, "storage_memory": 25, "storage_local": 8, "redis": 50}[real_time_place.kind]
+    rounds = {"in_process": 100, "storage_memory": 25, "hudi_storage": 25, "redis": 50}.get(real_time_place.kind, 8)
     inside = 0
     most_inside = 0
     count = 0

@@ -441,3 +441,26 @@ def test_modification_times_do_not_go_back(local):
     time.sleep(0.01)
     local.put("a", b"2")
     assert local.stat("a").modified >= first
+
+
+def test_an_object_is_replaced_only_if_it_is_still_the_one_that_was_seen(conditional):
+    assert conditional.put_if_version("a", b"1", "")
+    assert not conditional.put_if_version("a", b"2", "")
+    content, first = conditional.read_versioned("a")
+    assert content == b"1"
+    assert conditional.put_if_version("a", b"2", first)
+    assert not conditional.put_if_version("a", b"3", first)
+    assert conditional.read("a") == b"2"
+    conditional.delete("a")
+    assert not conditional.put_if_version("a", b"3", first)
+    with pytest.raises(ObjectNotFound):
+        conditional.read_versioned("a")
+
+
+def test_of_many_who_saw_the_same_one_replaces(conditional):
+    conditional.put("a", b"0")
+    _, seen = conditional.read_versioned("a")
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(lambda n: conditional.put_if_version("a", f"{n + 1}".encode(), seen), range(8)))
+    assert won.count(True) == 1
+    assert conditional.read("a") == f"{won.index(True) + 1}".encode()

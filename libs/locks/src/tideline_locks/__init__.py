@@ -1,14 +1,15 @@
-"""Lock port and adapters: Redis, storage (put-if-absent lease objects), in-process.
+"""Lock port and adapters: Redis, storage (put-if-absent lease objects), in-process, and the locks that Apache Hudi's writers take.
 
 A lock here is an efficiency: it keeps writers from wasting work and lets them queue. Correctness rests on the put-if-absent of the
-table log, never on a lease. What does not belong here: decisions about tables, and serving leases over a network (the lock service).
+table log, never on a lease; only a table that Hudi's writers share rests on the lock that they take. What does not belong here: decisions about tables, and serving leases over a network (the lock service).
 """
 
 from tideline_locks.errors import InvalidLease, LeaseLost, LockAccessDenied, LockTimeout, LockUnreachable, StaleFence
 from tideline_locks.fallback import FallbackLockProvider
+from tideline_locks.hudi_lock import HudiLockProvider
 from tideline_locks.in_process import InProcessLockProvider
 from tideline_locks.lease import Lease
-from tideline_locks.location import open_lock_provider
+from tideline_locks.location import hudi_file_lock, hudi_storage_lock, open_lock_provider
 from tideline_locks.port import LeaseState, LockProvider
 from tideline_locks.redis import OnUnreachable, RedisLockProvider
 from tideline_locks.renewal import KeptLease
@@ -16,6 +17,7 @@ from tideline_locks.storage_lease import StorageLockProvider
 
 __all__ = [
     "FallbackLockProvider",
+    "HudiLockProvider",
     "InProcessLockProvider",
     "InvalidLease",
     "KeptLease",
@@ -30,5 +32,7 @@ __all__ = [
     "RedisLockProvider",
     "StaleFence",
     "StorageLockProvider",
+    "hudi_file_lock",
+    "hudi_storage_lock",
     "open_lock_provider",
 ]

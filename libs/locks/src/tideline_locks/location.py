@@ -6,15 +6,22 @@ import threading
 from urllib.parse import urlsplit
 
 from tideline_locks.fallback import FallbackLockProvider
+from tideline_locks.hudi_file_lock import FileLockCell
+from tideline_locks.hudi_lock import HudiLockProvider
+from tideline_locks.hudi_storage_lock import LOCK_OBJECT, StorageLockCell
 from tideline_locks.in_process import InProcessLockProvider, LeaseTable
 from tideline_locks.port import LockProvider
 from tideline_locks.redis import OnUnreachable, RedisLockProvider
 from tideline_locks.storage_lease import StorageLockProvider
 from tideline_table.clock import Clock
 from tideline_table.errors import InvalidOption
-from tideline_table.storage import open_storage
+from tideline_table.storage import ConditionalStorage, LocalStorage, MemoryStorage, ObjectStorage, Storage, open_storage
 
-EXPECTED_URL = "storage:<base path or file: URI>, redis://host:port/db, rediss://host:port/db or memory:<space>"
+HUDI_FILE_SYSTEM, HUDI_STORAGE = "hudi-filesystem", "hudi-storage"
+EXPECTED_URL = (
+    "storage:<base path or file: URI>, redis://host:port/db, rediss://host:port/db, memory:<space>, "
+    f"{HUDI_FILE_SYSTEM}:<base path> or {HUDI_STORAGE}:<base path>"
+)
 
 _spaces: dict[str, LeaseTable] = {}
 _spaces_guard = threading.Lock()
@@ -33,6 +40,8 @@ def open_lock_provider(
     `storage:` leases lie below the base path, in `.hoodie/.tideline/locks`; `skew_allowance_s` is what clocks may differ by there.
     `redis:` and `rediss:` (TLS) follow `on_unreachable`; with STORAGE, `fallback_url` names the storage to go on with.
     `memory:` providers of one process share the leases of a space of the same name.
+    `hudi-filesystem:` and `hudi-storage:` are the one lock of the table at that base path that Hudi's writers take, by whatever name it is
+    asked for.
     Raises `InvalidOption` for anything else. A URL may carry a password: it appears in no error.
     """
     scheme, _, rest = url.partition(":")
@@ -51,10 +60,38 @@ def open_lock_provider(
         raise InvalidOption(f"a fallback for lock provider {scheme}:", expected="a fallback only behind redis: or rediss:")
     if scheme == "storage" and rest:
         return StorageLockProvider(open_storage(rest), clock=clock, skew_allowance_s=skew_allowance_s)
+    if scheme in (HUDI_FILE_SYSTEM, HUDI_STORAGE) and rest:
+        storage = open_storage(rest)
+        return hudi_file_lock(storage, clock=clock) if scheme == HUDI_FILE_SYSTEM else hudi_storage_lock(storage, clock=clock)
     if scheme == "memory":
         with _spaces_guard:
             return InProcessLockProvider(clock=clock, table=_spaces.setdefault(rest, LeaseTable(clock)))
     raise InvalidOption(f"lock provider {scheme}:", expected=EXPECTED_URL)
+
+
+def hudi_file_lock(storage: Storage, *, clock: Clock, expire_min: int = 0) -> HudiLockProvider:
+    """The lock of Hudi's file-system based provider for the table in `storage`. Raises `InvalidOption` for one that is on no local disk."""
+    if not isinstance(storage, LocalStorage):
+        raise InvalidOption(
+            f"lock provider {HUDI_FILE_SYSTEM} for {storage.root}",
+            expected="a table on a local disk: only there a file is created exclusively",
+            remedy=f"use {HUDI_STORAGE}",
+        )
+    base_path = storage.local_path(".hoodie").parent
+    return HudiLockProvider(FileLockCell(lambda _: base_path, lambda: (), clock=clock, expire_min=expire_min), clock=clock)
+
+
+def hudi_storage_lock(storage: Storage, *, clock: Clock, validity_s: float = 300.0) -> HudiLockProvider:
+    """The lock of Hudi's storage based provider for the table in `storage`. Raises `InvalidOption` for one without conditional puts."""
+    if not isinstance(storage, MemoryStorage | ObjectStorage):
+        raise InvalidOption(
+            f"lock provider {HUDI_STORAGE} for {storage.root}",
+            expected="a table in an object store: Hudi has no such lock elsewhere",
+            remedy=f"use {HUDI_FILE_SYSTEM}",
+        )
+    conditional: ConditionalStorage = storage
+    cell = StorageLockCell(conditional, lambda _: LOCK_OBJECT, lambda: (), validity_s=validity_s)
+    return HudiLockProvider(cell, clock=clock)
 
 
 def _checked_redis(url: str) -> str:

@@ -7,9 +7,10 @@ from tideline_table.storage.local import LocalStorage
 from tideline_table.storage.location import open_storage, root_uri
 from tideline_table.storage.memory import MemoryStorage
 from tideline_table.storage.object_store import ObjectStorage
-from tideline_table.storage.port import Folder, ObjectStat, Storage, checked_path
+from tideline_table.storage.port import ConditionalStorage, Folder, ObjectStat, Storage, checked_path
 
 __all__ = [
+    "ConditionalStorage",
     "Folder",
     "LocalStorage",
     "MemoryStorage",

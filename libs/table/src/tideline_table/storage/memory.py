@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import threading
 from collections.abc import Iterator
@@ -55,6 +56,20 @@ class MemoryStorage:
                 raise ObjectExists(path)
             self._objects[path] = (bytes(data), self._clock.now())
 
+    def read_versioned(self, path: str) -> tuple[bytes, str]:
+        """See `ConditionalStorage.read_versioned`."""
+        content, _ = self._get(path)
+        return content, _entity_tag(content)
+
+    def put_if_version(self, path: str, data: bytes, version: str) -> bool:
+        """See `ConditionalStorage.put_if_version`."""
+        with self._lock:
+            there = self._objects.get(checked_path(path))
+            if version != (_entity_tag(there[0]) if there is not None else ""):
+                return False
+            self._objects[path] = (bytes(data), self._clock.now())
+            return True
+
     def delete(self, path: str) -> None:
         """See `Storage.delete`."""
         with self._lock:
@@ -105,6 +120,11 @@ class MemoryStorage:
                 return self._objects[checked_path(path)]
             except KeyError:
                 raise ObjectNotFound(path) from None
+
+
+def _entity_tag(content: bytes) -> str:
+    """As object stores make it: equal contents have equal ones."""
+    return hashlib.sha256(content).hexdigest()
 
 
 class _KeptBytes(io.BytesIO):

@@ -98,6 +98,26 @@ class ObjectStorage:
             return
         raise StorageError(f"the store reports conflicts at {path!r} and holds no object there", remedy="retry")
 
+    def read_versioned(self, path: str) -> tuple[bytes, str]:
+        """See `ConditionalStorage.read_versioned`. The version is the entity tag."""
+
+        def ask(key: str) -> tuple[bytes, str]:
+            answer = obstore.get(self._store, key)
+            return bytes(answer.bytes()), str(answer.meta["e_tag"] or "")
+
+        return self._asked(path, ask)
+
+    def put_if_version(self, path: str, data: bytes, version: str) -> bool:
+        """See `ConditionalStorage.put_if_version`. `If-Match`, or `If-None-Match: *`."""
+        try:
+            if not version:
+                self.put_if_absent(path, data)
+            else:
+                self._asked(path, lambda key: obstore.put(self._store, key, data, mode={"e_tag": version}, use_multipart=False))
+        except (ObjectExists, ObjectNotFound):
+            return False
+        return True
+
     def delete(self, path: str) -> None:
         """See `Storage.delete`."""
         # S3 answers alike whether or not something was there; other stores say that nothing was.

@@ -91,6 +91,21 @@ class Storage(Protocol):
         ...
 
 
+class ConditionalStorage(Storage, Protocol):
+    """Storage that also replaces an object only if it is still the one that was seen: object stores, by entity tags."""
+
+    def read_versioned(self, path: str) -> tuple[bytes, str]:
+        """The whole object and what tells this version of it from any other."""
+        ...
+
+    def put_if_version(self, path: str, data: bytes, version: str) -> bool:
+        """Replace the object if it has that version still (empty: create it if there is none); False when it has not.
+
+        False may be said of one's own put, from an attempt whose answer got lost: whoever has to know reads it back.
+        """
+        ...
+
+
 def checked_path(path: str) -> str:
     """`path` if it is relative and stays below the root, otherwise `UnsafePath`."""
     if path.startswith("/") or "\x00" in path or "\\" in path:
