@@ -22,7 +22,7 @@ from tideline_table.keygen import KeyGenerator
 from tideline_table.merge import combine_input
 from tideline_table.storage import Storage
 from tideline_table.table.partition import write_partition_metafile
-from tideline_table.table.write import combines_input, promises_unique_keys
+from tideline_table.table.write import combines_input
 from tideline_table.writer import (
     FileGroupResult,
     FileGroupTask,
@@ -33,6 +33,7 @@ from tideline_table.writer import (
     write_file_group,
 )
 from tideline_table.writer.input import refuse_duplicates
+from tideline_table.writer.operation import promises_unique_keys
 
 RESULT_SCHEMA = "result binary"
 _ARROW_RESULT = pa.schema([pa.field("result", pa.binary())])

@@ -26,6 +26,7 @@ from tideline_spark.task import RESULT_SCHEMA, UnitWriter, read_results
 from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, Options, column_list
 from tideline_table.errors import InvalidOption, ObjectNotFound, SchemaMismatch
 from tideline_table.file_group.slice import FileSlice
+from tideline_table.index.key_hash import key_hashes
 from tideline_table.reader import read_base_file
 from tideline_table.schema import MetaField
 from tideline_table.table import Table
@@ -35,14 +36,13 @@ from tideline_table.table.write import (
     closed_to_inserts,
     combines_input,
     in_transaction,
-    promises_unique_keys,
     write_context,
     write_with_retries,
 )
 from tideline_table.transaction import Committed, WriteTransaction
 from tideline_table.transaction.write import LookUp
 from tideline_table.writer import FileGroupResult, Operation
-from tideline_table.writer.file_group import key_hashes
+from tideline_table.writer.operation import promises_unique_keys
 
 OnReport = Callable[[WriteReport], None]
 
@@ -226,7 +226,7 @@ def _translated(looked_up: Sequence[FileSlice]) -> Iterator[None]:
 
 def _key_look_up(table: Table, results: Sequence[FileGroupResult]) -> LookUp:
     """Our inserted keys, by their hashes, in slices that somebody else added."""
-    ours = np.unique(np.frombuffer(b"".join(r.inserted_hashes for r in results), dtype="<u8"))
+    ours = np.unique(np.frombuffer(b"".join(r.inserted_hashes or b"" for r in results), dtype="<u8"))
 
     def look_up(written: Sequence[FileSlice]) -> str | None:
         for file_slice in written:

@@ -45,6 +45,7 @@ from tideline_table.writer import (
     write_file_group,
 )
 from tideline_table.writer.input import refuse_duplicates
+from tideline_table.writer.operation import promises_unique_keys
 from tideline_table.writer.routing import FilePlacement
 
 _LOGGER = logging.getLogger(__name__)
@@ -243,11 +244,6 @@ def write_context(
         is_merge_on_read=table.definition.type is TableType.MOR,
         has_meta_fields=table.definition.has_meta_fields,
     )
-
-
-def promises_unique_keys(operation: Operation, options: Options) -> bool:
-    """Whether keys that this write adds must not have been added by anybody else meanwhile."""
-    return operation.looks_up_keys or options[INSERT_DUP_POLICY] != "none"
 
 
 def combines_input(operation: Operation, options: Options) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 from tideline_table.errors import WriteConflict
 from tideline_table.file_group.slice import FileGroupId, FileSlice, SliceVersion
 from tideline_table.file_group.state import TableState
+from tideline_table.index.key_hash import MAX_CARRIED_HASHES
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State, instant_from_time
 from tideline_table.timeline.log import Draft
@@ -23,8 +24,6 @@ from tideline_table.transaction.rollback import roll_back
 from tideline_table.writer.file_group import FileGroupResult
 from tideline_table.writer.marker import forget_markers, marked_files
 
-MAX_CARRIED_HASHES = 65_536
-"""Inserted keys beyond this are not carried in the entry; a later upsert looks into the files instead."""
 HASHES_KEY = "inserted_key_hashes"
 
 LookUp = Callable[[Sequence[FileSlice]], "str | None"]
@@ -98,9 +97,9 @@ class WriteTransaction:
         stats = tuple(r.stat for r in results if r.stat is not None)
         self._delete_unnamed_files(stats)
         metadata = CommitMetadata(self.operation, stats, {**extra, SCHEMA_KEY: schema_json})
-        hashes = np.frombuffer(b"".join(r.inserted_hashes for r in results), dtype="<u8")
+        hashes = np.frombuffer(b"".join(r.inserted_hashes or b"" for r in results), dtype="<u8")
         body: dict[str, object] = {"metadata": metadata.to_json()}
-        if len(hashes) <= MAX_CARRIED_HASHES:
+        if len(hashes) <= MAX_CARRIED_HASHES and all(r.inserted_hashes is not None for r in results):
             body[HASHES_KEY] = base64.b64encode(np.sort(hashes).tobytes()).decode()
         schema = SchemaStep(schema_json if schema_based_on is None else schema_based_on, schema_json)
         own = WriteSet(self.instant, dict(based_on), hashes if look_up is not None else hashes[:0], schema=schema)

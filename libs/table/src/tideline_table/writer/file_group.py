@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
 
 from tideline_table.config import Options
 from tideline_table.file_group.names import base_file_name, write_token
 from tideline_table.file_group.slice import FileSlice, SliceVersion, join_path
+from tideline_table.index.key_hash import MAX_CARRIED_HASHES, key_hashes
 from tideline_table.merge import MergeMode, deleted_mask, incoming_wins
 from tideline_table.reader.base_file import read_base_file
 from tideline_table.schema.evolution import conform
@@ -24,7 +24,7 @@ from tideline_table.storage import Storage, open_storage
 from tideline_table.timeline.write_stats import NO_PREVIOUS_COMMIT, WriteStat
 from tideline_table.writer.base_file import write_base_file
 from tideline_table.writer.marker import MarkerType, create_marker
-from tideline_table.writer.operation import Operation
+from tideline_table.writer.operation import Operation, promises_unique_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +70,10 @@ class FileGroupResult:
     """What a task wrote, and hashes of the keys that it added (for the uniqueness check at the commit)."""
 
     stat: WriteStat | None
-    inserted_hashes: bytes
-    """Little-endian uint64s; `key_hashes` says of what."""
+    inserted_hashes: bytes | None
+    """Little-endian uint64s, ascending; `key_hashes` says of what. None where nobody asks for them; see `inserted_hashes`."""
     read: SliceVersion | None = None
     """The version of the slice that was written over, None for a new file group."""
-
-
-def key_hashes(partition_path: str, keys: pa.ChunkedArray | pa.Array) -> np.ndarray:
-    """XXH3-64 of `<partition>NUL<key>` for each key."""
-    prefix = f"{partition_path}\x00"
-    return np.fromiter(
-        (xxhash.xxh3_64_intdigest((prefix + k).encode()) for k in keys.to_pylist()), dtype=np.uint64, count=len(keys)
-    )
 
 
 def write_file_group(
@@ -122,8 +114,18 @@ def write_file_group(
         num_updates=merged.updates,
         num_deletes=merged.deletes,
     )
-    hashes = key_hashes(task.partition_path, merged.inserted)
-    return FileGroupResult(stat, np.sort(hashes).astype("<u8").tobytes(), task.base.version if task.base else None)
+    hashes = inserted_hashes(context, task.partition_path, merged.inserted)
+    return FileGroupResult(stat, hashes, task.base.version if task.base else None)
+
+
+def inserted_hashes(context: WriteContext, partition_path: str, keys: pa.ChunkedArray) -> bytes | None:
+    """What a result tells of the keys that a task added.
+
+    None where they are more than a commit carries and the write itself does not compare them with those of others.
+    """
+    if len(keys) > MAX_CARRIED_HASHES and not promises_unique_keys(context.operation, Options(context.options)):
+        return None
+    return np.sort(key_hashes(partition_path, keys)).astype("<u8").tobytes()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 
+from tideline_table.config import INSERT_DUP_POLICY, Options
+
 
 class Operation(enum.StrEnum):
     """What a write does with its rows. Values are Hudi's operation names in lower case."""
@@ -26,3 +28,8 @@ class Operation(enum.StrEnum):
     def looks_up_keys(self) -> bool:
         """Whether each key has to be found before rows can be routed."""
         return self in (Operation.UPSERT, Operation.DELETE)
+
+
+def promises_unique_keys(operation: Operation, options: Options) -> bool:
+    """Whether keys that this write adds must not have been added by anybody else meanwhile."""
+    return operation.looks_up_keys or options[INSERT_DUP_POLICY] != "none"
