@@ -34,6 +34,7 @@ from tideline_table.storage import Storage
 from tideline_table.table import Table, roll_back_dead, run_clean, run_clustering, schedule_clean, schedule_clustering, write_rows
 from tideline_table.table import write as table_write
 from tideline_table.timeline.instant import Action
+from tideline_table.timeline.progress import ProgressStep
 from tideline_table.timeline.write_stats import WriteStat
 from tideline_table.transaction import Committed, WriteTransaction
 from tideline_table.writer import FileGroupResult, FileGroupTask, Operation, WriteContext, prepare_input
@@ -194,11 +195,11 @@ def reading_writers(cluster: Cluster) -> Iterator[None]:
     world = cluster.world
     begin, write_group = table_write.in_transaction, table_write.write_file_group
 
-    def in_transaction(table: Table, operation: Operation, stage: Any) -> Committed:
+    def in_transaction(table: Table, operation: Operation, stage: Any, progress: ProgressStep | None = None) -> Committed:
         process = world.scheduler.process
         rows_at_begin = process.rows_at_begin
         if rows_at_begin is None:
-            return begin(table, operation, stage)
+            return begin(table, operation, stage, progress)
 
         def staged(transaction: WriteTransaction) -> Committed:
             definition = table.definition
@@ -207,7 +208,7 @@ def reading_writers(cluster: Cluster) -> Iterator[None]:
             )
             return replace(stage.__self__, prepared=prepared)._stage(transaction)
 
-        return begin(table, operation, staged)
+        return begin(table, operation, staged, progress)
 
     def write_file_group(context: WriteContext, task: FileGroupTask, incoming: pa.Table, storage: Storage) -> FileGroupResult:
         process = world.scheduler.process

@@ -1,12 +1,13 @@
 import threading
 
+import pyarrow as pa
 import pytest
 from tests.unit.table.tables import SCHEMA, contents, create, new_table, open_table, rows_of, write
 
 from tideline_table.clock import ManualClock, SystemClock
-from tideline_table.errors import DuplicateKey
+from tideline_table.errors import DuplicateKey, InvalidOption, InvalidRecord
 from tideline_table.storage import LocalStorage
-from tideline_table.table import create_table, summarise, write_rows
+from tideline_table.table import TableType, create_table, summarise, write_rows
 from tideline_table.table.create import TableRequest
 from tideline_table.timeline.instant import Action
 from tideline_table.writer import Operation
@@ -172,3 +173,37 @@ def test_threads_may_share_an_open_table(tmp_path):
     assert failed == []
     assert seen
     assert {len(s) for s in seen} == {1}
+
+
+@pytest.mark.parametrize("kind", list(TableType))
+@pytest.mark.parametrize("ordering", ["ts", ""])
+def test_an_upsert_removes_keys_whatever_their_ordering_values(kind, ordering):
+    table, storage, clock = new_table(type=kind, ordering=ordering)
+    write(table, [("a", "p", 50, "old"), ("b", "p", 50, "old"), ("c", "q", 50, "old"), ("d", "q", 50, "old")])
+    clock.advance(1)
+    removed = pa.table({"id": ["a", "c", "nowhere", "a"], "part": ["p", "q", "q", "p"]})
+    upserted = rows_of([("b", "p", 60, "new"), ("d", "q", 40, "older"), ("e", "p", 1, "new")])
+    marked = upserted.append_column("_hoodie_is_deleted", pa.array([False, True, False]))
+    committed = write_rows(table, marked, Operation.UPSERT, removed=removed, parallelism=1)
+    survivor = [("d", "q", 50, "old")] if ordering else []
+    assert contents(table) == [("b", "p", 60, "new"), *survivor, ("e", "p", 1, "new")]
+    if kind is TableType.COW:
+        assert (committed.rows_inserted, committed.rows_updated, committed.rows_deleted) == (1, 1, 2 if ordering else 3)
+    # What was removed may come again: as the key's first version, except that a base file below a log still has its old one.
+    again = ("a", "p", 1 if kind is TableType.COW or not ordering else 99, "again")
+    write(table, [again])
+    assert again in contents(open_table(storage, clock))
+
+
+def test_keys_to_remove_are_refused_where_they_mean_nothing():
+    table, _, _ = new_table()
+    removed = pa.table({"id": ["a"], "part": ["p"]})
+    with pytest.raises(DuplicateKey, match="'a'"):
+        write_rows(table, rows_of([("a", "p", 1, "x")]), Operation.UPSERT, removed=removed)
+    with pytest.raises(InvalidOption):
+        write_rows(table, rows_of([("b", "p", 1, "x")]), Operation.INSERT, removed=removed)
+    with pytest.raises(InvalidRecord):
+        write_rows(table, rows_of([]), Operation.UPSERT, removed=removed.select(["part"]))
+    assert table.refresh().sequence == 0
+    write_rows(table, rows_of([]), Operation.UPSERT, removed=removed)
+    assert contents(table) == []

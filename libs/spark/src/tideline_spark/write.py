@@ -39,6 +39,7 @@ from tideline_table.table.write import (
     write_context,
     write_with_retries,
 )
+from tideline_table.timeline.progress import ProgressStep
 from tideline_table.transaction import Committed, WriteTransaction
 from tideline_table.transaction.write import LookUp
 from tideline_table.writer import FileGroupResult, Operation
@@ -57,6 +58,7 @@ def write_dataframe(
     *,
     options: Mapping[str, object] | None = None,
     extra: Mapping[str, str] | None = None,
+    progress: ProgressStep | None = None,
     on_conflict: OnConflict | None = None,
     on_report: OnReport | None = None,
 ) -> Committed:
@@ -67,13 +69,15 @@ def write_dataframe(
     raised. Of rows with one key the largest ordering value wins, the last in the source on ties. A bucket of an upsert's inserts is held in
     a worker's memory whole: raise `tideline.spark.insert.parallelism` for very large ones.
 
-    Raises, with nothing visible: `SchemaMismatch` for columns that do not fit; `InvalidRecord`, `SchemaMismatch`, `DuplicateKey` for rows
+    `extra` goes into the metadata of the commit; `progress` makes the write happen once, as in `tideline_table.table.write_rows`.
+
+    Raises, with nothing visible: `ProgressMoved`; `SchemaMismatch` for columns that do not fit; `InvalidRecord`, `SchemaMismatch`, `DuplicateKey` for rows
     that do not (rolled back); `InvalidOption`, `TableFrozen`, `UnsupportedTable`; `SparkFailed` when the Spark job fails. `on_report`
     gets the plan and the counts of each attempt.
     """
     chosen = table.options.merged(options or {})
     table.check_writable()
-    attempt = _attempt(table, df, operation, chosen, extra or {}, on_report)
+    attempt = _attempt(table, df, operation, chosen, extra or {}, on_report, progress)
     return write_with_retries(table, chosen, attempt.run, on_conflict)
 
 
@@ -88,12 +92,18 @@ def explain_write(table: Table, df: DataFrame, operation: Operation, *, options:
 
 
 def _attempt(
-    table: Table, df: DataFrame, operation: Operation, options: Options, extra: Mapping[str, str], on_report: OnReport | None
+    table: Table,
+    df: DataFrame,
+    operation: Operation,
+    options: Options,
+    extra: Mapping[str, str],
+    on_report: OnReport | None,
+    progress: ProgressStep | None = None,
 ) -> _Attempt:
     refuse_speculation(df.sparkSession.sparkContext.getConf())
     routing = _routing(table, df, operation, options)
     with _translated(()):
-        return _Attempt(table, df, routing, options, extra, on_report, _estimated_bytes(df))
+        return _Attempt(table, df, routing, options, extra, on_report, _estimated_bytes(df), progress)
 
 
 def refuse_speculation(conf: SparkConf) -> None:
@@ -133,9 +143,10 @@ class _Attempt:
     extra: Mapping[str, str]
     on_report: OnReport | None
     source_bytes: int | None
+    progress: ProgressStep | None
 
     def run(self) -> Committed:
-        return in_transaction(self.table, self.routing.operation, self._stage)
+        return in_transaction(self.table, self.routing.operation, self._stage, self.progress)
 
     def layout(self) -> WriteLayout:
         """For the table's state as of now."""
@@ -175,7 +186,7 @@ class _Attempt:
             rows = self._execute(written, layout)
         results = read_results(rows)
         look_up = _key_look_up(self.table, results) if promises_unique_keys(self.routing.operation, self.options) else None
-        return transaction.commit(results, schema_json, self.extra, based_on(results), look_up)
+        return transaction.commit(results, schema_json, self.extra, based_on(results), look_up, progress=self.progress)
 
     def _execute(self, written: DataFrame, layout: WriteLayout) -> list[bytes]:
         context, tag = written.sparkSession.sparkContext, f"tideline-{uuid.uuid4().hex}"

@@ -163,6 +163,20 @@ class WriteConflict(TidelineError):
         self.with_instant = with_instant
 
 
+class ProgressMoved(TidelineError):
+    """The progress that a commit was to move is no longer where it was expected: somebody else committed what this one holds, or more.
+
+    The transaction is rolled back and not tried again. `key` names the progress, `held` is its value now (None: never set).
+    """
+
+    recovery = Recovery.REFRESH
+
+    def __init__(self, found: str, *, key: str, held: str | None, expected: str = "", remedy: str = "") -> None:
+        super().__init__(found, expected=expected, remedy=remedy)
+        self.key = key
+        self.held = held
+
+
 class TransactionRolledBack(TidelineError):
     """This transaction was rolled back by somebody else (its heartbeat expired); its files will never become visible."""
 

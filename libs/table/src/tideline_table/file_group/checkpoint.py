@@ -17,6 +17,7 @@ from tideline_table.file_group.state import ActionRecord, TableState
 from tideline_table.storage import Folder, Storage
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import Action, State
+from tideline_table.timeline.progress import Progress
 from tideline_table.timeline.retention import TRIM_FOLDER, Mark, markers_among
 
 CHECKPOINT_FOLDER = TRIM_FOLDER
@@ -195,6 +196,7 @@ def _to_json(state: TableState) -> dict[str, Any]:
         "plans": dict(state.plans),
         "clustering_losses": [[*group, losses] for group, losses in state.clustering_losses.items()],
         "schema": state.schema_json,
+        "progress": [[key, held.value, held.instant] for key, held in state.progress.items()],
         "last_clean_retained": state.last_clean_retained,
     }
 
@@ -204,6 +206,7 @@ def _from_json(document: dict[str, Any], sequence: int) -> TableState:
         raise CorruptMetadata(f"checkpoint {sequence} in format {document['format']}", expected=f"format {CHECKPOINT_FORMAT}")
     state = TableState(sequence=sequence, last_instant=document["last_instant"], schema_json=document["schema"])
     state.last_clean_retained = document["last_clean_retained"]
+    state.progress = {key: Progress(value, instant) for key, value, instant in document.get("progress", ())}
     for instant, action, name, operation, seq, started, writer, since, fenced in document["actions"]:
         state.actions[instant] = ActionRecord(instant, Action(action), State(name), operation, seq, started, writer, since, fenced)
     for partition, file_id, slices in document["slices"]:

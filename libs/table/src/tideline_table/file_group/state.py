@@ -13,6 +13,7 @@ from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State, check_transition
 from tideline_table.timeline.log import Draft
+from tideline_table.timeline.progress import Progress, progress_in
 from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
 
 CLUSTER = "CLUSTER"
@@ -64,6 +65,8 @@ class TableState:
     """Bodies of pending plans (clustering, clean, rollback)."""
     clustering_losses: dict[FileGroupId, int] = field(default_factory=dict)
     schema_json: str = ""
+    progress: dict[str, Progress] = field(default_factory=dict)
+    """By key, what commits last said about where those who feed the table stand."""
     last_clean_retained: str = ""
     archived_before: str = ""
     """In a table that others write: instants before it that are not on the timeline were archived when they had completed (11.1)."""
@@ -169,6 +172,7 @@ class TableState:
                 self.excess.add(group)
                 self.clustering_losses.pop(group, None)
         self.schema_json = metadata.extra.get(SCHEMA_KEY) or self.schema_json
+        self.progress |= progress_in(metadata.extra, instant)
 
     def _apply_clean(self, retained: str, gone: frozenset[tuple[str, str]]) -> None:
         # Never back: what an earlier clean removed stays removed when a later one keeps more commits.

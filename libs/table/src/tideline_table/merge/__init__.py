@@ -2,7 +2,7 @@
 
 from tideline_table.merge.fold import EventKind, LogEvents, LogOutcome, comparable_ordering, fold_events
 from tideline_table.merge.mode import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, MergeMode, merge_mode
-from tideline_table.merge.ordering import combine_input, deleted_mask, incoming_wins
+from tideline_table.merge.ordering import combine_input, deleted_mask, incoming_wins, purged_mask
 
 __all__ = [
     "DEFAULT_PAYLOAD",
@@ -17,4 +17,5 @@ __all__ = [
     "fold_events",
     "incoming_wins",
     "merge_mode",
+    "purged_mask",
 ]

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tideline_table.schema.fit import IS_DELETED
+from tideline_table.schema.fit import IS_DELETED, PURGED
 
 
 def combine_input(rows: pa.Table, keys: pa.ChunkedArray, ordering_field: str) -> np.ndarray | None:
@@ -41,6 +41,11 @@ def deleted_mask(rows: pa.Table) -> pa.ChunkedArray | None:
     if IS_DELETED not in rows.column_names:
         return None
     return pc.fill_null(rows.column(IS_DELETED).cast(pa.bool_()), fill_value=False)
+
+
+def purged_mask(rows: pa.Table) -> pa.ChunkedArray | None:
+    """True where a row is a deletion that wins whatever ordering values say, None when there are none such."""
+    return rows.column(PURGED) if PURGED in rows.column_names else None
 
 
 def incoming_wins(base_ordering: pa.ChunkedArray, incoming_ordering: pa.ChunkedArray) -> np.ndarray:

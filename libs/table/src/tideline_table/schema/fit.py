@@ -10,6 +10,8 @@ from tideline_table.schema.meta_fields import META_FIELDS, OPERATION_FIELD
 
 IS_DELETED = "_hoodie_is_deleted"
 """A boolean column that marks a row as a deletion (format reference 3.4); it may come with any input."""
+PURGED = "_tideline_purged"
+"""A boolean column of prepared input: a deletion that wins over every ordering value."""
 
 
 def fit_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:

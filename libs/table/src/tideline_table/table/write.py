@@ -22,7 +22,15 @@ from tideline_table.config import (
     Options,
     column_list,
 )
-from tideline_table.errors import CommitUnknown, DuplicateKey, ObjectNotFound, SchemaMismatch, TransactionRolledBack, WriteConflict
+from tideline_table.errors import (
+    CommitUnknown,
+    DuplicateKey,
+    InvalidOption,
+    ObjectNotFound,
+    SchemaMismatch,
+    TransactionRolledBack,
+    WriteConflict,
+)
 from tideline_table.file_group.slice import FileGroupId, FileSlice, SliceVersion
 from tideline_table.file_group.state import TableState
 from tideline_table.index.simple import Location, partition_rows
@@ -32,6 +40,7 @@ from tideline_table.table.evolution import TargetSchema, target_schema
 from tideline_table.table.facade import Table
 from tideline_table.table.partition import create_partition
 from tideline_table.timeline.instant import Action
+from tideline_table.timeline.progress import ProgressStep
 from tideline_table.transaction import Committed, WriteTransaction
 from tideline_table.transaction.write import LookUp
 from tideline_table.writer import (
@@ -44,7 +53,7 @@ from tideline_table.writer import (
     route_input,
     write_file_group,
 )
-from tideline_table.writer.input import refuse_duplicates
+from tideline_table.writer.input import refuse_duplicates, with_purged
 from tideline_table.writer.operation import promises_unique_keys
 from tideline_table.writer.routing import FilePlacement
 
@@ -59,10 +68,18 @@ def write_rows(
     *,
     options: Mapping[str, object] | None = None,
     extra: Mapping[str, str] | None = None,
+    removed: pa.Table | None = None,
+    progress: ProgressStep | None = None,
     on_conflict: OnConflict | None = None,
     parallelism: int = 0,
 ) -> Committed:
     """Write `rows` as one commit.
+
+    `removed` (key and partition columns) are keys that an upsert deletes in the same commit, whatever ordering value their rows have; none
+    of them may be among the rows.
+
+    `extra` goes into the metadata of the commit. `progress` makes the write happen once: it moves with the commit or, where somebody moved it
+    first, `ProgressMoved` is raised and nothing is written. After `CommitUnknown` the progress of the refreshed table tells what happened.
 
     A conflict rolls the attempt back and does it again on fresh state, up to `tideline.write.conflict.retries` times (`on_conflict` hears of
     each), then raises `WriteConflict`. Raises before anything is written: `SchemaMismatch`, `InvalidRecord`, `InvalidOption`, `TableFrozen`,
@@ -72,6 +89,8 @@ def write_rows(
     chosen = table.options.merged(options or {})
     table.check_writable(keyed=promises_unique_keys(operation, chosen))
     combine = combines_input(operation, chosen)
+    if removed is not None and operation is not Operation.UPSERT:
+        raise InvalidOption(f"keys to remove beside an {operation}", expected=f"the operation {Operation.UPSERT}")
     definition = table.definition
 
     @lru_cache(maxsize=1)
@@ -82,7 +101,9 @@ def write_rows(
             _check_sort_columns(target.schema, chosen)
         if not combine and promises_unique_keys(operation, chosen):
             refuse_duplicates(prepared)
-        return _Attempt(table, target, prepared, operation, chosen, dict(extra or {}), parallelism or os.cpu_count() or 1)
+        if removed is not None and removed.num_rows:
+            prepared = with_purged(prepared, removed, target.schema, definition.keygen)
+        return _Attempt(table, target, prepared, operation, chosen, dict(extra or {}), parallelism or os.cpu_count() or 1, progress)
 
     # What is wrong with the input is told before anything is written.
     attempt_on(table.schema_json)
@@ -103,13 +124,15 @@ def write_with_retries(table: Table, options: Options, run: Callable[[], Committ
     return replace(committed, attempts=int(retrying.statistics["attempt_number"]))
 
 
-def in_transaction(table: Table, operation: Operation, stage: Callable[[WriteTransaction], Committed]) -> Committed:
+def in_transaction(
+    table: Table, operation: Operation, stage: Callable[[WriteTransaction], Committed], progress: ProgressStep | None = None
+) -> Committed:
     """Begin a transaction and let `stage` write and commit it; roll back whatever ends it otherwise.
 
     Only an unknown outcome is left alone: the log decides it, and recovery follows the log.
     """
     action = Action.DELTA_COMMIT if table.definition.type is TableType.MOR else Action.COMMIT
-    transaction = WriteTransaction.begin(table.timeline, table.lock, operation.hudi_name, action)
+    transaction = WriteTransaction.begin(table.timeline, table.lock, operation.hudi_name, action, progress)
     try:
         return stage(transaction)
     except ObjectNotFound as error:
@@ -146,15 +169,18 @@ class _Attempt:
     options: Options
     extra: Mapping[str, str]
     parallelism: int
+    progress: ProgressStep | None
 
     def run(self) -> Committed:
-        return in_transaction(self.table, self.operation, self._stage)
+        return in_transaction(self.table, self.operation, self._stage, self.progress)
 
     def _stage(self, transaction: WriteTransaction) -> Committed:
         tasks = self._route(transaction)
         results = self._write(transaction, tasks)
         target = self.target
-        return transaction.commit(results, target.text, self.extra, based_on(results), self._look_up(), target.based_on)
+        return transaction.commit(
+            results, target.text, self.extra, based_on(results), self._look_up(), target.based_on, self.progress
+        )
 
     def _route(self, transaction: WriteTransaction) -> list[RoutedTask]:
         state = self.table.state

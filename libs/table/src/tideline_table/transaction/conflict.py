@@ -10,6 +10,8 @@ r"""Conflict detection: a pure function from what a transaction did and what the
 A compaction that was planned after an update began is a conflict because the update's log file would belong to the slice that the plan
 does not read any more; the update is done again and appends to the slice that the compaction will make.
 
+A commit that moves somebody's progress needs it where that was expected; otherwise it is refused for good (`ProgressMoved`).
+
 A write also conflicts with every other one that changed the schema of the table since it was based on it, unless both changed it alike.
 
 Cleaning conflicts with nobody: it takes only slices that no transaction on the latest state reads; a transaction so slow that its
@@ -23,10 +25,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tideline_table.errors import TransactionRolledBack, WriteConflict
+from tideline_table.errors import ProgressMoved, TransactionRolledBack, WriteConflict
 from tideline_table.file_group.slice import FileGroupId, FileSlice, SliceVersion
 from tideline_table.file_group.state import TableState
 from tideline_table.timeline.instant import State
+from tideline_table.timeline.progress import ProgressStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class WriteSet:
     """Writers wait for a pending clustering with priority; table services do not."""
     schema: SchemaStep | None = None
     """None for table services: they publish the schema that the table has when they commit."""
+    progress: ProgressStep | None = None
 
 
 def check_still_own(state: TableState, instant: str) -> None:
@@ -73,6 +77,23 @@ def check_still_own(state: TableState, instant: str) -> None:
         )
 
 
+def check_progress(step: ProgressStep | None, state: TableState) -> None:
+    """Raise `ProgressMoved` unless the progress stands where `step` expects it."""
+    if step is None:
+        return
+    held = state.progress.get(step.key)
+    if (held.value if held else None) != step.expected:
+        raise ProgressMoved(
+            f"progress {step.key!r} is at {held.value} since {held.instant}"
+            if held
+            else f"progress {step.key!r} was never committed",
+            key=step.key,
+            held=held.value if held else None,
+            expected=step.expected or "none",
+            remedy="somebody else feeds the table under the same name: go on from there, or stop",
+        )
+
+
 def _last_writer(file_slice: FileSlice) -> str:
     return max(file_slice.base_instant, *(log.instant for log in file_slice.log_files), "")
 
@@ -80,9 +101,11 @@ def _last_writer(file_slice: FileSlice) -> str:
 def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[InsertedKeys]) -> WriteConflict | None:
     """The first conflict of `own` with `state`, which is everything that is committed or pending now.
 
-    `inserted_since` are the completed writes after `own` began. Raises `TransactionRolledBack` when own was fenced.
+    `inserted_since` are the completed writes after `own` began. Raises `TransactionRolledBack` when own was fenced,
+    `ProgressMoved`.
     """
     check_still_own(state, own.instant)
+    check_progress(own.progress, state)
     if own.schema is not None and state.schema_json not in ("", own.schema.based_on, own.schema.own):
         # Rows written by the older schema would take new columns away from the file groups that they were merged with.
         other = max(state.completed_writes(), key=lambda action: action.sequence).instant

@@ -15,9 +15,10 @@ from tideline_table.index.key_hash import MAX_CARRIED_HASHES
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State, instant_from_time
 from tideline_table.timeline.log import Draft
+from tideline_table.timeline.progress import ProgressStep
 from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
 from tideline_table.transaction.active_timeline import ActiveTimeline
-from tideline_table.transaction.conflict import InsertedKeys, SchemaStep, WriteSet, check_still_own, find_conflict
+from tideline_table.transaction.conflict import InsertedKeys, SchemaStep, WriteSet, check_progress, check_still_own, find_conflict
 from tideline_table.transaction.heartbeat import Heartbeat
 from tideline_table.transaction.lock import TableLock
 from tideline_table.transaction.rollback import roll_back
@@ -68,10 +69,21 @@ class WriteTransaction:
     _heartbeat: Heartbeat = field(repr=False)
 
     @classmethod
-    def begin(cls, timeline: ActiveTimeline, lock: TableLock, operation: str, action: Action = Action.COMMIT) -> WriteTransaction:
-        """Mint the instant by appending its requested + inflight entry, and start its heartbeat."""
+    def begin(
+        cls,
+        timeline: ActiveTimeline,
+        lock: TableLock,
+        operation: str,
+        action: Action = Action.COMMIT,
+        progress: ProgressStep | None = None,
+    ) -> WriteTransaction:
+        """Mint the instant by appending its requested + inflight entry, and start its heartbeat.
+
+        Raises `ProgressMoved`, with nothing begun, where a commit that moves `progress` would be refused already.
+        """
 
         def decide(state: TableState) -> Draft:
+            check_progress(progress, state)
             return Draft(timeline.mint(state), action, State.NONE, State.INFLIGHT, operation, {})
 
         entry = timeline.append(decide)
@@ -87,22 +99,27 @@ class WriteTransaction:
         based_on: Mapping[FileGroupId, SliceVersion],
         look_up: LookUp | None,
         schema_based_on: str | None = None,
+        progress: ProgressStep | None = None,
     ) -> Committed:
         """Check for conflicts against everything since the begin and publish.
 
         `look_up` is None when the operation does not promise unique keys; `schema_based_on` is the schema that `schema_json` evolved from,
-        None when it did not. Raises `WriteConflict` or `TransactionRolledBack` (nothing became
-        visible; call `roll_back`), `CommitUnknown` when the log did not answer.
+        None when it did not. `progress` moves with the commit, or there is none. Raises `WriteConflict`, `ProgressMoved` or
+        `TransactionRolledBack` (nothing became visible; call `roll_back`), `CommitUnknown` when the log did not answer.
         """
         stats = tuple(r.stat for r in results if r.stat is not None)
         self._delete_unnamed_files(stats)
-        metadata = CommitMetadata(self.operation, stats, {**extra, SCHEMA_KEY: schema_json})
+        metadata = CommitMetadata(
+            self.operation, stats, {**extra, **(progress.metadata if progress else {}), SCHEMA_KEY: schema_json}
+        )
         hashes = np.frombuffer(b"".join(r.inserted_hashes or b"" for r in results), dtype="<u8")
         body: dict[str, object] = {"metadata": metadata.to_json()}
         if len(hashes) <= MAX_CARRIED_HASHES and all(r.inserted_hashes is not None for r in results):
             body[HASHES_KEY] = base64.b64encode(np.sort(hashes).tobytes()).decode()
         schema = SchemaStep(schema_json if schema_based_on is None else schema_based_on, schema_json)
-        own = WriteSet(self.instant, dict(based_on), hashes if look_up is not None else hashes[:0], schema=schema)
+        own = WriteSet(
+            self.instant, dict(based_on), hashes if look_up is not None else hashes[:0], schema=schema, progress=progress
+        )
         checked = _InsertsSince(self.timeline, self.begin_sequence, {s.partition_path for s in stats if s.num_inserts}, look_up)
 
         def decide(state: TableState) -> Draft:

@@ -16,7 +16,7 @@ from tideline_table.config import Options
 from tideline_table.file_group.names import base_file_name, write_token
 from tideline_table.file_group.slice import FileSlice, SliceVersion, join_path
 from tideline_table.index.key_hash import MAX_CARRIED_HASHES, key_hashes
-from tideline_table.merge import MergeMode, deleted_mask, incoming_wins
+from tideline_table.merge import MergeMode, deleted_mask, incoming_wins, purged_mask
 from tideline_table.reader.base_file import read_base_file
 from tideline_table.schema.evolution import conform
 from tideline_table.schema.meta_fields import META_FIELDS, MetaField, with_meta_fields
@@ -159,6 +159,9 @@ def _merge(context: WriteContext, base: pa.Table, incoming: pa.Table) -> _Merged
     if context.merge_mode is MergeMode.EVENT_TIME and len(targets):
         mine = incoming.column(context.ordering_field).take(pa.array(targets))
         wins = incoming_wins(base.column(context.ordering_field).filter(pa.array(matched)), mine)
+        purged = purged_mask(incoming)
+        if purged is not None:
+            wins |= np.asarray(purged)[targets]
     lost = np.zeros(incoming.num_rows, dtype=bool)
     lost[targets[~wins]] = True
     existing = np.zeros(incoming.num_rows, dtype=bool)

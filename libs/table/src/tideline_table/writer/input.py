@@ -10,7 +10,7 @@ import pyarrow as pa
 from tideline_table.errors import DuplicateKey, SchemaMismatch
 from tideline_table.keygen import KeyGenerator
 from tideline_table.merge import combine_input
-from tideline_table.schema.fit import IS_DELETED, fit_rows
+from tideline_table.schema.fit import IS_DELETED, PURGED, fit_rows
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.writer.operation import Operation
 
@@ -18,6 +18,8 @@ from tideline_table.writer.operation import Operation
 @dataclass(frozen=True, slots=True)
 class PreparedInput:
     """Rows in the table's schema plus `_hoodie_record_key` (and `_hoodie_is_deleted` where the input had it), with their partition paths.
+
+    Where keys are purged beside the rows, `PURGED` says which.
 
     A delete's rows hold the record key only.
     """
@@ -67,6 +69,29 @@ def prepare_input(
         return prepared
     winners = combine_input(keyed, prepared.identities, ordering_field)
     return prepared if winners is None else prepared.take(winners)
+
+
+def with_purged(prepared: PreparedInput, keys: pa.Table, schema: pa.Schema, keygen: KeyGenerator) -> PreparedInput:
+    """An upsert that also removes `keys` (key and partition columns), whatever the ordering values of the table say.
+
+    Raises `DuplicateKey` when a key is among the rows too: nobody could tell which comes first.
+    """
+    gone = prepare_input(keys, schema, keygen, "", Operation.DELETE, combine=True)
+    both = pa.compute.is_in(gone.identities, value_set=prepared.identities)
+    if pa.compute.any(both).as_py():
+        raise DuplicateKey(
+            f"record key {gone.keys.filter(both)[0].as_py()!r} is written and removed at once", expected="one of them in one write"
+        )
+    rows = prepared.rows
+    if IS_DELETED not in rows.column_names:
+        rows = rows.append_column(IS_DELETED, pa.repeat(pa.scalar(value=False), rows.num_rows))
+    count = gone.rows.num_rows
+    marks = {MetaField.RECORD_KEY.value: gone.keys, IS_DELETED: pa.repeat(pa.scalar(value=True), count)}
+    removed = pa.table([marks[f.name] if f.name in marks else pa.nulls(count, f.type) for f in rows.schema], rows.column_names)
+    both_kinds = pa.concat_tables([rows.cast(removed.schema), removed])
+    purged = pa.concat_arrays([pa.repeat(pa.scalar(flag), n) for flag, n in ((False, rows.num_rows), (True, count))])
+    paths = pa.chunked_array([*prepared.partition_paths.chunks, *gone.partition_paths.chunks], pa.string())
+    return PreparedInput(both_kinds.append_column(PURGED, purged), paths)
 
 
 def _deletion_marks(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -13,7 +13,7 @@ from tideline_table.config import LOG_BLOCK_BYTES, LOG_BLOCK_FORMAT, Options
 from tideline_table.file_group.names import log_file_name, log_write_token, parse_log_file_name
 from tideline_table.file_group.slice import FileSlice, join_path
 from tideline_table.log_format import avro_block, delete_block, parquet_block
-from tideline_table.merge import MergeMode, deleted_mask
+from tideline_table.merge import MergeMode, deleted_mask, purged_mask
 from tideline_table.schema.meta_fields import META_FIELDS, MetaField, with_meta_fields
 from tideline_table.storage import Storage
 from tideline_table.timeline.write_stats import WriteStat
@@ -25,17 +25,17 @@ from tideline_table.writer.operation import Operation
 def append_log_file(context: WriteContext, task: FileGroupTask, incoming: pa.Table, storage: Storage) -> FileGroupResult:
     """Write the next log file of `task.base`. `incoming` are rows whose keys the group holds, each key once.
 
-    Deletions of a delete come without an ordering value: they win whatever the row says. Rows marked as deleted keep theirs.
+    Deletions of a delete come without an ordering value: they win whatever the row says. Rows marked as deleted keep theirs,
+    unless they are purged.
     """
     assert task.base is not None
     deleted = _deletions(context, incoming)
     rows = incoming.filter(pc.invert(deleted)) if deleted is not None else incoming
     gone = incoming.filter(deleted) if deleted is not None else incoming.slice(0, 0)
     blocks = _data_blocks(context, task, rows) if rows.num_rows else []
-    if gone.num_rows:
-        ordering = _ordering(context, gone)
-        keys = gone.column(MetaField.RECORD_KEY)
-        blocks.append(delete_block(keys, task.partition_path, ordering, context.avro_schema, context.instant))
+    for part in _by_kind(gone):
+        keys = part.column(MetaField.RECORD_KEY)
+        blocks.append(delete_block(keys, task.partition_path, _ordering(context, part), context.avro_schema, context.instant))
     if not blocks:
         return FileGroupResult(None, b"")
     version = next_log_version(task.base)
@@ -74,8 +74,18 @@ def _deletions(context: WriteContext, incoming: pa.Table) -> pa.ChunkedArray | N
     return deleted_mask(incoming)
 
 
+def _by_kind(gone: pa.Table) -> list[pa.Table]:
+    """Deletions with ordering values and those that win without one: a block of each, since a block is all of one kind."""
+    purged = purged_mask(gone)
+    parts = [gone] if purged is None else [gone.filter(pc.invert(purged)), gone.filter(purged)]
+    return [part for part in parts if part.num_rows]
+
+
 def _ordering(context: WriteContext, gone: pa.Table) -> pa.ChunkedArray | None:
     if context.operation is Operation.DELETE or context.merge_mode is not MergeMode.EVENT_TIME:
+        return None
+    purged = purged_mask(gone)
+    if purged is not None and pc.any(purged).as_py():
         return None
     ordering = gone.column(context.ordering_field)
     # One kind of ordering value per block is all that every reader takes; a deletion without one wins at once.

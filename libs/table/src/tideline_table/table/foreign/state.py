@@ -17,6 +17,7 @@ from tideline_table.timeline.history import read_history
 from tideline_table.timeline.instant import WRITE_ACTIONS, Action, Instant, State
 from tideline_table.timeline.listing import TimelineFolders, TimelineListing, list_timeline
 from tideline_table.timeline.plans import decode_document
+from tideline_table.timeline.progress import progress_in
 from tideline_table.timeline.properties import TYPE
 from tideline_table.timeline.write_stats import SCHEMA_KEY
 
@@ -108,6 +109,7 @@ def _fold_commit(storage: Storage, state: TableState, listing: TimelineListing, 
         for file_id in file_ids:
             state.replaced[FileGroupId(partition, file_id)] = instant.time
     state.schema_json = metadata.extra.get(SCHEMA_KEY) or state.schema_json
+    state.progress |= progress_in(metadata.extra, instant.time)
     return metadata.operation
 
 
