@@ -19,7 +19,6 @@ from tests.conformance.stories.rows import marked_deleted, trips
 from tests.conformance.stories.schemas import ordered
 from tests.conformance.stories.story import Library, Maker, Recorded, Story
 
-from tideline_table.errors import UnsupportedTable
 from tideline_table.table import Table
 
 
@@ -127,22 +126,7 @@ def test_9_hudi_merge_into_logs_rows_without_their_partition_column(library: Lib
     assert rust[3] is None
 
 
-def test_10_tideline_refuses_parts_of_records(maker: Maker) -> None:
-    options = {"hoodie.spark.sql.merge.into.partial.updates": "true"}
-    nine = Maker(maker.hudi, maker.base, Story("partial", Kind.MOR, (), options, version=9))
-    properties = "type = 'mor', primaryKey = 'id', preCombineField = 'ts', hoodie.write.table.version = '9'"
-    nine.sql(f"create table {{table}} (id int, name string, ts bigint) using hudi tblproperties ({properties}) location '{{base}}'")
-    nine.sql("insert into {table} values (1, 'a', 1), (2, 'b', 1)")
-    nine.sql(
-        "merge into {table} t using (select 1 as id, 'A' as name, 2L as ts) s on t.id = s.id"
-        " when matched then update set name = s.name, ts = s.ts"
-    )
-    assert {row["name"] for row in maker.hudi.read(maker.base).to_pylist()} == {"A", "b"}
-    with pytest.raises(UnsupportedTable, match="IS_PARTIAL"):
-        Table.open(str(maker.base)).read()
-
-
-def test_11_hudi_has_no_procedure_that_undoes_a_commit_of_version_6(maker: Maker) -> None:
+def test_10_hudi_has_no_procedure_that_undoes_a_commit_of_version_6(maker: Maker) -> None:
     maker.write(trips(range(2), 5), "bulk_insert")
     maker.in_catalog()
     instant = maker.instants("commit")[-1]
@@ -151,20 +135,28 @@ def test_11_hudi_has_no_procedure_that_undoes_a_commit_of_version_6(maker: Maker
     assert _same_rows(maker.hudi.read(maker.base), Table.open(str(maker.base)).read())
 
 
-def test_12_hudi_cannot_bulk_insert_bytes_as_rows(maker: Maker) -> None:
+def test_11_hudi_cannot_bulk_insert_bytes_as_rows(maker: Maker) -> None:
     rows = trips(range(2), 5).append_column("small", pa.array([1, 2], pa.int8()))
     with pytest.raises(PeerFailed, match="Unsupported type: ByteType"):
         maker.write(rows, "bulk_insert")
 
 
-def test_13_time_travel_shows_the_columns_of_today(library: Library) -> None:
-    story = next(s for s in STORIES if s.name == "cow-life")
-    recorded = library.step(story, story.names[-1])
-    instant, theirs = recorded.travels[0]
-    ours = Table.open(str(recorded.base)).read(as_of=instant)
-    added = set(ours.column_names) - set(theirs.column_names)
-    assert added == {"_hoodie_is_deleted"}
-    assert ours.column("_hoodie_is_deleted").null_count == ours.num_rows
+def test_12_hudi_cannot_read_parts_of_records_behind_a_deletion(maker: Maker) -> None:
+    options = {"hoodie.spark.sql.merge.into.partial.updates": "true"}
+    nine = Maker(maker.hudi, maker.base, Story("partial", Kind.MOR, (), options, version=9))
+    properties = "type = 'mor', primaryKey = 'id', hoodie.write.table.version = '9'"
+    nine.sql(f"create table {{table}} (id int, name string, n int) using hudi tblproperties ({properties}) location '{{base}}'")
+    nine.sql("insert into {table} values (1, 'a', 1), (2, 'b', 2)")
+    nine.sql("delete from {table} where id = 1")
+    nine.sql("insert into {table} values (1, 'again', 3)")
+    assert _same_rows(maker.hudi.read(maker.base), Table.open(str(maker.base)).read())
+    nine.sql(
+        "merge into {table} t using (select 1 as id, 9 as n) s on t.id = s.id when matched then update set n = s.n"
+    )  # fmt: skip
+    with pytest.raises(PeerFailed, match="NullPointerException"):
+        maker.hudi.read(maker.base)
+    found = Table.open(str(maker.base)).read(["id", "name", "n"])
+    assert sorted(found.to_pylist(), key=repr) == [{"id": 1, "name": "again", "n": 9}, {"id": 2, "name": "b", "n": 2}]
 
 
 def _same_rows(one: pa.Table, other: pa.Table) -> bool:

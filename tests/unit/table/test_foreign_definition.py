@@ -3,12 +3,20 @@
 import pytest
 
 from tideline_table.errors import UnsupportedTable
-from tideline_table.merge import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, MergeMode
-from tideline_table.table.definition import EVENT_TIME_PAYLOAD, TableDefinition
+from tideline_table.merge import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, MergeMode, OpenCells, PartialUpdate
+from tideline_table.reader.read_plan import DeletionMark
+from tideline_table.table.definition import TableDefinition
 
+MODELS = "org.apache.hudi.common.model."
+EVENT_TIME_PAYLOAD = f"{MODELS}EventTimeAvroPayload"
 EVENT, COMMIT = MergeMode.EVENT_TIME, MergeMode.COMMIT_TIME
 EVENT_ID, COMMIT_ID = "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5", "ce9acb64-bde0-424c-9b91-f6ebba25356d"
 PAYLOAD_ID = "00000000-0000-0000-0000-000000000000"
+
+MARKER = "hoodie.record.merge.property.hoodie.write.partial.update.unavailable.value"
+DELETE_FIELD = "hoodie.record.merge.property.hoodie.payload.delete.field"
+DELETE_MARKER = "hoodie.record.merge.property.hoodie.payload.delete.marker"
+BY_PAYLOAD = PartialUpdate(OpenCells.NULLS, by_payload=True)
 
 
 def definition(version, **more):
@@ -60,13 +68,13 @@ def test_merge_modes(version, settings, mode):
     ("version", "settings", "words"),
     [
         (6, {"payload": "com.example.Mine"}, "com.example.Mine"),
-        (6, {"payload": "org.apache.hudi.common.model.PartialUpdateAvroPayload"}, "PartialUpdateAvroPayload"),
+        (6, {"payload": f"{MODELS}FirstValueAvroPayload"}, "FirstValueAvroPayload"),
         (6, {"strategy": PAYLOAD_ID}, PAYLOAD_ID),
         (8, {"mode": "CUSTOM", "payload": "com.example.Mine", "strategy": PAYLOAD_ID}, "CUSTOM with com.example.Mine"),
         (9, {"strategy": PAYLOAD_ID}, PAYLOAD_ID),
         (9, {"payload": "com.example.Mine"}, "com.example.Mine"),
         (9, {"mode": "SOMETHING_NEW"}, "SOMETHING_NEW"),
-        (9, {"mode": "EVENT_TIME_ORDERING", "partial": "IGNORE_DEFAULTS"}, "partial.update.mode=IGNORE_DEFAULTS"),
+        (9, {"mode": "EVENT_TIME_ORDERING", "partial": "KEEP_SOME"}, "partial.update.mode=KEEP_SOME"),
         (9, {"mode": "COMMIT_TIME_ORDERING", "hoodie.record.merge.property.delete.key": "Op"}, "merge.property.delete.key"),
     ],
 )
@@ -75,6 +83,34 @@ def test_merge_rules_that_cannot_run_here(version, settings, words):
     found = definition(version, ordering="ts", **settings)
     with pytest.raises(UnsupportedTable, match=words.replace(".", r"\.")):
         _ = found.merge_mode
+
+
+@pytest.mark.parametrize(
+    ("version", "settings", "mode", "partial"),
+    [
+        (9, {"mode": "EVENT_TIME_ORDERING", "partial": "IGNORE_DEFAULTS"}, EVENT, PartialUpdate(OpenCells.NULLS)),
+        (9, {"mode": "COMMIT_TIME_ORDERING", "partial": "IGNORE_DEFAULTS"}, COMMIT, PartialUpdate(OpenCells.NULLS)),
+        (
+            9,
+            {"mode": "EVENT_TIME_ORDERING", "partial": "FILL_UNAVAILABLE", MARKER: "x"},
+            EVENT,
+            PartialUpdate(OpenCells.MARKED, "x"),
+        ),
+        (9, {"mode": "EVENT_TIME_ORDERING", "partial": "FILL_UNAVAILABLE"}, EVENT, None),
+        (8, {"mode": "CUSTOM", "strategy": PAYLOAD_ID, "payload": f"{MODELS}PartialUpdateAvroPayload"}, EVENT, BY_PAYLOAD),
+        (6, {"payload": f"{MODELS}PartialUpdateAvroPayload"}, EVENT, BY_PAYLOAD),
+        (6, {"payload": f"{MODELS}OverwriteNonDefaultsWithLatestAvroPayload"}, COMMIT, PartialUpdate(OpenCells.NULLS)),
+    ],
+)
+def test_records_that_leave_cells_open(version, settings, mode, partial):
+    found = definition(version, ordering="ts", **settings).merging
+    assert (found.mode, found.partial) == (mode, partial)
+
+
+def test_values_that_mark_deletions():
+    marked = {DELETE_FIELD: "op", DELETE_MARKER: "D"}
+    assert definition(9, mode="EVENT_TIME_ORDERING", ordering="ts", **marked).merging.deletion == DeletionMark("op", "D")
+    assert definition(9, mode="EVENT_TIME_ORDERING", ordering="ts").merging.deletion is None
 
 
 @pytest.mark.parametrize(("key", "value"), [("hoodie.bootstrap.base.path", "s3://old/table"), ("hoodie.table.format", "iceberg")])

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.table.tables import contents, create, open_table, write
 
 from tideline_table.clock import ManualClock
-from tideline_table.errors import SchemaMismatch, UnsupportedTable
+from tideline_table.errors import SchemaMismatch
 from tideline_table.merge import MergeMode
 from tideline_table.reader import LogRule
 from tideline_table.service.compaction import compact_slice
@@ -122,7 +122,6 @@ def test_unknown_columns_are_refused(table):
         table.look_up(["a"], ["nope"])
 
 
-def test_several_ordering_fields_are_refused():
-    with pytest.raises(UnsupportedTable, match="a,b"):
-        LogRule(MergeMode.EVENT_TIME, "a,b")
-    assert LogRule(MergeMode.COMMIT_TIME, "a,b").ordering_field == "a,b"
+def test_ordering_fields_count_where_they_decide():
+    assert LogRule(MergeMode.EVENT_TIME, "a, b").ordering_fields == ("a", "b")
+    assert LogRule(MergeMode.COMMIT_TIME, "a,b").ordering_fields == ()

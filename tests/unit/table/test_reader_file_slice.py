@@ -16,10 +16,11 @@ from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
 from tideline_table.keygen import KeyGenerator
 from tideline_table.log_format import BlockType, HeaderKey, avro_block, command_block, delete_block, parquet_block, scan_log
 from tideline_table.log_format.framing import frame_block
-from tideline_table.merge import MergeMode, comparable_ordering
+from tideline_table.merge import MergeMode, OpenCells, PartialUpdate, comparable_ordering
 from tideline_table.reader import LogRule, VisibleInstants, read_slice, scan_slice
 from tideline_table.reader.base_file import BaseFileScan, referenced_columns
 from tideline_table.reader.log_blocks import counting_blocks
+from tideline_table.reader.read_plan import DeletionMark
 from tideline_table.schema import META_FIELDS, avro_from_arrow, with_meta_fields, without_meta_fields
 from tideline_table.storage import MemoryStorage
 
@@ -192,11 +193,40 @@ def test_compacted_blocks_stand_for_those_they_list():
     assert instants_after(three, compacted) == [3, 8]
 
 
-def test_parts_of_records_are_refused():
-    partial = block([("a", 6, "one")], 1, IS_PARTIAL="true")
+def test_parts_of_records_lie_upon_the_version_before():
+    """By event time the part that comes late lies below: it fills what nobody above says. (More: tests/property/test_merge_parts.py.)"""
+    narrow = with_meta_fields(pa.schema([USER.field("id"), USER.field("ts")]))
+    part = block([("a", 6, None), ("z", 6, None)], 1, schema=narrow, IS_PARTIAL="true")
+    assert read(slice_of(BASE[:2], part)) == [("a", 6, "base"), ("b", 5, "base"), ("z", 6, None)]
+    late = block([("a", 4, "late"), ("z", 4, "late")], 2)
+    assert read(slice_of(BASE[:1], part, late)) == [("a", 6, "late"), ("z", 6, "late")]
+    assert read(slice_of(BASE[:1], part, late), COMMIT) == [("a", 4, "late"), ("z", 4, "late")]
+    assert read(slice_of(BASE[:1], part), replace(EVENT, as_of=at(0))) == [("a", 5, "base")]
+
+
+def test_parts_of_records_do_not_go_with_cells_that_are_open_by_value():
+    part = block([("a", 6, "one")], 1, IS_PARTIAL="true")
+    rule = replace(EVENT, partial=PartialUpdate(OpenCells.NULLS))
     with pytest.raises(UnsupportedTable, match="IS_PARTIAL"):
-        read(slice_of(BASE, partial))
-    assert read(slice_of(BASE[:1], partial), replace(EVENT, as_of=at(0))) == [("a", 5, "base")]
+        read(slice_of(BASE, part), rule)
+
+
+def test_several_ordering_fields_decide_one_after_the_other():
+    rule = LogRule(MergeMode.EVENT_TIME, "ts,v")
+    update = block([("a", 5, "a"), ("b", 5, "c"), ("c", 4, "z"), ("d", 6, "a")], 1)
+    kept = [("a", 5, "base"), ("b", 5, "c"), ("c", 5, "base"), ("d", 6, "a")]
+    assert read(slice_of(BASE[:4], update), rule) == kept
+    assert read(slice_of(BASE[:4], block([("b", 5, "d"), ("d", 6, "b"), ("d", 7, "a")], 2), update), rule) == [
+        *(kept[:1]), ("b", 5, "d"), kept[2], ("d", 7, "a")
+    ]  # fmt: skip
+
+
+def test_rows_that_say_by_a_value_that_they_are_deletions():
+    rule = replace(EVENT, deletion=DeletionMark("v", "gone"))
+    update = block([("a", 6, "gone"), ("b", 4, "gone"), ("c", 6, "u")], 1)
+    assert read(slice_of(BASE[:3], update), rule) == [("b", 5, "base"), ("c", 6, "u")]
+    storage, found = slice_of(BASE[:3], update)
+    assert sorted(read_slice(storage, found, SCHEMA, rule, ["id"]).column("id").to_pylist()) == ["b", "c"]
 
 
 def test_slices_without_base_file_or_without_anything():

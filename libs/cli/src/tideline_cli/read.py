@@ -122,7 +122,7 @@ def read(
     )
     query.check()
     table = Table.open(path)
-    condition = parse_where(where, with_meta_fields(table.schema)) if where.strip() else None
+    condition = parse_where(where, with_meta_fields(table.schema_at(query.as_of))) if where.strip() else None
     schema, batches = query.run(table, condition)
     chosen = choice("--format", row_format, RowFormat) if row_format else None
     if output:

@@ -95,7 +95,7 @@ class TidelineDataSource(ds.DataSource):
     def schema(self) -> StructType:
         """All columns with the meta fields first, or `op`, `before` and `after`."""
         options = _Options.of(self.options)
-        full = Table.open(options.path).snapshot().schema
+        full = Table.open(options.path).snapshot(options.as_of).schema
         return spark_schema(images_schema(full) if options.changes else full)
 
     def reader(self, schema: StructType) -> ds.DataSourceReader:

@@ -197,6 +197,7 @@ def _to_json(state: TableState) -> dict[str, Any]:
         "clustering_losses": [[*group, losses] for group, losses in state.clustering_losses.items()],
         "schema": state.schema_json,
         "progress": [[key, held.value, held.instant] for key, held in state.progress.items()],
+        "schemas": state.schemas,
         "last_clean_retained": state.last_clean_retained,
     }
 
@@ -205,6 +206,8 @@ def _from_json(document: dict[str, Any], sequence: int) -> TableState:
     if document["format"] != CHECKPOINT_FORMAT or document["sequence"] != sequence:
         raise CorruptMetadata(f"checkpoint {sequence} in format {document['format']}", expected=f"format {CHECKPOINT_FORMAT}")
     state = TableState(sequence=sequence, last_instant=document["last_instant"], schema_json=document["schema"])
+    # Earlier releases kept the newest schema only.
+    state.schemas = document.get("schemas", {"": state.schema_json} if state.schema_json else {})
     state.last_clean_retained = document["last_clean_retained"]
     state.progress = {key: Progress(value, instant) for key, value, instant in document.get("progress", ())}
     for instant, action, name, operation, seq, started, writer, since, fenced in document["actions"]:

@@ -67,6 +67,8 @@ class TableState:
     schema_json: str = ""
     progress: dict[str, Progress] = field(default_factory=dict)
     """By key, what commits last said about where those who feed the table stand."""
+    schemas: dict[str, str] = field(default_factory=dict)
+    """Schemas that writes changed the table to, by instant."""
     last_clean_retained: str = ""
     archived_before: str = ""
     """In a table that others write: instants before it that are not on the timeline were archived when they had completed (11.1)."""
@@ -171,8 +173,20 @@ class TableState:
                 self.replaced[group] = instant
                 self.excess.add(group)
                 self.clustering_losses.pop(group, None)
-        self.schema_json = metadata.extra.get(SCHEMA_KEY) or self.schema_json
         self.progress |= progress_in(metadata.extra, instant)
+        self.take_schema(instant, metadata.extra.get(SCHEMA_KEY, ""))
+
+    def take_schema(self, instant: str, text: str) -> None:
+        """Note the schema that a write left behind; an empty text says nothing."""
+        if text and text != self.schema_json:
+            self.schema_json = self.schemas[instant] = text
+
+    def schema_at(self, as_of: str) -> str:
+        """The schema that the newest write up to the instant `as_of` (in) left behind; before all that are known, the first one."""
+        with self._mutex:
+            known = sorted(self.schemas)
+            before = [instant for instant in known if instant <= as_of]
+            return self.schemas[(before or known)[-1 if before else 0]] if known else self.schema_json
 
     def _apply_clean(self, retained: str, gone: frozenset[tuple[str, str]]) -> None:
         # Never back: what an earlier clean removed stays removed when a later one keeps more commits.

@@ -14,6 +14,7 @@ from tideline_table.keygen.generator import (
     check_key_columns,
     observed_single_key,
 )
+from tideline_table.keygen.path_columns import PathColumns
 from tideline_table.keygen.text import key_text
 from tideline_table.keygen.timebased import TimeBased
 
@@ -25,6 +26,7 @@ __all__ = [
     "KeyGenerator",
     "KeyGeneratorType",
     "PartitionType",
+    "PathColumns",
     "TimeBased",
     "check_key_columns",
     "key_text",

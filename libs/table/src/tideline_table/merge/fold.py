@@ -77,7 +77,7 @@ def fold_events(events: LogEvents, mode: MergeMode) -> LogOutcome:
     By commit time the last one. By event time the largest ordering value since the last purge, the later one on ties; nulls lose against
     all values, NaN wins against all. A purge stays until a later record or deletion of the key.
     """
-    codes = _one_chunk(pc.dictionary_encode(events.keys))
+    codes = one_chunk(pc.dictionary_encode(events.keys))
     number = codes.indices.to_numpy(zero_copy_only=False)
     if len(codes.dictionary) == len(number):
         winners = np.arange(len(number))
@@ -93,7 +93,7 @@ def fold_events(events: LogEvents, mode: MergeMode) -> LogOutcome:
     chosen = pa.array(winners)
     return LogOutcome(
         positions=winners,
-        keys=_one_chunk(events.keys.take(chosen)),
+        keys=one_chunk(events.keys.take(chosen)),
         kinds=events.kinds[winners],
         ordering=events.ordering.take(chosen) if events.ordering is not None else None,
         mode=mode,
@@ -107,7 +107,7 @@ def _newest(keys: np.ndarray, kinds: np.ndarray, ordering: pa.ChunkedArray) -> n
     purges = np.flatnonzero(kinds == EventKind.PURGE)
     purged[keys[purges]] = purges
     live = np.flatnonzero(positions >= purged[keys])
-    weight, rank = _comparable(ordering)
+    weight, rank = comparable(ordering)
     weight[purges] = 0
     # lexsort is stable: of equal values the later one comes last.
     order = live[np.lexsort((rank[live], weight[live], keys[live]))]
@@ -116,9 +116,14 @@ def _newest(keys: np.ndarray, kinds: np.ndarray, ordering: pa.ChunkedArray) -> n
     return found
 
 
-def _comparable(ordering: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers that sort as the values do: first 1 for null, 2 for a value, 3 for NaN; then the rank among values."""
-    values = _one_chunk(ordering)
+def comparable(ordering: pa.ChunkedArray | pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers that sort as the values do: first 1 for null, 2 for a value, 3 for NaN; then the rank among values.
+
+    Values of several ordering fields are structs, compared member by member.
+    """
+    values = one_chunk(ordering)
+    if pa.types.is_struct(values.type):
+        return _comparable_members(values)
     weight = np.where(np.asarray(pc.is_valid(values)), 2, 1).astype(np.int8)
     kind = values.type
     if pa.types.is_floating(kind):
@@ -130,6 +135,20 @@ def _comparable(ordering: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     if pa.types.is_timestamp(kind) or (pa.types.is_time(kind) and kind.bit_width == 64):
         return weight, np.asarray(pc.fill_null(values.cast(pa.int64()), 0))
     return weight, np.asarray(pc.rank(values, sort_keys="ascending", tiebreaker="dense")).astype(np.int64)
+
+
+def _comparable_members(values: pa.StructArray) -> tuple[np.ndarray, np.ndarray]:
+    keys: list[np.ndarray] = []
+    for member in values.flatten():
+        weight, rank = comparable(member)
+        keys += [weight, rank]
+    order = np.lexsort(keys[::-1])
+    steps = np.zeros(max(len(order) - 1, 0), dtype=bool)
+    for key in keys:
+        steps |= key[order][1:] != key[order][:-1]
+    ranks = np.empty(len(order), dtype=np.int64)
+    ranks[order] = np.concatenate(([0], np.cumsum(steps)))[: len(order)]
+    return np.where(np.asarray(pc.is_valid(values)), 2, 1).astype(np.int8), ranks
 
 
 def comparable_ordering(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
@@ -161,7 +180,8 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _one_chunk(values: pa.ChunkedArray | pa.Array) -> pa.Array:
+def one_chunk(values: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """`values` as one array."""
     if not isinstance(values, pa.ChunkedArray):
         return values
     combined = values.combine_chunks()

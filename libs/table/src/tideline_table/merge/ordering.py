@@ -51,9 +51,22 @@ def purged_mask(rows: pa.Table) -> pa.ChunkedArray | None:
 def incoming_wins(base_ordering: pa.ChunkedArray, incoming_ordering: pa.ChunkedArray) -> np.ndarray:
     """Pairwise for event time: True where the incoming ordering value is at least the base one.
 
-    A null base value loses; NaN counts as larger than every number, as in `combine_input`.
+    A null base value loses; NaN counts as larger than every number, as in `combine_input`. Values of several ordering fields are structs:
+    the first member that differs decides.
     """
+    if pa.types.is_struct(incoming_ordering.type):
+        return _members_win(base_ordering, incoming_ordering)
     later = pc.greater_equal(incoming_ordering, base_ordering)
     if pa.types.is_floating(incoming_ordering.type):
         later = pc.or_kleene(later, pc.is_nan(incoming_ordering))
     return np.asarray(pc.fill_null(pc.or_kleene(later, pc.is_null(base_ordering)), fill_value=False))
+
+
+def _members_win(base: pa.ChunkedArray, incoming: pa.ChunkedArray) -> np.ndarray:
+    wins = np.zeros(len(incoming), dtype=bool)
+    tied = np.ones(len(incoming), dtype=bool)
+    for old, new in zip(base.flatten(), incoming.flatten(), strict=True):
+        at_least, at_most = incoming_wins(old, new), incoming_wins(new, old)
+        wins |= tied & at_least & ~at_most
+        tied &= at_least & at_most
+    return wins | tied

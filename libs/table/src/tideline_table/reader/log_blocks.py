@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tideline_table.errors import UnsupportedTable
 from tideline_table.log_format import BlockType, HeaderKey, LogBlock, ScannedLog
 
 _LOGGER = logging.getLogger(__name__)
@@ -38,7 +37,7 @@ def counting_blocks(logs: Iterable[ScannedLog], visible: VisibleInstants | None 
     """The blocks of these files, given in the order in which they are merged, that a query at `as_of` (in; empty: now) applies.
 
     Blocks of instants that are not `visible` (None: all are) do not count, nor those that a rollback block voids after them. A compacted
-    block stands where the last block stood that it replaces. Raises `UnsupportedTable` for blocks that hold parts of records.
+    block stands where the last block stood that it replaces.
     """
     found: list[LogBlock] = []
     damaged: list[str] = []
@@ -50,13 +49,6 @@ def counting_blocks(logs: Iterable[ScannedLog], visible: VisibleInstants | None 
                 found = [b for b in found if b.instant != block.target_instant]
             elif block.type in _COUNTING and _is_visible(block.instant, visible, as_of):
                 found.append(block)
-    for block in found:
-        if block.is_partial:
-            raise UnsupportedTable(
-                f"log file {block.path} with parts of records (IS_PARTIAL) of instant {block.instant}",
-                expected="blocks of whole records",
-                remedy="compact the table with the Apache Hudi release that wrote it",
-            )
     if damaged:
         _LOGGER.warning("%d damaged place(s) in log files passed over: %s", len(damaged), ", ".join(sorted(set(damaged))))
     return CountingBlocks(tuple(_with_compacted(found)), len(damaged))

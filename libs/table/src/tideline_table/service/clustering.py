@@ -37,7 +37,8 @@ from tideline_table.file_group.names import (
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, join_path
 from tideline_table.file_group.state import CLUSTER, PRIORITY_KEY, TableState
 from tideline_table.reader.base_file import read_footer
-from tideline_table.reader.file_slice import LogRule, read_slice
+from tideline_table.reader.file_slice import read_slice
+from tideline_table.reader.read_plan import LogRule
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.storage import Storage, checked_path, open_storage
 from tideline_table.timeline.write_stats import NO_PREVIOUS_COMMIT, WriteStat

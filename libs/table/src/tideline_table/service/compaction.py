@@ -17,7 +17,8 @@ from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.names import base_file_name, parse_base_file_name, parse_log_file_name, write_token
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, join_path
 from tideline_table.file_group.state import TableState
-from tideline_table.reader.file_slice import LogRule, read_slice
+from tideline_table.reader.file_slice import read_slice
+from tideline_table.reader.read_plan import LogRule
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.storage import Storage, checked_path, open_storage
 from tideline_table.timeline.instant import Action, State

@@ -17,7 +17,7 @@ from datetime import datetime
 from tideline_table.errors import HistoryUnavailable, InstantNotFound, InvalidOption
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
 from tideline_table.file_group.state import COMPACT, ActionRecord, TableState
-from tideline_table.reader.file_slice import LogRule
+from tideline_table.reader.read_plan import LogRule
 from tideline_table.table.query import CommitTimes, Snapshot
 from tideline_table.timeline.instant import Action, State, time_from_instant
 

@@ -7,19 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tideline_table.errors import CorruptMetadata, UnsupportedTable
-from tideline_table.keygen import KeyGenerator
-from tideline_table.merge import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, MergeMode, merge_mode
+from tideline_table.keygen import KeyGenerator, KeyGeneratorType, PathColumns
+from tideline_table.merge import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, MergeMode
 from tideline_table.table.declared_keys import keygen_properties, read_keygen
+from tideline_table.table.declared_merging import Merging, read_merging
 from tideline_table.timeline import properties as p
 
 WRITABLE_VERSION = 6
-FIRST_VERSION_WITH_MERGE_MODE = 8
-EVENT_TIME_PAYLOAD = "org.apache.hudi.common.model.EventTimeAvroPayload"
-_MODES = {mode.value: mode for mode in MergeMode}
-_STRATEGIES = {
-    "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5": MergeMode.EVENT_TIME,
-    "ce9acb64-bde0-424c-9b91-f6ebba25356d": MergeMode.COMMIT_TIME,
-}
 
 
 class TableType(enum.StrEnum):
@@ -42,36 +36,28 @@ class TableDefinition:
     properties: Mapping[str, str]
 
     @property
-    def merge_mode(self) -> MergeMode:
-        """How two versions of a record compare (2.3, 16.3). `UnsupportedTable` names a rule that is code, or that changes parts of records."""
-        self._check_merge_settings()
-        if self.version < FIRST_VERSION_WITH_MERGE_MODE:
-            return _mode_before_modes(self)
-        named = self.properties.get(p.MERGE_MODE, "")
-        mode = _MODES.get(named) if named else _STRATEGIES.get(self.properties.get(p.MERGE_STRATEGY, ""))
-        if mode is None and not named and not self.properties.get(p.MERGE_STRATEGY):
-            return _mode_before_modes(self)
-        if mode is None:
-            raise UnsupportedTable(
-                f"table {self.name!r} merges records as {named or self.properties[p.MERGE_STRATEGY]}"
-                + (f" with {self.payload_class}" if self.payload_class else ""),
-                expected=" or ".join(_MODES),
-                remedy="its merge rule is code that cannot run here",
-            )
-        # Hudi, too, falls back to commit time where there is nothing to compare.
-        return mode if self.ordering_field else MergeMode.COMMIT_TIME
+    def merging(self) -> Merging:
+        """How versions of a record are merged (2.3, 16.3). `UnsupportedTable` names a rule that is code."""
+        return read_merging(self.properties, self.name, self.version, self.ordering_field, self.payload_class)
 
-    def _check_merge_settings(self) -> None:
-        found = self.properties.get(p.PARTIAL_UPDATE_MODE, "")
-        if found not in ("", "NONE"):
+    @property
+    def merge_mode(self) -> MergeMode:
+        """Which of two whole versions of a record wins; errors as `merging`."""
+        return self.merging.mode
+
+    @property
+    def path_columns(self) -> PathColumns | None:
+        """Partition columns that only paths hold, None where files hold all. `UnsupportedTable` where paths do not tell their values."""
+        if self.properties.get(p.DROP_PARTITION_COLUMNS, "false").lower() != "true" or not self.keygen.partition_fields:
+            return None
+        if self.keygen.time_based is not None or self.keygen.declared_type is KeyGeneratorType.OTHER:
             raise UnsupportedTable(
-                f"table {self.name!r} merges parts of records ({p.PARTIAL_UPDATE_MODE}={found})", expected="records as a whole"
+                f"table {self.name!r} drops partition columns that its key generator turns into other text",
+                expected="partition paths of plain values",
+                remedy=f"write it with {p.DROP_PARTITION_COLUMNS}=false",
             )
-        more = sorted(key for key in self.properties if key.startswith(p.MERGE_PROPERTY_PREFIX))
-        if more:
-            raise UnsupportedTable(
-                f"table {self.name!r} has a merge rule of its own ({', '.join(more)})", expected="no such properties"
-            )
+        ordering = {name.strip() for name in self.ordering_field.split(",")}
+        return PathColumns(tuple(self.keygen.partition_fields)) if ordering.isdisjoint(self.keygen.partition_fields) else None
 
     @property
     def has_meta_fields(self) -> bool:
@@ -127,22 +113,6 @@ class TableDefinition:
             raise UnsupportedTable(
                 f"table {self.name!r} drops its partition columns", expected=f"{p.DROP_PARTITION_COLUMNS}=false for writing"
             )
-
-
-def _mode_before_modes(definition: TableDefinition) -> MergeMode:
-    """Of version 6, where the payload class decides and the strategy only where there is none."""
-    payload, ordering = definition.payload_class, definition.ordering_field
-    strategy = definition.properties.get(p.MERGE_STRATEGY) or definition.properties.get(p.OLD_MERGE_STRATEGY, "")
-    if payload or not strategy:
-        return merge_mode(DEFAULT_PAYLOAD if payload == EVENT_TIME_PAYLOAD else payload, ordering)
-    mode = _STRATEGIES.get(strategy)
-    if mode is None:
-        raise UnsupportedTable(
-            f"table {definition.name!r} merges records by strategy {strategy}",
-            expected=" or ".join(_STRATEGIES),
-            remedy="its merge rule is code that cannot run here",
-        )
-    return mode if ordering else MergeMode.COMMIT_TIME
 
 
 def new_properties(

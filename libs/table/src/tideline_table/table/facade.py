@@ -18,7 +18,7 @@ from tideline_table.file_group.slice import FileSlice
 from tideline_table.file_group.state import TableState
 from tideline_table.index.simple import SimpleIndex
 from tideline_table.merge import MergeMode
-from tideline_table.reader.file_slice import LogRule
+from tideline_table.reader.read_plan import LogRule
 from tideline_table.schema import arrow_from_avro, avro_with_meta_fields, with_meta_fields
 from tideline_table.storage import Storage, open_storage
 from tideline_table.table.changes import PointKind, Stretch, changed_rows, stretch_of
@@ -110,10 +110,18 @@ class Table:
     @property
     def schema(self) -> pa.Schema:
         """The table schema without meta fields. Raises `SchemaMismatch` for a table that says none."""
-        text = self.schema_json
+        return self.schema_at("")
+
+    def schema_at(self, as_of: str) -> pa.Schema:
+        """The schema as of an instant (empty: now), without meta fields; errors as `schema`."""
+        text = (self.state.schema_at(as_of) if as_of else "") or self.schema_json
         if not text:
             raise SchemaMismatch("a table without a schema", expected="a commit, or a create schema in hoodie.properties")
-        return self._arrow_schema(text)
+        schema = self._arrow_schema(text)
+        path_columns = self.definition.path_columns
+        # What neither files nor commits know is text, as in Hudi.
+        dropped = [] if path_columns is None else [name for name in path_columns.fields if name not in schema.names]
+        return pa.schema([*schema, *(pa.field(name, pa.string()) for name in dropped)])
 
     @property
     def schema_json(self) -> str:
@@ -174,10 +182,20 @@ class Table:
         """How this table's log files are merged. Raises `UnsupportedTable` where a merge-on-read table merges by a rule that is code."""
         visible = None if self.is_exclusive else visible_instants(self.state)
         keygen = None if self.definition.has_meta_fields else self.definition.keygen
-        # Copy-on-write tables have no logs to merge: they can be read whatever their rule is.
-        merges = self.definition.type is TableType.MOR
-        mode = self.definition.merge_mode if merges else MergeMode.COMMIT_TIME
-        return LogRule(mode, self.definition.ordering_field if merges else "", visible, as_of, keygen)
+        if self.definition.type is not TableType.MOR:
+            # Copy-on-write tables have no logs to merge: they can be read whatever their rule is.
+            return LogRule(MergeMode.COMMIT_TIME, "", visible, as_of, keygen, path_columns=self.definition.path_columns)
+        merging = self.definition.merging
+        return LogRule(
+            merging.mode,
+            self.definition.ordering_field,
+            visible,
+            as_of,
+            keygen,
+            merging.partial,
+            merging.deletion,
+            self.definition.path_columns,
+        )
 
     def slices(self, as_of: str = "") -> list[FileSlice]:
         """Visible file slices now, or at the instant `as_of` (in). Raises `InstantNotFound` when cleaning removed what it needs."""
@@ -193,13 +211,12 @@ class Table:
     def snapshot(self, as_of: str = "", *, read_optimized: bool = False) -> Snapshot:
         """What a query reads: the slices now or at the instant `as_of` (in), without their logs where `read_optimized`.
 
-        Raises `InstantNotFound` when cleaning removed what it needs.
+        Its schema is the one of that time. Raises `InstantNotFound` when cleaning removed what it needs.
         """
         slices = self.slices(as_of)
         chosen = without_logs(slices) if read_optimized else tuple(slices)
-        return Snapshot(
-            self.storage, with_meta_fields(self.schema, operation=self.options[READ_OPERATION_FIELD]), self.log_rule(as_of), chosen
-        )
+        schema = with_meta_fields(self.schema_at(as_of), operation=self.options[READ_OPERATION_FIELD])
+        return Snapshot(self.storage, schema, self.log_rule(as_of), chosen)
 
     def scan(
         self,

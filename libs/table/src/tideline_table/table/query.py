@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from tideline_table.errors import HistoryUnavailable, ObjectNotFound, SchemaMismatch
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.reader.base_file import BaseFileFooter, read_footer
-from tideline_table.reader.file_slice import LogRule, scan_slice
+from tideline_table.reader.file_slice import scan_slice
+from tideline_table.reader.read_plan import LogRule
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.storage import Storage, open_storage
 

@@ -108,7 +108,7 @@ def _fold_commit(storage: Storage, state: TableState, listing: TimelineListing, 
     for partition, file_ids in (metadata.replaced or {}).items():
         for file_id in file_ids:
             state.replaced[FileGroupId(partition, file_id)] = instant.time
-    state.schema_json = metadata.extra.get(SCHEMA_KEY) or state.schema_json
+    state.take_schema(instant.time, metadata.extra.get(SCHEMA_KEY, ""))
     state.progress |= progress_in(metadata.extra, instant.time)
     return metadata.operation
 

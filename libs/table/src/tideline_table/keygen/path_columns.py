@@ -1,0 +1,51 @@
+"""Partition columns that a table keeps in its paths only (`hoodie.datasource.write.drop.partition.columns`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from tideline_table.errors import UnsupportedTable
+from tideline_table.keygen.generator import DEFAULT_PARTITION
+
+
+@dataclass(frozen=True, slots=True)
+class PathColumns:
+    """The partition columns whose values stand in the path, in the order of its levels."""
+
+    fields: tuple[str, ...]
+
+    def values(self, partition_path: str, schema: pa.Schema) -> dict[str, pa.Scalar]:
+        """The value of each column in this partition, in its type in `schema`.
+
+        Raises `UnsupportedTable` for a path of another depth and for text that is no value of the type.
+        """
+        levels = partition_path.split("/")
+        if len(self.fields) == 1:
+            # Values may hold slashes, as dates do.
+            levels = [partition_path]
+        if len(levels) != len(self.fields):
+            raise UnsupportedTable(
+                f"partition {partition_path!r} of a table that keeps {', '.join(self.fields)} in its paths only",
+                expected=f"a path of {len(self.fields)} levels",
+            )
+        return {
+            name: _typed(level.removeprefix(f"{name}="), name, schema)
+            for name, level in zip(self.fields, levels, strict=True)
+            if name in schema.names
+        }
+
+
+def _typed(text: str, name: str, schema: pa.Schema) -> pa.Scalar:
+    kind = schema.field(name).type
+    if text == DEFAULT_PARTITION:
+        return pa.scalar(None, kind)
+    try:
+        return pa.scalar(unquote(text), pa.string()).cast(kind)
+    except pa.ArrowException as error:
+        raise UnsupportedTable(
+            f"partition value {text!r} of column {name!r} ({str(error).splitlines()[0]})",
+            expected=f"the text of a value of type {kind}",
+        ) from None

@@ -1,0 +1,163 @@
+"""Reading one file slice whose records are merged cell by cell: parts of records in its log, or cells that a record leaves open.
+
+The log is held in memory, with the position of the version that each open cell comes from; the base file streams past.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tideline_table.errors import UnsupportedTable
+from tideline_table.file_group.slice import FileSlice
+from tideline_table.log_format import LogBlock
+from tideline_table.merge import EventKind, PartsOutcome, fold_parts
+from tideline_table.reader.base_file import BaseFileScan
+from tideline_table.reader.log_events import LogContent, field_names, read_events
+from tideline_table.reader.read_plan import ReadPlan
+from tideline_table.schema.meta_fields import META_FIELDS
+from tideline_table.storage import Storage
+
+
+def is_merged_by_cells(blocks: Sequence[LogBlock], plan: ReadPlan) -> bool:
+    """Whether `scan_parts` has to merge these blocks. Raises `UnsupportedTable` for parts of records beside cells that are open by value."""
+    partial = next((block for block in blocks if block.is_partial), None)
+    if partial is not None and plan.rule.partial is not None:
+        raise UnsupportedTable(
+            f"log file {partial.path} with parts of records (IS_PARTIAL) in a table that merges cells by {plan.rule.partial.cells.value}",
+            expected="one of the two",
+            remedy="compact the table with the Apache Hudi release that wrote it",
+        )
+    return bool(blocks) and (partial is not None or plan.rule.partial is not None)
+
+
+def scan_parts(storage: Storage, file_slice: FileSlice, blocks: Sequence[LogBlock], plan: ReadPlan) -> Iterator[pa.RecordBatch]:
+    """Rows of a slice with this log, filtered and with the columns asked for."""
+    content = read_events(storage, blocks, plan, held_bytes=None)
+    log = _MergedLog.of(content, plan) if content is not None else None
+    met = np.zeros(len(log.outcome.keys) if log else 0, dtype=bool)
+    if file_slice.base_file:
+        for rows in _base_rows(storage, file_slice, plan):
+            yield from plan.output(log.merged(rows, met) if log else rows)
+    if log is not None:
+        yield from plan.output(log.alone(np.flatnonzero(~met & (log.outcome.kinds == EventKind.RECORD))))
+
+
+def _base_rows(storage: Storage, file_slice: FileSlice, plan: ReadPlan) -> Iterator[pa.Table]:
+    # A row that the filter drops may satisfy it once merged, so only keys narrow what is read.
+    base = BaseFileScan(storage, file_slice.path, plan.schema)
+    for batch in base.batches(base.row_groups(), plan.part(plan.emitted | plan.key_columns | plan.ordering)):
+        rows = pa.Table.from_batches([batch])
+        yield rows if plan.keys is None else rows.filter(pc.is_in(plan.record_keys(rows), value_set=plan.keys))
+
+
+@dataclass(frozen=True)
+class _MergedLog:
+    """The folded log of a slice with its rows; `row_of` maps positions of events to rows."""
+
+    plan: ReadPlan
+    outcome: PartsOutcome
+    rows: pa.Table
+    row_of: np.ndarray
+
+    @classmethod
+    def of(cls, content: LogContent, plan: ReadPlan) -> _MergedLog:
+        """Fold the events of a log."""
+        names = plan.emitted | plan.key_columns | plan.ordering
+        wanted = plan.part(names)
+        tables = [piece.rows.select(wanted.names) for piece in content.pieces if piece.rows is not None]
+        rows = pa.concat_tables(tables).combine_chunks() if tables else wanted.empty_table()
+        count = len(content.events.kinds)
+        row_of = np.full(count, -1, dtype=np.int64)
+        at = 0
+        for piece in content.pieces:
+            assert piece.rows is not None
+            row_of[piece.start : piece.start + piece.rows.num_rows] = np.arange(at, at + piece.rows.num_rows)
+            at += piece.rows.num_rows
+        filled = _filled_by_value(rows, row_of, plan) if plan.rule.partial is not None else _filled_by_schema(content, plan)
+        return cls(plan, fold_parts(content.events, plan.rule.mode, filled, _latest(plan)), rows, row_of)
+
+    def merged(self, base: pa.Table, met: np.ndarray) -> pa.Table:
+        """Rows of the base file with what the log says about them; notes in `met` the keys that were there."""
+        found = pc.index_in(self.plan.record_keys(base), value_set=self.outcome.keys)
+        matched = np.asarray(pc.is_valid(found))
+        if not matched.any():
+            return base
+        targets = np.asarray(found.drop_null())
+        met[targets] = True
+        ordering = self.plan.ordering_values(base).filter(pa.array(matched)) if self.plan.ordering else None
+        wins = self.outcome.wins_over(targets, ordering)
+        is_record = self.outcome.kinds[targets] == EventKind.RECORD
+        stays = ~matched
+        stays[np.flatnonzero(matched)[~wins & ~is_record]] = True
+        touched = np.flatnonzero(matched)[is_record]
+        patched = self._patched(base.take(pa.array(touched)), targets[is_record], wins[is_record])
+        return pa.concat_tables([base.filter(pa.array(stays)), patched])
+
+    def alone(self, numbers: np.ndarray) -> pa.Table:
+        """The rows of these keys as the log alone has them."""
+        columns = [self.rows.column(f.name).take(pa.array(self._sources(f.name, numbers))) for f in self.rows.schema]
+        return pa.Table.from_arrays(columns, schema=self.rows.schema)
+
+    def _patched(self, base: pa.Table, targets: np.ndarray, wins: np.ndarray) -> pa.Table:
+        columns = []
+        for field in base.schema:
+            old = base.column(field.name)
+            new = self.rows.column(field.name).take(pa.array(self._sources(field.name, targets)))
+            columns.append(_chosen(new, old, self._from_log(field.name, targets, wins, old)))
+        return pa.Table.from_arrays(columns, schema=base.schema)
+
+    def _from_log(self, name: str, targets: np.ndarray, wins: np.ndarray, old: pa.ChunkedArray) -> np.ndarray:
+        """True where the value of the log counts: on top it fills the cell, or below it finds the cell of the base row open."""
+        if name in _latest(self.plan):
+            return np.ones(len(targets), dtype=bool)
+        filled = self.outcome.filled.get(name)
+        above = wins if filled is None else wins & filled[targets]
+        own = self.plan.rule.partial.is_filled(old) if self.plan.rule.partial is not None else None
+        return above if own is None else above | (~wins & ~own)
+
+    def _sources(self, name: str, numbers: np.ndarray) -> np.ndarray:
+        found: np.ndarray = self.row_of[self.outcome.cells.get(name, self.outcome.tops)[numbers]]
+        return found
+
+
+def _latest(plan: ReadPlan) -> frozenset[str]:
+    """Columns of which the later write decides, whichever lies on top."""
+    by_payload = plan.rule.partial is not None and plan.rule.partial.by_payload
+    return frozenset(META_FIELDS) & plan.emitted if by_payload else frozenset()
+
+
+def _chosen(new: pa.ChunkedArray, old: pa.ChunkedArray, from_new: np.ndarray) -> pa.ChunkedArray:
+    if from_new.all():
+        return new
+    if not from_new.any():
+        return old
+    at = np.arange(len(from_new))
+    return pa.chunked_array([*new.chunks, *old.chunks], new.type).take(pa.array(np.where(from_new, at, at + len(from_new))))
+
+
+def _filled_by_schema(content: LogContent, plan: ReadPlan) -> Mapping[str, np.ndarray]:
+    """Parts of records fill the columns that their block names, whole records all."""
+    found: dict[str, np.ndarray] = {}
+    for piece in content.pieces:
+        assert piece.rows is not None
+        if not piece.block.is_partial:
+            continue
+        for name in set(plan.schema.names) & set(piece.rows.column_names) - field_names(piece.block.schema_json):
+            filled = found.setdefault(name, np.ones(len(content.events.kinds), dtype=bool))
+            filled[piece.start : piece.start + piece.rows.num_rows] = False
+    return found
+
+
+def _filled_by_value(rows: pa.Table, row_of: np.ndarray, plan: ReadPlan) -> Mapping[str, np.ndarray]:
+    assert plan.rule.partial is not None
+    found: dict[str, np.ndarray] = {}
+    for name in rows.column_names:
+        filled = plan.rule.partial.is_filled(rows.column(name))
+        if filled is not None:
+            found[name] = np.where(row_of >= 0, filled[row_of], True)
+    return found

@@ -1,0 +1,38 @@
+"""Rows with the columns that only the path of their file slice knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tideline_table.keygen import PathColumns
+from tideline_table.reader.base_file import referenced_columns
+
+Scan = Callable[[pa.Schema, Sequence[str], pc.Expression | None], Iterator[pa.RecordBatch]]
+"""Reads columns of a schema, filtered."""
+
+
+def scan_with_path(
+    path_columns: PathColumns,
+    partition_path: str,
+    schema: pa.Schema,
+    names: Sequence[str],
+    where: pc.Expression | None,
+    scan: Scan,
+) -> Iterator[pa.RecordBatch]:
+    """What `scan` reads of a slice in this partition, with the values of the path, whatever its files hold in these columns."""
+    values = path_columns.values(partition_path, schema)
+    needed = set(names) | (referenced_columns(where, schema) if where is not None else frozenset())
+    stored = pa.schema([field for field in schema if field.name not in values])
+    # A filter that speaks of a value of the path is applied behind it.
+    pushed = where if where is not None and values.keys().isdisjoint(referenced_columns(where, schema)) else None
+    inner = [name for name in stored.names if name in needed] or stored.names[:1]
+    output = pa.schema([schema.field(name) for name in names])
+    for batch in scan(stored, inner, pushed):
+        rows = pa.Table.from_batches([batch])
+        for name, value in values.items():
+            rows = rows.append_column(schema.field(name), pa.repeat(value, batch.num_rows))
+        kept = rows if where is None or pushed is not None else rows.filter(where)
+        yield from (found for found in kept.select(list(names)).cast(output).to_batches() if found.num_rows)
