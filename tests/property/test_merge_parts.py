@@ -7,10 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.property.profile import quick
 
+from tideline_table.errors import UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
 from tideline_table.log_format import HeaderKey, avro_block, delete_block, parquet_block, scan_log
 from tideline_table.log_format.framing import frame_block
@@ -89,6 +91,21 @@ def modelled(base: dict[str, Any], writes: list[Write], mode: MergeMode, partial
     )
 
 
+def has_parts_of_deleted(writes: list[Write], keys: pa.Array | None) -> bool:
+    gone: set[str] = set()
+    for write in writes:
+        for key, (_, deleted, _) in write.rows.items():
+            if keys is not None and key == "y":
+                continue
+            if deleted or write.kind in ("delete", "purge"):
+                gone.add(key)
+            elif key in gone and write.kind == "part":
+                return True
+            else:
+                gone.discard(key)
+    return False
+
+
 def rows_of(rows: dict[str, Any], schema: pa.Schema) -> pa.Table:
     keys = list(rows)
     values: dict[str, list[Any]] = {
@@ -155,6 +172,10 @@ def check(base: dict[str, Any], writes: list[Write], rule: LogRule, wanted: str)
         expected = [row for row in expected if row[0] != "y"]
     columns = ["c", "_hoodie_record_key"] if wanted == "narrow" else None
     storage, found = stored(base, writes)
+    if rule.mode is MergeMode.COMMIT_TIME and has_parts_of_deleted(writes, keys):
+        with pytest.raises(UnsupportedTable, match="deleted before"):
+            read_slice(storage, found, SCHEMA, rule, columns, where, keys)
+        return
     rows = read_slice(storage, found, SCHEMA, rule, columns, where, keys)
     names = columns or SCHEMA.names
     assert rows.column_names == names

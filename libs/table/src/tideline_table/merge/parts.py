@@ -66,6 +66,8 @@ class PartsOutcome:
     ordering: pa.ChunkedArray | None
     cells: Mapping[str, np.ndarray]
     filled: Mapping[str, np.ndarray]
+    behind_deletions: np.ndarray
+    """Positions of records that follow upon a deletion of their key."""
     mode: MergeMode
 
     def wins_over(self, targets: np.ndarray, base_ordering: pa.ChunkedArray | None) -> np.ndarray:
@@ -100,6 +102,7 @@ def fold_parts(events: LogEvents, mode: MergeMode, filled: Mapping[str, np.ndarr
         ordering=events.ordering.take(pa.array(fold.tops)) if events.ordering is not None else None,
         cells=fold.cells,
         filled=fold.filled,
+        behind_deletions=np.sort(np.concatenate(fold.behind_deletions)),
         mode=mode,
     )
 
@@ -138,6 +141,7 @@ class _Fold:
         self.tops = np.full(count, -1, dtype=np.int64)
         self.cells = {name: np.full(count, -1, dtype=np.int64) for name in filled}
         self.filled = {name: np.zeros(count, dtype=bool) for name in filled}
+        self.behind_deletions = [np.empty(0, dtype=np.int64)]
 
     def add(self, keys: np.ndarray, events: np.ndarray) -> None:
         """Merge events of different keys, each the next one of its key."""
@@ -146,6 +150,7 @@ class _Fold:
         wins = first | self._wins(events, known)
         both = ~first & (self._kinds[events] == EventKind.RECORD) & (self._kinds[known] == EventKind.RECORD)
         self.tops[keys] = np.where(wins, events, known)
+        self.behind_deletions.append(events[wins & ~first & ~both & (self._kinds[events] == EventKind.RECORD)])
         for name, given in self._given.items():
             mine, before = given[events], self.filled[name][keys]
             # On top of a record an event gives what it fills; below one it gives what that left open; alone it gives all it has.

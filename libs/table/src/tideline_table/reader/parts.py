@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from tideline_table.errors import UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.log_format import LogBlock
-from tideline_table.merge import EventKind, PartsOutcome, fold_parts
+from tideline_table.merge import EventKind, MergeMode, PartsOutcome, fold_parts
 from tideline_table.reader.base_file import BaseFileScan
 from tideline_table.reader.log_events import LogContent, field_names, read_events
 from tideline_table.reader.read_plan import ReadPlan
@@ -79,7 +79,10 @@ class _MergedLog:
             row_of[piece.start : piece.start + piece.rows.num_rows] = np.arange(at, at + piece.rows.num_rows)
             at += piece.rows.num_rows
         filled = _filled_by_value(rows, row_of, plan) if plan.rule.partial is not None else _filled_by_schema(content, plan)
-        return cls(plan, fold_parts(content.events, plan.rule.mode, filled, _latest(plan)), rows, row_of)
+        outcome = fold_parts(content.events, plan.rule.mode, filled, _latest(plan))
+        if plan.rule.mode is MergeMode.COMMIT_TIME:
+            _check_parts_have_records(content, outcome.behind_deletions)
+        return cls(plan, outcome, rows, row_of)
 
     def merged(self, base: pa.Table, met: np.ndarray) -> pa.Table:
         """Rows of the base file with what the log says about them; notes in `met` the keys that were there."""
@@ -138,6 +141,19 @@ def _chosen(new: pa.ChunkedArray, old: pa.ChunkedArray, from_new: np.ndarray) ->
         return old
     at = np.arange(len(from_new))
     return pa.chunked_array([*new.chunks, *old.chunks], new.type).take(pa.array(np.where(from_new, at, at + len(from_new))))
+
+
+def _check_parts_have_records(content: LogContent, behind_deletions: np.ndarray) -> None:
+    """Apache Hudi has no answer to a part of a record that was deleted; by event time it takes the base row for the rest."""
+    for piece in content.pieces:
+        assert piece.rows is not None
+        first, last = np.searchsorted(behind_deletions, [piece.start, piece.start + piece.rows.num_rows])
+        if piece.block.is_partial and first < last:
+            raise UnsupportedTable(
+                f"log file {piece.block.path} with parts (IS_PARTIAL) of {last - first} record(s) that were deleted before",
+                expected="parts of records that are there",
+                remedy="no reader can tell the rest of these records: write them anew",
+            )
 
 
 def _filled_by_schema(content: LogContent, plan: ReadPlan) -> Mapping[str, np.ndarray]:
