@@ -11,7 +11,7 @@ import pkgutil
 
 PREFIX = "tideline_"
 
-SERVICES = ("mirror", "planner", "launcher", "cleaner", "lock_service", "console")
+SERVICES = ("mirror", "planner", "launcher", "cleaner", "lock_service", "ingest", "console")
 """Sections of the settings file that belong to a service, installed here or not: an image installs one service but all of them
 may share one settings file and one environment."""
 

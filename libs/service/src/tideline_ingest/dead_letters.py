@@ -1,0 +1,67 @@
+"""Putting poison records aside, before the commit that passes them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from tideline_ingest.errors import TopicUnavailable
+from tideline_ingest.screening import Rejected
+
+_log = logging.getLogger(__name__)
+PREFIX = "tideline-"
+
+
+class DeadLetters:
+    """Writes to one topic: key, value and headers as they were, and headers that say where they were and why they are here.
+
+    At least once: a batch that is done again writes its dead letters again. Topic, partition and offset in the headers tell doubles.
+    """
+
+    def __init__(self, client: Mapping[str, str], topic: str, application_id: str, timeout_s: float) -> None:
+        self._producer = Producer({**client, "enable.idempotence": True, "acks": "all"}, logger=_log)
+        self._topic = topic
+        self._application_id = application_id
+        self._timeout_s = timeout_s
+
+    def write(self, rejected: Sequence[Rejected]) -> None:
+        """Returns when the brokers have all of them. Raises `TopicUnavailable`."""
+        failures: list[str] = []
+
+        def delivered(error: KafkaError | None, _message: Message) -> None:
+            if error is not None:
+                failures.append(error.str())
+
+        try:
+            for one in rejected:
+                self._producer.produce(
+                    self._topic, value=one.record.value, key=one.record.key, headers=self._headers(one), on_delivery=delivered
+                )
+            left = self._producer.flush(self._timeout_s)
+        except (KafkaException, BufferError) as error:
+            raise TopicUnavailable(
+                f"dead letters to {self._topic}: {error}", remedy="check the brokers; nothing was committed"
+            ) from error
+        if left or failures:
+            reason = failures[0] if failures else f"{left} without an answer"
+            raise TopicUnavailable(
+                f"dead letters to {self._topic}: {reason}", remedy="check the topic and the rights; nothing was committed"
+            )
+
+    def close(self) -> None:
+        """Forget what was not delivered: its batch was not committed."""
+        self._producer.purge()
+        self._producer.flush(self._timeout_s)
+
+    def _headers(self, one: Rejected) -> list[tuple[str, str | bytes | None]]:
+        topic, partition = one.record.place
+        told = {
+            "application": self._application_id,
+            "topic": topic,
+            "partition": str(partition),
+            "offset": str(one.record.offset),
+            "reason": one.reason,
+        }
+        return [*one.record.headers, *((f"{PREFIX}{name}", text.encode()) for name, text in told.items())]

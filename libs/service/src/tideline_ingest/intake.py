@@ -1,0 +1,163 @@
+"""What one table takes in: records become the rows and deletions of a commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from tideline_ingest.batch import Batch, Received, order_of
+from tideline_ingest.decoding import AvroDecoder, Decoder, JsonDecoder, SingleObjectDecoder, text_keys
+from tideline_ingest.screening import Rejected, rejected_among
+from tideline_ingest.settings import IngestSettings
+from tideline_service.errors import InvalidSetting
+from tideline_table.errors import CorruptMetadata, InvalidOption, SchemaMismatch
+from tideline_table.log_format.avro import row_schema
+from tideline_table.schema import MetaField, fit_rows
+from tideline_table.table import Table
+from tideline_table.table.evolution import target_schema
+from tideline_table.writer import Operation, PreparedInput, prepare_input
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """One batch as it goes into the table."""
+
+    batch: Batch
+    rows: pa.Table
+    removed: pa.Table | None
+    """Keys that tombstones name; None where there are none."""
+    rejected: tuple[Rejected, ...]
+    superseded: int
+    """Rows of the batch that a later tombstone of the batch removes."""
+    tombstones: int
+
+
+class TableIntake:
+    """Decodes and judges records for one table. Raises `InvalidSetting` for settings that do not fit the table."""
+
+    def __init__(self, settings: IngestSettings, table: Table) -> None:
+        self._settings = settings
+        self._table = table
+        self._operation = Operation(settings.operation)
+        self._deletes = settings.tombstones == "delete"
+        self._check_settings()
+        self._values = self._value_decoder()
+        self._keys = self._key_decoder() if self._deletes else None
+        try:
+            self._prepared(self._values.decode([]))
+        except SchemaMismatch as error:
+            raise _wrong(
+                "schema_files", f"rows of the declared schema do not fit the table: {error}", "a schema that fits"
+            ) from error
+
+    def take(self, batch: Batch) -> Intake:
+        """What becomes of `batch`, or of the part of it that one commit can hold.
+
+        Raises `PoisonRecord` for the first record that cannot be taken in, unless such records are put aside.
+        """
+        while True:
+            rejected, good = self._screened(batch)
+            rows_at = [i for i, r in enumerate(good) if r.value is not None]
+            removed_at = [i for i, r in enumerate(good) if r.value is None]
+            rows = self._decoded([good[i] for i in rows_at])
+            if not removed_at:
+                return Intake(batch, rows, None, tuple(rejected), 0, 0)
+            keys = self._decoded_keys([good[i] for i in removed_at])
+            order = order_of(good, rows_at, self._prepared(rows).identities, removed_at, self._prepared_keys(keys).identities)
+            if not order.cut:
+                superseded = int((~order.stays).sum())
+                return Intake(batch, rows.filter(pa.array(order.stays)), keys, tuple(rejected), superseded, len(removed_at))
+            batch = batch.without(order.cut)
+
+    def _screened(self, batch: Batch) -> tuple[list[Rejected], list[Received]]:
+        with_value = [r for r in batch.records if r.value is not None]
+        without = [r for r in batch.records if r.value is None]
+        stops = self._settings.poison == "fail"
+        at_most = 1 if stops else None
+        rejected = rejected_among(with_value, lambda records: self._prepared(self._decoded(records)), at_most)
+        if self._deletes:
+            rejected += rejected_among(without, lambda records: self._prepared_keys(self._decoded_keys(records)), at_most)
+        else:
+            rejected += [Rejected(r, "it has no value, and tombstones = 'refuse'") for r in without]
+        rejected.sort(key=lambda found: (found.record.place, found.record.offset))
+        if rejected and stops:
+            raise rejected[0].error()
+        aside = {(found.record.place, found.record.offset) for found in rejected}
+        return rejected, [r for r in batch.records if (r.place, r.offset) not in aside]
+
+    def _decoded(self, records: Sequence[Received]) -> pa.Table:
+        return self._values.decode([r.value for r in records if r.value is not None])
+
+    def _prepared(self, rows: pa.Table) -> PreparedInput:
+        """As the write prepares it: what it would refuse is refused here, where the record can still be named."""
+        table, definition = self._table, self._table.definition
+        target = target_schema(definition, table.schema_json, rows.schema, self._operation, table.options)
+        return prepare_input(rows, target.schema, definition.keygen, definition.ordering_field, self._operation, combine=False)
+
+    def _decoded_keys(self, records: Sequence[Received]) -> pa.Table:
+        assert self._keys is not None
+        return self._keys([r.key for r in records])
+
+    def _prepared_keys(self, keys: pa.Table) -> PreparedInput:
+        # Not as a deletion is prepared: that leaves one of several tombstones of a key.
+        keygen, schema = self._table.definition.keygen, self._table.schema
+        fitted = fit_rows(keys, pa.schema([schema.field(name).with_nullable(nullable=True) for name in keys.column_names]))
+        return PreparedInput(pa.table({MetaField.RECORD_KEY.value: keygen.record_keys(fitted)}), keygen.partition_paths(fitted))
+
+    def _check_settings(self) -> None:
+        settings, keygen = self._settings, self._table.definition.keygen
+        if settings.poison == "dead_letter" and not settings.dead_letter_topic:
+            raise _wrong("dead_letter_topic", "setting 'dead_letter_topic' is unset", "a topic, because poison = 'dead_letter'")
+        if settings.dead_letter_topic in settings.topics:
+            raise _wrong("dead_letter_topic", f"setting 'dead_letter_topic' is {settings.dead_letter_topic!r}", "none of `topics`")
+        if self._deletes and self._operation is not Operation.UPSERT:
+            raise _wrong("tombstones", f"tombstones = 'delete' with operation = '{self._operation}'", "the operation upsert")
+        if self._deletes and settings.key_format == "text" and (len(keygen.key_fields) > 1 or keygen.partition_fields):
+            raise _wrong(
+                "key_format",
+                "setting 'key_format' is 'text', which cannot name rows of this table",
+                f"json: an object of {', '.join((*keygen.key_fields, *keygen.partition_fields))}",
+            )
+        count = len(settings.schema_files)
+        if (
+            (settings.format == "avro" and count != 1)
+            or (settings.format == "json" and count > 1)
+            or (settings.format == "avro_single_object" and not count)
+        ):
+            raise _wrong(
+                "schema_files", f"setting 'schema_files' names {count} for format {settings.format!r}", "one, or at least one"
+            )
+
+    def _value_decoder(self) -> Decoder:
+        settings = self._settings
+        texts = [_schema_text(path) for path in settings.schema_files]
+        try:
+            if settings.format == "json":
+                schema = row_schema(texts[0]) if texts else self._table.schema
+                return JsonDecoder(schema, ignores_unknown=settings.unknown_fields == "ignore")
+            return AvroDecoder(texts[0]) if settings.format == "avro" else SingleObjectDecoder(texts)
+        except (CorruptMetadata, InvalidOption) as error:
+            raise _wrong("schema_files", str(error), "an Avro record schema that Arrow can hold") from error
+
+    def _key_decoder(self) -> Callable[[Sequence[bytes | None]], pa.Table]:
+        keygen, schema = self._table.definition.keygen, self._table.schema
+        if self._settings.key_format == "text":
+            field = schema.field(keygen.key_fields[0])
+            return lambda keys: text_keys(keys, field)
+        named = [schema.field(name).with_nullable(nullable=True) for name in (*keygen.key_fields, *keygen.partition_fields)]
+        decoder = JsonDecoder(pa.schema(named), ignores_unknown=self._settings.unknown_fields == "ignore")
+        return lambda keys: decoder.decode([key if key is not None else b"null" for key in keys])
+
+
+def _schema_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _wrong("schema_files", f"setting 'schema_files': {path} ({error})", "a readable Avro schema") from None
+
+
+def _wrong(name: str, found: str, expected: str) -> InvalidSetting:
+    return InvalidSetting(found, name=f"ingest.{name}", origin="settings", expected=expected)

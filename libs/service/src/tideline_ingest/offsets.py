@@ -1,0 +1,79 @@
+"""How far topics were taken in: what a commit says, and where to go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tideline_ingest.errors import OffsetsLost
+from tideline_table.errors import CorruptMetadata
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """Of each partition the offset of the next record to take in."""
+
+    next: Mapping[Place, int] = field(default_factory=dict)
+
+    def to_text(self) -> str:
+        """JSON: topic → partition → next offset, in order."""
+        document: dict[str, dict[str, int]] = {}
+        for (topic, partition), offset in sorted(self.next.items()):
+            document.setdefault(topic, {})[str(partition)] = offset
+        return json.dumps(document, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> Offsets:
+        """What a commit says. Raises `CorruptMetadata`."""
+        try:
+            document = json.loads(text)
+            found = {(str(t), int(p)): int(offset) for t, offsets in document.items() for p, offset in offsets.items()}
+        except (ValueError, TypeError, AttributeError) as error:
+            raise CorruptMetadata(
+                f"offsets {text[:200]!r} cannot be read ({error})",
+                expected='{"topic": {"partition": offset}}',
+                remedy="another kind of writer uses this application id: choose one of its own",
+            ) from None
+        return cls(found)
+
+    def moved(self, to: Mapping[Place, int]) -> Offsets:
+        """With other next offsets for some partitions."""
+        return Offsets({**self.next, **to})
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a partition holds now: from `first` (in) to `end` (out)."""
+
+    first: int
+    end: int
+
+
+def starting_points(
+    committed: Offsets | None, kept: Mapping[Place, Kept], *, at_end: bool, over_gaps: bool
+) -> tuple[dict[Place, int], list[OffsetsLost]]:
+    """Where to go on in each partition that is there, and which records are lost on the way.
+
+    `committed` is None for an application that never committed: only then `at_end` leaves out what is in the topics already. A partition that
+    appears later begins at its first record. Raises `OffsetsLost` unless gaps may be passed `over`.
+    """
+    points: dict[Place, int] = {}
+    lost: list[OffsetsLost] = []
+    known = committed.next if committed else {}
+    for (topic, partition), offset in sorted(known.items()):
+        if (topic, partition) not in kept and topic in {place[0] for place in kept}:
+            lost.append(OffsetsLost(topic, partition, offset, "which is no longer a partition of the topic"))
+    for place, range_ in sorted(kept.items()):
+        offset = known.get(place, range_.end if committed is None and at_end else range_.first)
+        if not range_.first <= offset <= range_.end:
+            found = f"of which the records from {range_.first} to {range_.end} (out) are left"
+            lost.append(OffsetsLost(*place, offset, found))
+            offset = range_.first
+        points[place] = offset
+    if lost and not over_gaps:
+        raise lost[0]
+    return points, lost

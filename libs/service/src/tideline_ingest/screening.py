@@ -1,0 +1,43 @@
+"""Which records cannot be taken in: found by halving, since what accepts rows accepts many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tideline_ingest.batch import Received
+from tideline_ingest.errors import PoisonRecord, Undecodable
+from tideline_table.errors import InvalidRecord, SchemaMismatch
+
+Accept = Callable[[Sequence[Received]], object]
+"""Raises `Undecodable`, `SchemaMismatch` or `InvalidRecord` when any of the records cannot be taken in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A record that cannot be taken in, and why."""
+
+    record: Received
+    reason: str
+
+    def error(self) -> PoisonRecord:
+        """The error that names it."""
+        return PoisonRecord(*self.record.place, self.record.offset, self.reason)
+
+
+def rejected_among(records: Sequence[Received], accept: Accept, at_most: int | None = None) -> list[Rejected]:
+    """The records that `accept` refuses, in order; the first `at_most` of them where that is given."""
+    found: list[Rejected] = []
+    waiting = [(0, len(records))]
+    while waiting and (at_most is None or len(found) < at_most):
+        start, end = waiting.pop()
+        try:
+            if start < end:
+                accept(records[start:end])
+        except (Undecodable, SchemaMismatch, InvalidRecord) as error:
+            if end - start == 1:
+                found.append(Rejected(records[start], str(error)))
+                continue
+            middle = (start + end) // 2
+            waiting += [(middle, end), (start, middle)]
+    return found

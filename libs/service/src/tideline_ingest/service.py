@@ -1,0 +1,201 @@
+"""The tick: read a batch behind the offsets of the table, write it with the offsets behind it in one commit."""
+
+from __future__ import annotations
+
+import uuid
+
+from tideline_ingest.dead_letters import DeadLetters
+from tideline_ingest.errors import OffsetsLost
+from tideline_ingest.intake import Intake, TableIntake
+from tideline_ingest.metrics import BATCH_TIME, COMMITS, GAPS, LAG, MOVED, RECORDS, VALUE_BYTES, WRITE_TIME
+from tideline_ingest.offsets import Offsets, starting_points
+from tideline_ingest.settings import IngestSettings
+from tideline_ingest.topic_reader import Limits, Reader, TopicReader
+from tideline_service.contract import ServiceContext
+from tideline_service.logging import get_logger
+from tideline_service.table_lock import LockProviders, ProviderLock, lock_name
+from tideline_table.config import LOCK_TTL_S, LOCK_WAIT_S
+from tideline_table.errors import ProgressMoved
+from tideline_table.storage import Storage
+from tideline_table.table import Table, write_rows
+from tideline_table.timeline.progress import ProgressStep
+from tideline_table.writer import Operation
+
+_log = get_logger(__name__)
+
+
+def progress_key(application_id: str) -> str:
+    """Under which key of the table's progress an application keeps its offsets."""
+    return f"ingest.{application_id}"
+
+
+class IngestService:
+    """One application. What it knows besides the table is forgotten with every error and read again.
+
+    `storage` and `reader` stand for those that the settings name.
+    """
+
+    def __init__(
+        self, settings: IngestSettings, context: ServiceContext, *, storage: Storage | None = None, reader: Reader | None = None
+    ) -> None:
+        self._settings = settings
+        self._context = context
+        self._instance = f"ingest-{settings.application_id}-{uuid.uuid4().hex[:12]}"
+        self._key = progress_key(settings.application_id)
+        self._locks = LockProviders(settings.locks, context.clock)
+        self._client = {
+            **{name: secret.get_secret_value() for name, secret in settings.kafka_options.items()},
+            "bootstrap.servers": settings.brokers,
+            "client.id": "tideline-ingest",
+        }
+        self._table: Table | None = None
+        self._intake: TableIntake | None = None
+        self._storage = storage
+        self._reader = reader
+        self._dead_letters: DeadLetters | None = None
+        self._held: str | None = None
+        """The progress that the next commit moves, as the table has it."""
+        self._offsets: Offsets | None = None
+        """None: where to go on has to be read from the table first."""
+        self._rescan_s = 0.0
+        context.metrics.expose(COMMITS, MOVED, GAPS, VALUE_BYTES)
+
+    def start(self) -> None:
+        """Open the table, check that the settings fit it, connect."""
+        settings, clock = self._settings, self._context.clock
+        table = Table.open(settings.table, options=settings.options, clock=clock, writer_id=self._instance, storage=self._storage)
+        table.check_writable(keyed=settings.operation == "upsert")
+        table.lock = ProviderLock(
+            self._locks.of(settings.table),
+            lock_name(table.uid),
+            self._instance,
+            ttl_s=table.options[LOCK_TTL_S],
+            wait_s=table.options[LOCK_WAIT_S],
+        )
+        self._table = table
+        self._intake = TableIntake(settings, table)
+        if self._reader is None:
+            group = f"tideline-ingest-{settings.application_id}"
+            self._reader = TopicReader(self._client, settings.topics, settings.partitions, group, settings.kafka_timeout_s, clock)
+        self._context.health.require("kafka", self._reader.probe)
+        if settings.poison == "dead_letter" and self._dead_letters is None:
+            self._dead_letters = DeadLetters(
+                self._client, settings.dead_letter_topic, settings.application_id, settings.kafka_timeout_s
+            )
+
+    def tick(self) -> float | None:
+        """Take in one batch, if records come."""
+        assert self._reader is not None
+        try:
+            if self._offsets is None or self._context.clock.monotonic_s() >= self._rescan_s:
+                self._find_place()
+            settings = self._settings
+            limits = Limits(settings.batch_rows, settings.batch_bytes, settings.batch_wait_s)
+            batch = self._reader.read(limits, self._goes_on, settings.poll_interval_s)
+            if batch is not None and self._goes_on():
+                assert self._intake is not None
+                with self._context.metrics.timed(WRITE_TIME):
+                    intake = self._intake.take(batch)
+                    if intake.batch is not batch:
+                        self._reader.assign(intake.batch.next)
+                    self._commit(intake)
+                self._context.metrics.observe(BATCH_TIME, self._context.clock.monotonic_s() - batch.began_s)
+            self._observe_lag()
+        except ProgressMoved:
+            self._offsets = None
+            self._context.metrics.increment(MOVED)
+            raise
+        except Exception:
+            # Whatever happened, perhaps after the commit point: the table says where to go on.
+            self._offsets = None
+            raise
+        return 0.0
+
+    def stop(self) -> None:
+        """Give connections back. A batch that was not committed is read again by whoever comes next."""
+        if self._reader is not None:
+            self._reader.close()
+        if self._dead_letters is not None:
+            self._dead_letters.close()
+        self._locks.close()
+
+    def _goes_on(self) -> bool:
+        self._context.health.beat()
+        return not self._context.stopping.is_set()
+
+    def _find_place(self) -> None:
+        """Read on from where the table says, in all partitions that there are now."""
+        assert self._table is not None
+        assert self._reader is not None
+        settings = self._settings
+        record = self._table.refresh().progress.get(self._key)
+        held = Offsets.from_text(record.value) if record else None
+        kept = self._reader.kept(self._reader.places())
+        points, lost = starting_points(
+            held, kept, at_end=settings.start_at == "latest", over_gaps=settings.on_lost_offsets == "continue"
+        )
+        self._held = record.value if record else None
+        self._offsets = (held or Offsets()).moved(points)
+        self._rescan_s = self._context.clock.monotonic_s() + settings.topic_rescan_s
+        for gap in lost:
+            self._report_gap(gap)
+        if held is None and settings.start_at == "latest":
+            # Otherwise a restart before the first commit would begin further on.
+            self._write(None)
+        self._reader.assign(points)
+        _log.info("place found", table=self._table.uid, application=settings.application_id, offsets=self._offsets.to_text())
+
+    def _commit(self, intake: Intake) -> None:
+        assert self._offsets is not None
+        if intake.rejected:
+            assert self._dead_letters is not None
+            self._dead_letters.write(intake.rejected)
+            for rejected in intake.rejected:
+                topic, partition = rejected.record.place
+                _log.warning("dead letter", topic=topic, partition=partition, offset=rejected.record.offset, reason=rejected.reason)
+        self._offsets = self._offsets.moved(intake.batch.next)
+        self._write(intake)
+
+    def _write(self, intake: Intake | None) -> None:
+        """Commit rows and offsets together. Raises `ProgressMoved`, with nothing written, when another instance was here first."""
+        assert self._table is not None
+        assert self._offsets is not None
+        self._context.health.beat()
+        value = self._offsets.to_text()
+        committed = write_rows(
+            self._table,
+            intake.rows if intake else self._table.schema.empty_table(),
+            Operation(self._settings.operation),
+            removed=intake.removed if intake else None,
+            progress=ProgressStep(self._key, self._held, value),
+        )
+        self._held = value
+        metrics, records = self._context.metrics, intake.batch.records if intake else ()
+        metrics.increment(COMMITS)
+        metrics.increment(VALUE_BYTES, sum(len(r.value or b"") for r in records))
+        if intake is not None:
+            for kind, count in (
+                ("row", intake.rows.num_rows),
+                ("tombstone", intake.tombstones),
+                ("superseded", intake.superseded),
+                ("dead_letter", len(intake.rejected)),
+            ):
+                metrics.increment(RECORDS, count, kind=kind)
+        _log.info(
+            "committed",
+            table=self._table.uid,
+            instant=committed.instant,
+            sequence=committed.sequence,
+            records=len(records),
+            attempts=committed.attempts,
+        )
+
+    def _observe_lag(self) -> None:
+        assert self._reader is not None
+        assert self._offsets is not None
+        for (topic, partition), behind in self._reader.lag(self._offsets.next).items():
+            self._context.metrics.set(LAG, behind, topic=topic, partition=str(partition))
+
+    def _report_gap(self, gap: OffsetsLost) -> None:
+        self._context.metrics.increment(GAPS)
+        _log.error("records lost, going on without them", exc_info=gap)

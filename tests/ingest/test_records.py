@@ -1,0 +1,110 @@
+"""Tombstones, poison records, lost offsets, new partitions, on a real Kafka."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+from tests.ingest.applications import TIMEOUT_S, Place, await_records, contents, row
+
+from tideline_table.table import Table
+
+
+def value(key: str, ts: int, amount: float = 1.0) -> bytes:
+    return json.dumps(row(key, "r", ts, amount)).encode()
+
+
+def dead_letters(place: Place, topic: str, count: int) -> list[dict[str, Any]]:
+    consumer = Consumer({"bootstrap.servers": place.bootstrap_servers, "group.id": "test", "enable.auto.commit": False})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        found = consumer.consume(count, timeout=TIMEOUT_S)
+        assert [m.error() for m in found] == [None] * count
+        return [{**{k: v.decode() for k, v in m.headers() or []}, "value": m.value(), "key": m.key()} for m in found]
+    finally:
+        consumer.close()
+
+
+def test_poison_stops_or_goes_aside_and_tombstones_delete(place: Place) -> None:
+    path = place.create(partition_fields=())
+    topic, aside = place.topic("mixed", 1), place.topic("aside", 1)
+    records = [
+        (b"a", value("a", 5)),
+        (b"b", value("b", 5)),
+        (b"a", None),
+        (b"c", value("c", 5)),
+        (b"a", value("a", 3, 9.0)),
+        (b"x", b'{"id": "x", "ts": "five"}'),
+        (b"b", None),
+        (None, None),
+        (b"d", value("d", 1)),
+    ]
+    place.send(topic, ((key, content, 0) for key, content in records))
+    strict = place.application("mixed", path, topic, tombstones="delete")
+    process = strict.start()
+    process.join(TIMEOUT_S)
+    assert process.exitcode == 1
+    failed = [line for line in strict.lines() if line.get("error") == "PoisonRecord"]
+    assert failed[-1]["found"].startswith("record 5 of mixed/0 cannot be taken in")
+    assert not Table.open(path).state.completed_writes(), "nothing of the batch was written"
+
+    lenient = {"poison": "dead_letter", "dead_letter_topic": aside, "tombstones": "delete"}
+    application = place.application("mixed-2", path, topic, **lenient)
+    process = application.start()
+    table = Table.open(path)
+    await_records(table, "mixed-2", len(records))
+    assert application.stop(process) == 0
+    assert contents(table) == [("a", "r", 3, 9.0), ("c", "r", 5, 1.0), ("d", "r", 1, 1.0)]
+    letters = dead_letters(place, aside, 2)
+    assert [(found["tideline-offset"], found["key"]) for found in letters] == [("5", b"x"), ("7", None)]
+    assert letters[0]["value"] == records[5][1]
+    assert letters[0]["tideline-topic"] == topic
+    assert "ts" in letters[0]["tideline-reason"]
+    assert [line["records"] for line in application.said("committed")] == [4, 5], "a key that comes back waits for the next commit"
+
+
+def test_lost_offsets_stop_or_are_passed(place: Place) -> None:
+    topic, path = place.topic("short", 1), place.create()
+    place.send(topic, ((None, value(f"k{n:03d}", n), 0) for n in range(100)))
+    application = place.application("short", path, topic)
+    process = application.start()
+    table = Table.open(path)
+    await_records(table, "short", 100)
+    assert application.stop(process) == 0
+    place.send(topic, ((None, value(f"k{n:03d}", n), 0) for n in range(100, 200)))
+    admin = AdminClient({"bootstrap.servers": place.bootstrap_servers})
+    for future in admin.delete_records([TopicPartition(topic, 0, 150)]).values():
+        future.result(TIMEOUT_S)
+    process = application.start()
+    process.join(TIMEOUT_S)
+    assert process.exitcode == 1
+    failed = [line for line in application.lines() if line.get("error") == "OffsetsLost"]
+    assert failed[-1]["found"].startswith("short/0 was taken in up to offset 100 (out)")
+    assert len(contents(table)) == 100
+
+    application.settings = {**application.settings, "TIDELINE_INGEST__ON_LOST_OFFSETS": "continue"}
+    process = application.start()
+    await_records(table, "short", 200)
+    assert application.stop(process) == 0
+    assert [found[0] for found in contents(table)] == [f"k{n:03d}" for n in (*range(100), *range(150, 200))]
+    assert application.said("records lost, going on without them")
+
+
+def test_partitions_that_appear_later_are_read_from_their_beginning(place: Place) -> None:
+    topic, path = place.topic("growing", 1), place.create()
+    place.send(topic, [(None, value("old", 1), 0)])
+    application = place.application("growing", path, topic, topic_rescan_s=0.3, start_at="latest")
+    process = application.start()
+    application.await_said("place found")
+    place.send(topic, [(None, value("first", 1), 0)])
+    table = Table.open(path)
+    await_records(table, "growing", 2)
+    admin = AdminClient({"bootstrap.servers": place.bootstrap_servers})
+    for future in admin.create_partitions([NewPartitions(topic, 2)]).values():
+        future.result(TIMEOUT_S)
+    place.send(topic, [(None, value("second", 1), 1)])
+    await_records(table, "growing", 3)
+    assert application.stop(process) == 0
+    assert [found[0] for found in contents(table)] == ["first", "second"]

@@ -1,0 +1,259 @@
+"""One application, tick by tick: exactly once wherever it dies, and however many there are."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from tests.unit.ingest.topics import Topics, application, new_table, row
+
+from tideline_ingest.errors import OffsetsLost, PoisonRecord
+from tideline_ingest.metrics import COMMITS, GAPS, LAG, MOVED, RECORDS
+from tideline_ingest.offsets import Offsets
+from tideline_ingest.service import progress_key
+from tideline_service.errors import InvalidSetting
+from tideline_table.clock import SystemClock
+from tideline_table.errors import ProgressMoved, SchemaMismatch
+from tideline_table.storage import MemoryStorage
+from tideline_table.table import Table
+
+T0, T1 = ("t", 0), ("t", 1)
+
+
+class Died(BaseException):
+    """The process is gone: nothing on the way may take it for an error of its own."""
+
+
+class MortalStorage(MemoryStorage):
+    """Another process's view of the same objects, which ends before or after its n-th change."""
+
+    def __init__(self, objects: MemoryStorage, dies_at: int, *, after: bool) -> None:
+        super().__init__(objects.root)
+        self._objects, self._lock = objects._objects, objects._lock
+        self.left, self._after = dies_at, after
+
+    def _change(self, change):
+        if self.left <= 0:
+            raise Died
+        self.left -= 1
+        if self.left == 0 and not self._after:
+            raise Died
+        change()
+        if self.left == 0:
+            raise Died
+
+    def put(self, path, data):
+        self._change(lambda: MemoryStorage.put(self, path, data))
+
+    def put_if_absent(self, path, data):
+        self._change(lambda: MemoryStorage.put_if_absent(self, path, data))
+
+    def delete(self, path):
+        self._change(lambda: MemoryStorage.delete(self, path))
+
+    @contextmanager
+    def open_output(self, path) -> Iterator:
+        if self.left <= 0:
+            raise Died
+        with super().open_output(path) as sink:
+            yield sink
+            self._change(lambda: None)
+
+
+@pytest.fixture
+def storage():
+    made = MemoryStorage()
+    new_table(made, SystemClock())
+    return made
+
+
+def numbered(count):
+    topics = Topics()
+    for n in range(count):
+        topics.send(("t", n % 2), f"k{n}", row(f"k{n}", n))
+    return topics
+
+
+def open_table(storage):
+    return Table.open(storage.root, storage=storage)
+
+
+def ids(storage):
+    return sorted(r["id"] for r in open_table(storage).read(["id"]).to_pylist())
+
+
+def held(storage, name="app"):
+    found = open_table(storage).state.progress.get(progress_key(name))
+    return Offsets.from_text(found.value).next if found else None
+
+
+def run(service, ticks):
+    service.start()
+    try:
+        for _ in range(ticks):
+            assert service.tick() == 0.0
+    finally:
+        service.stop()
+
+
+def test_batches_and_their_offsets(storage, tmp_path):
+    topics = numbered(10)
+    service, context = application(topics, storage, tmp_path)
+    run(service, 3)
+    assert ids(storage) == sorted(f"k{n}" for n in range(10))
+    assert held(storage) == {T0: 5, T1: 5}
+    metrics = context.metrics
+    assert metrics.value(COMMITS) == 3
+    assert metrics.value(RECORDS, kind="row") == 10
+    assert metrics.value(LAG, topic="t", partition="0") == 0
+    topics.send(T1, "late", row("late"))
+    service, _ = application(topics, storage, tmp_path)
+    run(service, 2)
+    assert held(storage) == {T0: 5, T1: 6}
+    assert len(open_table(storage).state.completed_writes()) == 4, "a tick without records commits nothing"
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_killed_at_every_change_of_storage(tmp_path, after):
+    """Inserts: a record that is taken in twice stands twice."""
+    expected = sorted(f"k{n}" for n in range(8))
+    deaths = 0
+    for dies_at in range(1, 200):
+        objects = MemoryStorage()
+        new_table(objects, SystemClock())
+        topics = numbered(8)
+        service, _ = application(topics, MortalStorage(objects, dies_at, after=after), tmp_path, operation="insert")
+        try:
+            run(service, 2)
+        except Died:
+            deaths += 1
+        else:
+            break
+        successor, _ = application(topics, objects, tmp_path, operation="insert")
+        run(successor, 3)
+        assert ids(objects) == expected, f"died at change {dies_at}"
+        assert held(objects) == {T0: 4, T1: 4}
+    assert deaths > 15
+
+
+def test_a_zombie_commits_nothing(storage, tmp_path):
+    topics = numbered(12)
+    zombie, context = application(topics, storage, tmp_path, operation="insert")
+    zombie.start()
+    zombie.tick()
+    other, _ = application(topics, storage, tmp_path, operation="insert")
+    run(other, 1)
+    with pytest.raises(ProgressMoved):
+        zombie.tick()
+    assert context.metrics.value(MOVED) == 1
+    assert len(ids(storage)) == 8
+    zombie.tick()
+    zombie.stop()
+    assert ids(storage) == sorted(f"k{n}" for n in range(12)), "it goes on behind the other one"
+
+
+def test_applications_of_one_table_do_not_disturb_each_other(storage, tmp_path):
+    topics, others = numbered(4), Topics()
+    for n in range(4):
+        others.send(T0, None, row(f"o{n}"))
+    first, _ = application(topics, storage, tmp_path)
+    second, _ = application(others, storage, tmp_path, application_id="other")
+    for service in (first, second):
+        service.start()
+    for service in (first, second, first, second):
+        service.tick()
+    for service in (first, second):
+        service.stop()
+    assert ids(storage) == ["k0", "k1", "k2", "k3", "o0", "o1", "o2", "o3"]
+    assert (held(storage), held(storage, "other")) == ({T0: 2, T1: 2}, {T0: 4})
+
+
+def test_told_to_stop_a_batch_is_left_to_the_next_instance(storage, tmp_path):
+    service, context = application(numbered(4), storage, tmp_path)
+    service.start()
+    context.request_stop()
+    service.tick()
+    service.stop()
+    assert not open_table(storage).state.completed_writes()
+
+
+def test_starting_at_the_end_is_committed_before_anything_is_read(storage, tmp_path):
+    topics = numbered(4)
+    service, _ = application(topics, storage, tmp_path, start_at="latest")
+    run(service, 1)
+    assert held(storage) == {T0: 2, T1: 2}
+    topics.send(T0, None, row("new"))
+    service, _ = application(topics, storage, tmp_path, start_at="latest")
+    run(service, 1)
+    assert ids(storage) == ["new"]
+
+
+def test_lost_records(storage, tmp_path):
+    topics = numbered(8)
+    service, _ = application(topics, storage, tmp_path)
+    run(service, 1)
+    topics.first[T1] = 3
+    service, _ = application(topics, storage, tmp_path)
+    with pytest.raises(OffsetsLost, match="t/1 was taken in up to offset 2"):
+        run(service, 1)
+    assert len(ids(storage)) == 4
+    service, context = application(topics, storage, tmp_path, on_lost_offsets="continue")
+    run(service, 1)
+    assert context.metrics.value(GAPS) == 1
+    assert ids(storage) == sorted(f"k{n}" for n in range(8) if n != 5)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [(b"{", "JSON"), (row(None), "id"), (row(""), "record key"), ({"id": "x", "more": 1}, "unexpected field"), (None, "no value")],
+)
+def test_a_poison_record_is_named_and_nothing_of_its_batch_is_written(storage, tmp_path, value, reason):
+    topics = numbered(3)
+    topics.send(T1, "bad", value)
+    service, _ = application(topics, storage, tmp_path, batch_rows=10)
+    with pytest.raises(PoisonRecord, match=r"record 1 of t/1 cannot be taken in \(.*" + reason) as refused:
+        run(service, 1)
+    assert (refused.value.topic, refused.value.partition, refused.value.offset) == ("t", 1, 1)
+    assert not open_table(storage).state.completed_writes()
+
+
+def test_progress_of_another_kind_is_left_alone(storage, tmp_path):
+    topics = numbered(4)
+    service, _ = application(topics, storage, tmp_path)
+    run(service, 1)
+    service, _ = application(topics, storage, tmp_path, application_id="other", tombstones="delete", key_format="json")
+    run(service, 1)
+    assert held(storage) == held(storage, "other") == {T0: 2, T1: 2}
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"tombstones": "delete"}, "key_format"),
+        ({"tombstones": "delete", "key_format": "json", "operation": "insert"}, "tombstones"),
+        ({"poison": "dead_letter"}, "dead_letter_topic"),
+        ({"poison": "dead_letter", "dead_letter_topic": "t"}, "dead_letter_topic"),
+        ({"format": "avro"}, "schema_files"),
+        ({"schema_files": ("nowhere.avsc",)}, "schema_files"),
+        ({"format": "avro_single_object"}, "schema_files"),
+    ],
+)
+def test_settings_that_do_not_fit_stop_the_start(storage, tmp_path, given, named):
+    service, _ = application(numbered(1), storage, tmp_path, **given)
+    with pytest.raises(InvalidSetting) as refused:
+        service.start()
+    assert refused.value.name == f"ingest.{named}"
+    service.stop()
+
+
+@pytest.mark.parametrize(
+    "fields", ['{"name": "id", "type": "string"}, {"name": "more", "type": "long"}', '{"name": "ts", "type": "long"}']
+)
+def test_a_schema_that_does_not_fit_the_table_stops_the_start(storage, tmp_path, fields):
+    """Not one record after the other as poison."""
+    schema = tmp_path / "value.avsc"
+    schema.write_text('{"type": "record", "name": "r", "fields": [' + fields + "]}")
+    service, _ = application(numbered(1), storage, tmp_path, format="avro", schema_files=(schema,))
+    with pytest.raises(InvalidSetting, match="do not fit the table") as refused:
+        service.start()
+    assert isinstance(refused.value.__cause__, SchemaMismatch)
+    service.stop()

@@ -1,0 +1,94 @@
+"""Topics in memory, and an application that reads them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tideline_ingest.batch import Batch, Received
+from tideline_ingest.offsets import Kept, Place
+from tideline_ingest.service import IngestService
+from tideline_ingest.settings import IngestSettings
+from tideline_ingest.topic_reader import Limits
+from tideline_service.contract import ServiceContext
+from tideline_service.health import Health
+from tideline_service.metrics import Metrics
+from tideline_table.clock import Clock, SystemClock
+from tideline_table.storage import Storage
+from tideline_table.table import TableRequest, create_table
+
+SCHEMA = pa.schema(
+    [pa.field("id", pa.string(), nullable=False), ("region", pa.string()), ("ts", pa.int64()), ("amount", pa.float64())]
+)
+
+
+class Topics:
+    """Partitions as lists; the first records of some may be gone."""
+
+    def __init__(self) -> None:
+        self.records: dict[Place, list[Received]] = {}
+        self.first: dict[Place, int] = {}
+
+    def send(self, place: Place, key: str | None, value: Any) -> None:
+        content = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
+        kept = self.records.setdefault(place, [])
+        kept.append(Received(place, len(kept), None if key is None else key.encode(), content))
+
+
+class MemoryReader:
+    """`Reader` of `Topics`: gives out records in turns, a few of each partition."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self.next: dict[Place, int] = {}
+        self.closed = False
+
+    def places(self) -> set[Place]:
+        return set(self._topics.records)
+
+    def kept(self, places: set[Place]) -> dict[Place, Kept]:
+        return {place: Kept(self._topics.first.get(place, 0), len(self._topics.records[place])) for place in places}
+
+    def assign(self, points: Mapping[Place, int]) -> None:
+        self.next = dict(points)
+
+    def read(self, limits: Limits, goes_on: Callable[[], bool], patience_s: float) -> Batch | None:
+        if not goes_on():
+            return None
+        found: list[Received] = []
+        for place, start in sorted(self.next.items()):
+            fresh = self._topics.records[place][start : start + max(1, limits.rows // len(self.next))]
+            found += fresh
+            self.next[place] = start + len(fresh)
+        return Batch(tuple(found), dict(self.next), 0.0) if found else None
+
+    def lag(self, committed: Mapping[Place, int]) -> dict[Place, int]:
+        return {place: len(self._topics.records[place]) - offset for place, offset in committed.items()}
+
+    def probe(self) -> None:
+        """It always answers."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def new_table(storage: Storage, clock: Clock, **more: Any) -> None:
+    request = {"key_fields": ("id",), "partition_fields": ("region",), "ordering_field": "ts", **more}
+    create_table(storage.root, TableRequest("t", SCHEMA, **request), clock, storage)
+
+
+def application(topics: Topics, storage: Storage, folder: Path, **given: Any) -> tuple[IngestService, ServiceContext]:
+    """An application that was not started yet."""
+    explicit = {"application_id": "app", "table": storage.root, "brokers": "none:1", "topics": ("t",), "batch_rows": 4, **given}
+    settings = IngestSettings.load(environment={}, state_folder=folder, locks="memory:", **explicit)
+    clock = SystemClock()
+    context = ServiceContext("ingest", clock, Metrics("ingest"), Health(clock, 300))
+    return IngestService(settings, context, storage=storage, reader=MemoryReader(topics)), context
+
+
+def row(key: str, ts: int = 1, amount: float = 1.0, region: str = "r") -> dict[str, Any]:
+    return {"id": key, "region": region, "ts": ts, "amount": amount}
