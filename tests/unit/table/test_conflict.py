@@ -19,7 +19,7 @@ def hashes(*numbers):
 OWNS = {
     "update": WriteSet(OWN, {G: SliceVersion(instant(1), 0)}),
     "insert": WriteSet(OWN, {}, hashes(1, 2, 3)),
-    "clustering": WriteSet(OWN, {G: SliceVersion(instant(1), 0)}, yields_to_clustering=False),
+    "clustering": WriteSet(OWN, {G: SliceVersion(instant(1), 0)}, update_strategy=None),
 }
 
 

@@ -7,7 +7,7 @@ from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_tab
 from tideline_table.clock import ManualClock
 from tideline_table.errors import WriteConflict
 from tideline_table.file_group.names import parse_log_file_name
-from tideline_table.log_format import BlockType, scan_log
+from tideline_table.log_format import BlockType, parquet_block, scan_log
 from tideline_table.service.compaction import compact_slice
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import TableType, run_clean, schedule_clean, schedule_clustering, write_rows
@@ -15,7 +15,7 @@ from tideline_table.table.compaction import run_compaction, schedule_compaction
 from tideline_table.table.services import roll_back_dead
 from tideline_table.timeline.instant import Action
 from tideline_table.transaction import WriteTransaction
-from tideline_table.writer import Operation
+from tideline_table.writer import Operation, log_file
 
 FORMATS = ("parquet", "avro")
 OPTIONS = {"hoodie.parquet.small.file.limit": 100_000_000}
@@ -114,28 +114,36 @@ def test_large_appends_are_split_into_blocks():
     assert {r[2] for r in contents(table)} == {2}
 
 
-def test_two_appends_to_one_group_conflict_and_the_loser_appends_again():
+def test_of_two_appends_to_one_group_the_later_moves_behind_without_writing_rows_again(monkeypatch):
     table, storage, _ = mor_table()
-    write(table, [("a", "p", 1, "x"), ("b", "p", 1, "x")])
+    write(table, [("a", "p", 1, "x"), ("b", "p", 1, "x"), ("c", "p", 1, "x")])
     other = open_table(storage, table.clock, "other")
+    appended = []
+    monkeypatch.setattr(log_file, "parquet_block", lambda *a: appended.append(a[2]) or parquet_block(*a))
     conflicts = []
     stage = WriteTransaction.commit
 
     def late(self, *arguments):
         if not conflicts:
             conflicts.append("under way")
-            write(other, [("b", "p", 2, "other")])
+            write(other, [("b", "p", 2, "other"), ("c", "p", 2, "other")])
+            write(other, [("b", "p", 3, "other")])
         return stage(self, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(WriteTransaction, "commit", late)
-        committed = write(table, [("a", "p", 2, "mine")])
-    assert committed.attempts == 2
-    assert contents(table) == [("a", "p", 2, "mine"), ("b", "p", 2, "other")]
+        committed = write(table, [("a", "p", 2, "mine"), ("c", "p", 2, "mine")])
+    assert committed.attempts == 1
+    assert appended.count(committed.instant) == 1
+    # On equal ordering values the later commit wins, and that is the one that began first.
+    expected = [("a", "p", 2, "mine"), ("b", "p", 3, "other"), ("c", "p", 2, "mine")]
+    assert contents(table) == expected
+    assert contents(open_table(storage, table.clock, "fresh")) == expected
     (file_slice,) = table.slices()
-    assert len(file_slice.log_files) == 2
-    on_storage = [o.path for o in storage.list_objects("p") if ".log." in o.path]
-    assert len(on_storage) == 2, "the log file of the attempt that lost is gone"
+    assert [log.version for log in file_slice.log_files] == [1, 2, 3]
+    assert file_slice.log_files[-1].instant == committed.instant
+    on_storage = {o.path for o in storage.list_objects("p") if ".log." in o.path}
+    assert on_storage == set(file_slice.log_paths), "the log file that moved is gone from its old place"
 
 
 def test_rollback_removes_log_files():

@@ -34,18 +34,20 @@ def begin(table):
     return WriteTransaction.begin(table.timeline, table.lock, "UPSERT")
 
 
-def stage(table, transaction, rows, group="new-0", attempt=0):
+def stage(table, transaction, rows, group="new-0", attempt=0, base=None):
     """What a task of this transaction writes."""
     definition = table.definition
     prepared = prepare_input(
         rows_of(rows), table.schema, definition.keygen, definition.ordering_field, Operation.UPSERT, combine=True
     )
     context = write_context(table, transaction.instant, Operation.UPSERT, table.options)
-    return write_file_group(context, FileGroupTask(0, "p", group, None, attempt), prepared.rows, table.storage)
+    return write_file_group(
+        context, FileGroupTask(0, "p", base.group.file_id if base else group, base, attempt), prepared.rows, table.storage
+    )
 
 
-def commit(table, transaction, results, based_on=None):
-    return transaction.commit(results, table.schema_json, {}, based_on or {}, lambda slices: None)
+def commit(table, transaction, results):
+    return transaction.commit(results, table.schema_json, {}, lambda slices: None)
 
 
 def files(storage):
@@ -195,12 +197,10 @@ def test_conflicting_updates_one_wins(place):
     table, storage, clock = place
     other = open_table(storage, clock, "other")
     (base,) = table.slices()
-    based_on = {base.group: base.version}
     one, two = begin(table), begin(other)
-    commit(other, two, [], based_on)
-    write(other, [("a", "p", 2, "y")])
+    commit(other, two, [stage(other, two, [("a", "p", 2, "y")], base=base)])
     with pytest.raises(WriteConflict, match="was written by"):
-        commit(table, one, [], based_on)
+        commit(table, one, [stage(table, one, [("a", "p", 3, "z")], base=base)])
     one.roll_back()
     assert contents(table) == [("a", "p", 2, "y")]
 

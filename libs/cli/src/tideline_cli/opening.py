@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tideline_locks import open_lock_provider
+from tideline_locks import open_intent_board, open_lock_provider
 from tideline_service.table_lock import ProviderLock, lock_name
 from tideline_table.clock import SystemClock
 from tideline_table.config import LOCK_TTL_S, LOCK_WAIT_S
@@ -29,6 +29,7 @@ def open_writable(path: str, settings: Mapping[str, object], lock_url: str = "")
             ttl_s=table.options[LOCK_TTL_S],
             wait_s=table.options[LOCK_WAIT_S],
         )
+        table.intents = open_intent_board(url, lock_name(table.uid), clock=SystemClock())
     # Whether rows have to be found by their keys is for the operation to say.
     table.check_writable(keyed=False)
     return table

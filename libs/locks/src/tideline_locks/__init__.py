@@ -8,8 +8,9 @@ from tideline_locks.errors import InvalidLease, LeaseLost, LockAccessDenied, Loc
 from tideline_locks.fallback import FallbackLockProvider
 from tideline_locks.hudi_lock import HudiLockProvider
 from tideline_locks.in_process import InProcessLockProvider
+from tideline_locks.intents import InProcessIntents, RedisIntents, StorageIntents
 from tideline_locks.lease import Lease
-from tideline_locks.location import hudi_file_lock, hudi_storage_lock, open_lock_provider
+from tideline_locks.location import hudi_file_lock, hudi_storage_lock, open_intent_board, open_lock_provider
 from tideline_locks.port import LeaseState, LockProvider
 from tideline_locks.redis import OnUnreachable, RedisLockProvider
 from tideline_locks.renewal import KeptLease
@@ -18,6 +19,7 @@ from tideline_locks.storage_lease import StorageLockProvider
 __all__ = [
     "FallbackLockProvider",
     "HudiLockProvider",
+    "InProcessIntents",
     "InProcessLockProvider",
     "InvalidLease",
     "KeptLease",
@@ -29,10 +31,13 @@ __all__ = [
     "LockTimeout",
     "LockUnreachable",
     "OnUnreachable",
+    "RedisIntents",
     "RedisLockProvider",
     "StaleFence",
+    "StorageIntents",
     "StorageLockProvider",
     "hudi_file_lock",
     "hudi_storage_lock",
+    "open_intent_board",
     "open_lock_provider",
 ]

@@ -10,12 +10,15 @@ from tideline_locks.hudi_file_lock import FileLockCell
 from tideline_locks.hudi_lock import HudiLockProvider
 from tideline_locks.hudi_storage_lock import LOCK_OBJECT, StorageLockCell
 from tideline_locks.in_process import InProcessLockProvider, LeaseTable
+from tideline_locks.intents import InProcessIntents, RedisIntents, StorageIntents
 from tideline_locks.port import LockProvider
 from tideline_locks.redis import OnUnreachable, RedisLockProvider
+from tideline_locks.redis_connection import RedisConnection
 from tideline_locks.storage_lease import StorageLockProvider
 from tideline_table.clock import Clock
 from tideline_table.errors import InvalidOption
 from tideline_table.storage import ConditionalStorage, LocalStorage, MemoryStorage, ObjectStorage, Storage, open_storage
+from tideline_table.transaction.intents import IntentBoard
 
 HUDI_FILE_SYSTEM, HUDI_STORAGE = "hudi-filesystem", "hudi-storage"
 EXPECTED_URL = (
@@ -24,6 +27,7 @@ EXPECTED_URL = (
 )
 
 _spaces: dict[str, LeaseTable] = {}
+_boards: dict[tuple[str, str], InProcessIntents] = {}
 _spaces_guard = threading.Lock()
 
 
@@ -92,6 +96,19 @@ def hudi_storage_lock(storage: Storage, *, clock: Clock, validity_s: float = 300
     conditional: ConditionalStorage = storage
     cell = StorageLockCell(conditional, lambda _: LOCK_OBJECT, lambda: (), validity_s=validity_s)
     return HudiLockProvider(cell, clock=clock)
+
+
+def open_intent_board(url: str, name: str, *, clock: Clock) -> IntentBoard:
+    """The intents of the table whose lock is `name`, beside the leases of the provider behind `url`. Raises `InvalidOption` as above."""
+    scheme, _, rest = url.partition(":")
+    if scheme in ("redis", "rediss"):
+        return RedisIntents(RedisConnection(_checked_redis(url)), name, clock)
+    if scheme == "storage" and rest:
+        return StorageIntents(open_storage(rest), clock)
+    if scheme == "memory":
+        with _spaces_guard:
+            return _boards.setdefault((rest, name), InProcessIntents())
+    raise InvalidOption(f"lock provider {scheme}:", expected=EXPECTED_URL)
 
 
 def _checked_redis(url: str) -> str:

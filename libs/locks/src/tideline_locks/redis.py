@@ -6,23 +6,17 @@ import enum
 import math
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import urlsplit
-
-import redis
-from redis.backoff import ExponentialWithJitterBackoff
-from redis.retry import Retry
 
 from tideline_locks import redis_scripts
-from tideline_locks.errors import LockAccessDenied, LockTimeout, LockUnreachable, StaleFence
+from tideline_locks.errors import LockTimeout, LockUnreachable, StaleFence
 from tideline_locks.lease import Grant, Lease
 from tideline_locks.port import Held, LeaseRequest, LeaseState, checked_name, checked_request
+from tideline_locks.redis_connection import KEY_PREFIX, RedisConnection
 from tideline_locks.waiting import Backoff, Chance, attempt_until
 from tideline_table.clock import Clock
 
-KEY_PREFIX = "tideline:lock:"
 _LOCK_KEY = re.compile(re.escape(KEY_PREFIX) + r"\{(?P<name>[^{}]+)\}")
 
 RETENTION_MS = 7 * 24 * 3600 * 1000
@@ -67,20 +61,12 @@ class RedisLockProvider:
         # A waiter is heard of three times within its ttl, and never sleeps into its own socket timeout.
         self._longest_sleep_s = min(waiter_ttl_s / 3, socket_timeout_s / 2)
         self._chance = chance or Chance.system()
-        split = urlsplit(url)
-        self._place = f"Redis at {split.hostname or 'localhost'}:{split.port or 6379}"
-        self._client = redis.Redis.from_url(
-            url,
-            decode_responses=True,
-            socket_timeout=socket_timeout_s,
-            socket_connect_timeout=socket_timeout_s,
-            retry=Retry(ExponentialWithJitterBackoff(base=0.02, cap=0.1), 1),
-        )
-        self._acquire = self._client.register_script(redis_scripts.ACQUIRE)
-        self._renew = self._client.register_script(redis_scripts.RENEW)
-        self._release = self._client.register_script(redis_scripts.RELEASE)
-        self._withdraw = self._client.register_script(redis_scripts.WITHDRAW)
-        self._break = self._client.register_script(redis_scripts.BREAK)
+        self._connection = RedisConnection(url, socket_timeout_s)
+        self._acquire = self._connection.client.register_script(redis_scripts.ACQUIRE)
+        self._renew = self._connection.client.register_script(redis_scripts.RENEW)
+        self._release = self._connection.client.register_script(redis_scripts.RELEASE)
+        self._withdraw = self._connection.client.register_script(redis_scripts.WITHDRAW)
+        self._break = self._connection.client.register_script(redis_scripts.BREAK)
 
     def acquire(self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int = 0) -> Lease:
         """See `LockProvider.acquire`."""
@@ -121,15 +107,15 @@ class RedisLockProvider:
     def list(self, prefix: str = "") -> list[LeaseState]:
         """See `LockProvider.list`. Scans the keys of the database: for people and for the lock service, not for every commit."""
         glob = KEY_PREFIX + "{" + re.sub(r"([*?\[\]\\^-])", r"\\\1", prefix) + "*}"
-        with self._translated():
-            keys = list(self._client.scan_iter(match=glob, count=LIST_BATCH))
+        with self._connection.translated():
+            keys = list(self._connection.client.scan_iter(match=glob, count=LIST_BATCH))
         names = sorted({found["name"] for key in keys if (found := _LOCK_KEY.fullmatch(key))})
         batches = (names[at : at + LIST_BATCH] for at in range(0, len(names), LIST_BATCH))
         return [state for batch in batches for state in self._states(batch)]
 
     def break_expired(self, name: str) -> LeaseState | None:
         """See `LockProvider.break_expired`."""
-        with self._translated():
+        with self._connection.translated():
             found = self._break(keys=_keys(checked_name(name)))
         if not found:
             return None
@@ -138,17 +124,17 @@ class RedisLockProvider:
 
     def close(self) -> None:
         """See `LockProvider.close`."""
-        self._client.close()
+        self._connection.client.close()
 
     def renew_grant(self, grant: Grant) -> bool:
         """See `LeaseStore.renew_grant`."""
         ttl_ms = _milliseconds(grant.ttl_s)
-        with self._translated():
+        with self._connection.translated():
             return bool(self._renew(keys=_keys(grant.name), args=[grant.lease_id, ttl_ms, _retention_ms(ttl_ms)]))
 
     def release_grant(self, grant: Grant) -> bool:
         """See `LeaseStore.release_grant`."""
-        with self._translated():
+        with self._connection.translated():
             return bool(self._release(keys=_keys(grant.name), args=[grant.lease_id]))
 
     def _queue_until(self, wish: LeaseRequest, deadline_s: float) -> Lease | Held:
@@ -158,8 +144,8 @@ class RedisLockProvider:
             if not isinstance(outcome, Held) or left_s <= 0:
                 return outcome
             # Whoever releases pushes to the first waiter's list; an expiry or a dead waiter ahead is noticed by waking in time.
-            with self._translated():
-                self._client.blpop(
+            with self._connection.translated():
+                self._connection.client.blpop(
                     [f"{_keys(wish.name)[0]}:wake:{wish.lease_id}"], timeout=_block_s(sleep_s, left_s, self._longest_sleep_s)
                 )
 
@@ -167,7 +153,7 @@ class RedisLockProvider:
         """The outcome now, and after how many seconds asking again makes sense without being woken."""
         ttl_ms = _milliseconds(wish.ttl_s)
         asked_s = self._clock.monotonic_s()
-        with self._translated():
+        with self._connection.translated():
             reply = self._acquire(
                 keys=_keys(wish.name),
                 args=[wish.lease_id, wish.owner, ttl_ms, wish.fence, waiter_ttl_ms, _retention_ms(ttl_ms)],
@@ -182,14 +168,14 @@ class RedisLockProvider:
 
     def _withdraw_wish(self, wish: LeaseRequest) -> None:
         try:
-            with self._translated():
+            with self._connection.translated():
                 self._withdraw(keys=_keys(wish.name), args=[wish.lease_id])
         except LockUnreachable:
             # Its place in the queue runs out within the waiter's ttl; the caller is owed the outcome that it waited for.
             return
 
     def _states(self, names: Sequence[str]) -> Iterator[LeaseState]:
-        with self._translated(), self._client.pipeline(transaction=False) as pipeline:
+        with self._connection.translated(), self._connection.client.pipeline(transaction=False) as pipeline:
             pipeline.time()
             for name in names:
                 pipeline.hgetall(_keys(name)[0])
@@ -207,19 +193,6 @@ class RedisLockProvider:
                     _instant(expires_ms),
                     expired=expires_ms <= now_ms,
                 )
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except (redis.AuthenticationError, redis.exceptions.AuthorizationError, redis.exceptions.NoPermissionError) as error:
-            raise LockAccessDenied(
-                f"{self._place} refuses: {error}", remedy="check the user, its password and its rights on tideline:lock:*"
-            ) from error
-        except redis.RedisError as error:
-            raise LockUnreachable(
-                f"{self._place}: {error or type(error).__name__}", remedy="check the server and the way to it, then retry"
-            ) from error
 
 
 def _keys(name: str) -> list[str]:

@@ -30,9 +30,9 @@ from tideline_table.index.key_hash import key_hashes
 from tideline_table.reader import read_base_file
 from tideline_table.schema import MetaField
 from tideline_table.table import Table
+from tideline_table.table.contention import Contention
 from tideline_table.table.write import (
     OnConflict,
-    based_on,
     closed_to_inserts,
     combines_input,
     in_transaction,
@@ -145,8 +145,10 @@ class _Attempt:
     source_bytes: int | None
     progress: ProgressStep | None
 
-    def run(self) -> Committed:
-        return in_transaction(self.table, self.routing.operation, self._stage, self.progress)
+    def run(self, contention: Contention) -> Committed:
+        return in_transaction(
+            self.table, self.routing.operation, self.options, lambda begun: self._stage(begun, contention), self.progress
+        )
 
     def layout(self) -> WriteLayout:
         """For the table's state as of now."""
@@ -178,15 +180,18 @@ class _Attempt:
             written._jdf.queryExecution().executedPlan()  # noqa: SLF001 - plans are lazy; the settings hold now
         return written
 
-    def _stage(self, transaction: WriteTransaction) -> Committed:
+    def _stage(self, transaction: WriteTransaction, contention: Contention) -> Committed:
+        # Which file groups it writes over shows when it is done: from the second attempt on it knows those of the one before.
+        contention.take_turn(transaction.instant)
         schema_json = self.table.schema_json
         layout = self.layout()
         with _translated(layout.looked_up):
             written = self.plan(transaction.instant, layout)
             rows = self._execute(written, layout)
         results = read_results(rows)
+        contention.needs(r.stat.file_id for r in results if r.stat is not None and r.read is not None and not r.stat.is_log)
         look_up = _key_look_up(self.table, results) if promises_unique_keys(self.routing.operation, self.options) else None
-        return transaction.commit(results, schema_json, self.extra, based_on(results), look_up, progress=self.progress)
+        return transaction.commit(results, schema_json, self.extra, look_up, progress=self.progress)
 
     def _execute(self, written: DataFrame, layout: WriteLayout) -> list[bytes]:
         context, tag = written.sparkSession.sparkContext, f"tideline-{uuid.uuid4().hex}"

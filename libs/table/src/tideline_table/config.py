@@ -196,6 +196,35 @@ WRITE_RETRIES = Option(
     unit="attempts",
     minimum=0,
 )
+CLUSTERING_UPDATE_STRATEGY = Option(
+    "tideline.clustering.update.strategy",
+    "yield",
+    "A write to file groups under a pending clustering: goes ahead, and the clustering yields as often as it may (yield), or conflicts at once, "
+    "as RFC-19 has it (reject).",
+    choices=("yield", "reject"),
+)
+INTENT_WAIT_S = Option(
+    "tideline.write.intent.wait",
+    30.0,
+    "How long a write waits for another one that is about to write over the same file groups before it goes ahead beside it; 0 does without "
+    "intents.",
+    unit="seconds",
+    minimum=0,
+)
+PRIORITY_AFTER = Option(
+    "tideline.write.priority.after",
+    3,
+    "After so many lost conflicts a write locks the file groups that it needs: other writes of them wait.",
+    unit="conflicts",
+    minimum=1,
+)
+PRIORITY_WAIT_S = Option(
+    "tideline.write.priority.wait",
+    600.0,
+    "How long a write waits for one that lost so often.",
+    unit="seconds",
+    minimum=0,
+)
 LOCK_WAIT_S = Option("tideline.lock.wait", 60.0, "How long a commit waits for the table lock.", unit="seconds", minimum=0)
 LOCK_TTL_S = Option("tideline.lock.ttl", 30.0, "Life of the table lock's lease.", unit="seconds", minimum=1)
 CHECKPOINT_INTERVAL = Option(

@@ -10,7 +10,8 @@ from types import FrameType
 
 from tideline_cli.demo.fleet import Batch, Writer, writer_named
 from tideline_cli.demo.protocol import Progress, send
-from tideline_service.table_lock import open_table_lock
+from tideline_locks import open_intent_board
+from tideline_service.table_lock import lock_name, open_table_lock
 from tideline_spark.session import local_session, stop_session
 from tideline_spark.write import write_dataframe
 from tideline_table.clock import SystemClock
@@ -58,6 +59,7 @@ def _write(writer: Writer, base_path: str, commit: Commit) -> None:
     options = {**dict(writer.options), "tideline.write.conflict.retries": _RETRIES}
     table = Table.open(base_path, options=options, writer_id=writer.name)
     table.lock = open_table_lock("storage:", base_path, table.uid, writer.name, SystemClock())
+    table.intents = open_intent_board(f"storage:{base_path}", lock_name(table.uid), clock=SystemClock())
     batches = list(writer.batches())
     for number, batch in enumerate(batches, 1):
         conflicts = _Conflicts()

@@ -30,6 +30,7 @@ from tideline_table.table.query import KeyRanges, Snapshot, sorted_keys, without
 from tideline_table.timeline.instant import completed_as
 from tideline_table.timeline.properties import BACKUP_PATH, CREATE_SCHEMA, PROPERTIES_PATH, parse_properties
 from tideline_table.transaction import ActiveTimeline, NoLock, TableLock
+from tideline_table.transaction.intents import IntentBoard, NoIntents
 
 READABLE_VERSIONS = (6, 8, 9)
 COMPLETION_TIMES_SINCE = 8
@@ -48,6 +49,7 @@ class Table:
         self.base_path = base_path
         self.clock = clock
         self.lock = lock
+        self.intents: IntentBoard = NoIntents()
         self.options = options
         self.definition = TableDefinition.from_properties(_read_properties(storage, base_path))
         self.identity: TableIdentity | None = read_identity(storage)

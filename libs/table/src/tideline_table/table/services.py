@@ -139,7 +139,7 @@ def _commit_clustering(begun: ClusteringRun, stats: Sequence[WriteStat]) -> Comm
     replaced: dict[str, list[str]] = {}
     for task in begun.tasks:
         replaced.setdefault(task.partition_path, []).extend(task.replaces)
-    own = WriteSet(instant, begun.based_on, yields_to_clustering=False)
+    own = WriteSet(instant, begun.based_on, update_strategy=None)
 
     def decide(state: TableState) -> Draft:
         check_still_own(state, instant)

@@ -31,10 +31,11 @@ from tideline_table.errors import (
     TransactionRolledBack,
     WriteConflict,
 )
-from tideline_table.file_group.slice import FileGroupId, FileSlice, SliceVersion
+from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.file_group.state import TableState
 from tideline_table.index.simple import Location, partition_rows
 from tideline_table.schema.avro import avro_with_meta_fields
+from tideline_table.table.contention import Contention
 from tideline_table.table.definition import TableType
 from tideline_table.table.evolution import TargetSchema, target_schema
 from tideline_table.table.facade import Table
@@ -42,6 +43,7 @@ from tideline_table.table.partition import create_partition
 from tideline_table.timeline.instant import Action
 from tideline_table.timeline.progress import ProgressStep
 from tideline_table.transaction import Committed, WriteTransaction
+from tideline_table.transaction.intents import Turn
 from tideline_table.transaction.write import LookUp
 from tideline_table.writer import (
     FileGroupResult,
@@ -58,6 +60,8 @@ from tideline_table.writer.operation import promises_unique_keys
 from tideline_table.writer.routing import FilePlacement
 
 _LOGGER = logging.getLogger(__name__)
+_ROUTES = 3
+"""How often rows are routed anew because others went first; then the write goes ahead beside them."""
 OnConflict = Callable[[WriteConflict, int], None]
 
 
@@ -107,11 +111,24 @@ def write_rows(
 
     # What is wrong with the input is told before anything is written.
     attempt_on(table.schema_json)
-    return write_with_retries(table, chosen, lambda: attempt_on(table.schema_json).run(), on_conflict)
+    return write_with_retries(table, chosen, lambda contention: attempt_on(table.schema_json).run(contention), on_conflict)
 
 
-def write_with_retries(table: Table, options: Options, run: Callable[[], Committed], on_conflict: OnConflict | None) -> Committed:
+def write_with_retries(
+    table: Table, options: Options, run: Callable[[Contention], Committed], on_conflict: OnConflict | None
+) -> Committed:
     """Call `run` (one attempt on fresh state) until it does not lose against another writer, at most as often as the options say."""
+    contention = Contention(table, options)
+
+    def attempt() -> Committed:
+        try:
+            return run(contention)
+        except WriteConflict:
+            contention.lost()
+            raise
+        finally:
+            contention.end_turn()
+
     retrying = tenacity.Retrying(
         stop=tenacity.stop_after_attempt(options[WRITE_RETRIES] + 1),
         wait=tenacity.wait_random_exponential(multiplier=0.05, max=3.0),
@@ -120,19 +137,23 @@ def write_with_retries(table: Table, options: Options, run: Callable[[], Committ
         before_sleep=lambda call: _report(call, on_conflict),
         reraise=True,
     )
-    committed = retrying(run)
+    committed = retrying(attempt)
     return replace(committed, attempts=int(retrying.statistics["attempt_number"]))
 
 
 def in_transaction(
-    table: Table, operation: Operation, stage: Callable[[WriteTransaction], Committed], progress: ProgressStep | None = None
+    table: Table,
+    operation: Operation,
+    options: Options,
+    stage: Callable[[WriteTransaction], Committed],
+    progress: ProgressStep | None = None,
 ) -> Committed:
     """Begin a transaction and let `stage` write and commit it; roll back whatever ends it otherwise.
 
     Only an unknown outcome is left alone: the log decides it, and recovery follows the log.
     """
     action = Action.DELTA_COMMIT if table.definition.type is TableType.MOR else Action.COMMIT
-    transaction = WriteTransaction.begin(table.timeline, table.lock, operation.hudi_name, action, progress)
+    transaction = WriteTransaction.begin(table.timeline, table.lock, operation.hudi_name, action, options, progress)
     try:
         return stage(transaction)
     except ObjectNotFound as error:
@@ -171,16 +192,29 @@ class _Attempt:
     parallelism: int
     progress: ProgressStep | None
 
-    def run(self) -> Committed:
-        return in_transaction(self.table, self.operation, self._stage, self.progress)
+    def run(self, contention: Contention) -> Committed:
+        return in_transaction(self.table, self.operation, self.options, lambda begun: self._stage(begun, contention), self.progress)
 
-    def _stage(self, transaction: WriteTransaction) -> Committed:
-        tasks = self._route(transaction)
+    def _stage(self, transaction: WriteTransaction, contention: Contention) -> Committed:
+        tasks = self._route_in_turn(transaction, contention)
         results = self._write(transaction, tasks)
         target = self.target
-        return transaction.commit(
-            results, target.text, self.extra, based_on(results), self._look_up(), target.based_on, self.progress
-        )
+        return transaction.commit(results, target.text, self.extra, self._look_up(), target.based_on, self.progress)
+
+    def _route_in_turn(self, transaction: WriteTransaction, contention: Contention) -> list[RoutedTask]:
+        # Each time that others went first, the rows may belong elsewhere.
+        for _ in range(_ROUTES):
+            tasks = self._route(transaction)
+            contention.needs(t.task.file_id for t in tasks if t.task.base is not None and not self._appends(t))
+            turn = contention.take_turn(transaction.instant)
+            if turn is Turn.AT_ONCE:
+                return tasks
+            if turn is Turn.BESIDE:
+                break
+        return self._route(transaction)
+
+    def _appends(self, routed: RoutedTask) -> bool:
+        return self.table.definition.type is TableType.MOR and routed.task.base is not None and not routed.task.adds
 
     def _route(self, transaction: WriteTransaction) -> list[RoutedTask]:
         state = self.table.state
@@ -227,7 +261,11 @@ class _Attempt:
         for partition in sorted({t.task.partition_path for t in tasks}):
             create_partition(self.table, partition, transaction.instant)
 
+        read = {FileGroupId(t.task.partition_path, t.task.file_id): t.task.base.version for t in tasks if t.task.base is not None}
+        appends = frozenset(FileGroupId(t.task.partition_path, t.task.file_id) for t in tasks if self._appends(t))
+
         def one(routed: RoutedTask) -> FileGroupResult:
+            transaction.check_early(read, appends)
             incoming = self.prepared.rows.take(pa.array(routed.positions))
             return write_file_group(context, routed.task, incoming, self.table.storage)
 
@@ -245,13 +283,6 @@ class _Attempt:
 def closed_to_inserts(state: TableState) -> frozenset[FileGroupId]:
     """File groups that a write must not add rows to: a pending plan rewrites them."""
     return frozenset(state.groups_under_clustering()) | frozenset(state.groups_under_compaction())
-
-
-def based_on(results: Sequence[FileGroupResult]) -> dict[FileGroupId, SliceVersion]:
-    """File groups that a write rewrote or appended to → the version of the slice that it read."""
-    return {
-        FileGroupId(r.stat.partition_path, r.stat.file_id): r.read for r in results if r.stat is not None and r.read is not None
-    }
 
 
 def write_context(

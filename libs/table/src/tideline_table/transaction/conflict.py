@@ -2,10 +2,16 @@ r"""Conflict detection: a pure function from what a transaction did and what the
 
 | own \\ other              | completed write                     | completed clustering      | pending clustering             | compaction, pending or completed | rollback of own |
 |---|---|---|---|---|---|
-| update or delete of a group | same group: conflict              | group replaced: conflict  | with priority: conflict        | same group: conflict             | rolled back     |
+| update or delete of a group | same group: conflict              | group replaced: conflict  | see below                      | same group: conflict             | rolled back     |
+| append to a group's log   | same group rewritten: conflict; appended: append behind it | group replaced: conflict | see below | same group: conflict      | rolled back     |
 | insert of keys            | same key inserted: conflict         | no                        | no                             | no                               | rolled back     |
 | clustering                | input group written: conflict       | input replaced: conflict  | no (plans never share a group) | no (plans never share a group)   | rolled back     |
 | compaction                | no: it reads what its plan names    | no                        | no                             | no                               | never           |
+
+A write into a group under a pending clustering follows `UPDATE_STRATEGIES`: by default only a clustering with priority makes it wait.
+
+Log files that others appended to the same slice meanwhile are no conflict for a write that only appends: its own log file gets the next
+version and is merged behind them, as if it had begun later. No row is written again.
 
 A compaction that was planned after an update began is a conflict because the update's log file would belong to the slice that the plan
 does not read any more; the update is done again and appends to the slice that the compaction will make.
@@ -20,7 +26,7 @@ input is gone fails when it reads. Field notes: #13255, #9472, #18830, #9831.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -49,6 +55,27 @@ class SchemaStep:
     own: str
 
 
+UpdateStrategy = Callable[[TableState, str], bool]
+"""Whether a write to a file group under the pending clustering of that instant gives way to it."""
+
+UPDATE_STRATEGIES: dict[str, UpdateStrategy] = {
+    # The writer wins and the clustering is planned again, until it lost so often that it has priority.
+    "yield": lambda state, clustering: state.has_priority(clustering),
+    # RFC-19: the file groups belong to the clustering until it is done.
+    "reject": lambda _state, _clustering: True,
+}
+
+
+class SliceGrew(WriteConflict):
+    """Others appended log files to slices that this write appends to: its log files move behind theirs."""
+
+    def __init__(self, groups: frozenset[FileGroupId], with_instant: str) -> None:
+        super().__init__(
+            f"log files were appended to {len(groups)} file group(s), at the latest by {with_instant}", with_instant=with_instant
+        )
+        self.groups = groups
+
+
 @dataclass(frozen=True, slots=True)
 class WriteSet:
     """What a transaction relies on and changes."""
@@ -58,8 +85,10 @@ class WriteSet:
     """File groups that it read and rewrites, appends to or replaces → the version of the slice that it read."""
     inserted: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
     """Hashes of the keys that it added and that must stay unique."""
-    yields_to_clustering: bool = True
-    """Writers wait for a pending clustering with priority; table services do not."""
+    appends: frozenset[FileGroupId] = frozenset()
+    """Those of `based_on` that it only appends a log file to."""
+    update_strategy: UpdateStrategy | None = UPDATE_STRATEGIES["yield"]
+    """None for table services: plans never share a group."""
     schema: SchemaStep | None = None
     """None for table services: they publish the schema that the table has when they commit."""
     progress: ProgressStep | None = None
@@ -110,6 +139,7 @@ def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[Ins
         # Rows written by the older schema would take new columns away from the file groups that they were merged with.
         other = max(state.completed_writes(), key=lambda action: action.sequence).instant
         return WriteConflict(f"the schema of the table changed, at the latest by {other}", with_instant=other)
+    grown: dict[FileGroupId, str] = {}
     for group, read_version in own.based_on.items():
         replaced_by = state.replaced.get(group)
         if replaced_by is not None:
@@ -117,20 +147,22 @@ def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[Ins
                 f"file group {group.file_id} in {group.partition_path!r} was replaced by {replaced_by}", with_instant=replaced_by
             )
         latest = state.latest_slice(group)
-        if latest is None or latest.version != read_version:
+        if latest is not None and group in own.appends and _only_grew(latest, read_version):
+            grown[group] = _last_writer(latest)
+        elif latest is None or latest.version != read_version:
             other = _last_writer(latest) if latest else "nothing"
             return WriteConflict(
                 f"file group {group.file_id} in {group.partition_path!r} was written by {other}",
                 expected=f"slice {read_version.base_instant} with {read_version.log_files} log file(s)",
                 with_instant=other,
             )
-    if own.yields_to_clustering and own.based_on:
+    if own.update_strategy is not None and own.based_on:
         under = state.groups_under_clustering()
         for group in own.based_on:
             clustering = under.get(group)
-            if clustering is not None and state.has_priority(clustering):
+            if clustering is not None and own.update_strategy(state, clustering):
                 return WriteConflict(
-                    f"file group {group.file_id} is under clustering {clustering}, which lost often enough to go first",
+                    f"file group {group.file_id} is under clustering {clustering}, which goes first",
                     with_instant=clustering,
                     remedy="retry when it is done",
                 )
@@ -140,4 +172,8 @@ def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[Ins
                 return WriteConflict(
                     f"record keys were inserted by {other_keys.instant} at the same time", with_instant=other_keys.instant
                 )
-    return None
+    return SliceGrew(frozenset(grown), max(grown.values())) if grown else None
+
+
+def _only_grew(latest: FileSlice, read: SliceVersion) -> bool:
+    return latest.base_instant == read.base_instant and len(latest.log_files) > read.log_files

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tideline_table.config import CLUSTERING_UPDATE_STRATEGY, Options
 from tideline_table.errors import WriteConflict
 from tideline_table.file_group.slice import FileGroupId, FileSlice, SliceVersion
 from tideline_table.file_group.state import TableState
@@ -18,14 +19,29 @@ from tideline_table.timeline.log import Draft
 from tideline_table.timeline.progress import ProgressStep
 from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
 from tideline_table.transaction.active_timeline import ActiveTimeline
-from tideline_table.transaction.conflict import InsertedKeys, SchemaStep, WriteSet, check_progress, check_still_own, find_conflict
+from tideline_table.transaction.conflict import (
+    UPDATE_STRATEGIES,
+    InsertedKeys,
+    SchemaStep,
+    SliceGrew,
+    UpdateStrategy,
+    WriteSet,
+    check_progress,
+    check_still_own,
+    find_conflict,
+)
 from tideline_table.transaction.heartbeat import Heartbeat
 from tideline_table.transaction.lock import TableLock
 from tideline_table.transaction.rollback import roll_back
 from tideline_table.writer.file_group import FileGroupResult
+from tideline_table.writer.log_file import move_behind
 from tideline_table.writer.marker import forget_markers, marked_files
 
 HASHES_KEY = "inserted_key_hashes"
+EARLY_CHECK_S = 1.0
+"""While files are written, the log is asked for conflicts at most this often."""
+_MOVES = 10
+"""How often log files move behind those of others before the write counts as lost."""
 
 LookUp = Callable[[Sequence[FileSlice]], "str | None"]
 """Given slices that another write added, the partition in which they hold a key of ours, None when there is none."""
@@ -66,7 +82,9 @@ class WriteTransaction:
     operation: str
     begin_sequence: int
     action: Action
+    update_strategy: UpdateStrategy
     _heartbeat: Heartbeat = field(repr=False)
+    _checked_s: float = field(default=float("-inf"), repr=False)
 
     @classmethod
     def begin(
@@ -75,12 +93,14 @@ class WriteTransaction:
         lock: TableLock,
         operation: str,
         action: Action = Action.COMMIT,
+        options: Options | None = None,
         progress: ProgressStep | None = None,
     ) -> WriteTransaction:
-        """Mint the instant by appending its requested + inflight entry, and start its heartbeat.
+        """Mint the instant by appending its requested + inflight entry, and start its heartbeat. `options` default to those of the table.
 
         Raises `ProgressMoved`, with nothing begun, where a commit that moves `progress` would be refused already.
         """
+        strategy = UPDATE_STRATEGIES[(options or timeline.options)[CLUSTERING_UPDATE_STRATEGY]]
 
         def decide(state: TableState) -> Draft:
             check_progress(progress, state)
@@ -89,14 +109,13 @@ class WriteTransaction:
         entry = timeline.append(decide)
         heartbeat = Heartbeat(timeline.storage, entry.instant, timeline.options)
         heartbeat.__enter__()
-        return cls(timeline, lock, entry.instant, operation, entry.sequence, action, heartbeat)
+        return cls(timeline, lock, entry.instant, operation, entry.sequence, action, strategy, heartbeat)
 
     def commit(
         self,
         results: Sequence[FileGroupResult],
         schema_json: str,
         extra: Mapping[str, str],
-        based_on: Mapping[FileGroupId, SliceVersion],
         look_up: LookUp | None,
         schema_based_on: str | None = None,
         progress: ProgressStep | None = None,
@@ -107,21 +126,67 @@ class WriteTransaction:
         None when it did not. `progress` moves with the commit, or there is none. Raises `WriteConflict`, `ProgressMoved` or
         `TransactionRolledBack` (nothing became visible; call `roll_back`), `CommitUnknown` when the log did not answer.
         """
-        stats = tuple(r.stat for r in results if r.stat is not None)
-        self._delete_unnamed_files(stats)
-        metadata = CommitMetadata(
-            self.operation, stats, {**extra, **(progress.metadata if progress else {}), SCHEMA_KEY: schema_json}
+        promises_unique_keys, written = look_up is not None, list(results)
+        schema = SchemaStep(schema_json if schema_based_on is None else schema_based_on, schema_json)
+        named = {**extra, **(progress.metadata if progress else {}), SCHEMA_KEY: schema_json}
+        self._delete_unnamed_files(written)
+        if self.action is Action.DELTA_COMMIT:
+            self._pass_second(_stats(written))
+        inserted_in = {s.partition_path for s in _stats(written) if s.num_inserts}
+        checked = _InsertsSince(self.timeline, self.begin_sequence, inserted_in, look_up)
+        with self.lock.hold(self.timeline.head_sequence):
+            for move in range(_MOVES + 1):
+                own = self._write_set(written, promises_unique_keys=promises_unique_keys, schema=schema, progress=progress)
+                try:
+                    entry = self._append(own, checked, self._body(written, named))
+                    break
+                except SliceGrew as grown:
+                    if move == _MOVES:
+                        raise
+                    written = self._moved_behind(written, grown.groups)
+                    self._delete_unnamed_files(written)
+        self._heartbeat.stop()
+        forget_markers(self.timeline.storage, self.instant)
+        return Committed(self.instant, entry.sequence, _stats(written))
+
+    def check_early(self, based_on: Mapping[FileGroupId, SliceVersion], appends: frozenset[FileGroupId]) -> None:
+        """Raise the conflict that a commit over `based_on` would end with by now; asks the log at most every `EARLY_CHECK_S`.
+
+        For writers between two files: what is lost already is not worth finishing. Safe to call from several threads.
+        """
+        now_s = self.timeline.clock.monotonic_s()
+        if now_s - self._checked_s < EARLY_CHECK_S:
+            return
+        self._checked_s = now_s
+        self.timeline.refresh()
+        own = WriteSet(self.instant, dict(based_on), appends=appends, update_strategy=self.update_strategy)
+        conflict = find_conflict(own, self.timeline.state, ())
+        if conflict is not None and not isinstance(conflict, SliceGrew):
+            raise conflict
+
+    def _write_set(
+        self, results: Sequence[FileGroupResult], *, promises_unique_keys: bool, schema: SchemaStep, progress: ProgressStep | None
+    ) -> WriteSet:
+        inserted = np.frombuffer(b"".join(r.inserted_hashes or b"" for r in results), dtype="<u8")
+        read = {_group(r.stat): (r.read, r.stat.is_log) for r in results if r.stat is not None and r.read is not None}
+        return WriteSet(
+            self.instant,
+            {group: version for group, (version, _) in read.items()},
+            inserted if promises_unique_keys else inserted[:0],
+            frozenset(group for group, (_, is_log) in read.items() if is_log),
+            self.update_strategy,
+            schema,
+            progress,
         )
+
+    def _body(self, results: Sequence[FileGroupResult], extra: Mapping[str, str]) -> dict[str, object]:
+        body: dict[str, object] = {"metadata": CommitMetadata(self.operation, _stats(results), extra).to_json()}
         hashes = np.frombuffer(b"".join(r.inserted_hashes or b"" for r in results), dtype="<u8")
-        body: dict[str, object] = {"metadata": metadata.to_json()}
         if len(hashes) <= MAX_CARRIED_HASHES and all(r.inserted_hashes is not None for r in results):
             body[HASHES_KEY] = base64.b64encode(np.sort(hashes).tobytes()).decode()
-        schema = SchemaStep(schema_json if schema_based_on is None else schema_based_on, schema_json)
-        own = WriteSet(
-            self.instant, dict(based_on), hashes if look_up is not None else hashes[:0], schema=schema, progress=progress
-        )
-        checked = _InsertsSince(self.timeline, self.begin_sequence, {s.partition_path for s in stats if s.num_inserts}, look_up)
+        return body
 
+    def _append(self, own: WriteSet, checked: _InsertsSince, body: Mapping[str, object]) -> Entry:
         def decide(state: TableState) -> Draft:
             check_still_own(state, self.instant)
             conflict = find_conflict(own, state, checked.up_to(state))
@@ -129,13 +194,15 @@ class WriteTransaction:
                 raise conflict
             return Draft(self.instant, self.action, State.INFLIGHT, State.COMPLETED, self.operation, body)
 
-        if self.action is Action.DELTA_COMMIT:
-            self._pass_second(stats)
-        with self.lock.hold(self.timeline.head_sequence):
-            entry = self.timeline.append(decide)
-        self._heartbeat.stop()
-        forget_markers(self.timeline.storage, self.instant)
-        return Committed(self.instant, entry.sequence, stats)
+        return self.timeline.append(decide)
+
+    def _moved_behind(self, results: Sequence[FileGroupResult], grown: frozenset[FileGroupId]) -> list[FileGroupResult]:
+        storage, state = self.timeline.storage, self.timeline.state
+        moved = []
+        for result in results:
+            latest = state.latest_slice(_group(result.stat)) if result.stat is not None and _group(result.stat) in grown else None
+            moved.append(result if latest is None else move_behind(result, latest, self.instant, storage))
+        return moved
 
     def roll_back(self) -> None:
         """Undo everything that this transaction wrote; one that is in the log already stays, and its timeline files are completed.
@@ -170,12 +237,20 @@ class WriteTransaction:
         while base and instant_from_time(clock.now())[:14] == base[:14]:
             clock.sleep(1.0 - clock.now().microsecond / 1_000_000)
 
-    def _delete_unnamed_files(self, stats: Sequence[WriteStat]) -> None:
+    def _delete_unnamed_files(self, results: Sequence[FileGroupResult]) -> None:
         # Files of attempts that lost (retried tasks): they carry this instant and would count as committed.
-        named = {s.path for s in stats}
+        named = {s.path for s in _stats(results)}
         for path in marked_files(self.timeline.storage, self.instant):
             if path not in named:
                 self.timeline.storage.delete(path)
+
+
+def _stats(results: Sequence[FileGroupResult]) -> tuple[WriteStat, ...]:
+    return tuple(r.stat for r in results if r.stat is not None)
+
+
+def _group(stat: WriteStat) -> FileGroupId:
+    return FileGroupId(stat.partition_path, stat.file_id)
 
 
 class _InsertsSince:

@@ -5,6 +5,9 @@ The base file is not read: where the keys are was looked up before, and which ve
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -60,6 +63,26 @@ def append_log_file(context: WriteContext, task: FileGroupTask, incoming: pa.Tab
         log_version=version,
     )
     return FileGroupResult(stat, b"", task.base.version)
+
+
+def move_behind(result: FileGroupResult, latest: FileSlice, instant: str, storage: Storage) -> FileGroupResult:
+    """The log file of `result` once more, as the next one of `latest`: others appended to the slice meanwhile. No row is read.
+
+    The old file stays for the transaction to delete: it has a marker and no write stat.
+    """
+    stat = result.stat
+    assert stat is not None
+    assert stat.is_log
+    old = parse_log_file_name(stat.path.rsplit("/", 1)[-1])
+    assert old is not None
+    version = next_log_version(latest)
+    name = log_file_name(stat.file_id, latest.base_instant, version, old.write_token)
+    path = join_path(stat.partition_path, name)
+    create_marker(storage, instant, path, MarkerType.APPEND)
+    with storage.open_input(stat.path) as source, storage.open_output(path) as sink:
+        shutil.copyfileobj(source, sink)
+    moved = replace(stat, path=path, log_version=version, log_files=(*(log.name for log in latest.log_files), name))
+    return replace(result, stat=moved, read=latest.version)
 
 
 def next_log_version(file_slice: FileSlice) -> int:

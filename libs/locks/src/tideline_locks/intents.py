@@ -1,0 +1,152 @@
+"""Intent boards of the engine: where the writers of one table post which file groups they are about to write over.
+
+On Redis, beside the locks; on storage, for writers without Redis; in one process. What is posted counts for `EXPIRY_S`, so that what dead
+writers left behind goes away. Two who claim in the same moment may both be told to go on: that costs one of them its attempt.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import cast
+
+from tideline_locks.port import checked_name
+from tideline_locks.redis_connection import KEY_PREFIX, RedisConnection
+from tideline_table.clock import Clock
+from tideline_table.errors import CorruptMetadata, ObjectNotFound
+from tideline_table.storage import Storage
+from tideline_table.transaction.intents import Intent, PostedIntent, going_first
+
+EXPIRY_S = 3600.0
+INTENTS_PREFIX = ".hoodie/.tideline/intents"
+
+
+class _Board(ABC):
+    """`IntentBoard` on something that keeps a text per instant."""
+
+    def claim(self, intent: Intent) -> list[Intent]:
+        """See `IntentBoard.claim`."""
+        first = going_first(intent, self._posted(intent.instant))
+        self._post(PostedIntent(intent, is_active=not first))
+        return first
+
+    @abstractmethod
+    def withdraw(self, instant: str) -> None:
+        """See `IntentBoard.withdraw`."""
+
+    @abstractmethod
+    def _posted(self, instant: str) -> Iterable[PostedIntent]:
+        """What others than `instant` posted and what has not expired."""
+
+    @abstractmethod
+    def _post(self, posted: PostedIntent) -> None: ...
+
+
+class InProcessIntents(_Board):
+    """For the writers of one process: they share the board itself. What it holds ends with the process."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._by_instant: dict[str, PostedIntent] = {}
+
+    def claim(self, intent: Intent) -> list[Intent]:
+        """See `IntentBoard.claim`."""
+        with self._guard:
+            return super().claim(intent)
+
+    def withdraw(self, instant: str) -> None:
+        """See `IntentBoard.withdraw`."""
+        with self._guard:
+            self._by_instant.pop(instant, None)
+
+    def _posted(self, instant: str) -> Iterable[PostedIntent]:
+        return [posted for other, posted in self._by_instant.items() if other != instant]
+
+    def _post(self, posted: PostedIntent) -> None:
+        self._by_instant[posted.intent.instant] = posted
+
+
+class StorageIntents(_Board):
+    """One object per intent below the table: `.hoodie/.tideline/intents/<instant>.json`."""
+
+    def __init__(self, storage: Storage, clock: Clock) -> None:
+        self._storage = storage
+        self._clock = clock
+
+    def withdraw(self, instant: str) -> None:
+        """See `IntentBoard.withdraw`."""
+        self._storage.delete(_path(instant))
+
+    def _posted(self, instant: str) -> Iterable[PostedIntent]:
+        oldest = self._clock.now() - timedelta(seconds=EXPIRY_S)
+        for found in self._storage.list_folder(INTENTS_PREFIX).objects:
+            if found.modified < oldest:
+                self._storage.delete(found.path)
+            elif found.path != _path(instant):
+                try:
+                    yield _from_text(self._storage.read(found.path), found.path)
+                except ObjectNotFound:
+                    continue  # withdrawn meanwhile
+
+    def _post(self, posted: PostedIntent) -> None:
+        self._storage.put(_path(posted.intent.instant), _to_text(posted).encode())
+
+
+class RedisIntents(_Board):
+    """One hash per table beside its lock, `<lock key>:intents`: instant → intent."""
+
+    def __init__(self, connection: RedisConnection, name: str, clock: Clock) -> None:
+        self._connection = connection
+        self._key = f"{KEY_PREFIX}{{{checked_name(name)}}}:intents"
+        self._clock = clock
+
+    def withdraw(self, instant: str) -> None:
+        """See `IntentBoard.withdraw`."""
+        with self._connection.translated():
+            self._connection.client.hdel(self._key, instant)
+
+    def _posted(self, instant: str) -> Iterable[PostedIntent]:
+        with self._connection.translated():
+            texts = cast("dict[str, str]", self._connection.client.hgetall(self._key))
+        now_s, expired = self._clock.now().timestamp(), []
+        for other, text in texts.items():
+            if other == instant:
+                continue
+            posted_s, _, document = text.partition(" ")
+            if not posted_s.isdecimal() or now_s - int(posted_s) > EXPIRY_S:
+                expired.append(other)
+            else:
+                yield _from_text(document.encode(), f"{self._key} {other}")
+        if expired:
+            with self._connection.translated():
+                self._connection.client.hdel(self._key, *expired)
+
+    def _post(self, posted: PostedIntent) -> None:
+        text = f"{int(self._clock.now().timestamp())} {_to_text(posted)}"
+        with self._connection.translated(), self._connection.client.pipeline(transaction=False) as pipeline:
+            pipeline.hset(self._key, posted.intent.instant, text)
+            pipeline.pexpire(self._key, int(EXPIRY_S * 1000))
+            pipeline.execute()
+
+
+def _path(instant: str) -> str:
+    return f"{INTENTS_PREFIX}/{instant}.json"
+
+
+def _to_text(posted: PostedIntent) -> str:
+    intent = posted.intent
+    return json.dumps(
+        {"instant": intent.instant, "groups": sorted(intent.groups), "priority": intent.has_priority, "active": posted.is_active}
+    )
+
+
+def _from_text(text: bytes, place: str) -> PostedIntent:
+    try:
+        found = json.loads(text)
+        intent = Intent(str(found["instant"]), frozenset(map(str, found["groups"])), bool(found["priority"]))
+        return PostedIntent(intent, bool(found["active"]))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CorruptMetadata(f"{place} is no intent ({error})", expected="what a writer posted", remedy="delete it") from None

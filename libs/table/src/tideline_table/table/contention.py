@@ -1,0 +1,48 @@
+"""What one write learns while it loses against others, and the turn that it takes because of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tideline_table.config import PRIORITY_AFTER, Options
+from tideline_table.table.facade import Table
+from tideline_table.transaction.intents import Intent, Turn, await_turn, withdraw
+
+
+class Contention:
+    """The file groups that a write needed so far and how often it lost, over all of its attempts. Not for several threads."""
+
+    def __init__(self, table: Table, options: Options) -> None:
+        self._table = table
+        self._options = options
+        self._losses = 0
+        self._groups: frozenset[str] = frozenset()
+        self._posted: set[str] = set()
+
+    @property
+    def has_priority(self) -> bool:
+        """Whether it lost so often that others wait for it."""
+        return self._losses >= self._options[PRIORITY_AFTER]
+
+    def lost(self) -> None:
+        """An attempt ended with a conflict."""
+        self._losses += 1
+
+    def needs(self, file_ids: Iterable[str]) -> None:
+        """The write turned out to write over these file groups."""
+        self._groups |= frozenset(file_ids)
+
+    def take_turn(self, instant: str) -> Turn:
+        """Wait until the file groups that the write needs, as far as it knows, are its own to write."""
+        if not self._groups:
+            return Turn.AT_ONCE
+        self._posted.add(instant)
+        return await_turn(
+            self._table.intents, self._table.timeline, Intent(instant, self._groups, self.has_priority), self._options
+        )
+
+    def end_turn(self) -> None:
+        """The attempt is over: whoever waits for it may go on."""
+        for instant in self._posted:
+            withdraw(self._table.intents, instant)
+        self._posted.clear()
