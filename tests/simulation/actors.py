@@ -16,6 +16,7 @@ from tests.simulation.scheduler import SECOND, Process, SimulatedClock
 from tests.simulation.world import World
 
 from tideline_locks.errors import LockTimeout, LockUnreachable, StaleFence
+from tideline_table.config import Options
 from tideline_table.errors import (
     ClockSkew,
     CommitUnknown,
@@ -195,11 +196,13 @@ def reading_writers(cluster: Cluster) -> Iterator[None]:
     world = cluster.world
     begin, write_group = table_write.in_transaction, table_write.write_file_group
 
-    def in_transaction(table: Table, operation: Operation, stage: Any, progress: ProgressStep | None = None) -> Committed:
+    def in_transaction(
+        table: Table, operation: Operation, options: Options, stage: Any, progress: ProgressStep | None = None
+    ) -> Committed:
         process = world.scheduler.process
         rows_at_begin = process.rows_at_begin
         if rows_at_begin is None:
-            return begin(table, operation, stage, progress)
+            return begin(table, operation, options, stage, progress)
 
         def staged(transaction: WriteTransaction) -> Committed:
             definition = table.definition
@@ -208,7 +211,7 @@ def reading_writers(cluster: Cluster) -> Iterator[None]:
             )
             return replace(stage.__self__, prepared=prepared)._stage(transaction)
 
-        return begin(table, operation, staged, progress)
+        return begin(table, operation, options, staged, progress)
 
     def write_file_group(context: WriteContext, task: FileGroupTask, incoming: pa.Table, storage: Storage) -> FileGroupResult:
         process = world.scheduler.process

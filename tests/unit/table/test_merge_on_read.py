@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
+from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, rows_of, write
 
 from tideline_table.clock import ManualClock
 from tideline_table.errors import WriteConflict
@@ -116,7 +116,7 @@ def test_large_appends_are_split_into_blocks():
 
 def test_of_two_appends_to_one_group_the_later_moves_behind_without_writing_rows_again(monkeypatch):
     table, storage, _ = mor_table()
-    write(table, [("a", "p", 1, "x"), ("b", "p", 1, "x"), ("c", "p", 1, "x")])
+    write(table, [("a", "p", 1, "x"), ("b", "p", 1, "x")])
     other = open_table(storage, table.clock, "other")
     appended = []
     monkeypatch.setattr(log_file, "parquet_block", lambda *a: appended.append(a[2]) or parquet_block(*a))
@@ -126,17 +126,16 @@ def test_of_two_appends_to_one_group_the_later_moves_behind_without_writing_rows
     def late(self, *arguments):
         if not conflicts:
             conflicts.append("under way")
-            write(other, [("b", "p", 2, "other"), ("c", "p", 2, "other")])
+            write(other, [("b", "p", 2, "other")])
             write(other, [("b", "p", 3, "other")])
         return stage(self, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(WriteTransaction, "commit", late)
-        committed = write(table, [("a", "p", 2, "mine"), ("c", "p", 2, "mine")])
+        committed = write(table, [("a", "p", 2, "mine")])
     assert committed.attempts == 1
     assert appended.count(committed.instant) == 1
-    # On equal ordering values the later commit wins, and that is the one that began first.
-    expected = [("a", "p", 2, "mine"), ("b", "p", 3, "other"), ("c", "p", 2, "mine")]
+    expected = [("a", "p", 2, "mine"), ("b", "p", 3, "other")]
     assert contents(table) == expected
     assert contents(open_table(storage, table.clock, "fresh")) == expected
     (file_slice,) = table.slices()
@@ -144,6 +143,30 @@ def test_of_two_appends_to_one_group_the_later_moves_behind_without_writing_rows
     assert file_slice.log_files[-1].instant == committed.instant
     on_storage = {o.path for o in storage.list_objects("p") if ".log." in o.path}
     assert on_storage == set(file_slice.log_paths), "the log file that moved is gone from its old place"
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_of_two_appends_of_one_row_the_later_is_done_again(deletes):
+    table, storage, _ = mor_table()
+    write(table, [("a", "p", 1, "x"), ("b", "p", 1, "x")])
+    other = open_table(storage, table.clock, "other")
+    stage, conflicts, begun = WriteTransaction.commit, [], []
+
+    def late(self, *arguments):
+        if not begun:
+            begun.append(self.instant)
+            write(other, [("a", "p", 2, "other")], Operation.DELETE if deletes else Operation.UPSERT)
+        return stage(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WriteTransaction, "commit", late)
+        incoming = rows_of([("a", "p", 3, "mine"), ("b", "p", 3, "mine")])
+        committed = write_rows(table, incoming, Operation.UPSERT, on_conflict=lambda error, _: conflicts.append(str(error)))
+    assert committed.attempts == 2
+    assert "were written by others" in conflicts[0]
+    assert contents(table) == [("a", "p", 3, "mine"), ("b", "p", 3, "mine")]
+    on_storage = {o.path for o in storage.list_objects("p") if ".log." in o.path}
+    assert on_storage == {path for s in table.slices() for path in s.log_paths}
 
 
 def test_rollback_removes_log_files():

@@ -78,7 +78,7 @@ def write_dataframe(
     chosen = table.options.merged(options or {})
     table.check_writable()
     attempt = _attempt(table, df, operation, chosen, extra or {}, on_report, progress)
-    return write_with_retries(table, chosen, attempt.run, on_conflict)
+    return write_with_retries(attempt.contention, attempt.run, on_conflict)
 
 
 def explain_write(table: Table, df: DataFrame, operation: Operation, *, options: Mapping[str, object] | None = None) -> WriteReport:
@@ -103,7 +103,7 @@ def _attempt(
     refuse_speculation(df.sparkSession.sparkContext.getConf())
     routing = _routing(table, df, operation, options)
     with _translated(()):
-        return _Attempt(table, df, routing, options, extra, on_report, _estimated_bytes(df), progress)
+        return _Attempt(table, df, routing, options, extra, on_report, _estimated_bytes(df), Contention(table, options), progress)
 
 
 def refuse_speculation(conf: SparkConf) -> None:
@@ -143,12 +143,11 @@ class _Attempt:
     extra: Mapping[str, str]
     on_report: OnReport | None
     source_bytes: int | None
+    contention: Contention
     progress: ProgressStep | None
 
-    def run(self, contention: Contention) -> Committed:
-        return in_transaction(
-            self.table, self.routing.operation, self.options, lambda begun: self._stage(begun, contention), self.progress
-        )
+    def run(self) -> Committed:
+        return in_transaction(self.table, self.routing.operation, self.options, self._stage, self.progress)
 
     def layout(self) -> WriteLayout:
         """For the table's state as of now."""
@@ -180,16 +179,16 @@ class _Attempt:
             written._jdf.queryExecution().executedPlan()  # noqa: SLF001 - plans are lazy; the settings hold now
         return written
 
-    def _stage(self, transaction: WriteTransaction, contention: Contention) -> Committed:
+    def _stage(self, transaction: WriteTransaction) -> Committed:
         # Which file groups it writes over shows when it is done: from the second attempt on it knows those of the one before.
-        contention.take_turn(transaction.instant)
+        self.contention.take_turn(transaction.instant)
         schema_json = self.table.schema_json
         layout = self.layout()
         with _translated(layout.looked_up):
             written = self.plan(transaction.instant, layout)
             rows = self._execute(written, layout)
         results = read_results(rows)
-        contention.needs(r.stat.file_id for r in results if r.stat is not None and r.read is not None and not r.stat.is_log)
+        self.contention.needs(r.stat.file_id for r in results if r.stat is not None and r.read is not None and not r.stat.is_log)
         look_up = _key_look_up(self.table, results) if promises_unique_keys(self.routing.operation, self.options) else None
         return transaction.commit(results, schema_json, self.extra, look_up, progress=self.progress)
 

@@ -13,8 +13,8 @@ class Contention:
     """The file groups that a write needed so far and how often it lost, over all of its attempts. Not for several threads."""
 
     def __init__(self, table: Table, options: Options) -> None:
-        self._table = table
-        self._options = options
+        self.table = table
+        self.options = options
         self._losses = 0
         self._groups: frozenset[str] = frozenset()
         self._posted: set[str] = set()
@@ -22,7 +22,7 @@ class Contention:
     @property
     def has_priority(self) -> bool:
         """Whether it lost so often that others wait for it."""
-        return self._losses >= self._options[PRIORITY_AFTER]
+        return self._losses >= self.options[PRIORITY_AFTER]
 
     def lost(self) -> None:
         """An attempt ended with a conflict."""
@@ -37,12 +37,10 @@ class Contention:
         if not self._groups:
             return Turn.AT_ONCE
         self._posted.add(instant)
-        return await_turn(
-            self._table.intents, self._table.timeline, Intent(instant, self._groups, self.has_priority), self._options
-        )
+        return await_turn(self.table.intents, self.table.timeline, Intent(instant, self._groups, self.has_priority), self.options)
 
     def end_turn(self) -> None:
         """The attempt is over: whoever waits for it may go on."""
         for instant in self._posted:
-            withdraw(self._table.intents, instant)
+            withdraw(self.table.intents, instant)
         self._posted.clear()

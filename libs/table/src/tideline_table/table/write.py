@@ -95,7 +95,7 @@ def write_rows(
     combine = combines_input(operation, chosen)
     if removed is not None and operation is not Operation.UPSERT:
         raise InvalidOption(f"keys to remove beside an {operation}", expected=f"the operation {Operation.UPSERT}")
-    definition = table.definition
+    definition, contention = table.definition, Contention(table, chosen)
 
     @lru_cache(maxsize=1)
     def attempt_on(schema_json: str) -> _Attempt:
@@ -107,22 +107,21 @@ def write_rows(
             refuse_duplicates(prepared)
         if removed is not None and removed.num_rows:
             prepared = with_purged(prepared, removed, target.schema, definition.keygen)
-        return _Attempt(table, target, prepared, operation, chosen, dict(extra or {}), parallelism or os.cpu_count() or 1, progress)
+        return _Attempt(
+            table, target, prepared, operation, chosen, dict(extra or {}), parallelism or os.cpu_count() or 1, contention, progress
+        )
 
     # What is wrong with the input is told before anything is written.
     attempt_on(table.schema_json)
-    return write_with_retries(table, chosen, lambda contention: attempt_on(table.schema_json).run(contention), on_conflict)
+    return write_with_retries(contention, lambda: attempt_on(table.schema_json).run(), on_conflict)
 
 
-def write_with_retries(
-    table: Table, options: Options, run: Callable[[Contention], Committed], on_conflict: OnConflict | None
-) -> Committed:
+def write_with_retries(contention: Contention, run: Callable[[], Committed], on_conflict: OnConflict | None) -> Committed:
     """Call `run` (one attempt on fresh state) until it does not lose against another writer, at most as often as the options say."""
-    contention = Contention(table, options)
 
     def attempt() -> Committed:
         try:
-            return run(contention)
+            return run()
         except WriteConflict:
             contention.lost()
             raise
@@ -130,10 +129,10 @@ def write_with_retries(
             contention.end_turn()
 
     retrying = tenacity.Retrying(
-        stop=tenacity.stop_after_attempt(options[WRITE_RETRIES] + 1),
+        stop=tenacity.stop_after_attempt(contention.options[WRITE_RETRIES] + 1),
         wait=tenacity.wait_random_exponential(multiplier=0.05, max=3.0),
         retry=tenacity.retry_if_exception_type((WriteConflict, TransactionRolledBack)),
-        sleep=table.clock.sleep,
+        sleep=contention.table.clock.sleep,
         before_sleep=lambda call: _report(call, on_conflict),
         reraise=True,
     )
@@ -190,23 +189,24 @@ class _Attempt:
     options: Options
     extra: Mapping[str, str]
     parallelism: int
+    contention: Contention
     progress: ProgressStep | None
 
-    def run(self, contention: Contention) -> Committed:
-        return in_transaction(self.table, self.operation, self.options, lambda begun: self._stage(begun, contention), self.progress)
+    def run(self) -> Committed:
+        return in_transaction(self.table, self.operation, self.options, self._stage, self.progress)
 
-    def _stage(self, transaction: WriteTransaction, contention: Contention) -> Committed:
-        tasks = self._route_in_turn(transaction, contention)
+    def _stage(self, transaction: WriteTransaction) -> Committed:
+        tasks = self._route_in_turn(transaction)
         results = self._write(transaction, tasks)
         target = self.target
         return transaction.commit(results, target.text, self.extra, self._look_up(), target.based_on, self.progress)
 
-    def _route_in_turn(self, transaction: WriteTransaction, contention: Contention) -> list[RoutedTask]:
+    def _route_in_turn(self, transaction: WriteTransaction) -> list[RoutedTask]:
         # Each time that others went first, the rows may belong elsewhere.
         for _ in range(_ROUTES):
             tasks = self._route(transaction)
-            contention.needs(t.task.file_id for t in tasks if t.task.base is not None and not self._appends(t))
-            turn = contention.take_turn(transaction.instant)
+            self.contention.needs(t.task.file_id for t in tasks if t.task.base is not None and not self._appends(t))
+            turn = self.contention.take_turn(transaction.instant)
             if turn is Turn.AT_ONCE:
                 return tasks
             if turn is Turn.BESIDE:

@@ -3,15 +3,15 @@ r"""Conflict detection: a pure function from what a transaction did and what the
 | own \\ other              | completed write                     | completed clustering      | pending clustering             | compaction, pending or completed | rollback of own |
 |---|---|---|---|---|---|
 | update or delete of a group | same group: conflict              | group replaced: conflict  | see below                      | same group: conflict             | rolled back     |
-| append to a group's log   | same group rewritten: conflict; appended: append behind it | group replaced: conflict | see below | same group: conflict      | rolled back     |
+| append to a group's log   | same group rewritten or same row appended: conflict; other rows appended: moves behind them | group replaced: conflict | see below | same group: conflict      | rolled back     |
 | insert of keys            | same key inserted: conflict         | no                        | no                             | no                               | rolled back     |
 | clustering                | input group written: conflict       | input replaced: conflict  | no (plans never share a group) | no (plans never share a group)   | rolled back     |
 | compaction                | no: it reads what its plan names    | no                        | no                             | no                               | never           |
 
 A write into a group under a pending clustering follows `UPDATE_STRATEGIES`: by default only a clustering with priority makes it wait.
 
-Log files that others appended to the same slice meanwhile are no conflict for a write that only appends: its own log file gets the next
-version and is merged behind them, as if it had begun later. No row is written again.
+Log files that others appended to the same slice meanwhile are a conflict for a write that only appends where they hold a row of its own.
+Otherwise its log file gets the next version and is merged behind them, as if it had begun later; nothing is written again.
 
 A compaction that was planned after an update began is a conflict because the update's log file would belong to the slice that the plan
 does not read any more; the update is done again and appends to the slice that the compaction will make.

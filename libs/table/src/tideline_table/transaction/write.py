@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow.compute as pc
 
 from tideline_table.config import CLUSTERING_UPDATE_STRATEGY, Options
 from tideline_table.errors import WriteConflict
-from tideline_table.file_group.slice import FileGroupId, FileSlice, SliceVersion
+from tideline_table.file_group.slice import FileGroupId, FileSlice, SliceVersion, join_path
 from tideline_table.file_group.state import TableState
 from tideline_table.index.key_hash import MAX_CARRIED_HASHES
+from tideline_table.reader.log_keys import log_keys
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State, instant_from_time
 from tideline_table.timeline.log import Draft
@@ -201,8 +203,24 @@ class WriteTransaction:
         moved = []
         for result in results:
             latest = state.latest_slice(_group(result.stat)) if result.stat is not None and _group(result.stat) in grown else None
-            moved.append(result if latest is None else move_behind(result, latest, self.instant, storage))
+            if latest is None or result.stat is None:
+                moved.append(result)
+                continue
+            self._check_rows(result.stat, latest)
+            moved.append(move_behind(result, latest, self.instant, storage))
         return moved
+
+    def _check_rows(self, own: WriteStat, latest: FileSlice) -> None:
+        # The same row written twice is a conflict, as between writes of base files: who read it before it wrote it must read it again.
+        known = {join_path(own.partition_path, name) for name in own.log_files}
+        others = [path for path in latest.log_paths if path not in known]
+        storage = self.timeline.storage
+        if pc.any(pc.is_in(log_keys(storage, [own.path]), value_set=log_keys(storage, others))).as_py():
+            by = latest.log_files[-1].instant
+            raise WriteConflict(
+                f"rows of file group {latest.group.file_id} in {own.partition_path!r} were written by others, at the latest by {by}",
+                with_instant=by,
+            )
 
     def roll_back(self) -> None:
         """Undo everything that this transaction wrote; one that is in the log already stays, and its timeline files are completed.
