@@ -66,11 +66,11 @@ def test_a_failing_history_tells_its_story():
         world.disk.overwrites = True
         yield
 
-    outcome = simulate(1, overwriting)
-    assert outcome.problems
+    failing = (outcome for outcome in (simulate(seed, overwriting) for seed in range(1, 50)) if outcome.problems)
+    outcome = next(failing)
     told = story(outcome)
     assert "overwrote entry" in told
-    assert "python -m tests.simulation.run --seeds 1 --seed-start 1" in told
+    assert f"python -m tests.simulation.run --seeds 1 --seed-start {outcome.seed}" in told
     assert "writer0#1" in told
     assert "put_if_absent .hoodie/.tideline/log/00000000000000000001.json" in told
     assert len(told.splitlines()) > len(outcome.trace)
