@@ -191,6 +191,8 @@ def test_compacted_blocks_stand_for_those_they_list():
         "a compaction that was rolled back"
     )
     assert instants_after(three, compacted) == [3, 8]
+    deleted = with_header(deletions(["b"], 8), {"COMPACTED_BLOCK_TIMES": f"{at(1)},{at(2)}"})
+    assert instants_after(one, two, compacted + deleted, three) == [8, 8, 3], "records and deletions of one compaction"
 
 
 def test_parts_of_records_lie_upon_the_version_before():

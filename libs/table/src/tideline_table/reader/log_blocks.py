@@ -59,22 +59,17 @@ def _is_visible(instant: str, visible: VisibleInstants | None, as_of: str) -> bo
 
 
 def _with_compacted(blocks: Sequence[LogBlock]) -> Sequence[LogBlock]:
-    """Blocks that a compacted one covers make room for it."""
+    """Blocks that compacted ones cover make room for them. What a log compaction leaves may be two blocks: records, and deletions."""
     kept = list(blocks)
-    for block in blocks:
-        covered = _covers(block)
-        if not covered or block not in kept:
+    for instant, covered in dict.fromkeys((b.instant, _covers(b)) for b in blocks if _covers(b)):
+        own = [b for b in kept if b.instant == instant and _covers(b) == covered]
+        replaced = [b for b in kept if b.instant != instant and _replaces(covered, b)]
+        if not own or not replaced:
             continue
-        replaced = [at for at, other in enumerate(kept) if other is not block and _replaces(covered, other)]
-        if not replaced:
-            continue
-        own = kept.index(block)
-        gone = {*replaced, own}
-        place = replaced[-1]
-        kept = [b for at, b in enumerate(kept[:place]) if at not in gone] + [
-            block,
-            *(b for at, b in enumerate(kept) if at > place and at not in gone),
-        ]
+        place = kept.index(replaced[-1])
+        gone = {id(b) for b in (*replaced, *own)}
+        before, after = kept[:place], kept[place:]
+        kept = [*(b for b in before if id(b) not in gone), *own, *(b for b in after if id(b) not in gone)]
     return kept
 
 
