@@ -52,7 +52,8 @@ def read(
         table.refresh()
     found = query_of(table, as_of=as_of, read_optimized=read_optimized, since=since, until=until)
     schema = spark_schema(found.output(columns))
-    by_engine = {s for s in found.slices if s.log_files or found.rule.path_columns} | older_types(table, found, schema.names)
+    by_value = found.rule.path_columns is not None or found.rule.versions is not None
+    by_engine = {s for s in found.slices if s.log_files or by_value} | older_types(table, found, schema.names)
     plain = tuple(s for s in found.slices if s not in by_engine)
     merged = tuple(s for s in found.slices if s in by_engine)
     frames = []

@@ -69,6 +69,8 @@ class TableState:
     """By key, what commits last said about where those who feed the table stand."""
     schemas: dict[str, str] = field(default_factory=dict)
     """Schemas that writes changed the table to, by instant."""
+    identified_schemas: tuple[str, ...] = ()
+    """In a table that others write, where columns have ids: the history of its schema, oldest first."""
     last_clean_retained: str = ""
     archived_before: str = ""
     """In a table that others write: instants before it that are not on the timeline were archived when they had completed (11.1)."""

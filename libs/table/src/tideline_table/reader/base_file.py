@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from tideline_table.errors import CorruptMetadata, StorageError
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.schema.evolution import conform
+from tideline_table.schema.identity import FileNames
 from tideline_table.storage import Storage
 
 MIN_KEY = b"hoodie_min_record_key"
@@ -86,19 +87,27 @@ class BaseFileScan:
     Raises `CorruptMetadata` for a file that is no sound Parquet file, `SchemaMismatch` for a type that does not become today's.
     """
 
-    def __init__(self, storage: Storage, path: str, schema: pa.Schema) -> None:
+    def __init__(self, storage: Storage, path: str, schema: pa.Schema, names: FileNames | None = None) -> None:
         self._path = path
         self._schema = schema
+        self._names = names if names is not None else FileNames({})
         with self._readable():
             self._fragment = ds.ParquetFileFormat().make_fragment(storage.open_input(path))
             stored = self._fragment.physical_schema
-        self._evolved = {f.name for f in stored if f.name in schema.names and f.type != schema.field(f.name).type}
+        apart = [name for name in schema.names if name in self._names.apart]
+        self._evolved = {f.name for f in stored if f.name in schema.names and f.type != schema.field(f.name).type} | set(apart)
+        sources = [self._names.source(name) for name in apart]
         # Read as it is stored where conform knows more ways from type to type than a scan does.
-        self._stored = pa.schema([stored.field(f.name) if f.name in self._evolved else f for f in schema])
+        self._stored = pa.schema(
+            [
+                *(stored.field(f.name) if f.name in self._evolved else f for f in schema if f.name not in apart),
+                *(stored.field(name) for name in sources if name is not None and name in stored.names),
+            ]
+        )
 
     @property
     def evolved(self) -> frozenset[str]:
-        """Columns that are stored in another type than today's."""
+        """Columns that are stored in another type, or by another name, than today's."""
         return frozenset(self._evolved)
 
     def row_groups(self, where: pc.Expression | None = None) -> list[int]:
@@ -135,12 +144,19 @@ class BaseFileScan:
         self, fragment: ds.ParquetFileFragment, names: Sequence[str], where: pc.Expression | None
     ) -> Iterator[pa.RecordBatch]:
         wanted = pa.schema([self._schema.field(name) for name in names])
+        sources = {name: self._names.source(name) for name in names}
+        stored = list(dict.fromkeys(name for name in sources.values() if name is not None and name in self._stored.names))
         with self._readable():
-            for batch in fragment.scanner(schema=self._stored, columns=list(names), filter=where).to_batches():
+            # Without a column a batch would not tell how many rows it has.
+            for batch in fragment.scanner(schema=self._stored, columns=stored or self._stored.names[:1], filter=where).to_batches():
                 if self._evolved.isdisjoint(names):
                     yield batch
-                else:
-                    yield from conform(pa.Table.from_batches([batch]), wanted).to_batches()
+                    continue
+                rows = pa.Table.from_batches([batch])
+                known = {name: source for name, source in sources.items() if source in stored}
+                renamed = [self._names.renamed(name, rows.column(source)) for name, source in known.items()]
+                found = pa.table(renamed, names=list(known)) if known else rows.select(stored)
+                yield from conform(found, wanted).to_batches()
 
     @contextmanager
     def _readable(self) -> Iterator[None]:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.log_format import LogBlock, scan_log
 from tideline_table.merge import EventKind, LogOutcome, fold_events
-from tideline_table.reader.base_file import BaseFileScan, scan_slices
+from tideline_table.reader.base_file import BaseFileScan
 from tideline_table.reader.log_blocks import counting_blocks
 from tideline_table.reader.log_events import HELD_BYTES, Piece, block_rows, read_events
 from tideline_table.reader.parts import is_merged_by_cells, scan_parts
@@ -62,7 +62,7 @@ def _scan_files(
 ) -> Iterator[pa.RecordBatch]:
     if not file_slice.log_files:
         if file_slice.base_file:
-            yield from scan_slices(storage, [file_slice], schema, names, _both(where, _key_filter(rule, keys)))
+            yield from rule.open_base(storage, file_slice, schema).filtered(names, _both(where, _key_filter(rule, keys)))
         return
     plan = ReadPlan(schema, rule, tuple(names), where, keys)
     scanned = (scan_log(storage, path) for path in file_slice.log_paths)
@@ -126,7 +126,7 @@ def _surviving_base_rows(
     storage: Storage, file_slice: FileSlice, plan: ReadPlan, outcome: LogOutcome
 ) -> Generator[pa.RecordBatch, None, np.ndarray]:
     """Base rows that no event replaces; returns which events lost."""
-    base = BaseFileScan(storage, file_slice.path, plan.schema)
+    base = plan.rule.open_base(storage, file_slice, plan.schema)
     wanted = _both(plan.where, _key_filter(plan.rule, plan.keys))
     # Where ordering values decide, a base row beats an event although the row itself may be filtered out: without it the event would
     # come to life. So only the rows that are emitted may be pruned by the filter, not those that are compared.

@@ -117,16 +117,29 @@ class _LogReader:
 
 
 @functools.lru_cache(maxsize=64)
-def field_names(schema_json: str) -> frozenset[str]:
-    """The columns that an Avro record schema names."""
+def _field_names(schema_json: str) -> frozenset[str]:
     return frozenset(str(f["name"]) for f in json.loads(schema_json)["fields"])
+
+
+def stored_columns(block: LogBlock, plan: ReadPlan) -> dict[str, str]:
+    """The columns of the table that a data block has, and those marks of deletions that only the block has, with their names there."""
+    stored = _field_names(block.schema_json)
+    names = plan.rule.names_in(block.instant)
+    wanted = (*plan.schema.names, *sorted(plan.marks - set(plan.schema.names)))
+    sources = {name: name if names is None else names.source(name) for name in wanted}
+    return {name: source for name, source in sources.items() if source is not None and source in stored}
 
 
 def block_rows(storage: Storage, block: LogBlock, plan: ReadPlan, names: frozenset[str]) -> pa.Table:
     """Rows of a data block in today's types; of `names` the columns of the table, and those marks of deletions that only the block has."""
-    stored = field_names(block.schema_json)
-    rows = read_rows(storage, block, columns=sorted(names & stored))
-    conformed = conform(rows.select([n for n in rows.column_names if n in plan.schema.names]), plan.part(names))
-    for mark in sorted(plan.marks & set(rows.column_names) - set(conformed.column_names)):
-        conformed = conformed.append_column(mark, rows.column(mark))
+    sources = {name: source for name, source in stored_columns(block, plan).items() if name in names}
+    rows = read_rows(storage, block, columns=sorted(set(sources.values())))
+    renamed = plan.rule.names_in(block.instant)
+    columns = {name: rows.column(source) for name, source in sources.items()}
+    if renamed is not None:
+        columns = {name: renamed.renamed(name, column) for name, column in columns.items()}
+    found = pa.table(columns) if columns else rows.select([])
+    conformed = conform(found.select([n for n in columns if n in plan.schema.names]), plan.part(names))
+    for mark in sorted(plan.marks & columns.keys() - set(conformed.column_names)):
+        conformed = conformed.append_column(mark, columns[mark])
     return conformed

@@ -16,8 +16,7 @@ from tideline_table.errors import UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.log_format import LogBlock
 from tideline_table.merge import EventKind, MergeMode, PartsOutcome, fold_parts
-from tideline_table.reader.base_file import BaseFileScan
-from tideline_table.reader.log_events import LogContent, field_names, read_events
+from tideline_table.reader.log_events import LogContent, read_events, stored_columns
 from tideline_table.reader.read_plan import ReadPlan
 from tideline_table.schema.meta_fields import META_FIELDS
 from tideline_table.storage import Storage
@@ -49,7 +48,7 @@ def scan_parts(storage: Storage, file_slice: FileSlice, blocks: Sequence[LogBloc
 
 def _base_rows(storage: Storage, file_slice: FileSlice, plan: ReadPlan) -> Iterator[pa.Table]:
     # A row that the filter drops may satisfy it once merged, so only keys narrow what is read.
-    base = BaseFileScan(storage, file_slice.path, plan.schema)
+    base = plan.rule.open_base(storage, file_slice, plan.schema)
     for batch in base.batches(base.row_groups(), plan.part(plan.emitted | plan.key_columns | plan.ordering)):
         rows = pa.Table.from_batches([batch])
         yield rows if plan.keys is None else rows.filter(pc.is_in(plan.record_keys(rows), value_set=plan.keys))
@@ -163,7 +162,7 @@ def _filled_by_schema(content: LogContent, plan: ReadPlan) -> Mapping[str, np.nd
         assert piece.rows is not None
         if not piece.block.is_partial:
             continue
-        for name in set(plan.schema.names) & set(piece.rows.column_names) - field_names(piece.block.schema_json):
+        for name in set(plan.schema.names) & set(piece.rows.column_names) - stored_columns(piece.block, plan).keys():
             filled = found.setdefault(name, np.ones(len(content.events.kinds), dtype=bool))
             filled[piece.start : piece.start + piece.rows.num_rows] = False
     return found

@@ -10,12 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tideline_table.file_group.names import parse_base_file_name
+from tideline_table.file_group.slice import FileSlice
 from tideline_table.keygen import KeyGenerator, PathColumns
 from tideline_table.merge import EventKind, MergeMode, PartialUpdate, deleted_mask
-from tideline_table.reader.base_file import referenced_columns
+from tideline_table.reader.base_file import BaseFileScan, referenced_columns
 from tideline_table.reader.log_blocks import VisibleInstants
 from tideline_table.schema.fit import IS_DELETED
+from tideline_table.schema.identity import FileNames, SchemaVersions
 from tideline_table.schema.meta_fields import MetaField
+from tideline_table.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,17 @@ class LogRule:
     deletion: DeletionMark | None = None
     path_columns: PathColumns | None = None
     """Columns whose values stand in the path of a slice only."""
+    versions: SchemaVersions | None = None
+    """Where columns are told by id."""
+
+    def names_in(self, instant: str) -> FileNames | None:
+        """How a file that `instant` wrote names columns, None where every file names them as the query does."""
+        return self.versions.file_names(instant, self.as_of) if self.versions is not None else None
+
+    def open_base(self, storage: Storage, file_slice: FileSlice, schema: pa.Schema) -> BaseFileScan:
+        """The base file of a slice, read in `schema`."""
+        name = parse_base_file_name(file_slice.base_file)
+        return BaseFileScan(storage, file_slice.path, schema, self.names_in(name.instant) if name is not None else None)
 
     @property
     def ordering_fields(self) -> tuple[str, ...]:

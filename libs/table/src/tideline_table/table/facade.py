@@ -20,6 +20,7 @@ from tideline_table.index.simple import SimpleIndex
 from tideline_table.merge import MergeMode
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.schema import arrow_from_avro, avro_with_meta_fields, with_meta_fields
+from tideline_table.schema.identity import SchemaVersions
 from tideline_table.storage import Storage, open_storage
 from tideline_table.table.changes import PointKind, Stretch, changed_rows, stretch_of
 from tideline_table.table.definition import WRITABLE_VERSION, TableDefinition, TableType
@@ -180,24 +181,24 @@ class Table:
         self.identity = replace_identity(self.storage, self.clock)
         return self.identity
 
-    def log_rule(self, as_of: str = "") -> LogRule:
-        """How this table's log files are merged. Raises `UnsupportedTable` where a merge-on-read table merges by a rule that is code."""
-        visible = None if self.is_exclusive else visible_instants(self.state)
-        keygen = None if self.definition.has_meta_fields else self.definition.keygen
-        if self.definition.type is not TableType.MOR:
-            # Copy-on-write tables have no logs to merge: they can be read whatever their rule is.
-            return LogRule(MergeMode.COMMIT_TIME, "", visible, as_of, keygen, path_columns=self.definition.path_columns)
-        merging = self.definition.merging
-        return LogRule(
-            merging.mode,
-            self.definition.ordering_field,
-            visible,
-            as_of,
-            keygen,
-            merging.partial,
-            merging.deletion,
-            self.definition.path_columns,
+    def log_rule(self, as_of: str = "", *, merges: bool = True) -> LogRule:
+        """How this table's files are read. Raises `UnsupportedTable` where log files are merged by a rule that is code.
+
+        Without `merges` there are none: then tables can be read whatever their rule is.
+        """
+        identified = self.state.identified_schemas
+        rule = LogRule(
+            MergeMode.COMMIT_TIME,
+            visible=None if self.is_exclusive else visible_instants(self.state),
+            as_of=as_of,
+            keygen=None if self.definition.has_meta_fields else self.definition.keygen,
+            path_columns=self.definition.path_columns,
+            versions=SchemaVersions.parsed(identified) if identified else None,
         )
+        if not merges or self.definition.type is not TableType.MOR:
+            return rule
+        merging, ordering = self.definition.merging, self.definition.ordering_field
+        return replace(rule, mode=merging.mode, ordering_field=ordering, partial=merging.partial, deletion=merging.deletion)
 
     def slices(self, as_of: str = "") -> list[FileSlice]:
         """Visible file slices now, or at the instant `as_of` (in). Raises `InstantNotFound` when cleaning removed what it needs."""
@@ -218,7 +219,7 @@ class Table:
         slices = self.slices(as_of)
         chosen = without_logs(slices) if read_optimized else tuple(slices)
         schema = with_meta_fields(self.schema_at(as_of), operation=self.options[READ_OPERATION_FIELD])
-        return Snapshot(self.storage, schema, self.log_rule(as_of), chosen)
+        return Snapshot(self.storage, schema, self.log_rule(as_of, merges=any(s.log_files for s in chosen)), chosen)
 
     def scan(
         self,
@@ -259,11 +260,15 @@ class Table:
         Points are sequences of the table log or instants; see `tideline_table.table.changes`. Raises `InstantNotFound`, `InvalidOption`,
         `HistoryUnavailable` when cleaning removed what it needs.
         """
-        return changed_rows(self.state, self._points, self.snapshot(), self._stretch(since, until))
+        return changed_rows(self.state, self._points, self._merging(), self._stretch(since, until))
 
     def changes(self, since: str | int = "", until: str | int = "") -> Images:
         """The net changes after `since` up to `until` with the rows before and after. Errors as `incremental`."""
-        return images_of(self.state, self._points, self.snapshot(), self._stretch(since, until))
+        return images_of(self.state, self._points, self._merging(), self._stretch(since, until))
+
+    def _merging(self) -> Snapshot:
+        """A snapshot whose rule reads slices of any time."""
+        return replace(self.snapshot(), rule=self.log_rule())
 
     def _stretch(self, since: str | int, until: str | int) -> Stretch:
         if not self.definition.has_meta_fields:

@@ -12,6 +12,8 @@ from tideline_table.errors import CorruptMetadata
 NO_PREVIOUS_COMMIT = "null"
 """Hudi's literal text for a file group that did not exist before."""
 SCHEMA_KEY = "schema"
+LATEST_SCHEMA_KEY = "latest_schema"
+"""In tables whose columns have ids: the version of the schema that the write went by."""
 
 
 @dataclass(frozen=True, slots=True)

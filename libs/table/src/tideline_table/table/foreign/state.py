@@ -10,6 +10,7 @@ from tideline_table.errors import CorruptMetadata, StorageError, UnsupportedTabl
 from tideline_table.file_group.slice import FileGroupId, join_path
 from tideline_table.file_group.state import CLUSTER, ActionRecord, TableState, compacted_groups
 from tideline_table.reader.log_blocks import VisibleInstants
+from tideline_table.schema.identity import history_texts
 from tideline_table.storage import Folder, Storage
 from tideline_table.table.foreign.slices import CommittedInstants, ListedGroups, listed_groups, slices_by_completion, slices_by_name
 from tideline_table.timeline.commit_avro import read_commit_metadata
@@ -19,8 +20,10 @@ from tideline_table.timeline.listing import TimelineFolders, TimelineListing, li
 from tideline_table.timeline.plans import decode_document
 from tideline_table.timeline.progress import progress_in
 from tideline_table.timeline.properties import TYPE
-from tideline_table.timeline.write_stats import SCHEMA_KEY
+from tideline_table.timeline.write_stats import LATEST_SCHEMA_KEY, SCHEMA_KEY
 
+SCHEMA_FOLDER = ".hoodie/.schema"
+SCHEMA_FILE_SUFFIX = ".schemacommit"
 PARTITION_METAFILE = ".hoodie_partition_metadata"
 _REMOVING = frozenset({Action.CLEAN, Action.ROLLBACK, Action.RESTORE})
 _LISTINGS = 5
@@ -75,6 +78,7 @@ def _state(storage: Storage, folders: TimelineFolders, listing: TimelineListing,
         )
         state.last_instant = max(state.last_instant, instant.time)
     completed = frozenset(a.instant for a in state.completed_writes())
+    state.identified_schemas = _identified_schemas(storage, listing, state.identified_schemas)
     state.archived_before = _first_write(listing.instants, completed)
     committed = CommittedInstants(completed, state.archived_before, frozenset(a.instant for a in state.pending()))
     if folders.layout == 1:
@@ -109,8 +113,25 @@ def _fold_commit(storage: Storage, state: TableState, listing: TimelineListing, 
         for file_id in file_ids:
             state.replaced[FileGroupId(partition, file_id)] = instant.time
     state.take_schema(instant.time, metadata.extra.get(SCHEMA_KEY, ""))
+    latest = metadata.extra.get(LATEST_SCHEMA_KEY, "")
+    if latest and latest not in state.identified_schemas:
+        state.identified_schemas += (latest,)
     state.progress |= progress_in(metadata.extra, instant.time)
     return metadata.operation
+
+
+def _identified_schemas(storage: Storage, listing: TimelineListing, known: tuple[str, ...]) -> tuple[str, ...]:
+    """The whole history, with what was before the active timeline and before columns had ids."""
+    if not known:
+        return ()
+    completed = {f"{time}" for time in listing.completion}
+    files = [o.path for o in storage.list_folder(SCHEMA_FOLDER).objects if o.path.endswith(SCHEMA_FILE_SUFFIX)]
+    # Each file repeats those before; one of a write that did not complete does not count.
+    for path in sorted(files, reverse=True):
+        instant = path.rsplit("/", 1)[-1].split(".")[0].split("_")[0]
+        if instant in completed or not completed:
+            return (*reversed(history_texts(storage.read(path), path)), *known)
+    return known
 
 
 def _fold_clean(storage: Storage, state: TableState, path: str) -> None:
