@@ -9,6 +9,7 @@ import signal
 from typing import Any
 
 from tests.ingest.applications import Place, await_records, committed, contents, row
+from tests.real.kafka import KafkaNode
 
 from tideline_table.table import Table, roll_back_dead
 
@@ -109,3 +110,20 @@ def test_two_applications_of_one_table(place: Place) -> None:
         await_records(table, name, 3000)
     assert [application.stop(process) for application, process in running] == [0, 0]
     assert contents(table) == sorted(expected_state(sent["orders"]) + expected_state(sent["returns"]))
+
+
+def test_the_broker_dies(place: Place, kafka_node: KafkaNode) -> None:
+    topic, path = place.topic("broken"), place.create()
+    sent = numbered(0, 4000)
+    send(place, topic, sent)
+    application = place.application("broken", path, topic, batch_rows=300, operation="insert", kafka_timeout_s=5)
+    process = application.start()
+    application.await_said("committed")
+    kafka_node.kill()
+    kafka_node.start()
+    later = numbered(4000, 400)
+    send(place, topic, later)
+    table = Table.open(path)
+    await_records(table, "broken", 4400)
+    assert application.stop(process) == 0
+    assert contents(table) == expected_state(sent + later)

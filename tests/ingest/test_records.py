@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 from tests.ingest.applications import TIMEOUT_S, Place, await_records, contents, row
 
@@ -108,3 +108,25 @@ def test_partitions_that_appear_later_are_read_from_their_beginning(place: Place
     await_records(table, "growing", 3)
     assert application.stop(process) == 0
     assert [found[0] for found in contents(table)] == ["first", "second"]
+
+
+def test_records_of_aborted_transactions_are_none(place: Place) -> None:
+    topic, path = place.topic("transactional", 1), place.create()
+    producer = Producer({"bootstrap.servers": place.bootstrap_servers, "transactional.id": "test"})
+    producer.init_transactions(TIMEOUT_S)
+    for number in range(6):
+        producer.begin_transaction()
+        producer.produce(topic, value=value(f"k{number}", 1))
+        producer.flush(TIMEOUT_S)
+        (producer.commit_transaction if number % 2 else producer.abort_transaction)(TIMEOUT_S)
+    application = place.application("transactional", path, topic, operation="insert", batch_rows=2)
+    process = application.start()
+    table = Table.open(path)
+    await_records(table, "transactional", 11)
+    application.kill(process)
+    process = application.start()
+    application.await_said("place found")
+    place.send(topic, [(None, value("end", 1), 0)])
+    await_records(table, "transactional", 13)
+    assert application.stop(process) == 0
+    assert [found[0] for found in contents(table)] == ["end", "k1", "k3", "k5"]

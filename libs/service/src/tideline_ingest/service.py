@@ -8,7 +8,7 @@ from tideline_ingest.dead_letters import DeadLetters
 from tideline_ingest.errors import OffsetsLost
 from tideline_ingest.intake import Intake, TableIntake
 from tideline_ingest.metrics import BATCH_TIME, COMMITS, GAPS, LAG, MOVED, RECORDS, VALUE_BYTES, WRITE_TIME
-from tideline_ingest.offsets import Offsets, starting_points
+from tideline_ingest.offsets import Offsets, Place, starting_points
 from tideline_ingest.settings import IngestSettings
 from tideline_ingest.topic_reader import Limits, Reader, TopicReader
 from tideline_service.contract import ServiceContext
@@ -57,6 +57,7 @@ class IngestService:
         """The progress that the next commit moves, as the table has it."""
         self._offsets: Offsets | None = None
         """None: where to go on has to be read from the table first."""
+        self._places: set[Place] = set()
         self._rescan_s = 0.0
         context.metrics.expose(COMMITS, MOVED, GAPS, VALUE_BYTES)
 
@@ -87,7 +88,7 @@ class IngestService:
         """Take in one batch, if records come."""
         assert self._reader is not None
         try:
-            if self._offsets is None or self._context.clock.monotonic_s() >= self._rescan_s:
+            if self._offsets is None or self._has_new_places():
                 self._find_place()
             settings = self._settings
             limits = Limits(settings.batch_rows, settings.batch_bytes, settings.batch_wait_s)
@@ -123,6 +124,14 @@ class IngestService:
         self._context.health.beat()
         return not self._context.stopping.is_set()
 
+    def _has_new_places(self) -> bool:
+        assert self._reader is not None
+        now_s = self._context.clock.monotonic_s()
+        if now_s < self._rescan_s:
+            return False
+        self._rescan_s = now_s + self._settings.topic_rescan_s
+        return self._reader.places() != self._places
+
     def _find_place(self) -> None:
         """Read on from where the table says, in all partitions that there are now."""
         assert self._table is not None
@@ -130,7 +139,8 @@ class IngestService:
         settings = self._settings
         record = self._table.refresh().progress.get(self._key)
         held = Offsets.from_text(record.value) if record else None
-        kept = self._reader.kept(self._reader.places())
+        self._places = self._reader.places()
+        kept = self._reader.kept(self._places)
         points, lost = starting_points(
             held, kept, at_end=settings.start_at == "latest", over_gaps=settings.on_lost_offsets == "continue"
         )
