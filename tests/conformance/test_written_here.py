@@ -39,6 +39,7 @@ from tideline_table.table import (
     schedule_compaction,
     write_rows,
 )
+from tideline_table.timeline.progress import ProgressStep
 from tideline_table.transaction import WriteTransaction
 from tideline_table.writer import Operation
 
@@ -205,6 +206,32 @@ def test_a_writer_that_died_leaves_nothing_that_others_see(begun: Any, kind: Tab
 
 
 # --- ordering values of every type ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", list(TableType))
+def test_keys_removed_beside_an_upsert_and_progress_that_hudi_shows(begun: Any, kind: TableType) -> None:
+    """In one log file: rows, deletions with an ordering value, and deletions that win without one."""
+    readers = begun(replace(BASE, type=kind), {})
+    table = readers.table
+    write_rows(table, rows(range(20), 5), Operation.BULK_INSERT)
+    offsets = '{"orders":{"0":20}}'
+    with readers.step(Topic.DELETE, "keys removed beside an upsert") as step:
+        written = rows(range(8, 24), 7).append_column("_hoodie_is_deleted", pa.array([n % 4 == 0 for n in range(8, 24)]))
+        progress = ProgressStep("ingest.orders", None, offsets)
+        removed = rows(range(6), 1).select(["id", "part"])
+        committed = write_rows(table, written, Operation.UPSERT, removed=removed, progress=progress)
+        left = rows([n for n in range(8, 24) if n % 4], 7)
+        step.agree(pa.concat_tables([rows(range(6, 8), 5), left]))
+        name = f"shown_{kind.name.lower()}"
+        readers.peer.sql(f"create table {name} using hudi location '{table.base_path}'")
+        shown = readers.peer.call(f"show_commit_extra_metadata(table => '{name}', instant_time => '{committed.instant}')")
+        found = {line["metadata_key"]: line["metadata_value"] for line in shown}
+        assert found["tideline.progress.ingest.orders"] == offsets
+    if kind is TableType.MOR:
+        with readers.step(Topic.COMPACTION, "compacted") as step:
+            assert schedule_compaction(table, NOW) is not None
+            assert run_compaction(table) is not None
+            step.agree(pa.concat_tables([rows(range(6, 8), 5), left]))
 
 
 @pytest.mark.parametrize("block", ["avro", "parquet"])
