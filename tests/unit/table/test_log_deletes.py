@@ -13,6 +13,7 @@ from tests.unit.table.log_files import SCHEMA, logs_of_tables, stored
 from tideline_table.errors import CorruptMetadata, InvalidRecord, SchemaMismatch, UnsupportedTable
 from tideline_table.log_format import BlockType, HeaderKey, delete_block, read_deletes, scan_log
 from tideline_table.log_format.framing import frame_block
+from tideline_table.merge import comparable_ordering
 
 KINDS = {
     "Boolean": "boolean",
@@ -208,9 +209,30 @@ def test_a_block_without_any_ordering_value():
 def test_values_of_several_types_are_refused():
     with pytest.raises(UnsupportedTable, match="IntWrapper, LongWrapper"):
         read(written_by_fastavro(("a", "p", ("LongWrapper", {"value": 5})), ("b", "p", ("IntWrapper", {"value": 1}))))
-    several = {"wrappedValues": [("LongWrapper", {"value": 1}), None, ("LocalDateWrapper", {"value": 2})]}
-    with pytest.raises(UnsupportedTable, match="ArrayWrapper"):
-        read(written_by_fastavro(("a", "p", ("ArrayWrapper", several))))
+    with pytest.raises(UnsupportedTable, match="of several types"):
+        read(written_by_fastavro(*(("a", "p", several(("LongWrapper", 1))), ("b", "p", several(("StringWrapper", "x"))))))
+    with pytest.raises(UnsupportedTable, match="LongWrapper, ArrayWrapper"):
+        read(written_by_fastavro(("a", "p", several(("LongWrapper", 1))), ("b", "p", ("LongWrapper", {"value": 5}))))
+    with pytest.raises(CorruptMetadata, match="different numbers"):
+        read(written_by_fastavro(*(("a", "p", several(("LongWrapper", 1))), ("b", "p", several(("LongWrapper", 1), None)))))
+
+
+def several(*values):
+    return ("ArrayWrapper", {"wrappedValues": [v and (v[0], {"value": v[1]}) for v in values]})
+
+
+def test_values_of_several_ordering_fields():
+    one = several(("LongWrapper", 1), None, ("LocalDateWrapper", 2))
+    two = several(("LongWrapper", 3), ("StringWrapper", "x"), ("LocalDateWrapper", 4))
+    found = read(written_by_fastavro(("a", "p", one), ("b", "p", None), ("c", "p", two), ("d", "p", ("IntWrapper", {"value": 0}))))
+    day = dt.date(1970, 1, 3)
+    values = [{"0": 1, "1": None, "2": day}, None, {"0": 3, "1": "x", "2": dt.date(1970, 1, 5)}, None]
+    assert found.column("ordering").to_pylist() == values
+    assert found.column("commit_time_delete").to_pylist() == [False, True, False, True]
+    kind = pa.struct([("n", pa.int64()), ("t", pa.string()), ("d", pa.date32())])
+    assert comparable_ordering(found.column("ordering"), kind).to_pylist()[2] == {"n": 3, "t": "x", "d": dt.date(1970, 1, 5)}
+    assert comparable_ordering(found.column("ordering"), pa.struct([("n", pa.int64())])) is None
+    assert comparable_ordering(found.column("ordering"), pa.struct([(n, pa.int64()) for n in "abc"])) is None
 
 
 @pytest.mark.parametrize("version", [1, 2])

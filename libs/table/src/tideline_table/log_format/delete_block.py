@@ -77,7 +77,8 @@ def read_deletes(storage: Storage, block: LogBlock) -> pa.Table:
     Columns: `_hoodie_record_key` and `_hoodie_partition_path` (strings), `ordering` (of the type that the block's values have; of
     type null where no row has one) and `commit_time_delete`: true where the deletion has no ordering value (null or the int 0) and
     therefore deletes whatever was written before it. `ordering` keeps the int 0, except beside values of another type, where it is
-    null. Raises `UnsupportedTable` for block versions 1 and 2 (Kryo) and for several ordering fields, `CorruptMetadata` otherwise.
+    null. Values of several ordering fields are structs. Raises `UnsupportedTable` for block versions 1 and 2 (Kryo), `CorruptMetadata`
+    otherwise.
     """
     content = read_content(storage, block, BlockType.DELETE)
     if len(content) < _PREFIX.size:
@@ -122,11 +123,12 @@ def _ordering_values(items: Cursor) -> tuple[pa.Array, pa.Array]:
     """The ordering values in their own type, and where there is none."""
     taken = branches(_ORDERING, items, None)
     present = set(np.unique(taken).tolist()) - {0}
-    if _ARRAY_BRANCH in present:
-        raise UnsupportedTable("deletions with several ordering values (ArrayWrapper)", expected="one ordering field")
     commit_time = taken == 0
     values: dict[int, pa.Array] = {}
     for branch in sorted(present):
+        if branch == _ARRAY_BRANCH:
+            values[branch] = _several_values(items, taken == branch)
+            continue
         wrapped = _ORDERING.children[branch].children[0]
         values[branch] = decode(wrapped, _WRAPPERS[branch - 1][2], items, taken == branch, nulls=True)
     if _INT_BRANCH in values:
@@ -134,10 +136,40 @@ def _ordering_values(items: Cursor) -> tuple[pa.Array, pa.Array]:
         if len(values) > 1 and commit_time[taken == _INT_BRANCH].all():
             del values[_INT_BRANCH]
     if len(values) > 1:
-        names = ", ".join(_WRAPPERS[branch - 1][0] for branch in values)
+        names = ", ".join(_WRAPPERS[branch - 1][0] if branch < _ARRAY_BRANCH else "ArrayWrapper" for branch in values)
         raise UnsupportedTable(f"deletions with ordering values of several types ({names})", expected="one type in a block")
     ordering = next(iter(values.values()), pa.nulls(len(items)))
     return ordering, pa.array(commit_time, pa.bool_())
+
+
+def _several_values(items: Cursor, mask: np.ndarray) -> pa.Array:
+    """The values of several ordering fields as structs with a member `"0"`, `"1"`, … for each; null where `mask` leaves a row out."""
+    wrapped = _ORDERING.children[_ARRAY_BRANCH].children[0]
+    if (branches(wrapped, items, mask)[mask] != 1).any():
+        raise CorruptMetadata("a deletion without its ordering values", expected="a value for each ordering field")
+    listed = wrapped.children[1].children[0]
+    found, counts = list_items(listed, items, mask)
+    rows = int(mask.sum())
+    fields = int(counts[mask][0])
+    if (counts[mask] != fields).any() or not fields:
+        raise CorruptMetadata("deletions with different numbers of ordering values", expected="a value for each ordering field")
+    members = [_member(listed, found.part(np.arange(rows) * fields + field)) for field in range(fields)]
+    dense = pa.StructArray.from_arrays(members, names=[str(field) for field in range(fields)])
+    places = np.cumsum(mask) - 1
+    return dense.take(pa.array(places, mask=~mask))
+
+
+def _member(listed: Node, values: Cursor) -> pa.Array:
+    """One of several ordering values of each deletion. Those of one field are of one type, or null."""
+    taken = branches(listed, values, None)
+    kinds = set(np.unique(taken).tolist()) - {0}
+    if len(kinds) > 1:
+        raise UnsupportedTable("deletions with ordering values of several types", expected="one type for each ordering field")
+    if not kinds:
+        return pa.nulls(len(values))
+    branch = kinds.pop()
+    kind = _WRAPPERS[branch - 1][2] if branch <= len(_WRAPPERS) else pa.date32()
+    return decode(listed.children[branch].children[0], kind, values, taken == branch, nulls=True)
 
 
 def delete_block(keys: pa.Array, partition_path: str, ordering: pa.Array | None, avro_schema_json: str, instant: str) -> bytes:

@@ -161,7 +161,9 @@ def comparable_ordering(values: pa.ChunkedArray, kind: pa.DataType) -> pa.Chunke
     if found == kind:
         return values
     if pa.types.is_null(found):
-        return values.cast(kind)
+        return pa.chunked_array([pa.nulls(len(values), kind)])
+    if pa.types.is_struct(kind):
+        return _comparable_structs(values, kind)
     if pa.types.is_timestamp(kind):
         if pa.types.is_timestamp(found):
             return values.cast(pa.timestamp(found.unit)).cast(pa.timestamp(kind.unit), safe=False).cast(kind)
@@ -174,6 +176,21 @@ def comparable_ordering(values: pa.ChunkedArray, kind: pa.DataType) -> pa.Chunke
         except pa.ArrowInvalid:
             return None
     return None
+
+
+def _comparable_structs(values: pa.ChunkedArray, kind: pa.StructType) -> pa.ChunkedArray | None:
+    """Values of several ordering fields; None where one member does not compare."""
+    if not pa.types.is_struct(values.type) or values.type.num_fields != kind.num_fields:
+        return None
+    one = one_chunk(values)
+    members: list[pa.Array] = []
+    for at in range(kind.num_fields):
+        found = comparable_ordering(pa.chunked_array([one.field(at)]), kind.field(at).type)
+        if found is None:
+            return None
+        members.append(one_chunk(found))
+    mask = one.is_null() if one.null_count else None
+    return pa.chunked_array([pa.StructArray.from_arrays(members, fields=list(kind), mask=mask)], kind)
 
 
 def _is_text(kind: pa.DataType) -> bool:

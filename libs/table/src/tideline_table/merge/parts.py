@@ -38,7 +38,7 @@ class PartialUpdate:
     """The text that stands for a value that was not available."""
     by_payload: bool = False
     """As the payload class does it that tables before version 9 have for this: a merged record carries the meta fields of the later write even
-    where that lies below, and deletions do not compare."""
+    where that lies below."""
 
     def is_filled(self, column: pa.ChunkedArray | pa.Array) -> np.ndarray | None:
         """True for each value that counts, None where all do."""

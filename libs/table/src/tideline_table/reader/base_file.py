@@ -30,6 +30,7 @@ class BaseFileFooter:
     rows: int
     min_key: str
     max_key: str
+    columns: frozenset[str] = frozenset()
 
     def may_hold(self, low: str, high: str) -> bool:
         """Whether a key between `low` and `high` (both in) can be in the file."""
@@ -40,7 +41,8 @@ def read_footer(storage: Storage, path: str) -> BaseFileFooter:
     """The footer of a base file."""
     with _opened(storage, path) as file:
         pairs = file.metadata.metadata or {}
-        return BaseFileFooter(file.metadata.num_rows, pairs.get(MIN_KEY, b"").decode(), pairs.get(MAX_KEY, b"").decode())
+        keys = pairs.get(MIN_KEY, b"").decode(), pairs.get(MAX_KEY, b"").decode()
+        return BaseFileFooter(file.metadata.num_rows, *keys, frozenset(file.schema_arrow.names))
 
 
 def read_base_file(storage: Storage, path: str, columns: Sequence[str] | None = None) -> pa.Table:

@@ -52,6 +52,8 @@ class LogRule:
     partial: PartialUpdate | None = None
     """How records leave cells open by their values."""
     deletion: DeletionMark | None = None
+    deletions_always_win: bool = False
+    """Deletions by event time do not compare."""
     path_columns: PathColumns | None = None
     """Columns whose values stand in the path of a slice only."""
     versions: SchemaVersions | None = None
@@ -140,7 +142,7 @@ class ReadPlan:
     @property
     def deletion_kind(self) -> EventKind:
         """What deletions with an ordering value are."""
-        return EventKind.PURGE if self.rule.partial is not None and self.rule.partial.by_payload else EventKind.DELETE
+        return EventKind.PURGE if self.rule.deletions_always_win else EventKind.DELETE
 
     def output(self, rows: pa.Table) -> Iterator[pa.RecordBatch]:
         """Filtered, with the columns asked for."""

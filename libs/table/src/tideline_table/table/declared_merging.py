@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tideline_table.errors import UnsupportedTable
 from tideline_table.merge import MergeMode, OpenCells, PartialUpdate, merge_mode
@@ -34,11 +34,20 @@ class Merging:
     mode: MergeMode
     partial: PartialUpdate | None = None
     deletion: DeletionMark | None = None
+    deletions_always_win: bool = False
+    """Deletions by event time do not compare, as payload classes have it."""
 
 
 _PAYLOADS = {
     _MODELS + "EventTimeAvroPayload": Merging(MergeMode.EVENT_TIME),
-    _MODELS + "PartialUpdateAvroPayload": Merging(MergeMode.EVENT_TIME, PartialUpdate(OpenCells.NULLS, by_payload=True)),
+    _MODELS + "PartialUpdateAvroPayload": Merging(
+        MergeMode.EVENT_TIME, PartialUpdate(OpenCells.NULLS, by_payload=True), deletions_always_win=True
+    ),
+    _MODELS + "AWSDmsAvroPayload": Merging(MergeMode.COMMIT_TIME, deletion=DeletionMark("Op", "D")),
+    # Hudi 1.x leaves the marker of values that were not available where it is.
+    _MODELS + "debezium.PostgresDebeziumAvroPayload": Merging(
+        MergeMode.EVENT_TIME, deletion=DeletionMark("_change_operation_type", "d"), deletions_always_win=True
+    ),
     _MODELS + "OverwriteNonDefaultsWithLatestAvroPayload": Merging(MergeMode.COMMIT_TIME, PartialUpdate(OpenCells.NULLS)),
 }
 """Payload classes whose rule is known, besides those that are a merge mode by themselves."""
@@ -49,7 +58,12 @@ def read_merging(properties: Mapping[str, str], name: str, version: int, orderin
     found = _declared(properties, name, version, ordering_field, payload_class)
     # Hudi, too, falls back to commit time where there is nothing to compare.
     mode = found.mode if ordering_field else MergeMode.COMMIT_TIME
-    return Merging(mode, _partial_update(properties, name) or found.partial, _deletion_mark(properties, name) or found.deletion)
+    return replace(
+        found,
+        mode=mode,
+        partial=_partial_update(properties, name) or found.partial,
+        deletion=_deletion_mark(properties, name) or found.deletion,
+    )
 
 
 def _declared(properties: Mapping[str, str], name: str, version: int, ordering_field: str, payload_class: str) -> Merging:

@@ -21,6 +21,7 @@ from tideline_table.merge import MergeMode
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.schema import arrow_from_avro, avro_with_meta_fields, with_meta_fields
 from tideline_table.schema.identity import SchemaVersions
+from tideline_table.schema.meta_fields import OPERATION_FIELD
 from tideline_table.storage import Storage, open_storage
 from tideline_table.table.changes import PointKind, Stretch, changed_rows, stretch_of
 from tideline_table.table.definition import WRITABLE_VERSION, TableDefinition, TableType
@@ -198,7 +199,14 @@ class Table:
         if not merges or self.definition.type is not TableType.MOR:
             return rule
         merging, ordering = self.definition.merging, self.definition.ordering_field
-        return replace(rule, mode=merging.mode, ordering_field=ordering, partial=merging.partial, deletion=merging.deletion)
+        return replace(
+            rule,
+            mode=merging.mode,
+            ordering_field=ordering,
+            partial=merging.partial,
+            deletion=merging.deletion,
+            deletions_always_win=merging.deletions_always_win,
+        )
 
     def slices(self, as_of: str = "") -> list[FileSlice]:
         """Visible file slices now, or at the instant `as_of` (in). Raises `InstantNotFound` when cleaning removed what it needs."""
@@ -218,8 +226,19 @@ class Table:
         """
         slices = self.slices(as_of)
         chosen = without_logs(slices) if read_optimized else tuple(slices)
-        schema = with_meta_fields(self.schema_at(as_of), operation=self.options[READ_OPERATION_FIELD])
+        schema = with_meta_fields(self.schema_at(as_of), operation=self.options[READ_OPERATION_FIELD] or self._has_operations())
         return Snapshot(self.storage, schema, self.log_rule(as_of, merges=any(s.log_files for s in chosen)), chosen)
+
+    def _has_operations(self) -> bool:
+        """Whether others write what they did to each row into a sixth meta field: only files tell."""
+        if self.is_exclusive or not self.definition.has_meta_fields:
+            return False
+        newest = max((s for s in self.state.latest_slices() if s.base_file), key=lambda s: s.base_instant, default=None)
+        try:
+            return newest is not None and OPERATION_FIELD in self._key_ranges.footer(newest.path).columns
+        except ObjectNotFound:
+            # Who reads the rows says it better.
+            return False
 
     def scan(
         self,

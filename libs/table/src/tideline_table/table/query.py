@@ -123,12 +123,17 @@ class KeyRanges:
             found.append(file_slice)
         return tuple(found)
 
-    def _may_hold(self, path: str, keys: list[str]) -> bool:
+    def footer(self, path: str) -> BaseFileFooter:
+        """The footer of a base file."""
         footer = self._footers.get(path)
         if footer is None:
             footer = self._footers[path] = read_footer(self.storage, path)
             while len(self._footers) > _KNOWN_FOOTERS:
                 self._footers.popitem(last=False)
+        return footer
+
+    def _may_hold(self, path: str, keys: list[str]) -> bool:
+        footer = self.footer(path)
         if not footer.rows:
             return False
         # Java cuts ranges by UTF-16 units; beyond these characters that is another order than ours.
