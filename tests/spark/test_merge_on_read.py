@@ -36,3 +36,30 @@ def test_upserts_and_deletes(spark: SparkSession, tables: Tables, log_format: st
     assert {s.base_instant for s in table.slices() if s.log_files and s.base_instant == instant} == {instant}
     run_compaction(table)
     assert content(Table.open(table.storage.root).read()) == content(model.read())
+
+
+def test_keys_that_only_log_files_hold_are_found(spark: SparkSession, tables: Tables) -> None:
+    """Groups that began with a log file, inserts in logs of groups that have a base file, and rows that a compaction dropped meanwhile."""
+    options = {"hoodie.compact.inline.max.delta.commits": 1, "tideline.insert.to.log": True}
+    model = tables.create("model")
+    table = tables.create("native", type=TableType.MOR, options=options)
+
+    def here(written: pa.Table, operation: Operation) -> None:
+        write_rows(model, written, operation)
+        write_rows(table, written, operation)
+
+    def native(written: pa.Table, operation: Operation) -> None:
+        write_rows(model, written, operation)
+        write_dataframe(table, spark.createDataFrame(written), operation)
+        assert content(Table.open(table.storage.root).read()) == content(model.read())
+
+    here(rows(0, 30, 5), Operation.UPSERT)
+    assert all(s.log_files and not s.base_file for s in table.slices())
+    native(rows(10, 40, 6), Operation.UPSERT)
+    here(rows(12, 16, 0).select(["id", "region"]), Operation.DELETE)
+    schedule_compaction(table)
+    here(rows(10, 20, 7), Operation.UPSERT)
+    run_compaction(table)
+    here(rows(40, 50, 7), Operation.UPSERT)
+    native(rows(10, 60, 8), Operation.UPSERT)
+    native(rows(5, 55, 0).select(["id", "region"]), Operation.DELETE)

@@ -1,6 +1,6 @@
 """How a DataFrame write is laid out over file groups and tasks, decided before the source is looked at.
 
-Rows of a *unit* are written together by one task. A unit is either a visible base file that rows of the input update, or a bucket: one of
+Rows of a *unit* are written together by one task. A unit is either a visible file slice that rows of the input update, or a bucket: one of
 a fixed number per partition that inserted rows are spread over by the hash of their key. A bucket fills one small file of its partition
 first where there is one, and opens new file groups for the rest. That a bucket knows its small file without seeing the input is what
 allows a single exchange.
@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tideline_table.config import INSERT_DUP_POLICY, SPARK_BROADCAST_KEYS, SPARK_INSERT_PARALLELISM, Options
-from tideline_table.errors import UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.writer import Operation
 from tideline_table.writer.routing import FilePlacement
@@ -49,9 +48,24 @@ class WriteLayout:
     broadcasts_keys: bool = True
     join_tasks: int = 0
     appended: Mapping[tuple[str, str], FileSlice] = field(default_factory=dict)
-    """Slices with log files, or under a pending compaction, by partition path and base file."""
+    """Slices with log files, or under a pending compaction, by partition path and unit."""
     filled_by: Mapping[FileGroupId, int] = field(default_factory=dict)
     """File group of a filler → its bucket."""
+
+    @property
+    def with_log_keys(self) -> tuple[FileSlice, ...]:
+        """Slices that are looked up in log files too: every one without a base file is."""
+        return tuple(s for s in self.looked_up if any(log.adds_keys for log in s.log_files))
+
+    @property
+    def key_scans(self) -> int:
+        """Scans that the look-up of keys takes."""
+        return len({self.filled_by.get(s.group) for s in self.looked_up if s.base_file}) + bool(self.with_log_keys)
+
+
+def unit_name(file_slice: FileSlice) -> str:
+    """The unit of the rows that update a slice: its base file's name, or its file id where it has log files only."""
+    return file_slice.base_file or file_slice.group.file_id
 
 
 def decide_layout(
@@ -71,15 +85,8 @@ def decide_layout(
     buckets = options[SPARK_INSERT_PARALLELISM] or _buckets(
         operation, placement, partitions if is_partitioned else 1, cores, source_bytes, is_partitioned=is_partitioned
     )
-    for file_slice in visible:
-        if not file_slice.base_file:
-            raise UnsupportedTable(
-                f"file group {file_slice.group.file_id} of {file_slice.group.partition_path!r} has log files only",
-                expected="a base file in every group: keys are looked up there",
-                remedy="compact the table first: tideline plan compaction PATH; tideline run compaction PATH",
-            )
     fillers = {} if operation in (Operation.BULK_INSERT, Operation.DELETE) else _fillers(visible, closed, placement, buckets)
-    keys = sum(s.rows if s.rows >= 0 else s.size_bytes // _LEAST_KEY_BYTES for s in visible)
+    keys = sum(s.rows if s.rows >= 0 else s.total_bytes // _LEAST_KEY_BYTES for s in visible)
     most_units = None if is_partitioned else len(visible) + buckets
     tasks = _TASKS_PER_CORE * cores
     return WriteLayout(
@@ -91,7 +98,7 @@ def decide_layout(
         broadcasts_keys=keys <= options[SPARK_BROADCAST_KEYS],
         join_tasks=max(cores, math.ceil(keys / _KEYS_PER_JOIN_TASK)),
         appended={
-            (s.group.partition_path, s.base_file): s
+            (s.group.partition_path, unit_name(s)): s
             for s in visible
             if s.log_files or not s.base_file.endswith(f"_{s.base_instant}.parquet")
         },

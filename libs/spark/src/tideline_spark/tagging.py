@@ -18,9 +18,10 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tideline_spark.keys import NativeKeys
-from tideline_spark.layout import WriteLayout
+from tideline_spark.layout import WriteLayout, unit_name
 from tideline_table.errors import SchemaMismatch
 from tideline_table.file_group.slice import FileSlice
+from tideline_table.index import SimpleIndex
 from tideline_table.keygen import KeyGenerator
 from tideline_table.schema import META_FIELDS, MetaField, fit_rows
 from tideline_table.writer import Operation
@@ -28,7 +29,7 @@ from tideline_table.writer import Operation
 PARTITION = "_tideline_partition"
 """Partition path by the native expression."""
 UNIT = "_tideline_unit"
-"""The base file's name, or the bucket's number."""
+"""The slice's name, or the bucket's number."""
 ORDER = "_tideline_order"
 """Hash of partition path and unit: rows arrive sorted by it."""
 POSITION = "_tideline_position"
@@ -67,8 +68,11 @@ def source_columns(df: DataFrame, schema: pa.Schema, keygen: KeyGenerator, opera
     return tuple(n for n in df.columns if n not in META_FIELDS)
 
 
-def routed_rows(df: DataFrame, routing: Routing, layout: WriteLayout, root: str) -> DataFrame:
-    """The source's rows, repartitioned so that each unit is in one task, sorted by `ORDER`. `root` is the table's base path as a URI."""
+def routed_rows(df: DataFrame, routing: Routing, layout: WriteLayout, root: str, log_keys: pa.Table | None = None) -> DataFrame:
+    """The source's rows, repartitioned so that each unit is in one task, sorted by `ORDER`. `root` is the table's base path as a URI.
+
+    `log_keys` has the keys that are in log files only; see `log_key_table`.
+    """
     keyed = df.select(*(f.col(f"`{n}`") for n in routing.columns))
     extra = {PARTITION: routing.keys.partition_path(), KEY: routing.keys.record_key()}
     if routing.keeps_position:
@@ -76,7 +80,7 @@ def routed_rows(df: DataFrame, routing: Routing, layout: WriteLayout, root: str)
     keyed = keyed.withColumns(extra)
     bucket = f.pmod(f.xxhash64(KEY), f.lit(layout.buckets)).cast("string")
     if layout.looked_up:
-        existing = existing_keys(df.sparkSession, root, layout)
+        existing = existing_keys(df.sparkSession, root, layout, log_keys)
         if layout.broadcasts_keys:
             existing = f.broadcast(existing)
         else:
@@ -95,11 +99,29 @@ def routed_rows(df: DataFrame, routing: Routing, layout: WriteLayout, root: str)
     return ordered.sortWithinPartitions(ORDER, *(f"`{n}`" for n in routing.sort_columns))
 
 
-def existing_keys(spark: SparkSession, root: str, layout: WriteLayout) -> DataFrame:
-    """Partition path, record key and unit of every row in the slices that are looked up, by Spark's own Parquet scan."""
+def log_key_table(layout: WriteLayout, index: SimpleIndex) -> pa.Table | None:
+    """Partition path, record key and unit of what log files of the slices that are looked up add to their base files.
+
+    None where `layout` has no such log files.
+    """
+    pieces = []
+    for file_slice in layout.with_log_keys:
+        keys = index.log_keys(file_slice)
+        partition, unit = file_slice.group.partition_path, unit_name(file_slice)
+        columns = [pa.repeat(pa.scalar(partition), len(keys)), keys, pa.repeat(pa.scalar(unit), len(keys))]
+        pieces.append(pa.table(columns, names=[PARTITION, KEY, UNIT]))
+    return pa.concat_tables(pieces) if pieces else None
+
+
+def existing_keys(spark: SparkSession, root: str, layout: WriteLayout, log_keys: pa.Table | None = None) -> DataFrame:
+    """Partition path, record key and unit of every row in the slices that are looked up, by Spark's own Parquet scan, and `log_keys`.
+
+    A key may come twice; so may then rows of the source, which are told by their position.
+    """
     by_bucket: dict[int | None, list[FileSlice]] = {}
     for file_slice in layout.looked_up:
-        by_bucket.setdefault(layout.filled_by.get(file_slice.group), []).append(file_slice)
+        if file_slice.base_file:
+            by_bucket.setdefault(layout.filled_by.get(file_slice.group), []).append(file_slice)
     scans = []
     for bucket in sorted(by_bucket, key=lambda b: -1 if b is None else b):
         rows = scan_files(
@@ -112,6 +134,8 @@ def existing_keys(spark: SparkSession, root: str, layout: WriteLayout) -> DataFr
         scans.append(
             rows.select(f.col(MetaField.PARTITION_PATH).alias(PARTITION), f.col(MetaField.RECORD_KEY).alias(KEY), unit.alias(UNIT))
         )
+    if log_keys is not None:
+        scans.append(spark.createDataFrame(log_keys))
     return reduce(DataFrame.unionAll, scans)
 
 

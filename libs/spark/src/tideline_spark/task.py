@@ -50,7 +50,7 @@ class UnitWriter:
     rows_per_file: int
     tasks: int
     appended: Mapping[tuple[str, str], FileSlice] = field(default_factory=dict)
-    """Visible slices of a merge-on-read table that cannot be told from their base file alone, by partition path and base file."""
+    """Visible slices of a merge-on-read table that cannot be told from their base file alone, by partition path and unit."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write all units of this task; yields one pickled `FileGroupResult` or `TidelineError` a row.

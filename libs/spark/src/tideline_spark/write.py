@@ -21,14 +21,12 @@ from tideline_spark.keys import NativeKeys
 from tideline_spark.layout import WriteLayout, decide_layout
 from tideline_spark.report import WriteReport, jobs_with_tag, report_of
 from tideline_spark.settings import KNOWN_FILES, planning_settings
-from tideline_spark.tagging import Routing, routed_rows, source_columns
+from tideline_spark.tagging import Routing, log_key_table, routed_rows, source_columns
 from tideline_spark.task import RESULT_SCHEMA, UnitWriter, read_results
 from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, Options, column_list
 from tideline_table.errors import InvalidOption, ObjectNotFound, SchemaMismatch
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.index.key_hash import key_hashes
-from tideline_table.reader import read_base_file
-from tideline_table.schema import MetaField
 from tideline_table.table import Table
 from tideline_table.table.contention import Contention
 from tideline_table.table.write import (
@@ -88,7 +86,7 @@ def explain_write(table: Table, df: DataFrame, operation: Operation, *, options:
     attempt = _attempt(table, df, operation, chosen, {}, None)
     layout = attempt.layout()
     with _translated(layout.looked_up):
-        return report_of(df, attempt.plan("", layout), _key_scans(layout))
+        return report_of(df, attempt.plan("", layout), layout.key_scans)
 
 
 def _attempt(
@@ -174,7 +172,8 @@ class _Attempt:
             appended=layout.appended,
         )
         with planning_settings(self.df.sparkSession, _settings(layout)):
-            rows = routed_rows(self.df, self.routing, layout, self.table.storage.root)
+            log_keys = log_key_table(layout, self.table.index)
+            rows = routed_rows(self.df, self.routing, layout, self.table.storage.root, log_keys)
             written = rows.mapInArrow(writer, RESULT_SCHEMA)
             written._jdf.queryExecution().executedPlan()  # noqa: SLF001 - plans are lazy; the settings hold now
         return written
@@ -203,12 +202,8 @@ class _Attempt:
         finally:
             context.removeJobTag(tag)
         if self.on_report is not None:
-            self.on_report(report_of(self.df, written, _key_scans(layout), jobs_with_tag(written.sparkSession, tag)))
+            self.on_report(report_of(self.df, written, layout.key_scans, jobs_with_tag(written.sparkSession, tag)))
         return rows
-
-
-def _key_scans(layout: WriteLayout) -> int:
-    return len({layout.filled_by.get(s.group) for s in layout.looked_up})
 
 
 def _settings(layout: WriteLayout) -> dict[str, str]:
@@ -234,7 +229,7 @@ def _translated(looked_up: Sequence[FileSlice]) -> Iterator[None]:
         text = str(error)
         if "FILE_NOT_EXIST" in text or "FileNotFoundException" in text:
             for file_slice in looked_up:
-                if file_slice.base_file in text:
+                if file_slice.base_file and file_slice.base_file in text:
                     raise ObjectNotFound(file_slice.path) from error
         raise spark_failure(error) from error
 
@@ -246,8 +241,7 @@ def _key_look_up(table: Table, results: Sequence[FileGroupResult]) -> LookUp:
     def look_up(written: Sequence[FileSlice]) -> str | None:
         for file_slice in written:
             partition = file_slice.group.partition_path
-            keys = read_base_file(table.storage, file_slice.path, [MetaField.RECORD_KEY]).column(0)
-            if np.isin(key_hashes(partition, keys), ours).any():
+            if np.isin(key_hashes(partition, table.index.keys(file_slice)), ours).any():
                 return partition
         return None
 

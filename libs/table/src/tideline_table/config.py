@@ -88,6 +88,21 @@ LOG_BLOCK_BYTES = Option(
     unit="bytes",
     minimum=1024,
 )
+LOG_INDEX_CLIQUE_FILES = Option(
+    "tideline.log.index.clique.files",
+    8,
+    "Each log file gets a key index beside it, which tells of so many log files of its slice at most: of itself and those before it. 0 "
+    "writes none.",
+    unit="files",
+    minimum=0,
+)
+INSERT_TO_LOG = Option(
+    "tideline.insert.to.log",
+    False,
+    "Rows that an upsert or insert adds to a merge-on-read table go to log files: they fill small file groups without rewriting their base "
+    "files, and new groups begin with a log file; compaction gives those their base file. Blind inserts (of keys that nobody looked up) open "
+    "new groups only, and go to base files where the input holds a key twice. DataFrame writes and bulk_insert write base files all the same.",
+)
 COMPACTION_DELTA_COMMITS = Option(
     "hoodie.compact.inline.max.delta.commits",
     5,

@@ -22,6 +22,9 @@ class LogFile:
     size_bytes: int
     instant: str
     version: int
+    adds_keys: bool = True
+    """Whether it may hold record keys that the base file of its slice does not: inserted ones, and those of a log file that was written
+    while a compaction was pending, which may have dropped them from the base file."""
 
 
 class SliceVersion(NamedTuple):
@@ -74,14 +77,18 @@ class FileSlice:
     def to_list(self) -> list[object]:
         """Compact form for checkpoints."""
         fixed: list[object] = [self.base_instant, self.base_file, self.size_bytes, self.rows]
-        logs = [[log.name, log.size_bytes, log.instant, log.version] for log in self.log_files]
+        logs = [[log.name, log.size_bytes, log.instant, log.version, *(() if log.adds_keys else (0,))] for log in self.log_files]
         return [*fixed, logs] if logs else fixed
 
     @classmethod
     def from_list(cls, group: FileGroupId, fields: Sequence[Any]) -> FileSlice:
         """The slice that `to_list` gave."""
         base_instant, base_file, size_bytes, rows, *logs = fields
-        return cls(group, base_instant, base_file, size_bytes, rows, tuple(LogFile(*log) for log in (logs[0] if logs else ())))
+        return cls(group, base_instant, base_file, size_bytes, rows, tuple(_log_file(*log) for log in (logs[0] if logs else ())))
+
+
+def _log_file(name: str, size_bytes: int, instant: str, version: int, adds_keys: int = 1) -> LogFile:
+    return LogFile(name, size_bytes, instant, version, bool(adds_keys))
 
 
 def join_path(partition_path: str, name: str) -> str:

@@ -307,7 +307,7 @@ def _fold_file(slices: dict[str, FileSlice], group: FileGroupId, instant: str, s
         slices[instant] = FileSlice(group, instant, name, stat.file_size_bytes, stat.num_writes, logs)
         return
     below = slices.get(log.base_instant) or FileSlice(group, log.base_instant, "", 0, -1)
-    added = LogFile(name, stat.file_size_bytes, instant, log.version)
+    added = LogFile(name, stat.file_size_bytes, instant, log.version, stat.num_inserts > 0 or not below.base_file)
     slices[log.base_instant] = replace(below, log_files=(*below.log_files, added))
 
 

@@ -1,6 +1,6 @@
 """The simple index: read the key columns of the files that can hold a key and look the incoming keys up.
 
-Key ranges in the footers skip files; key columns of immutable base files are kept in a bounded cache, so that a writer that
+Key ranges in the footers skip base files, key indexes skip log files; keys of immutable files are kept in a bounded cache, so that a writer that
 comes back to the same partitions reads only what is new.
 """
 
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,8 @@ import pyarrow.compute as pc
 
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.reader.base_file import BaseFileFooter, read_base_file, read_footer
+from tideline_table.reader.log_index import LogIndexes, WantedKeys
+from tideline_table.reader.log_keys import held_keys
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.storage import Storage
 
@@ -44,11 +47,15 @@ class Location:
 
 
 class SimpleIndex:
-    """Key look-up for one table, by partition (keys are unique inside a partition, as in Hudi's SIMPLE index). Safe to share between threads."""
+    """Key look-up for one table, by partition (keys are unique inside a partition, as in Hudi's SIMPLE index). Safe to share between threads.
 
-    def __init__(self, storage: Storage, cache_bytes: int = CACHE_BYTES) -> None:
+    A slice holds the keys of its base file, and those of its log files that add keys.
+    """
+
+    def __init__(self, storage: Storage, cache_bytes: int = CACHE_BYTES, log_indexes: LogIndexes | None = None) -> None:
         self._storage = storage
-        self._cache: OrderedDict[str, tuple[BaseFileFooter, pa.ChunkedArray | None]] = OrderedDict()
+        self._log_indexes = log_indexes or LogIndexes(storage)
+        self._cache: OrderedDict[str, tuple[BaseFileFooter | None, pa.ChunkedArray | None]] = OrderedDict()
         self._cache_bytes = cache_bytes
         self._held_bytes = 0
         self._mutex = threading.Lock()
@@ -58,37 +65,64 @@ class SimpleIndex:
         low, high = (str(v) for v in pc.min_max(keys).as_py().values())
         found: list[np.ndarray] = []
         kept: list[FileSlice] = []
-        wanted = _one_chunk(keys)
+        wanted = one_chunk(keys)
+        names = WantedKeys(wanted)
         for file_slice in slices:
-            if not self._footer(file_slice.path).may_hold(low, high):
-                continue
+            held = self._log_keys(file_slice, names)
+            if file_slice.base_file and self._footer(file_slice.path).may_hold(low, high):
+                held.append(self._base_keys(file_slice.path))
             # The input is the small side: hash it once and stream the file's keys past it.
-            hits = pc.index_in(self._keys(file_slice.path), value_set=wanted).drop_null()
-            if len(hits):
-                found.append(np.unique(np.asarray(hits)))
+            hits = [np.asarray(pc.index_in(column, value_set=wanted).drop_null()) for column in held]
+            positions = np.unique(np.concatenate(hits)) if hits else np.empty(0, dtype=np.int64)
+            if len(positions):
+                found.append(positions)
                 kept.append(file_slice)
         return Location(tuple(kept), tuple(found), len(keys))
+
+    def keys(self, file_slice: FileSlice) -> pa.ChunkedArray:
+        """All keys that a slice holds; some more than once."""
+        held = self._log_keys(file_slice, None)
+        if file_slice.base_file:
+            held.append(self._base_keys(file_slice.path))
+        return pa.chunked_array([chunk for column in held for chunk in column.chunks], pa.string())
+
+    def log_keys(self, file_slice: FileSlice) -> pa.ChunkedArray:
+        """The keys in log files that may hold more of them than the base file; some more than once."""
+        return pa.chunked_array([chunk for column in self._log_keys(file_slice, None) for chunk in column.chunks], pa.string())
+
+    def _log_keys(self, file_slice: FileSlice, wanted: WantedKeys | None) -> list[pa.ChunkedArray]:
+        """Keys of the log files that add any and can hold one of `wanted` (None: all)."""
+        adding = [at for at, log in enumerate(file_slice.log_files) if log.adds_keys]
+        if not adding:
+            return []
+        asked = replace(file_slice, log_files=file_slice.log_files[: adding[-1] + 1])
+        paths = [asked.log_paths[at] for at in adding]
+        if wanted is not None:
+            paths = self._log_indexes.scan(asked, wanted).holding(paths)
+        return [self._cached_keys(path, partial(held_keys, self._storage, path)) for path in paths]
 
     def _footer(self, path: str) -> BaseFileFooter:
         with self._mutex:
             known = self._cache.get(path)
-            if known is not None:
+            if known is not None and known[0] is not None:
                 self._cache.move_to_end(path)
                 return known[0]
         footer = read_footer(self._storage, path)
         self._keep(path, footer, None)
         return footer
 
-    def _keys(self, path: str) -> pa.ChunkedArray:
+    def _base_keys(self, path: str) -> pa.ChunkedArray:
+        return self._cached_keys(path, lambda: read_base_file(self._storage, path, [MetaField.RECORD_KEY]).column(0))
+
+    def _cached_keys(self, path: str, read: Callable[[], pa.ChunkedArray]) -> pa.ChunkedArray:
         with self._mutex:
             footer, keys = self._cache.get(path, (None, None))
-        if keys is not None:
-            return keys
-        keys = read_base_file(self._storage, path, [MetaField.RECORD_KEY]).column(0)
-        self._keep(path, footer or read_footer(self._storage, path), keys)
+        if keys is None:
+            keys = read()
+            self._keep(path, footer, keys)
         return keys
 
-    def _keep(self, path: str, footer: BaseFileFooter, keys: pa.ChunkedArray | None) -> None:
+    def _keep(self, path: str, footer: BaseFileFooter | None, keys: pa.ChunkedArray | None) -> None:
         with self._mutex:
             old = self._cache.pop(path, None)
             self._held_bytes -= _held(old[1]) if old else 0
@@ -103,14 +137,15 @@ def _held(keys: pa.ChunkedArray | None) -> int:
     return 256 + (keys.nbytes if keys is not None else 0)
 
 
-def _one_chunk(keys: pa.ChunkedArray) -> pa.Array:
+def one_chunk(keys: pa.ChunkedArray) -> pa.Array:
+    """The same values as one array."""
     combined = keys.combine_chunks()
     return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
 
 
 def partition_rows(paths: pa.ChunkedArray) -> Mapping[str, np.ndarray]:
     """Row numbers by partition path, ascending inside each."""
-    codes = _one_chunk(pc.dictionary_encode(paths))
+    codes = one_chunk(pc.dictionary_encode(paths))
     indices = codes.indices.to_numpy(zero_copy_only=False)
     order = np.argsort(indices, kind="stable")
     bounds = np.searchsorted(indices[order], np.arange(len(codes.dictionary) + 1))

@@ -8,7 +8,7 @@ from tideline_table.log_format.block import BlockType, CorruptGap, HeaderKey, Lo
 from tideline_table.log_format.data_block import avro_block, parquet_block, read_rows
 from tideline_table.log_format.delete_block import delete_block, read_deletes
 from tideline_table.log_format.framing import command_block
-from tideline_table.log_format.scan import scan_log
+from tideline_table.log_format.scan import read_block, scan_log
 
 __all__ = [
     "BlockType",
@@ -20,6 +20,7 @@ __all__ = [
     "command_block",
     "delete_block",
     "parquet_block",
+    "read_block",
     "read_deletes",
     "read_rows",
     "scan_log",

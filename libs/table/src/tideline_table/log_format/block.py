@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tideline_table.errors import CorruptMetadata, UnsupportedTable
 from tideline_table.storage import Storage
@@ -52,6 +52,8 @@ class LogBlock:
     size_bytes: int
     content_offset: int
     content_bytes: int
+    content: bytes | None = field(default=None, compare=False, repr=False)
+    """Where it was read together with the frame."""
 
     @property
     def instant(self) -> str:
@@ -99,6 +101,8 @@ def read_content(storage: Storage, block: LogBlock, *kinds: BlockType) -> bytes:
             f"a {block.type.name} block at {block.offset} of {block.path!r}",
             expected=f"a block of type {' or '.join(kind.name for kind in kinds)}",
         )
+    if block.content is not None:
+        return block.content
     content = storage.read_range(block.path, block.content_offset, block.content_bytes)
     if len(content) != block.content_bytes:
         raise damaged(block, f"ends after {len(content)} of {block.content_bytes} bytes of content")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tideline_table.errors import CorruptMetadata, UnsupportedTable
 from tideline_table.log_format.block import MAGIC, BlockType, CorruptGap, HeaderKey, LogBlock, ScannedLog
@@ -60,6 +60,19 @@ def scan_log(storage: Storage, path: str, *, needs_instant: bool = True) -> Scan
     return ScannedLog(tuple(blocks), tuple(gaps))
 
 
+def read_block(storage: Storage, path: str, offset: int, size_bytes: int) -> LogBlock | None:
+    """The block of so many bytes at `offset`, with its content, by one request; None where no sound block of that size is."""
+    content = storage.read_range(path, offset, size_bytes)
+    source = _Stretch(path, offset, content)
+    try:
+        block = _block_at(source, offset, needs_instant=True)
+    except _Damage:
+        return None
+    if block.size_bytes != size_bytes:
+        return None
+    return replace(block, content=source.at(block.content_offset, block.content_bytes))
+
+
 class _Damage(Exception):
     """What is at an offset is no sound block."""
 
@@ -68,7 +81,7 @@ class _Damage(Exception):
         self.reason = reason
 
 
-def _block_at(source: _Source, offset: int, *, needs_instant: bool) -> LogBlock:
+def _block_at(source: _Source | _Stretch, offset: int, *, needs_instant: bool) -> LogBlock:
     head = source.at(offset, _HEAD.size)
     if not head.startswith(MAGIC):
         raise _Damage("no magic")
@@ -133,7 +146,7 @@ def _unknown(path: str, offset: int, what: str) -> UnsupportedTable:
 class _Body:
     """A cursor over the bytes of a block between its type and its trailing length."""
 
-    source: _Source
+    source: _Source | _Stretch
     position: int
     end: int
 
@@ -167,6 +180,22 @@ class _Body:
 
 def _header_key(key: int) -> int:
     return HeaderKey(key) if key in HeaderKey.__members__.values() else key
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Bytes of a file from `start` on, as if the file ended with them."""
+
+    path: str
+    start: int
+    content: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return self.start + len(self.content)
+
+    def at(self, offset: int, length: int) -> bytes:
+        return self.content[offset - self.start : offset - self.start + length]
 
 
 class _Source:

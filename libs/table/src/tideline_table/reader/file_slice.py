@@ -6,6 +6,7 @@ the log replaced, and the rows of the log that won follow. In memory are the key
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,11 +20,14 @@ from tideline_table.merge import EventKind, LogOutcome, fold_events
 from tideline_table.reader.base_file import BaseFileScan
 from tideline_table.reader.log_blocks import counting_blocks
 from tideline_table.reader.log_events import HELD_BYTES, Piece, block_rows, read_events
+from tideline_table.reader.log_index import IndexMismatch, LogIndexes, WantedKeys
 from tideline_table.reader.parts import is_merged_by_cells, scan_parts
 from tideline_table.reader.path_columns import scan_with_path
 from tideline_table.reader.read_plan import LogRule, ReadPlan
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.storage import Storage
+
+_LOGGER = logging.getLogger(__name__)
 
 
 def scan_slice(
@@ -34,19 +38,20 @@ def scan_slice(
     columns: Sequence[str] | None = None,
     where: pc.Expression | None = None,
     keys: pa.Array | None = None,
+    indexes: LogIndexes | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Rows of a slice in `schema` (with meta fields; columns that older files lack are null), filtered by `where`, reduced to `columns`.
 
-    `keys` reads the rows with these record keys only. Superseded rows of the base file are not emitted; rows of the log come last. Raises
-    `CorruptMetadata` for a base file or block that cannot be read.
+    `keys` reads the rows with these record keys only; with `indexes`, of the log only the blocks that can hold one. Superseded rows of the
+    base file are not emitted; rows of the log come last. Raises `CorruptMetadata` for a base file or block that cannot be read.
     """
     names = tuple(schema.names if columns is None else columns)
     if rule.path_columns is None:
-        yield from _scan_files(storage, file_slice, schema, rule, names, where, keys)
+        yield from _scan_files(storage, file_slice, schema, rule, names, where, keys, indexes)
         return
 
     def scan(stored: pa.Schema, inner: Sequence[str], pushed: pc.Expression | None) -> Iterator[pa.RecordBatch]:
-        return _scan_files(storage, file_slice, stored, rule, inner, pushed, keys)
+        return _scan_files(storage, file_slice, stored, rule, inner, pushed, keys, indexes)
 
     yield from scan_with_path(rule.path_columns, file_slice.group.partition_path, schema, names, where, scan)
 
@@ -59,14 +64,14 @@ def _scan_files(
     names: Sequence[str],
     where: pc.Expression | None,
     keys: pa.Array | None,
+    indexes: LogIndexes | None = None,
 ) -> Iterator[pa.RecordBatch]:
     if not file_slice.log_files:
         if file_slice.base_file:
             yield from rule.open_base(storage, file_slice, schema).filtered(names, _both(where, _key_filter(rule, keys)))
         return
     plan = ReadPlan(schema, rule, tuple(names), where, keys)
-    scanned = (scan_log(storage, path) for path in file_slice.log_paths)
-    blocks = counting_blocks(scanned, rule.visible, rule.as_of).blocks
+    blocks = _blocks(storage, file_slice, plan, indexes)
     if is_merged_by_cells(blocks, plan):
         yield from scan_parts(storage, file_slice, blocks, plan)
         return
@@ -114,6 +119,20 @@ def _key_filter(rule: LogRule, keys: pa.Array | None) -> pc.Expression | None:
 class _Log:
     outcome: LogOutcome
     pieces: tuple[Piece, ...]
+
+
+def _blocks(storage: Storage, file_slice: FileSlice, plan: ReadPlan, indexes: LogIndexes | None) -> Sequence[LogBlock]:
+    """The blocks that count, without those that by their indexes cannot hold a key asked for."""
+    rule = plan.rule
+    if indexes is not None and plan.keys is not None:
+        narrowed = indexes.scan(file_slice, WantedKeys(plan.keys))
+        try:
+            found = [narrowed.fetched(b) for b in counting_blocks(narrowed.scanned(), rule.visible, rule.as_of).blocks]
+            return [block for block in found if block is not None]
+        except IndexMismatch as error:
+            _LOGGER.warning("log file %s has other blocks than its key index tells of: it is scanned", error)
+    scanned = (scan_log(storage, path) for path in file_slice.log_paths)
+    return counting_blocks(scanned, rule.visible, rule.as_of).blocks
 
 
 def _folded(storage: Storage, blocks: Sequence[LogBlock], plan: ReadPlan) -> _Log | None:

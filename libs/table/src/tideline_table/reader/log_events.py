@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -90,7 +90,7 @@ class _LogReader:
         fits = self._limit_bytes is None or self._held_bytes + rows.nbytes <= self._limit_bytes
         if fits:
             self._held_bytes += rows.nbytes
-        self._pieces.append(Piece(block, self._events, rows if fits else None))
+        self._pieces.append(Piece(replace(block, content=None), self._events, rows if fits else None))
         self._add(keys, kinds, ordering)
 
     def _add_deletes(self, block: LogBlock) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tideline_table.log_format import BlockType, read_deletes, read_rows, scan_log
+from tideline_table.log_format import BlockType, LogBlock, read_deletes, read_rows, scan_log
+from tideline_table.log_format.key_index import read_index, read_keys
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.storage import Storage
 
@@ -18,9 +19,29 @@ def log_keys(storage: Storage, paths: Iterable[str]) -> pa.Array:
     """All record keys in the data and delete blocks of these log files, each once. Errors as `scan_log`."""
     found: list[pa.Array] = [pa.array([], pa.string())]
     for path in paths:
-        for block in scan_log(storage, path).blocks:
-            if block.type is BlockType.DELETE:
-                found += read_deletes(storage, block).column(MetaField.RECORD_KEY).chunks
-            elif block.type in _DATA:
-                found += read_rows(storage, block, [MetaField.RECORD_KEY]).column(0).chunks
+        for _, keys in _by_block(storage, path):
+            found += keys.chunks
     return pc.unique(pa.concat_arrays([keys.cast(pa.string()) for keys in found]))
+
+
+def held_keys(storage: Storage, path: str) -> pa.ChunkedArray:
+    """The record keys in the data blocks of a log file; some more than once."""
+    found = [keys for kind, keys in _by_block(storage, path) if kind is not BlockType.DELETE]
+    return pa.chunked_array([chunk.cast(pa.string()) for keys in found for chunk in keys.chunks], pa.string())
+
+
+def _by_block(storage: Storage, path: str) -> list[tuple[BlockType, pa.ChunkedArray]]:
+    """Keys by block, from the key index where there is one."""
+    index = read_index(storage, path)
+    keys = read_keys(storage, index) if index is not None else None
+    if index is not None and keys is not None:
+        kinds = [indexed.block.type for indexed in index.logs[-1].blocks]
+        return [(kind, pa.chunked_array([names])) for kind, names in zip(kinds, keys, strict=True)]
+    blocks = scan_log(storage, path).blocks
+    return [(b.type, _keys_of(storage, b)) for b in blocks if b.type is BlockType.DELETE or b.type in _DATA]
+
+
+def _keys_of(storage: Storage, block: LogBlock) -> pa.ChunkedArray:
+    if block.type is BlockType.DELETE:
+        return read_deletes(storage, block).column(MetaField.RECORD_KEY)
+    return read_rows(storage, block, [MetaField.RECORD_KEY]).column(0)

@@ -11,6 +11,7 @@ from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.file_group.state import ActionRecord, TableState
+from tideline_table.log_format.key_index import forget_index
 from tideline_table.storage import Storage, checked_path
 from tideline_table.timeline.instant import WRITE_ACTIONS
 
@@ -104,6 +105,8 @@ def execute_clean(storage: Storage, plan: Mapping[str, Any], still_needed: Itera
     deleted: dict[str, tuple[str, ...]] = {}
     for partition, names in paths.items():
         for path in names:
+            # First, so that no index outlives its log file: then nobody would know of it.
+            forget_index(storage, path)
             storage.delete(path)
         deleted[partition] = tuple(path.rsplit("/", 1)[-1] for path in names)
     return CleanResult(deleted)

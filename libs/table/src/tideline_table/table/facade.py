@@ -18,6 +18,7 @@ from tideline_table.file_group.slice import FileSlice
 from tideline_table.file_group.state import TableState
 from tideline_table.index.simple import SimpleIndex
 from tideline_table.merge import MergeMode
+from tideline_table.reader.log_index import LogIndexes
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.schema import arrow_from_avro, avro_with_meta_fields, with_meta_fields
 from tideline_table.schema.identity import SchemaVersions
@@ -57,7 +58,8 @@ class Table:
         self.identity: TableIdentity | None = read_identity(storage)
         self.timeline = ActiveTimeline(storage, clock, writer_id, options)
         self._foreign: TableState | None = None
-        self.index = SimpleIndex(storage)
+        self._log_indexes = LogIndexes(storage)
+        self.index = SimpleIndex(storage, log_indexes=self._log_indexes)
         self.partitions_made: set[str] = set()
         self._key_ranges = KeyRanges(self.storage)
 
@@ -266,12 +268,18 @@ class Table:
     def look_up(
         self, keys: Iterable[str], columns: Sequence[str] | None = None, as_of: str = "", where: pc.Expression | None = None
     ) -> pa.Table:
-        """The rows with these record keys, from the slices that can hold them: base files by the key ranges of their footers."""
+        """The rows with these record keys, from what can hold them.
+
+        Base files are told by the key ranges of their footers, blocks of log files by their key indexes.
+        """
         wanted = sorted_keys(keys)
         found = self.snapshot(as_of)
         if not len(wanted):
             return found.output(columns).empty_table()
-        return replace(found, slices=self._key_ranges.narrowed(found.slices, wanted)).read(columns, where, wanted)
+        narrowed = self._key_ranges.narrowed(found.slices, wanted)
+        # Others write no indexes: asking for them would only cost requests.
+        indexes = self._log_indexes if self.is_exclusive else None
+        return replace(found, slices=narrowed, log_indexes=indexes).read(columns, where, wanted)
 
     def incremental(self, since: str | int = "", until: str | int = "") -> Snapshot:
         """What reads the rows that were written after `since` (empty: all) up to `until` (in; empty: now) and are visible then.

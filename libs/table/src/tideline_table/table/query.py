@@ -15,6 +15,7 @@ from tideline_table.errors import HistoryUnavailable, ObjectNotFound, SchemaMism
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.reader.base_file import BaseFileFooter, read_footer
 from tideline_table.reader.file_slice import scan_slice
+from tideline_table.reader.log_index import LogIndexes
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.storage import Storage, open_storage
@@ -52,6 +53,8 @@ class Snapshot:
     slices: tuple[FileSlice, ...]
     commit_times: CommitTimes | None = None
     """Which rows an incremental query is about; None: all."""
+    log_indexes: LogIndexes | None = field(default=None, compare=False)
+    """Where reading by keys looks which log blocks can hold them; None: all are read. Does not ship."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (self.storage.root, self.schema, self.rule, self.slices, self.commit_times)
@@ -79,7 +82,9 @@ class Snapshot:
         """
         for file_slice in self.slices:
             try:
-                yield from scan_slice(self.storage, file_slice, self.schema, self.rule, columns, self.filtered(where), keys)
+                yield from scan_slice(
+                    self.storage, file_slice, self.schema, self.rule, columns, self.filtered(where), keys, self.log_indexes
+                )
             except ObjectNotFound as error:
                 raise HistoryUnavailable(
                     f"{error.path}, which the query reads, is gone",

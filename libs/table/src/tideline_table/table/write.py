@@ -18,6 +18,7 @@ from tideline_table.config import (
     COMBINE_BEFORE_INSERT,
     COMBINE_BEFORE_UPSERT,
     INSERT_DUP_POLICY,
+    INSERT_TO_LOG,
     WRITE_RETRIES,
     Options,
     column_list,
@@ -214,7 +215,8 @@ class _Attempt:
         return self._route(transaction)
 
     def _appends(self, routed: RoutedTask) -> bool:
-        return self.table.definition.type is TableType.MOR and routed.task.base is not None and not routed.task.adds
+        task = routed.task
+        return self.table.definition.type is TableType.MOR and task.base is not None and (not task.adds or task.log_inserts > 0)
 
     def _route(self, transaction: WriteTransaction) -> list[RoutedTask]:
         state = self.table.state
@@ -232,9 +234,22 @@ class _Attempt:
             locations = {}
         if self.operation is Operation.BULK_INSERT:
             by_partition = {name: self._sorted(rows) for name, rows in by_partition.items()}
-        placement = FilePlacement.of(self.options, state.latest_slices())
+        placement = self._placement(FilePlacement.of(self.options, state.latest_slices()))
         closed = closed_to_inserts(state)
         return route_input(transaction.instant, self.operation, by_partition, locations, slices, placement, closed)
+
+    def _placement(self, placement: FilePlacement) -> FilePlacement:
+        """With where inserts go: to log files if the options say so, as long as merging a log cannot take one row for two."""
+        if (
+            not self.options[INSERT_TO_LOG]
+            or self.table.definition.type is not TableType.MOR
+            or self.operation is Operation.BULK_INSERT
+        ):
+            return placement
+        unique = promises_unique_keys(self.operation, self.options)
+        if not unique and pa.compute.count_distinct(self.prepared.identities).as_py() < self.prepared.rows.num_rows:
+            return placement
+        return replace(placement, inserts_to_log=True, fills_groups=unique)
 
     def _without_known(
         self, by_partition: Mapping[str, np.ndarray], locations: Mapping[str, Location], policy: str

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from tideline_table.errors import InstantNotFound, TidelineError, UnsupportedTable
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.state import ActionRecord, TableState
+from tideline_table.log_format.key_index import forget_index
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.log import Draft
 from tideline_table.transaction.active_timeline import ActiveTimeline
@@ -111,6 +112,7 @@ def _execute(timeline: ActiveTimeline, rollback: str, target: str, target_action
     root = timeline.storage.root.removeprefix("file:")
     partitions: dict[str, dict[str, object]] = {}
     for path in paths:
+        forget_index(timeline.storage, path)
         timeline.storage.delete(path)
         partition = path.rpartition("/")[0]
         entry = partitions.setdefault(

@@ -11,9 +11,10 @@ import pyarrow.compute as pc
 
 from tideline_table.config import CLUSTERING_UPDATE_STRATEGY, Options
 from tideline_table.errors import WriteConflict
-from tideline_table.file_group.slice import FileGroupId, FileSlice, SliceVersion, join_path
+from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, SliceVersion, join_path
 from tideline_table.file_group.state import TableState
 from tideline_table.index.key_hash import MAX_CARRIED_HASHES
+from tideline_table.log_format.key_index import forget_index
 from tideline_table.reader.log_keys import log_keys
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State, instant_from_time
@@ -207,7 +208,7 @@ class WriteTransaction:
                 moved.append(result)
                 continue
             self._check_rows(result.stat, latest)
-            moved.append(move_behind(result, latest, self.instant, storage))
+            moved.append(move_behind(result, latest, self.instant, storage, self.timeline.options))
         return moved
 
     def _check_rows(self, own: WriteStat, latest: FileSlice) -> None:
@@ -260,6 +261,7 @@ class WriteTransaction:
         named = {s.path for s in _stats(results)}
         for path in marked_files(self.timeline.storage, self.instant):
             if path not in named:
+                forget_index(self.timeline.storage, path)
                 self.timeline.storage.delete(path)
 
 
@@ -302,14 +304,17 @@ class _InsertsSince:
             self._found.append(InsertedKeys(entry.instant, hashes, frozenset(s.partition_path for s in shared)))
             return
         assert self._look_up is not None
-        written = [
-            FileSlice(
-                FileGroupId(s.partition_path, s.file_id), entry.instant, s.path.rsplit("/", 1)[-1], s.file_size_bytes, s.num_writes
-            )
-            for s in shared
-        ]
+        written = [_written_slice(s, entry.instant) for s in shared]
         hit = self._look_up(written)
         if hit is not None:
             raise WriteConflict(
                 f"record keys of partition {hit!r} were inserted by {entry.instant} at the same time", with_instant=entry.instant
             )
+
+
+def _written_slice(stat: WriteStat, instant: str) -> FileSlice:
+    """A slice of only the file that a write made."""
+    group, name = FileGroupId(stat.partition_path, stat.file_id), stat.path.rsplit("/", 1)[-1]
+    if stat.is_log:
+        return FileSlice(group, stat.prev_commit, "", 0, -1, (LogFile(name, stat.file_size_bytes, instant, stat.log_version),))
+    return FileSlice(group, instant, name, stat.file_size_bytes, stat.num_writes)

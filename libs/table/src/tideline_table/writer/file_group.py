@@ -63,6 +63,8 @@ class FileGroupTask:
     base: FileSlice | None
     attempt: int = 0
     adds: bool = False
+    log_inserts: int = 0
+    """So many of the rows, the last ones, are new to the group and go to its log all the same; without a `base` to a new group's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +86,13 @@ def write_file_group(
     Returns no stat when nothing changes (all incoming rows lost against newer ones, or a delete found nothing).
     """
     storage = storage or context.open_storage()
-    if context.is_merge_on_read and task.base is not None and not task.adds:
+    if context.is_merge_on_read and (task.log_inserts or (task.base is not None and not task.adds)):
         from tideline_table.writer.log_file import append_log_file  # noqa: PLC0415 - the two modules share the task types
 
         return append_log_file(context, task, incoming, storage)
     name = base_file_name(task.file_id, write_token(task.number, task.attempt), context.instant)
     if task.base is None:
-        added = _live(incoming)
+        added = live_rows(incoming)
         merged: _Merged | None = _Merged(
             kept=None, written=added, updates=0, deletes=0, inserted=added.column(MetaField.RECORD_KEY)
         )
@@ -146,7 +148,7 @@ class _Merged:
 def _merge(context: WriteContext, base: pa.Table, incoming: pa.Table) -> _Merged | None:
     keys = incoming.column(MetaField.RECORD_KEY)
     if not context.operation.looks_up_keys:
-        added = _live(incoming)
+        added = live_rows(incoming)
         return _Merged(base, added, 0, 0, added.column(MetaField.RECORD_KEY)) if added.num_rows else None
     found = pc.index_in(base.column(MetaField.RECORD_KEY), value_set=keys.combine_chunks())
     matched = np.asarray(pc.is_valid(found))
@@ -182,7 +184,7 @@ def _merge(context: WriteContext, base: pa.Table, incoming: pa.Table) -> _Merged
     )
 
 
-def _live(incoming: pa.Table) -> pa.Table:
+def live_rows(incoming: pa.Table) -> pa.Table:
     """Incoming rows that are no deletions."""
     deleted = deleted_mask(incoming)
     return incoming if deleted is None else incoming.filter(pc.invert(deleted))

@@ -32,6 +32,10 @@ class FilePlacement:
     max_file_bytes: int
     small_file_bytes: int
     row_bytes: float
+    inserts_to_log: bool = False
+    """Rows that are added go to log files, also of small groups that have some already."""
+    fills_groups: bool = True
+    """Whether small groups take any at all."""
 
     @classmethod
     def of(cls, options: Options, slices: Sequence[FileSlice]) -> FilePlacement:
@@ -42,10 +46,14 @@ class FilePlacement:
         return cls(options[MAX_FILE_SIZE], options[SMALL_FILE_LIMIT], max(mean, 1.0))
 
     def free_rows(self, file_slice: FileSlice) -> int:
-        """How many rows still fit into a file group, 0 when it is not small or has log files: those would have to be merged first."""
-        if file_slice.size_bytes >= self.small_file_bytes or file_slice.log_files:
+        """How many rows still fit into a file group.
+
+        0 when it is not small, or has log files that would have to be merged first.
+        """
+        size_bytes = file_slice.total_bytes
+        if not self.fills_groups or size_bytes >= self.small_file_bytes or (file_slice.log_files and not self.inserts_to_log):
             return 0
-        return max(0, int((self.max_file_bytes - file_slice.size_bytes) / self.row_bytes))
+        return max(0, int((self.max_file_bytes - size_bytes) / self.row_bytes))
 
     @property
     def rows_per_file(self) -> int:
@@ -69,16 +77,18 @@ def route_input(
     """
     tasks: list[RoutedTask] = []
 
-    def add(partition: str, file_slice: FileSlice | None, positions: np.ndarray, *, adds: bool = True) -> None:
+    def add(partition: str, file_slice: FileSlice | None, positions: np.ndarray, added: int) -> None:
         number = len(tasks)
         file_id = file_slice.group.file_id if file_slice else new_file_id(instant, str(number))
-        tasks.append(RoutedTask(FileGroupTask(number, partition, file_id, file_slice, adds=adds), positions))
+        to_log = added if placement.inserts_to_log else 0
+        task = FileGroupTask(number, partition, file_id, file_slice, adds=added > 0, log_inserts=to_log)
+        tasks.append(RoutedTask(task, positions))
 
     for partition in sorted(by_partition):
         rows = by_partition[partition]
         location = locations.get(partition)
         updates: dict[FileGroupId, np.ndarray] = {}
-        filled: set[FileGroupId] = set()
+        filled: dict[FileGroupId, int] = {}
         inserts = rows
         if location is not None:
             for file_slice, positions in zip(location.slices, location.hits, strict=True):
@@ -87,17 +97,18 @@ def route_input(
         if operation is Operation.DELETE:
             inserts = inserts[:0]
         open_slices = [] if operation is Operation.BULK_INSERT else [s for s in slices.get(partition, ()) if s.group not in closed]
-        for file_slice in sorted(open_slices, key=lambda s: (s.size_bytes, s.group)):
+        for file_slice in sorted(open_slices, key=lambda s: (s.total_bytes, s.group)):
             room = placement.free_rows(file_slice)
             if not len(inserts) or not room:
                 break
             updates[file_slice.group] = np.concatenate([updates.get(file_slice.group, rows[:0]), inserts[:room]])
+            filled[file_slice.group] = min(room, len(inserts))
             inserts = inserts[room:]
-            filled.add(file_slice.group)
         by_group = {s.group: s for s in slices.get(partition, ())}
         for group, positions in updates.items():
-            add(partition, by_group[group], positions, adds=group in filled)
+            add(partition, by_group[group], positions, filled.get(group, 0))
         per_file = placement.rows_per_file
         for start in range(0, len(inserts), per_file):
-            add(partition, None, inserts[start : start + per_file])
+            part = inserts[start : start + per_file]
+            add(partition, None, part, len(part))
     return tasks

@@ -1,0 +1,210 @@
+"""Which blocks of a slice's log files can hold given keys, by their key indexes.
+
+Goes from the newest log file back: its index tells of all files of its clique, so a slice costs one request per clique where none of its
+files can hold a key, and where one can, one more for the filters of the blocks. Files without an index that can be used are left to a scan.
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tideline_table.bloom import BloomFilter, KeyBytes
+from tideline_table.errors import CorruptMetadata
+from tideline_table.file_group.slice import FileSlice, LogFile
+from tideline_table.log_format import BlockType, LogBlock, ScannedLog, read_block, scan_log
+from tideline_table.log_format.block import HeaderKey
+from tideline_table.log_format.key_index import IndexedBlock, IndexedLog, LogIndex, Section, read_index, read_sections
+from tideline_table.storage import Storage
+
+_MOST_KEYS = 4096
+"""More keys than this are compared with ranges only: hardly a block holds none of them."""
+_HELD_BYTES = 32 * 1024 * 1024
+
+
+class WantedKeys:
+    """The record keys of a look-up, each once. Very many of them are told by the least and the greatest only."""
+
+    def __init__(self, keys: pa.Array | pa.ChunkedArray) -> None:
+        self._keys = keys
+
+    @property
+    def asks_filters(self) -> bool:
+        """Whether Bloom filters are worth being asked."""
+        return len(self._keys) <= _MOST_KEYS
+
+    def within(self, low: str | None, high: str | None) -> slice:
+        """The places of those between `low` and `high` (both in; None: no bound)."""
+        begin = 0 if low is None else bisect.bisect_left(self._ordered, low)
+        end = len(self._ordered) if high is None else bisect.bisect_right(self._ordered, high)
+        # Of very many the ends alone are known: what lies between them may be there.
+        return slice(begin, end) if self.asks_filters or begin != 1 or end != 1 else slice(0, 2)
+
+    def among(self, places: slice, content: bytes) -> bool:
+        """Whether one of the keys at `places` may be in this filter. One that cannot be read may hold any."""
+        try:
+            found = BloomFilter.from_bytes(content)
+        except CorruptMetadata:
+            return True
+        return bool(found.may_hold(self._octets)[places].any())
+
+    @cached_property
+    def _ordered(self) -> list[str]:
+        if self.asks_filters:
+            return sorted(self._keys.to_pylist())
+        return list(pc.min_max(self._keys).as_py().values())
+
+    @cached_property
+    def _octets(self) -> KeyBytes:
+        return KeyBytes(pa.array(self._ordered, pa.string()))
+
+
+class LogIndexes:
+    """Key indexes of one table's log files; those read are kept, for log files do not change. Safe to share between threads."""
+
+    def __init__(self, storage: Storage, held_bytes: int = _HELD_BYTES) -> None:
+        self._storage = storage
+        self._held: OrderedDict[str, _Known] = OrderedDict()
+        self._held_bytes = held_bytes
+        self._mutex = threading.Lock()
+
+    def scan(self, file_slice: FileSlice, wanted: WantedKeys) -> NarrowedLogs:
+        """The blocks of all log files of a slice, each with whether it can hold one of `wanted`."""
+        files = [*zip(file_slice.log_paths, file_slice.log_files, strict=True)]
+        told: dict[str, list[tuple[LogBlock, bool]]] = {}
+        while files:
+            known = self._known(*files[-1])
+            if known is None:
+                files.pop()
+                continue
+            covered = _covered(known.index, files)
+            for log, holding in zip(covered, known.holding(self._storage, covered, wanted), strict=True):
+                told[log.path] = [(indexed.block, holds) for indexed, holds in zip(log.blocks, holding, strict=True)]
+            del files[-len(covered) :]
+        return NarrowedLogs(self._storage, file_slice.log_paths, told)
+
+    def _known(self, path: str, log: LogFile) -> _Known | None:
+        with self._mutex:
+            known = self._held.get(path)
+            if known is not None:
+                self._held.move_to_end(path)
+        if known is None:
+            index = read_index(self._storage, path)
+            if index is None:
+                return None
+            known = _Known(index)
+            with self._mutex:
+                self._held[path] = known
+                while len(self._held) > 1 and sum(k.size_bytes for k in self._held.values()) > self._held_bytes:
+                    self._held.popitem(last=False)
+        # Size 0: whoever names the file does not know it.
+        return known if log.size_bytes in (0, known.index.logs[-1].size_bytes) else None
+
+
+def _covered(index: LogIndex, files: Sequence[tuple[str, LogFile]]) -> list[IndexedLog]:
+    """The newest files of the slice that the index tells of, newest last: as far back as both name the same."""
+    covered: list[IndexedLog] = []
+    for indexed, (path, log) in zip(reversed(index.logs), reversed(files), strict=False):
+        if indexed.path != path or log.size_bytes not in (0, indexed.size_bytes):
+            break
+        covered.insert(0, indexed)
+    return covered
+
+
+@dataclass(slots=True)
+class _Known:
+    """An index with the filters that were read."""
+
+    index: LogIndex
+    filters: dict[Section, bytes] = field(default_factory=dict)
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.index.first) + sum(map(len, self.filters.values()))
+
+    def holding(self, storage: Storage, logs: Sequence[IndexedLog], wanted: WantedKeys) -> list[list[bool]]:
+        """For each block of these log files, whether it can hold one of `wanted`."""
+        places = wanted.within(self.index.span.low, self.index.span.high)
+        nothing = [[False] * len(log.blocks) for log in logs]
+        if places.start >= places.stop:
+            return nothing
+        if not wanted.asks_filters:
+            return [[_in_range(b, wanted) for b in log.blocks] for log in logs]
+        whole = self._read(storage, [self.index.filter])
+        if whole is not None and not wanted.among(places, whole[0]):
+            return nothing
+        asked = [b for log in logs for b in log.blocks if _in_range(b, wanted)]
+        filters = self._read(storage, [b.filter for b in asked])
+        if filters is None:
+            return [[_in_range(b, wanted) for b in log.blocks] for log in logs]
+        hits = {
+            b.filter.offset
+            for b, content in zip(asked, filters, strict=True)
+            if wanted.among(wanted.within(b.span.low, b.span.high), content)
+        }
+        return [[b.filter.offset in hits for b in log.blocks] for log in logs]
+
+    def _read(self, storage: Storage, sections: Sequence[Section]) -> list[bytes] | None:
+        missing = [s for s in sections if s not in self.filters]
+        found = read_sections(storage, self.index, missing)
+        if found is None:
+            return None
+        self.filters |= dict(zip(missing, found, strict=True))
+        return [self.filters[s] for s in sections]
+
+
+def _in_range(block: IndexedBlock, wanted: WantedKeys) -> bool:
+    places = wanted.within(block.span.low, block.span.high)
+    return block.span.keys > 0 and places.start < places.stop
+
+
+class IndexMismatch(Exception):
+    """A log file does not have the blocks that its index tells of."""
+
+
+class NarrowedLogs:
+    """Log files of a slice as `counting_blocks` takes them, with the frames of indexed ones taken from their indexes."""
+
+    def __init__(self, storage: Storage, paths: Sequence[str], told: dict[str, list[tuple[LogBlock, bool]]]) -> None:
+        self._storage = storage
+        self._paths = paths
+        self._told = told
+        self._holds = {(b.path, b.offset): holds for blocks in told.values() for b, holds in blocks}
+
+    def scanned(self) -> list[ScannedLog]:
+        """All of them in the order in which they are merged; files without an index are scanned."""
+        return [
+            ScannedLog(tuple(b for b, _ in self._told[path]), ()) if path in self._told else scan_log(self._storage, path)
+            for path in self._paths
+        ]
+
+    def holding(self, paths: Iterable[str]) -> list[str]:
+        """Those of `paths` whose data blocks can hold a key."""
+        return [
+            path
+            for path in paths
+            if path not in self._told or any(holds for b, holds in self._told[path] if b.type is not BlockType.DELETE)
+        ]
+
+    def fetched(self, block: LogBlock) -> LogBlock | None:
+        """`block` ready to be read, None where it cannot hold a key. Raises `IndexMismatch`."""
+        holds = self._holds.get((block.path, block.offset))
+        if holds is None:
+            return block
+        if not holds:
+            return None
+        found = read_block(self._storage, block.path, block.offset, block.size_bytes)
+        if found is None or found.type is not block.type or _without_schema(found) != block.header:
+            raise IndexMismatch(block.path)
+        return found
+
+
+def _without_schema(block: LogBlock) -> dict[int, str]:
+    return {key: text for key, text in block.header.items() if key != HeaderKey.SCHEMA}
