@@ -111,6 +111,55 @@ def test_every_operation(begun: Any, kind: TableType, layout: Layout, options: d
         step.agree(pa.concat_tables([model, rows(range(40, 44), 9, part)]))
 
 
+@pytest.mark.parametrize("block", ["parquet", "avro"])
+def test_inserts_into_log_files(begun: Any, block: str) -> None:
+    """Slices without a base file, and log files with rows that the base file does not have."""
+    fills = {"tideline.insert.to.log": True, "hoodie.parquet.small.file.limit": 100 * 1024 * 1024}
+    readers = begun(replace(BASE, type=TableType.MOR), {BLOCKS: block, **fills})
+    table = readers.table
+    with readers.step(Topic.UPSERT, "new groups that begin with a log file") as step:
+        first = write_rows(table, rows(range(10), 5), Operation.UPSERT)
+        assert all(s.log_files and not s.base_file for s in table.slices())
+        step.agree(rows(range(10), 5))
+    with readers.step(Topic.INSERT, "updates and inserts in one log file") as step:
+        write_rows(table, rows(range(5, 15), 6), Operation.UPSERT)
+        write_rows(table, rows(range(10, 20), 4), Operation.INSERT, options={"hoodie.datasource.insert.dup.policy": "drop"})
+        assert {len(s.log_files) for s in table.slices()} == {3}
+        step.agree(pa.concat_tables([rows(range(5), 5), rows(range(5, 15), 6), rows(range(15, 20), 4)]))
+    with readers.step(Topic.DELETE, "delete in groups of log files only") as step:
+        write_rows(table, rows(range(4), 7), Operation.DELETE)
+        model = pa.concat_tables([rows(range(4, 5), 5), rows(range(5, 15), 6), rows(range(15, 20), 4)])
+        step.agree(model)
+        travelled = readers.peer.read(table.base_path, as_of=first.instant)
+        step.compare.rows(Table.open(table.base_path).read(as_of=first.instant), travelled, "as of the first write")
+    with readers.step(Topic.COMPACTION, "groups of log files only under a requested compaction") as step:
+        assert schedule_compaction(table, NOW) is not None
+        step.agree(model)
+    with readers.step(Topic.COMPACTION, "deleted keys written again beside the compaction") as step:
+        write_rows(table, rows(range(2), 8), Operation.UPSERT)
+        model = pa.concat_tables([rows(range(2), 8), model])
+        step.agree(model, rust_differs=4)
+    with readers.step(Topic.COMPACTION, "groups with their first base file") as step:
+        assert run_compaction(table) is not None
+        step.agree(model)
+    with readers.step(Topic.UPSERT, "inserts beside a base file, and the keys that only logs have") as step:
+        before = {s.group: s.base_file for s in table.slices()}
+        write_rows(table, pa.concat_tables([rows(range(2), 9), rows(range(20, 24), 9)]), Operation.UPSERT)
+        assert {s.group: s.base_file for s in table.slices()} == before
+        model = pa.concat_tables([_without(model, range(2)), rows(range(2), 9), rows(range(20, 24), 9)])
+        step.agree(model)
+    with readers.step(Topic.CLUSTERING, "groups with such logs clustered") as step:
+        assert schedule_clustering(table, {"tideline.clustering.min.input.files": 1}) is not None
+        assert run_clustering(table) is not None
+        step.agree(model)
+    with readers.step(Topic.CLEAN, "their slices cleaned") as step:
+        for number in range(3):
+            write_rows(table, rows(range(30 + number, 32 + number), 9), Operation.UPSERT)
+        assert schedule_clean(table) is not None
+        assert run_clean(table)
+        step.agree(pa.concat_tables([model, rows(range(30, 34), 9)]))
+
+
 def _compacted(readers: Readers, model: pa.Table, part: Callable[[int], str | None]) -> pa.Table:
     table = readers.table
     with readers.step(Topic.COMPACTION, "compaction requested") as step:

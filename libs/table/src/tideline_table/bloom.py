@@ -23,7 +23,7 @@ _MULTIPLIER = np.uint32(0x5BD1E995)
 _WORK_BYTES = 4 * 1024 * 1024
 """Keys are hashed in stretches of about this many bytes of working memory."""
 
-_KEPT_KEYS = 65_536
+_KEPT_KEYS = 262_144
 """Hashes of up to so many keys are kept: one look-up asks many filters."""
 
 
