@@ -7,9 +7,11 @@ from tests.unit.table.tables import cluster, contents, create, open_table, rows_
 from tideline_table.clock import ManualClock
 from tideline_table.errors import DuplicateKey
 from tideline_table.file_group.checkpoint import read_checkpoint, write_checkpoint
+from tideline_table.log_format.key_index import INDEX_FOLDER, read_index
 from tideline_table.service.compaction import compact_slice
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import TableType, run_compaction, schedule_clustering, schedule_compaction, write_rows
+from tideline_table.transaction import WriteTransaction
 from tideline_table.transaction.write import HASHES_KEY
 from tideline_table.writer import Operation
 
@@ -111,6 +113,30 @@ def test_two_writers_that_insert_one_key_conflict(clique, monkeypatch):
     assert "were inserted by" in str(heard[0])
     assert contents(table) == [("a", "p", 9, "mine")]
     assert len(table.slices()) == 1
+
+
+@pytest.mark.parametrize(("key", "attempts"), [("b", 1), ("a", 2)])
+def test_two_writers_that_fill_one_group_at_once(key, attempts, monkeypatch):
+    """Other keys: the log file moves behind the other's, and its index with it. The same key: the write is done again."""
+    table, storage = mor_table()
+    write(table, [("x", "p", 1, "x")])
+    other = open_table(storage, table.clock, "other", **TO_LOG)
+    commit = WriteTransaction.commit
+
+    def meanwhile(transaction, *args, **more):
+        monkeypatch.undo()
+        write(other, [(key, "p", 5, "other")])
+        return commit(transaction, *args, **more)
+
+    monkeypatch.setattr(WriteTransaction, "commit", meanwhile)
+    assert write(table, [("a", "p", 9, "mine")]).attempts == attempts
+    assert contents(table) == sorted({("a", "p", 9, "mine"), ("x", "p", 1, "x"), *([("b", "p", 5, "other")] if key == "b" else [])})
+    (found,) = table.slices()
+    assert [len(read_index(storage, path).logs) for path in found.log_paths] == [1, 2, 3]
+    assert [log.path for log in read_index(storage, found.log_paths[-1]).logs] == list(found.log_paths)
+    assert len(list(storage.list_objects(INDEX_FOLDER))) == 3, "what moved left no index behind"
+    write(table, [("a", "p", 10, "again"), ("b", "p", 10, "again")])
+    assert len({row[0] for row in contents(table)}) == len(contents(table)) == 3
 
 
 def test_two_writers_that_fill_one_group_conflict():
