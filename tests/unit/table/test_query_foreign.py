@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tideline_table.errors import HistoryUnavailable, InvalidOption
+from tideline_table.reader.base_file import read_base_file, read_footer
 from tideline_table.table import Table
 from tideline_table.table.changes import completion_time
+from tideline_table.table.query import KeyRanges, sorted_keys
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "tables"
 TABLES = sorted(path.stem for path in FOLDER.glob("*.zip") if "empty" not in path.stem)
@@ -81,3 +84,16 @@ def test_point_look_ups(table):
         assert row in found
         assert {r["_hoodie_record_key"] for r in found} == {row["_hoodie_record_key"]}
     assert table.look_up(["no such key"]).num_rows == 0
+
+
+def test_base_files_of_others_are_told_by_their_bloom_filters(table):
+    """Keys between those that are there: the ranges of the footers say maybe, the filters no."""
+    ranges, visible = KeyRanges(table.storage), table.slices()
+    with_filter = [s for s in visible if s.base_file and read_footer(table.storage, s.path, with_bloom=True).bloom is not None]
+    for file_slice in with_filter:
+        only_base = replace(file_slice, log_files=())
+        keys = sorted(set(read_base_file(table.storage, file_slice.path, ["_hoodie_record_key"]).column(0).to_pylist()))
+        assert all(ranges.narrowed([only_base], sorted_keys([key])) for key in keys)
+        between = sorted_keys(key + "!" for key in keys[:-1])
+        assert ranges.narrowed([only_base], between) == ()
+    assert with_filter or not any(s.base_file for s in visible)

@@ -270,7 +270,7 @@ class Table:
     ) -> pa.Table:
         """The rows with these record keys, from what can hold them.
 
-        Base files are told by the key ranges of their footers, blocks of log files by their key indexes.
+        Base files are told by the key ranges and Bloom filters of their footers, blocks of log files by their key indexes.
         """
         wanted = sorted_keys(keys)
         found = self.snapshot(as_of)

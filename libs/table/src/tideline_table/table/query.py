@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tideline_table.bloom import KeyBytes
 from tideline_table.errors import HistoryUnavailable, ObjectNotFound, SchemaMismatch
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.reader.base_file import BaseFileFooter, read_footer
@@ -21,6 +22,10 @@ from tideline_table.schema.meta_fields import MetaField
 from tideline_table.storage import Storage, open_storage
 
 _KNOWN_FOOTERS = 100_000
+_KNOWN_FILTERS = 200
+"""Of Apache Hudi's default size they take 65 MB."""
+_MOST_FILTERED = 4096
+"""More keys than this hardly miss a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +115,14 @@ def without_logs(slices: Iterable[FileSlice]) -> tuple[FileSlice, ...]:
 
 @dataclass(slots=True)
 class KeyRanges:
-    """Key ranges of base files, by path: base files never change, so each footer is read once."""
+    """Key ranges and Bloom filters of base files, by path: base files never change, so each footer is read once.
+
+    Filters are large, so only so many are kept; a file without one is told by its range alone.
+    """
 
     storage: Storage
     _footers: OrderedDict[str, BaseFileFooter] = field(default_factory=OrderedDict)
+    _with_filters: OrderedDict[str, None] = field(default_factory=OrderedDict)
 
     def narrowed(self, slices: Iterable[FileSlice], keys: pa.Array) -> tuple[FileSlice, ...]:
         """What has to be read to find `keys` (sorted, ascending): base files that cannot hold one are left out, logs are not."""
@@ -132,9 +141,7 @@ class KeyRanges:
         """The footer of a base file."""
         footer = self._footers.get(path)
         if footer is None:
-            footer = self._footers[path] = read_footer(self.storage, path)
-            while len(self._footers) > _KNOWN_FOOTERS:
-                self._footers.popitem(last=False)
+            footer = self._keep(path, read_footer(self.storage, path, with_bloom=True))
         return footer
 
     def _may_hold(self, path: str, keys: list[str]) -> bool:
@@ -142,9 +149,23 @@ class KeyRanges:
         if not footer.rows:
             return False
         # Java cuts ranges by UTF-16 units; beyond these characters that is another order than ours.
-        if not footer.max_key or max(footer.min_key + footer.max_key) >= "\ud800":
-            return True
-        return bisect.bisect_left(keys, footer.min_key) < bisect.bisect_right(keys, footer.max_key)
+        if footer.max_key and max(footer.min_key + footer.max_key) < "\ud800":
+            keys = keys[bisect.bisect_left(keys, footer.min_key) : bisect.bisect_right(keys, footer.max_key)]
+        if footer.bloom is None or not 0 < len(keys) <= _MOST_FILTERED:
+            return bool(keys)
+        return bool(footer.bloom.may_hold(KeyBytes(pa.array(keys, pa.string()))).any())
+
+    def _keep(self, path: str, footer: BaseFileFooter) -> BaseFileFooter:
+        self._footers[path] = footer
+        if footer.bloom is not None:
+            self._with_filters[path] = None
+        while len(self._with_filters) > _KNOWN_FILTERS:
+            old, _ = self._with_filters.popitem(last=False)
+            if old in self._footers:
+                self._footers[old] = replace(self._footers[old], bloom=None)
+        while len(self._footers) > _KNOWN_FOOTERS:
+            self._footers.popitem(last=False)
+        return footer
 
 
 def sorted_keys(keys: Iterable[str]) -> pa.Array:
