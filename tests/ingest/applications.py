@@ -87,6 +87,13 @@ class Application:
             assert time.monotonic() < deadline_s, f"no {event!r}: {newest.read_text() if newest.exists() else 'nothing'}"
             time.sleep(0.01)
 
+    def await_line(self, error: str) -> None:
+        """Until an instance logs an error of this kind."""
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while not any(line.get("error") == error for line in self.lines()):
+            assert time.monotonic() < deadline_s, f"no {error}"
+            time.sleep(0.05)
+
     def said(self, event: str) -> list[dict[str, Any]]:
         return [line for line in self.lines() if line.get("event") == event]
 
@@ -105,9 +112,20 @@ class Place:
             future.result(TIMEOUT_S)
         return name
 
+    def renew(self, name: str, partitions: int) -> None:
+        """Delete the topic and make another one of its name."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        for future in admin.delete_topics([name]).values():
+            future.result(TIMEOUT_S)
+        while name in admin.list_topics(timeout=TIMEOUT_S).topics:
+            time.sleep(0.05)
+        self.topic(name, partitions)
+
     def send(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None, int]]) -> None:
         """Key, value, partition."""
-        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "linger.ms": 20, "enable.idempotence": True})
+        producer = Producer(
+            {"bootstrap.servers": self.bootstrap_servers, "linger.ms": 20, "enable.idempotence": True, "log_level": 3}
+        )
         failures: list[str] = []
         for key, value, partition in records:
             producer.produce(

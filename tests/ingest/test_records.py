@@ -42,7 +42,7 @@ def test_poison_stops_or_goes_aside_and_tombstones_delete(place: Place) -> None:
         (b"d", value("d", 1)),
     ]
     place.send(topic, ((key, content, 0) for key, content in records))
-    strict = place.application("mixed", path, topic, tombstones="delete")
+    strict = place.application("mixed", path, topic, tombstones="delete", batch_wait_s=2)
     process = strict.start()
     process.join(TIMEOUT_S)
     assert process.exitcode == 1
@@ -50,7 +50,7 @@ def test_poison_stops_or_goes_aside_and_tombstones_delete(place: Place) -> None:
     assert failed[-1]["found"].startswith("record 5 of mixed/0 cannot be taken in")
     assert not Table.open(path).state.completed_writes(), "nothing of the batch was written"
 
-    lenient = {"poison": "dead_letter", "dead_letter_topic": aside, "tombstones": "delete"}
+    lenient = {"batch_wait_s": 2, "poison": "dead_letter", "dead_letter_topic": aside, "tombstones": "delete"}
     application = place.application("mixed-2", path, topic, **lenient)
     process = application.start()
     table = Table.open(path)
@@ -130,3 +130,20 @@ def test_records_of_aborted_transactions_are_none(place: Place) -> None:
     await_records(table, "transactional", 13)
     assert application.stop(process) == 0
     assert [found[0] for found in contents(table)] == ["end", "k1", "k3", "k5"]
+
+
+def test_a_topic_of_the_same_name_is_another_one(place: Place) -> None:
+    topic, path = place.topic("renewed", 1), place.create()
+    place.send(topic, [(None, value("old", 1), 0)])
+    application = place.application("renewed", path, topic)
+    process = application.start()
+    table = Table.open(path)
+    await_records(table, "renewed", 1)
+    assert application.stop(process) == 0
+    place.renew(topic, 1)
+    place.send(topic, ((None, value(f"new{n}", 1), 0) for n in range(3)))
+    process = application.start()
+    process.join(TIMEOUT_S)
+    assert process.exitcode == 1
+    assert [line for line in application.lines() if line.get("error") == "OffsetsLost" and "made anew" in line["found"]]
+    assert [found[0] for found in contents(table)] == ["old"]

@@ -11,6 +11,10 @@ def test_offsets_as_text():
     offsets = Offsets({B0: 3, ("a", 10): 2, A1: 1})
     assert offsets.to_text() == '{"a":{"1":1,"10":2},"b":{"0":3}}'
     assert Offsets.from_text(offsets.to_text()) == offsets
+    named = Offsets({A1: 1}, {"a": "xyz"})
+    assert named.to_text() == '{"a":{"1":1,"id":"xyz"}}'
+    assert Offsets.from_text(named.to_text()) == named
+    assert named.moved({A1: 2}, {"b": "uvw"}) == Offsets({A1: 2}, {"a": "xyz", "b": "uvw"})
     assert offsets.moved({A1: 5, A0: 1}).next == {B0: 3, ("a", 10): 2, A1: 5, A0: 1}
 
 
@@ -35,7 +39,7 @@ KEPT = {A0: Kept(5, 9), A1: Kept(0, 4)}
     ],
 )
 def test_where_to_go_on(committed, at_end, points):
-    assert starting_points(committed, KEPT, at_end=at_end, over_gaps=False) == (points, [])
+    assert starting_points(committed, KEPT, {}, at_end=at_end, over_gaps=False) == (points, [])
 
 
 @pytest.mark.parametrize(
@@ -48,8 +52,19 @@ def test_where_to_go_on(committed, at_end, points):
 )
 def test_lost_records_are_named_or_passed_on_request(committed, named, points):
     with pytest.raises(OffsetsLost, match="records are missing") as refused:
-        starting_points(Offsets(committed), KEPT, at_end=False, over_gaps=False)
+        starting_points(Offsets(committed), KEPT, {}, at_end=False, over_gaps=False)
     assert (refused.value.topic, refused.value.partition, refused.value.committed) == named
-    found, lost = starting_points(Offsets(committed), KEPT, at_end=False, over_gaps=True)
+    found, lost = starting_points(Offsets(committed), KEPT, {}, at_end=False, over_gaps=True)
     assert found == points
     assert len(lost) == 1
+
+
+def test_a_topic_that_was_made_anew_is_noticed_although_its_offsets_would_do():
+    committed = Offsets({A0: 7, A1: 2}, {"a": "old"})
+    with pytest.raises(OffsetsLost, match="made anew"):
+        starting_points(committed, KEPT, {"a": "new"}, at_end=False, over_gaps=False)
+    found, lost = starting_points(committed, KEPT, {"a": "new"}, at_end=False, over_gaps=True)
+    assert found == {A0: 5, A1: 0}
+    assert len(lost) == 2
+    for ids in ({"a": "old"}, {}):
+        assert starting_points(committed, KEPT, ids, at_end=False, over_gaps=False) == ({A0: 7, A1: 2}, [])

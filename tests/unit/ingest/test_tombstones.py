@@ -12,7 +12,7 @@ from tideline_ingest.errors import Undecodable
 from tideline_ingest.screening import rejected_among
 from tideline_table.clock import SystemClock
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import Table
+from tideline_table.table import Table, TableType
 
 T0, T1 = ("t", 0), ("t", 1)
 
@@ -60,11 +60,11 @@ def test_a_cut_leaves_other_partitions_alone():
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("ordering", ["", "ts"])
-def test_the_table_is_what_record_by_record_it_would_be(tmp_path, seed, ordering):
+@pytest.mark.parametrize(("kind", "ordering"), [(TableType.COW, ""), (TableType.COW, "ts"), (TableType.MOR, "")])
+def test_the_table_is_what_record_by_record_it_would_be(tmp_path, seed, kind, ordering):
     choose = random.Random(seed)
     storage = MemoryStorage()
-    new_table(storage, SystemClock(), ordering_field=ordering, partition_fields=())
+    new_table(storage, SystemClock(), ordering_field=ordering, partition_fields=(), type=kind)
     topics, state = Topics(), {}
     for n in range(120):
         key = choose.randrange(8)

@@ -32,6 +32,7 @@ class Topics:
     def __init__(self) -> None:
         self.records: dict[Place, list[Received]] = {}
         self.first: dict[Place, int] = {}
+        self.ids: dict[str, str] = {}
 
     def send(self, place: Place, key: str | None, value: Any) -> None:
         content = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
@@ -49,6 +50,9 @@ class MemoryReader:
 
     def places(self) -> set[Place]:
         return set(self._topics.records)
+
+    def topic_ids(self) -> dict[str, str]:
+        return self._topics.ids
 
     def kept(self, places: set[Place]) -> dict[Place, Kept]:
         return {place: Kept(self._topics.first.get(place, 0), len(self._topics.records[place])) for place in places}

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from tideline_ingest.errors import OffsetsLost
 from tideline_table.errors import CorruptMetadata
 
+_ID = "id"
+"""Beside the partitions of a topic, which are numbers."""
 Place = tuple[str, int]
 """Topic and partition."""
 
@@ -18,12 +20,16 @@ class Offsets:
     """Of each partition the offset of the next record to take in."""
 
     next: Mapping[Place, int] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """Which topic of a name that is: another one of the same name begins anew. Topics of brokers that give no ids are missing."""
 
     def to_text(self) -> str:
-        """JSON: topic → partition → next offset, in order."""
-        document: dict[str, dict[str, int]] = {}
+        """JSON: topic → partition → next offset, in order, beside the id of the topic."""
+        document: dict[str, dict[str, int | str]] = {}
         for (topic, partition), offset in sorted(self.next.items()):
             document.setdefault(topic, {})[str(partition)] = offset
+        for topic, topic_id in sorted(self.topic_ids.items()):
+            document.setdefault(topic, {})[_ID] = topic_id
         return json.dumps(document, separators=(",", ":"))
 
     @classmethod
@@ -31,18 +37,20 @@ class Offsets:
         """What a commit says. Raises `CorruptMetadata`."""
         try:
             document = json.loads(text)
-            found = {(str(t), int(p)): int(offset) for t, offsets in document.items() for p, offset in offsets.items()}
+            parts = [(str(t), name, value) for t, offsets in document.items() for name, value in offsets.items()]
+            found = {(topic, int(name)): int(value) for topic, name, value in parts if name != _ID}
+            topic_ids = {topic: str(value) for topic, name, value in parts if name == _ID}
         except (ValueError, TypeError, AttributeError) as error:
             raise CorruptMetadata(
                 f"offsets {text[:200]!r} cannot be read ({error})",
                 expected='{"topic": {"partition": offset}}',
                 remedy="another kind of writer uses this application id: choose one of its own",
             ) from None
-        return cls(found)
+        return cls(found, topic_ids)
 
-    def moved(self, to: Mapping[Place, int]) -> Offsets:
-        """With other next offsets for some partitions."""
-        return Offsets({**self.next, **to})
+    def moved(self, to: Mapping[Place, int], topic_ids: Mapping[str, str] | None = None) -> Offsets:
+        """With other next offsets for some partitions, and ids for some topics."""
+        return Offsets({**self.next, **to}, {**self.topic_ids, **(topic_ids or {})})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +62,7 @@ class Kept:
 
 
 def starting_points(
-    committed: Offsets | None, kept: Mapping[Place, Kept], *, at_end: bool, over_gaps: bool
+    committed: Offsets | None, kept: Mapping[Place, Kept], topic_ids: Mapping[str, str], *, at_end: bool, over_gaps: bool
 ) -> tuple[dict[Place, int], list[OffsetsLost]]:
     """Where to go on in each partition that is there, and which records are lost on the way.
 
@@ -64,12 +72,16 @@ def starting_points(
     points: dict[Place, int] = {}
     lost: list[OffsetsLost] = []
     known = committed.next if committed else {}
+    renewed = {t for t, known_id in (committed.topic_ids if committed else {}).items() if topic_ids.get(t, known_id) != known_id}
     for (topic, partition), offset in sorted(known.items()):
         if (topic, partition) not in kept and topic in {place[0] for place in kept}:
             lost.append(OffsetsLost(topic, partition, offset, "which is no longer a partition of the topic"))
     for place, range_ in sorted(kept.items()):
         offset = known.get(place, range_.end if committed is None and at_end else range_.first)
-        if not range_.first <= offset <= range_.end:
+        if place[0] in renewed and place in known:
+            lost.append(OffsetsLost(*place, offset, "of a topic that was deleted and made anew"))
+            offset = range_.first
+        elif not range_.first <= offset <= range_.end:
             found = f"of which the records from {range_.first} to {range_.end} (out) are left"
             lost.append(OffsetsLost(*place, offset, found))
             offset = range_.first

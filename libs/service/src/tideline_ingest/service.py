@@ -141,11 +141,12 @@ class IngestService:
         held = Offsets.from_text(record.value) if record else None
         self._places = self._reader.places()
         kept = self._reader.kept(self._places)
+        topic_ids = self._reader.topic_ids()
         points, lost = starting_points(
-            held, kept, at_end=settings.start_at == "latest", over_gaps=settings.on_lost_offsets == "continue"
+            held, kept, topic_ids, at_end=settings.start_at == "latest", over_gaps=settings.on_lost_offsets == "continue"
         )
         self._held = record.value if record else None
-        self._offsets = (held or Offsets()).moved(points)
+        self._offsets = (held or Offsets()).moved(points, topic_ids)
         self._rescan_s = self._context.clock.monotonic_s() + settings.topic_rescan_s
         for gap in lost:
             self._report_gap(gap)

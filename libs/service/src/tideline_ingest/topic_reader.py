@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined] # its public names are not marked as exported
 
 from tideline_ingest.batch import Batch, Received
@@ -18,6 +18,7 @@ from tideline_table.clock import Clock
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+_NO_ID = str(Uuid(0, 0))
 _MOST_AT_ONCE = 1000
 _SLICE_S = 0.25
 """A wait is cut into pieces of this length, to notice a request to stop."""
@@ -37,6 +38,10 @@ class Reader(Protocol):
 
     def places(self) -> set[Place]:
         """The partitions that there are now."""
+        ...
+
+    def topic_ids(self) -> dict[str, str]:
+        """The ids of the topics, without those of brokers that give none."""
         ...
 
     def kept(self, places: set[Place]) -> dict[Place, Kept]:
@@ -104,6 +109,13 @@ class TopicReader:
                 raise TopicUnavailable(f"no topic {topic}", expected="a topic that exists", remedy="create it, or correct `topics`")
             found |= {(topic, p) for p in known.partitions if not self._partitions or p in self._partitions}
         return found
+
+    def topic_ids(self) -> dict[str, str]:
+        """See `Reader.topic_ids`."""
+        asked = TopicCollection(list(self._topics))
+        answers = self._asked("topics", lambda: self._admin.describe_topics(asked, request_timeout=self._timeout_s))
+        ids = {topic: str(self._asked(f"topic {topic}", answer.result).topic_id) for topic, answer in answers.items()}
+        return {topic: found for topic, found in ids.items() if found != _NO_ID}
 
     def kept(self, places: set[Place]) -> dict[Place, Kept]:
         """See `Reader.kept`."""
