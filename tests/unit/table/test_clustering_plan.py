@@ -209,7 +209,7 @@ def test_clustering_yields_to_a_write_and_then_goes_first(table):
             cluster(table)
     at = schedule_clustering(table)
     assert table.state.has_priority(at)
-    with pytest.raises(WriteConflict, match="go first"):
+    with pytest.raises(WriteConflict, match="goes first"):
         write(table, [("k00", "p", 100, "waits")], **{"tideline.write.conflict.retries": 0})
     write(table, [("new", "p", 1, "inserts go on")], **{"tideline.write.conflict.retries": 0})
     cluster(table)
