@@ -1,5 +1,6 @@
 """Key indexes of log files: what they save, what they tell of, and that they go with their log files."""
 
+import pyarrow as pa
 import pytest
 from tests.unit.table.tables import DEATH_S, contents, create, open_table, write
 
@@ -61,22 +62,23 @@ def appended(writes=24, **options):
     return table, storage, clock
 
 
-def looked_up(table, storage, key):
-    """A look-up by who has just opened the table."""
+def looked_up(table, storage, key, *, by_index=True):
+    """A look-up by who has just opened the table; or a query for the same key that reads the whole log, as before there were indexes."""
     reader = open_table(storage, table.clock)
     storage.forget()
-    rows = reader.look_up([key], ["id", "ts"]).to_pylist()
+    if by_index:
+        rows = reader.look_up([key], ["id", "ts"]).to_pylist()
+    else:
+        rows = reader.snapshot().read(["id", "ts"], None, pa.array([key])).to_pylist()
     return rows, dict(storage.requests), storage.read_bytes
 
 
 @pytest.mark.parametrize("log_format", ["parquet", "avro"])
 def test_a_look_up_reads_only_blocks_that_can_hold_the_key(log_format):
     """The figures of docs/architecture.md: 24 log files of 400 keys each, keys at random, one look-up."""
-    options = {"hoodie.logfile.data.block.format": log_format}
-    plain, plain_storage, _ = appended(**{CLIQUE: 0}, **options)
-    table, storage, _ = appended(**options)
+    table, storage, _ = appended(**{"hoodie.logfile.data.block.format": log_format})
     key = batch(3)[7][0]
-    expected, without, without_bytes = looked_up(plain, plain_storage, key)
+    expected, without, without_bytes = looked_up(table, storage, key, by_index=False)
     found, requests, read_bytes = looked_up(table, storage, key)
     assert found == expected == [{"id": key, "ts": 103}]
     assert without == {"log": 48, "index": 0}
@@ -93,6 +95,16 @@ def test_an_open_table_keeps_the_indexes_that_it_read():
     table.look_up([batch(1)[0][0]])
     storage.forget()
     assert table.look_up([batch(2)[0][0]], ["ts"]).to_pylist() == [{"ts": 102}]
+    assert storage.requests == {"log": 1, "index": 0}
+
+
+def test_log_files_without_an_index_are_indexed_on_demand():
+    table, storage, _ = appended(6, **{CLIQUE: 0})
+    reader = open_table(storage, table.clock)
+    assert reader.look_up([batch(1)[0][0]], ["ts"]).to_pylist() == [{"ts": 101}]
+    storage.forget()
+    assert reader.look_up([batch(2)[0][0]], ["ts"]).to_pylist() == [{"ts": 102}]
+    assert reader.look_up(["absent"]).num_rows == 0
     assert storage.requests == {"log": 1, "index": 0}
 
 

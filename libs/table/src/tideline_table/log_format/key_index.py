@@ -136,19 +136,28 @@ def read_index(storage: Storage, log_path: str) -> LogIndex | None:
     path = index_path(log_path)
     try:
         first = storage.read_range(path, 0, FIRST_READ_BYTES)
-        magic, stored, raw, checksum = LEAD.unpack_from(first)
-        if magic != MAGIC or stored > _MOST_HEAD_BYTES:
-            raise ValueError("no index of this format")
-        head = first[LEAD.size : LEAD.size + stored]
-        if len(head) < stored:
-            head += storage.read_range(path, LEAD.size + len(head), stored - len(head))
-        document = json.loads(_expanded(head, Section(0, stored, raw, checksum), _MOST_HEAD_BYTES))
-        return _understood(path, log_path, LEAD.size + stored, document, first)
+        known, stored = len(first), LEAD.size + _head(first).stored_bytes
+        return parse_index(log_path, first + storage.read_range(path, known, stored - known) if stored > known else first)
     except ObjectNotFound:
         return None
     except (TidelineError, *_UNUSABLE, *_UNUSABLE_ARROW) as error:
         _LOGGER.warning("the key index %s is not used: %s", path, error)
         return None
+
+
+def parse_index(log_path: str, content: bytes) -> LogIndex:
+    """The index of a log file from its first bytes, the whole head at least. Raises `ValueError` and other errors of what cannot be used."""
+    head = _head(content)
+    end = LEAD.size + head.stored_bytes
+    document = json.loads(_expanded(content[LEAD.size : end], head, _MOST_HEAD_BYTES))
+    return _understood(index_path(log_path), log_path, end, document, content)
+
+
+def _head(content: bytes) -> Section:
+    magic, stored, raw, checksum = LEAD.unpack_from(content)
+    if magic != MAGIC or stored > _MOST_HEAD_BYTES:
+        raise ValueError("no index of this format")
+    return Section(0, stored, raw, checksum)
 
 
 def read_sections(storage: Storage, index: LogIndex, sections: Sequence[Section]) -> list[bytes] | None:

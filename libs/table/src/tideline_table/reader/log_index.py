@@ -1,7 +1,8 @@
 """Which blocks of a slice's log files can hold given keys, by their key indexes.
 
 Goes from the newest log file back: its index tells of all files of its clique, so a slice costs one request per clique where none of its
-files can hold a key, and where one can, one more for the filters of the blocks. Files without an index that can be used are left to a scan.
+files can hold a key, and where one can, one more for the filters of the blocks. Files without an index that can be used are read once, to make one in memory; those with
+damage or blocks of other kinds are left to scans.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.slice import FileSlice, LogFile
 from tideline_table.log_format import BlockType, LogBlock, ScannedLog, read_block, scan_log
 from tideline_table.log_format.block import HeaderKey
-from tideline_table.log_format.key_index import IndexedBlock, IndexedLog, LogIndex, Section, read_index, read_sections
+from tideline_table.log_format.key_index import IndexedBlock, IndexedLog, LogIndex, Section, parse_index, read_index, read_sections
+from tideline_table.log_format.key_index_file import WrittenBlock, index_bytes
+from tideline_table.reader.log_keys import block_keys
 from tideline_table.storage import Storage
 
+_INDEXED = (BlockType.AVRO, BlockType.PARQUET, BlockType.DELETE)
 _MOST_KEYS = 4096
 """More keys than this are compared with ranges only: hardly a block holds none of them."""
 _HELD_BYTES = 32 * 1024 * 1024
@@ -67,7 +71,10 @@ class WantedKeys:
 
 
 class LogIndexes:
-    """Key indexes of one table's log files; those read are kept, for log files do not change. Safe to share between threads."""
+    """Key indexes of one table's log files; those read, or made of blocks without one, are kept, for log files do not change.
+
+    Safe to share between threads.
+    """
 
     def __init__(self, storage: Storage, held_bytes: int = _HELD_BYTES) -> None:
         self._storage = storage
@@ -96,7 +103,7 @@ class LogIndexes:
             if known is not None:
                 self._held.move_to_end(path)
         if known is None:
-            index = read_index(self._storage, path)
+            index = read_index(self._storage, path) or _indexed_on_demand(self._storage, path)
             if index is None:
                 return None
             known = _Known(index)
@@ -106,6 +113,20 @@ class LogIndexes:
                     self._held.popitem(last=False)
         # Size 0: whoever names the file does not know it.
         return known if log.size_bytes in (0, known.index.logs[-1].size_bytes) else None
+
+
+def _indexed_on_demand(storage: Storage, path: str) -> LogIndex | None:
+    """The index of a log file that has none, made from its blocks; None where only a scan tells what counts."""
+    scanned = scan_log(storage, path)
+    if scanned.gaps or not all(block.type in _INDEXED for block in scanned.blocks):
+        return None
+    blocks = []
+    for block in scanned.blocks:
+        keys = block_keys(storage, block).combine_chunks()
+        if keys.null_count:
+            return None
+        blocks.append(WrittenBlock(block.type, block.offset, block.size_bytes, block.header, keys))
+    return parse_index(path, index_bytes(storage, path, blocks, None, 1)) if blocks else None
 
 
 def _covered(index: LogIndex, files: Sequence[tuple[str, LogFile]]) -> list[IndexedLog]:

@@ -38,10 +38,11 @@ def _by_block(storage: Storage, path: str) -> list[tuple[BlockType, pa.ChunkedAr
         kinds = [indexed.block.type for indexed in index.logs[-1].blocks]
         return [(kind, pa.chunked_array([names])) for kind, names in zip(kinds, keys, strict=True)]
     blocks = scan_log(storage, path).blocks
-    return [(b.type, _keys_of(storage, b)) for b in blocks if b.type is BlockType.DELETE or b.type in _DATA]
+    return [(b.type, block_keys(storage, b)) for b in blocks if b.type is BlockType.DELETE or b.type in _DATA]
 
 
-def _keys_of(storage: Storage, block: LogBlock) -> pa.ChunkedArray:
+def block_keys(storage: Storage, block: LogBlock) -> pa.ChunkedArray:
+    """The record keys in a data or delete block."""
     if block.type is BlockType.DELETE:
         return read_deletes(storage, block).column(MetaField.RECORD_KEY)
     return read_rows(storage, block, [MetaField.RECORD_KEY]).column(0)
