@@ -14,7 +14,6 @@ IMPOSSIBLE = [Cell(Topic.COMPACTION, Kind.COW, direction) for direction in Direc
 NOT_BUILT = {
     **{cell: "tables that both write: a later issue" for cell in EVERY_CELL if cell.direction is Direction.IN_TURN},
     **{Cell(Topic.SAVEPOINT, kind, Direction.HERE_THERE): "Tideline makes no savepoints yet" for kind in Kind},
-    **{Cell(Topic.INSERT_OVERWRITE, kind, Direction.HERE_THERE): "Tideline has no insert-overwrite yet" for kind in Kind},
 }
 STORY_TIMEOUT_S = 1200
 _MATRIX = pytest.StashKey[Matrix]()

@@ -30,6 +30,7 @@ from tideline_table.table import (
     TableRequest,
     TableType,
     create_table,
+    delete_partitions,
     roll_back_dead,
     run_clean,
     run_clustering,
@@ -158,6 +159,37 @@ def test_inserts_into_log_files(begun: Any, block: str) -> None:
         assert schedule_clean(table) is not None
         assert run_clean(table)
         step.agree(pa.concat_tables([model, rows(range(30, 34), 9)]))
+
+
+@pytest.mark.parametrize("kind", TableType)
+@pytest.mark.parametrize("layout", [LAYOUTS[0], LAYOUTS[3]], ids=lambda layout: layout.name)
+def test_overwriting(begun: Any, kind: TableType, layout: Layout) -> None:
+    readers = begun(replace(layout.request, type=kind), {})
+    table, part = readers.table, layout.part
+    is_partitioned = bool(layout.request.partition_fields)
+    with readers.step(Topic.INSERT_OVERWRITE, "insert overwrite") as step:
+        write_rows(table, rows(range(20), 5, part), Operation.INSERT)
+        before = write_rows(table, rows(range(4), 6, part), Operation.UPSERT)
+        newest = rows([2, 24, 26], 3, part)  # one partition where there are two
+        write_rows(table, newest, Operation.INSERT_OVERWRITE)
+        model = pa.concat_tables([rows([1, 3], 6, part), rows(range(5, 20, 2), 5, part), newest]) if is_partitioned else newest
+        step.agree(model)
+        travelled = readers.peer.read(table.base_path, as_of=before.instant)
+        step.compare.rows(Table.open(table.base_path).read(as_of=before.instant), travelled, "as of the write before")
+    with readers.step(Topic.INSERT_OVERWRITE, "upsert of what took its place") as step:
+        write_rows(table, rows([2, 4], 9, part), Operation.UPSERT)
+        model = pa.concat_tables([_without(model, [2, 4]), rows([2, 4], 9, part)])
+        step.agree(model)
+    with readers.step(Topic.INSERT_OVERWRITE, "delete partition") as step:
+        delete_partitions(table, ["p1" if is_partitioned else ""])
+        model = model.filter(pc.equal(model["part"], "p0")) if is_partitioned else model.slice(0, 0)
+        step.agree(model)
+    with readers.step(Topic.INSERT_OVERWRITE, "insert overwrite table, cleaned") as step:
+        for number in range(3):
+            write_rows(table, rows(range(number, number + 6), 9, part), Operation.INSERT_OVERWRITE_TABLE)
+        assert schedule_clean(table) is not None
+        assert run_clean(table)
+        step.agree(rows(range(2, 8), 9, part))
 
 
 def _compacted(readers: Readers, model: pa.Table, part: Callable[[int], str | None]) -> pa.Table:

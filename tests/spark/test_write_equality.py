@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark.tables import Tables, content, rows
@@ -59,6 +60,16 @@ def test_inserts(spark: SparkSession, tables: Tables) -> None:
     write_both(spark, pair, twice, Operation.INSERT, **{"hoodie.combine.before.insert": True})
     # The keys 50 to 59 are in the table twice by now; both copies change.
     write_both(spark, pair, rows(45, 65, 9), Operation.UPSERT)
+
+
+def test_overwriting(spark: SparkSession, tables: Tables) -> None:
+    pair = (tables.create("engine"), tables.create("native"))
+    write_both(spark, pair, shuffled(rows(0, 60, 1)), Operation.INSERT)
+    one_region = rows(0, 200, 2).filter(pc.equal(rows(0, 200, 2)["region"], rows(0, 1, 2)["region"][0]))
+    write_both(spark, pair, one_region, Operation.INSERT_OVERWRITE, **{"hoodie.datasource.insert.dup.policy": "drop"})
+    write_both(spark, pair, rows(10, 30, 3), Operation.UPSERT)
+    write_both(spark, pair, rows(0, 5, 4), Operation.INSERT_OVERWRITE_TABLE)
+    assert pair[0].read().num_rows == 5
 
 
 def test_keys_of_several_columns_and_types(spark: SparkSession, tables: Tables) -> None:

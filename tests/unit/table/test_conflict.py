@@ -6,7 +6,8 @@ from tests.unit.table.tables import History, base_stat, instant, log_stat
 
 from tideline_table.errors import TransactionRolledBack, WriteConflict
 from tideline_table.file_group.slice import FileGroupId, SliceVersion
-from tideline_table.transaction.conflict import InsertedKeys, WriteSet, find_conflict
+from tideline_table.timeline.instant import Action
+from tideline_table.transaction.conflict import UPDATE_STRATEGIES, InsertedKeys, Overwrite, SliceGrew, WriteSet, find_conflict
 
 G, H = FileGroupId("p", "g-0"), FileGroupId("p", "h-0")
 OWN, OTHER = instant(10), instant(11)
@@ -18,6 +19,9 @@ def hashes(*numbers):
 
 OWNS = {
     "update": WriteSet(OWN, {G: SliceVersion(instant(1), 0)}),
+    "append": WriteSet(OWN, {G: SliceVersion(instant(1), 0)}, appends=frozenset({G})),
+    "rejected update": WriteSet(OWN, {G: SliceVersion(instant(1), 0)}, update_strategy=UPDATE_STRATEGIES["reject"]),
+    "overwrite": WriteSet(OWN, overwrites=Overwrite(frozenset({"p"}))),
     "insert": WriteSet(OWN, {}, hashes(1, 2, 3)),
     "clustering": WriteSet(OWN, {G: SliceVersion(instant(1), 0)}, update_strategy=None),
 }
@@ -83,6 +87,18 @@ def other_group_clustered(history):
     return []
 
 
+def other_partition_overwritten(history):
+    history.begin(OTHER, Action.REPLACE_COMMIT)
+    history.complete(OTHER, base_stat("n-0", OTHER), replaced={"q": []})
+    return []
+
+
+def partition_overwritten(history):
+    history.begin(OTHER, Action.REPLACE_COMMIT)
+    history.complete(OTHER, base_stat("n-0", OTHER), replaced={"p": ["g-0", "h-0"]})
+    return []
+
+
 def clustering_pending(history):
     history.plan_clustering(OTHER, [G])
     return []
@@ -112,23 +128,26 @@ def group_cleaned_away(history):
     return []
 
 
+UPDATES = {"update", "rejected update", "append"}
 MATRIX = {
-    same_group_written: {"update", "clustering"},
+    same_group_written: {*UPDATES, "clustering"},
     other_group_written: set(),
-    same_group_appended: {"update", "clustering"},
+    same_group_appended: {*UPDATES, "clustering"},
     other_group_appended: set(),
-    same_group_compaction_planned: {"update", "clustering"},
-    other_group_compaction_planned: set(),
-    same_group_compacted: {"update", "clustering"},
+    same_group_compaction_planned: {*UPDATES, "clustering", "overwrite"},
+    other_group_compaction_planned: {"overwrite"},
+    same_group_compacted: {*UPDATES, "clustering"},
     same_key_inserted: {"insert"},
     other_key_inserted: set(),
-    same_group_clustered: {"update", "clustering"},
+    same_group_clustered: {*UPDATES, "clustering"},
     other_group_clustered: set(),
-    clustering_pending: set(),
-    clustering_pending_with_priority: {"update"},
-    clustering_of_another_group_pending_with_priority: set(),
+    partition_overwritten: {*UPDATES, "clustering"},
+    other_partition_overwritten: set(),
+    clustering_pending: {"rejected update"},
+    clustering_pending_with_priority: {*UPDATES, "overwrite"},
+    clustering_of_another_group_pending_with_priority: {"overwrite"},
     fenced_clustering_with_priority: set(),
-    group_cleaned_away: {"update", "clustering"},
+    group_cleaned_away: {*UPDATES, "clustering"},
 }
 
 
@@ -147,6 +166,7 @@ def test_matrix(history, own, other):
     conflict = find_conflict(OWNS[own], history.state, inserted)
     if own in MATRIX[other]:
         assert isinstance(conflict, WriteConflict)
+        assert isinstance(conflict, SliceGrew) == ((own, other) == ("append", same_group_appended))
         assert conflict.with_instant == ("nothing" if other is group_cleaned_away else OTHER)
     else:
         assert conflict is None

@@ -11,8 +11,10 @@ from tideline_cli.opening import open_writable
 from tideline_cli.report import print_facts, print_json
 from tideline_cli.sources import read_rows
 from tideline_cli.tables import committed_document
-from tideline_table.table import write_rows
+from tideline_table.table import delete_partitions, write_rows
+from tideline_table.transaction import Committed
 from tideline_table.writer import Operation
+from tideline_table.writer.operation import ROW_OPERATIONS
 
 app = typer.Typer()
 
@@ -22,7 +24,9 @@ tideline write ./trips --from monday.parquet --from tuesday.csv
 
 tail -n 100 trips.jsonl | tideline write ./trips --from - --operation insert
 
-tideline write ./trips --from gone.csv --operation delete"""
+tideline write ./trips --from gone.csv --operation delete
+
+tideline write ./trips --from may.parquet --operation insert_overwrite"""
 
 
 @app.command(epilog=_EXAMPLES)
@@ -39,7 +43,7 @@ def write(
         ),
     ],
     operation: Annotated[
-        str, typer.Option(metavar="|".join(Operation), help="What to do with the rows; delete needs their key columns only.")
+        str, typer.Option(metavar="|".join(ROW_OPERATIONS), help="What to do with the rows; delete needs their key columns only.")
     ] = Operation.UPSERT.value,
     option: Settings = None,
     locks: LockUrl = "",
@@ -53,9 +57,28 @@ def write(
     chosen = choice("--operation", operation, Operation)
     table = open_writable(path, settings_from(option), locks)
     committed = write_rows(table, read_rows(files, table.schema), chosen)
-    document = {"operation": chosen.value, **committed_document(committed)}
+    _report(chosen, committed, as_json=as_json)
+
+
+@app.command(epilog="Example:\n\ntideline delete-partition ./trips 2024-05-01 2024-05-02")
+def delete_partition(
+    path: TablePath,
+    partitions: Annotated[
+        list[str], typer.Argument(metavar="PARTITION...", help="As in _hoodie_partition_path.", show_default=False)
+    ],
+    *,
+    option: Settings = None,
+    locks: LockUrl = "",
+    as_json: AsJson = False,
+) -> None:
+    """Remove all rows of whole partitions as one commit. Cleaning deletes the files later; until then older instants can be read."""
+    table = open_writable(path, settings_from(option), locks)
+    _report(Operation.DELETE_PARTITION, delete_partitions(table, partitions), as_json=as_json)
+
+
+def _report(operation: Operation, committed: Committed, *, as_json: bool) -> None:
     if as_json:
-        print_json(document)
+        print_json({"operation": operation.value, **committed_document(committed)})
         return
     print_facts(
         [

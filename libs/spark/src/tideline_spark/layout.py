@@ -12,9 +12,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tideline_table.config import INSERT_DUP_POLICY, SPARK_BROADCAST_KEYS, SPARK_INSERT_PARALLELISM, Options
+from tideline_table.config import SPARK_BROADCAST_KEYS, SPARK_INSERT_PARALLELISM, Options
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.writer import Operation
+from tideline_table.writer.operation import minds_known_keys
 from tideline_table.writer.routing import FilePlacement
 
 _KEYS_PER_JOIN_TASK = 250_000
@@ -79,13 +80,13 @@ def decide_layout(
     source_bytes: int | None,
 ) -> WriteLayout:
     """Lay a write out. Groups in `closed` (under a pending plan) take no inserts; `source_bytes` is Spark's estimate, None for unknown."""
-    looks_up = operation.looks_up_keys or options[INSERT_DUP_POLICY] != "none"
+    looks_up = minds_known_keys(operation, options)
     placement = FilePlacement.of(options, visible)
     partitions = len({s.group.partition_path for s in visible})
     buckets = options[SPARK_INSERT_PARALLELISM] or _buckets(
         operation, placement, partitions if is_partitioned else 1, cores, source_bytes, is_partitioned=is_partitioned
     )
-    fillers = {} if operation in (Operation.BULK_INSERT, Operation.DELETE) else _fillers(visible, closed, placement, buckets)
+    fillers = {} if operation.opens_groups_only or operation is Operation.DELETE else _fillers(visible, closed, placement, buckets)
     keys = sum(s.rows if s.rows >= 0 else s.total_bytes // _LEAST_KEY_BYTES for s in visible)
     most_units = None if is_partitioned else len(visible) + buckets
     tasks = _TASKS_PER_CORE * cores
@@ -113,7 +114,7 @@ def _buckets(
     if not partitions and is_partitioned:
         return 1  # How many partitions a first load has is unknown: several buckets in each would make small files.
     if source_bytes is None:
-        return cores if operation is Operation.BULK_INSERT and not is_partitioned else 1
+        return cores if operation.opens_groups_only and not is_partitioned else 1
     files = math.ceil(source_bytes / placement.max_file_bytes)
     return min(max(1, math.ceil(files / partitions)), cores)
 

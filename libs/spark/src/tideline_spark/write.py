@@ -34,6 +34,7 @@ from tideline_table.table.write import (
     closed_to_inserts,
     combines_input,
     in_transaction,
+    overwrite_of,
     write_context,
     write_with_retries,
 )
@@ -41,7 +42,7 @@ from tideline_table.timeline.progress import ProgressStep
 from tideline_table.transaction import Committed, WriteTransaction
 from tideline_table.transaction.write import LookUp
 from tideline_table.writer import FileGroupResult, Operation
-from tideline_table.writer.operation import promises_unique_keys
+from tideline_table.writer.operation import minds_known_keys, promises_unique_keys
 
 OnReport = Callable[[WriteReport], None]
 
@@ -128,7 +129,7 @@ def _routing(table: Table, df: DataFrame, operation: Operation, options: Options
         columns=columns,
         sort_columns=sort_columns,
         keeps_position=operation is Operation.UPSERT or (operation is not Operation.DELETE and combines_input(operation, options)),
-        drops_known=not operation.looks_up_keys and options[INSERT_DUP_POLICY] == "drop",
+        drops_known=minds_known_keys(operation, options) and not operation.looks_up_keys and options[INSERT_DUP_POLICY] == "drop",
     )
 
 
@@ -189,7 +190,8 @@ class _Attempt:
         results = read_results(rows)
         self.contention.needs(r.stat.file_id for r in results if r.stat is not None and r.read is not None and not r.stat.is_log)
         look_up = _key_look_up(self.table, results) if promises_unique_keys(self.routing.operation, self.options) else None
-        return transaction.commit(results, schema_json, self.extra, look_up, progress=self.progress)
+        overwrite = overwrite_of(self.routing.operation, results)
+        return transaction.commit(results, schema_json, self.extra, look_up, progress=self.progress, overwrites=overwrite)
 
     def _execute(self, written: DataFrame, layout: WriteLayout) -> list[bytes]:
         context, tag = written.sparkSession.sparkContext, f"tideline-{uuid.uuid4().hex}"

@@ -6,7 +6,7 @@ from tideline_table.table.definition import TableDefinition, TableType
 from tideline_table.table.facade import Table
 from tideline_table.table.health import TableHealth, TableSummary, summarise
 from tideline_table.table.services import roll_back_dead, run_clean, run_clustering, schedule_clean, schedule_clustering
-from tideline_table.table.write import write_rows
+from tideline_table.table.write import delete_partitions, write_rows
 
 __all__ = [
     "Table",
@@ -16,6 +16,7 @@ __all__ = [
     "TableSummary",
     "TableType",
     "create_table",
+    "delete_partitions",
     "roll_back_dead",
     "run_clean",
     "run_clustering",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -44,6 +45,7 @@ from tideline_table.table.partition import create_partition
 from tideline_table.timeline.instant import Action
 from tideline_table.timeline.progress import ProgressStep
 from tideline_table.transaction import Committed, WriteTransaction
+from tideline_table.transaction.conflict import Overwrite
 from tideline_table.transaction.intents import Turn
 from tideline_table.transaction.write import LookUp
 from tideline_table.writer import (
@@ -57,7 +59,7 @@ from tideline_table.writer import (
     write_file_group,
 )
 from tideline_table.writer.input import refuse_duplicates, with_purged
-from tideline_table.writer.operation import promises_unique_keys
+from tideline_table.writer.operation import minds_known_keys, promises_unique_keys
 from tideline_table.writer.routing import FilePlacement
 
 _LOGGER = logging.getLogger(__name__)
@@ -93,6 +95,12 @@ def write_rows(
     """
     chosen = table.options.merged(options or {})
     table.check_writable(keyed=promises_unique_keys(operation, chosen))
+    if operation is Operation.DELETE_PARTITION:
+        raise InvalidOption(
+            f"rows for {operation}",
+            expected="the names of partitions",
+            remedy="delete_partitions in Python; tideline delete-partition PATH PARTITION",
+        )
     combine = combines_input(operation, chosen)
     if removed is not None and operation is not Operation.UPSERT:
         raise InvalidOption(f"keys to remove beside an {operation}", expected=f"the operation {Operation.UPSERT}")
@@ -153,6 +161,8 @@ def in_transaction(
     Only an unknown outcome is left alone: the log decides it, and recovery follows the log.
     """
     action = Action.DELTA_COMMIT if table.definition.type is TableType.MOR else Action.COMMIT
+    if operation.overwrites:
+        action = Action.REPLACE_COMMIT
     transaction = WriteTransaction.begin(table.timeline, table.lock, operation.hudi_name, action, options, progress)
     try:
         return stage(transaction)
@@ -200,7 +210,9 @@ class _Attempt:
         tasks = self._route_in_turn(transaction)
         results = self._write(transaction, tasks)
         target = self.target
-        return transaction.commit(results, target.text, self.extra, self._look_up(), target.based_on, self.progress)
+        return transaction.commit(
+            results, target.text, self.extra, self._look_up(), target.based_on, self.progress, overwrite_of(self.operation, results)
+        )
 
     def _route_in_turn(self, transaction: WriteTransaction) -> list[RoutedTask]:
         # Each time that others went first, the rows may belong elsewhere.
@@ -224,7 +236,7 @@ class _Attempt:
         slices: dict[str, list[FileSlice]] = {name: [] for name in by_partition}
         for file_slice in state.latest_slices(partitions=by_partition):
             slices[file_slice.group.partition_path].append(file_slice)
-        policy = self.options[INSERT_DUP_POLICY]
+        policy = "none" if self.operation.overwrites else self.options[INSERT_DUP_POLICY]
         locations: dict[str, Location] = {}
         if self.operation.looks_up_keys or policy != "none":
             for name, rows in by_partition.items():
@@ -295,6 +307,48 @@ class _Attempt:
         return key_look_up(self.table, self.prepared.keys, self.prepared.partition_paths)
 
 
+def overwrite_of(operation: Operation, results: Sequence[FileGroupResult]) -> Overwrite | None:
+    """What a write with these results replaces."""
+    if operation is Operation.INSERT_OVERWRITE_TABLE:
+        return Overwrite()
+    if operation is Operation.INSERT_OVERWRITE:
+        return Overwrite(frozenset(r.stat.partition_path for r in results if r.stat is not None))
+    return None
+
+
+def delete_partitions(
+    table: Table,
+    partitions: Collection[str],
+    *,
+    options: Mapping[str, object] | None = None,
+    extra: Mapping[str, str] | None = None,
+    on_conflict: OnConflict | None = None,
+) -> Committed:
+    """Remove everything that these partitions hold, as one commit; cleaning deletes the files later.
+
+    Partition paths are as they stand in `_hoodie_partition_path`. Raises `InvalidOption` for a partition that the table does not have, before
+    anything is written, and otherwise what `write_rows` raises.
+    """
+    chosen = table.options.merged(options or {})
+    table.check_writable(keyed=False)
+    known = {s.group.partition_path for s in table.state.latest_slices()}
+    for partition in partitions:
+        if partition not in known:
+            near = ", ".join(difflib.get_close_matches(partition, known, n=3)) or f"one of {len(known)} partitions"
+            raise InvalidOption(f"partition {partition!r}, which table {table.definition.name!r} does not have", expected=near)
+    contention = Contention(table, chosen)
+
+    def attempt() -> Committed:
+        return in_transaction(
+            table,
+            Operation.DELETE_PARTITION,
+            chosen,
+            lambda begun: begun.commit([], table.schema_json, dict(extra or {}), None, overwrites=Overwrite(frozenset(partitions))),
+        )
+
+    return write_with_retries(contention, attempt, on_conflict)
+
+
 def closed_to_inserts(state: TableState) -> frozenset[FileGroupId]:
     """File groups that a write must not add rows to: a pending plan rewrites them."""
     return frozenset(state.groups_under_clustering()) | frozenset(state.groups_under_compaction())
@@ -323,7 +377,7 @@ def combines_input(operation: Operation, options: Options) -> bool:
     if operation.looks_up_keys:
         return options[COMBINE_BEFORE_UPSERT]
     # Dropping what the table holds already cannot leave two rows of one new key either.
-    return options[COMBINE_BEFORE_INSERT] or options[INSERT_DUP_POLICY] == "drop"
+    return options[COMBINE_BEFORE_INSERT] or (minds_known_keys(operation, options) and options[INSERT_DUP_POLICY] == "drop")
 
 
 def key_look_up(table: Table, keys: pa.ChunkedArray, partition_paths: pa.ChunkedArray) -> LookUp:

@@ -4,6 +4,7 @@ r"""Conflict detection: a pure function from what a transaction did and what the
 |---|---|---|---|---|---|
 | update or delete of a group | same group: conflict              | group replaced: conflict  | see below                      | same group: conflict             | rolled back     |
 | append to a group's log   | same group rewritten or same row appended: conflict; other rows appended: moves behind them | group replaced: conflict | see below | same group: conflict      | rolled back     |
+| overwrite, delete-partition | no: it replaces what the other wrote | no: it replaces the new groups | see below                  | pending on a group of it: conflict | rolled back   |
 | insert of keys            | same key inserted: conflict         | no                        | no                             | no                               | rolled back     |
 | clustering                | input group written: conflict       | input replaced: conflict  | no (plans never share a group) | no (plans never share a group)   | rolled back     |
 | compaction                | no: it reads what its plan names    | no                        | no                             | no                               | never           |
@@ -55,6 +56,17 @@ class SchemaStep:
     own: str
 
 
+@dataclass(frozen=True, slots=True)
+class Overwrite:
+    """Replaces everything in these partitions (None: in the table), whatever is there when it commits."""
+
+    partitions: frozenset[str] | None = None
+
+    def replaced(self, state: TableState) -> list[FileGroupId]:
+        """The file groups that are visible in them now."""
+        return [s.group for s in state.latest_slices(partitions=self.partitions)]
+
+
 UpdateStrategy = Callable[[TableState, str], bool]
 """Whether a write to a file group under the pending clustering of that instant gives way to it."""
 
@@ -92,6 +104,7 @@ class WriteSet:
     schema: SchemaStep | None = None
     """None for table services: they publish the schema that the table has when they commit."""
     progress: ProgressStep | None = None
+    overwrites: Overwrite | None = None
 
 
 def check_still_own(state: TableState, instant: str) -> None:
@@ -156,9 +169,19 @@ def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[Ins
                 expected=f"slice {read_version.base_instant} with {read_version.log_files} log file(s)",
                 with_instant=other,
             )
-    if own.update_strategy is not None and own.based_on:
+    overwritten = own.overwrites.replaced(state) if own.overwrites is not None else []
+    under = state.groups_under_compaction() if overwritten else {}
+    for group in overwritten:
+        if group in under:
+            # A compaction is never rolled back, and cleaning would take the files that it reads.
+            return WriteConflict(
+                f"file group {group.file_id} in {group.partition_path!r} is under compaction {under[group]}",
+                with_instant=under[group],
+                remedy="run the compaction, then retry: tideline run compaction PATH",
+            )
+    if own.update_strategy is not None and (own.based_on or overwritten):
         under = state.groups_under_clustering()
-        for group in own.based_on:
+        for group in (*own.based_on, *overwritten):
             clustering = under.get(group)
             if clustering is not None and own.update_strategy(state, clustering):
                 return WriteConflict(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow.compute as pc
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from tideline_table.config import CLUSTERING_UPDATE_STRATEGY, Options
 from tideline_table.errors import WriteConflict
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, SliceVersion, join_path
-from tideline_table.file_group.state import TableState
+from tideline_table.file_group.state import CLUSTER, TableState
 from tideline_table.index.key_hash import MAX_CARRIED_HASHES
 from tideline_table.log_format.key_index import forget_index
 from tideline_table.reader.log_keys import log_keys
@@ -25,6 +25,7 @@ from tideline_table.transaction.active_timeline import ActiveTimeline
 from tideline_table.transaction.conflict import (
     UPDATE_STRATEGIES,
     InsertedKeys,
+    Overwrite,
     SchemaStep,
     SliceGrew,
     UpdateStrategy,
@@ -122,11 +123,12 @@ class WriteTransaction:
         look_up: LookUp | None,
         schema_based_on: str | None = None,
         progress: ProgressStep | None = None,
+        overwrites: Overwrite | None = None,
     ) -> Committed:
         """Check for conflicts against everything since the begin and publish.
 
         `look_up` is None when the operation does not promise unique keys; `schema_based_on` is the schema that `schema_json` evolved from,
-        None when it did not. `progress` moves with the commit, or there is none. Raises `WriteConflict`, `ProgressMoved` or
+        None when it did not. `progress` moves with the commit, or there is none. `overwrites` goes with a replace commit. Raises `WriteConflict`, `ProgressMoved` or
         `TransactionRolledBack` (nothing became visible; call `roll_back`), `CommitUnknown` when the log did not answer.
         """
         promises_unique_keys, written = look_up is not None, list(results)
@@ -139,9 +141,10 @@ class WriteTransaction:
         checked = _InsertsSince(self.timeline, self.begin_sequence, inserted_in, look_up)
         with self.lock.hold(self.timeline.head_sequence):
             for move in range(_MOVES + 1):
-                own = self._write_set(written, promises_unique_keys=promises_unique_keys, schema=schema, progress=progress)
+                own = self._write_set(written, promises_unique_keys=promises_unique_keys, schema=schema)
+                own = replace(own, progress=progress, overwrites=overwrites)
                 try:
-                    entry = self._append(own, checked, self._body(written, named))
+                    entry = self._append(own, checked, written, named)
                     break
                 except SliceGrew as grown:
                     if move == _MOVES:
@@ -167,9 +170,7 @@ class WriteTransaction:
         if conflict is not None and not isinstance(conflict, SliceGrew):
             raise conflict
 
-    def _write_set(
-        self, results: Sequence[FileGroupResult], *, promises_unique_keys: bool, schema: SchemaStep, progress: ProgressStep | None
-    ) -> WriteSet:
+    def _write_set(self, results: Sequence[FileGroupResult], *, promises_unique_keys: bool, schema: SchemaStep) -> WriteSet:
         inserted = np.frombuffer(b"".join(r.inserted_hashes or b"" for r in results), dtype="<u8")
         read = {_group(r.stat): (r.read, r.stat.is_log) for r in results if r.stat is not None and r.read is not None}
         return WriteSet(
@@ -179,22 +180,29 @@ class WriteTransaction:
             frozenset(group for group, (_, is_log) in read.items() if is_log),
             self.update_strategy,
             schema,
-            progress,
         )
 
-    def _body(self, results: Sequence[FileGroupResult], extra: Mapping[str, str]) -> dict[str, object]:
-        body: dict[str, object] = {"metadata": CommitMetadata(self.operation, _stats(results), extra).to_json()}
+    def _body(
+        self, results: Sequence[FileGroupResult], extra: Mapping[str, str], replaced: Sequence[FileGroupId] | None
+    ) -> dict[str, object]:
+        retired: dict[str, list[str]] | None = None if replaced is None else {}
+        for group in replaced or ():
+            assert retired is not None
+            retired.setdefault(group.partition_path, []).append(group.file_id)
+        body: dict[str, object] = {"metadata": CommitMetadata(self.operation, _stats(results), extra, retired).to_json()}
         hashes = np.frombuffer(b"".join(r.inserted_hashes or b"" for r in results), dtype="<u8")
         if len(hashes) <= MAX_CARRIED_HASHES and all(r.inserted_hashes is not None for r in results):
             body[HASHES_KEY] = base64.b64encode(np.sort(hashes).tobytes()).decode()
         return body
 
-    def _append(self, own: WriteSet, checked: _InsertsSince, body: Mapping[str, object]) -> Entry:
+    def _append(self, own: WriteSet, checked: _InsertsSince, results: Sequence[FileGroupResult], extra: Mapping[str, str]) -> Entry:
         def decide(state: TableState) -> Draft:
             check_still_own(state, self.instant)
             conflict = find_conflict(own, state, checked.up_to(state))
             if conflict is not None:
                 raise conflict
+            replaced = own.overwrites.replaced(state) if own.overwrites is not None else None
+            body = self._body(results, extra, replaced)
             return Draft(self.instant, self.action, State.INFLIGHT, State.COMPLETED, self.operation, body)
 
         return self.timeline.append(decide)
@@ -296,7 +304,7 @@ class _InsertsSince:
     def _add(self, entry: Entry) -> None:
         metadata = CommitMetadata.from_json(entry.body["metadata"])
         shared = [s for s in metadata.stats if s.num_inserts and s.partition_path in self._partitions]
-        if metadata.replaced is not None or not shared:
+        if entry.operation == CLUSTER or not shared:
             return
         carried = entry.body.get(HASHES_KEY)
         if carried is not None:

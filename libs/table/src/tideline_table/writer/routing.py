@@ -96,7 +96,7 @@ def route_input(
             inserts = rows[location.absent]
         if operation is Operation.DELETE:
             inserts = inserts[:0]
-        open_slices = [] if operation is Operation.BULK_INSERT else [s for s in slices.get(partition, ()) if s.group not in closed]
+        open_slices = [] if operation.opens_groups_only else [s for s in slices.get(partition, ()) if s.group not in closed]
         for file_slice in sorted(open_slices, key=lambda s: (s.total_bytes, s.group)):
             room = placement.free_rows(file_slice)
             if not len(inserts) or not room:
