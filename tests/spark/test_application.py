@@ -16,7 +16,8 @@ from tests.spark.tables import Tables, content, rows
 
 from tideline_spark.application import FAILED, ROLLED_BACK, SUCCEEDED, TERMINATED, YIELDED, Termination, exit_code, main, run_tasks
 from tideline_table.errors import ObjectNotFound, WriteConflict
-from tideline_table.table import Table, run_clustering, schedule_clustering, write_rows
+from tideline_table.service.clustering import cluster_group
+from tideline_table.table import Table, TableType, run_clustering, schedule_clustering, schedule_compaction, write_rows
 from tideline_table.timeline.instant import State
 from tideline_table.transaction import roll_back
 from tideline_table.writer import Operation
@@ -31,8 +32,8 @@ def planned(tables: Tables) -> tuple[Table, str]:
     return table, instant
 
 
-def command(table: Table, instant: str, *more: str) -> list[str]:
-    program = [sys.executable, "-m", "tideline_spark.application", "clustering"]
+def command(table: Table, instant: str, *more: str, service: str = "clustering") -> list[str]:
+    program = [sys.executable, "-m", "tideline_spark.application", service]
     return [*program, "--table", table.storage.root, "--instant", instant, "--local-cores", "2", *more]
 
 
@@ -75,12 +76,29 @@ def test_a_plan_is_run_once_and_a_second_run_is_no_error(tables: Tables, tmp_pat
     assert json.loads(result.read_text())["state"] == "completed before"
 
 
+def test_a_compaction_plan_is_run(tables: Tables, tmp_path: Path) -> None:
+    table = tables.create("t", type=TableType.MOR, options={"hoodie.compact.inline.max.delta.commits": 1})
+    for ts in (1, 2):
+        write_rows(table, rows(0, 40, ts), Operation.UPSERT)
+    instant = schedule_compaction(table)
+    assert instant is not None
+    write_rows(table, rows(0, 5, 3), Operation.UPSERT)
+    before = content(table.read())
+    ended = subprocess.run(command(table, instant, service="compaction"), capture_output=True, text=True, timeout=240, check=False)
+    assert ended.returncode == SUCCEEDED, ended.stderr
+    assert table.refresh().actions[instant].state is State.COMPLETED
+    assert content(table.read()) == before
+    assert all(s.base_instant == instant for s in table.slices())
+    assert main(["compaction", "--table", table.storage.root, "--instant", instant]) == SUCCEEDED
+    assert main(["clustering", "--table", table.storage.root, "--instant", instant]) == FAILED
+
+
 def test_writers_win_and_the_plan_yields(spark: SparkSession, tables: Tables) -> None:
     table, instant = planned(tables)
     write_rows(table, rows(0, 5, 99), Operation.UPSERT)
     before = content(table.read())
     with pytest.raises(WriteConflict) as caught:
-        run_clustering(table, instant, run=lambda tasks: run_tasks(spark, tasks, Termination()))
+        run_clustering(table, instant, run=lambda tasks: run_tasks(spark, tasks, Termination(), cluster_group))
     assert exit_code(caught.value) == YIELDED
     table.refresh()
     assert table.state.actions[instant].state is State.ROLLED_BACK
@@ -92,7 +110,7 @@ def test_an_error_of_a_task_keeps_its_type(spark: SparkSession, tables: Tables) 
     gone = table.slices()[0].path
     table.storage.delete(gone)
     with pytest.raises(ObjectNotFound) as caught:
-        run_clustering(table, instant, run=lambda tasks: run_tasks(spark, tasks, Termination()))
+        run_clustering(table, instant, run=lambda tasks: run_tasks(spark, tasks, Termination(), cluster_group))
     assert caught.value.path == gone
     assert exit_code(caught.value) == FAILED
     assert table.refresh().actions[instant].state is State.ROLLED_BACK

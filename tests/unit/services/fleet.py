@@ -53,8 +53,8 @@ class Fleet:
     def path(self, name):
         return str(self.folder / "tables" / name)
 
-    def create(self, name="trips"):
-        create_table(self.path(name), TableRequest(name, SCHEMA, ("id",), ("city",)), self.clock)
+    def create(self, name="trips", **more):
+        create_table(self.path(name), TableRequest(name, SCHEMA, ("id",), ("city",), **more), self.clock)
         return self.open(name)
 
     def open(self, name="trips", options=None):
@@ -104,6 +104,11 @@ def write(table, first, city="oslo"):
     """One commit that makes one more small file."""
     options = {SMALL_FILE_LIMIT.key: 0}
     return write_rows(table, rows(first, city=city), Operation.INSERT, options=options, parallelism=1)
+
+
+def update(table, first):
+    """One commit that writes the rows of `write` again."""
+    return write_rows(table, rows(first, city="oslo"), Operation.UPSERT, parallelism=1)
 
 
 def begin(table):

@@ -1,5 +1,5 @@
 import pytest
-from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, write
+from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, update, write
 
 from tideline_events import JOBS, EventLogUnavailable
 from tideline_launcher.decision import (
@@ -15,7 +15,7 @@ from tideline_launcher.decision import (
 from tideline_launcher.metrics import APPLICATIONS, RUNNING
 from tideline_launcher.service import LauncherService
 from tideline_launcher.settings import LauncherSettings
-from tideline_table.table import run_clustering, schedule_clustering
+from tideline_table.table import TableType, run_clustering, run_compaction, schedule_clustering, schedule_compaction
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.log import Draft
 from tideline_table.transaction import roll_back
@@ -193,6 +193,35 @@ def test_failures_are_retried_then_given_up_and_rolled_back(fleet):
     assert context.metrics.value(APPLICATIONS, outcome="given_up") == 1
     service.tick()
     assert len(runner.applications) == 3
+
+
+def test_a_compaction_is_launched_and_never_rolled_back(fleet):
+    table = fleet.create(type=TableType.MOR)
+    write(table, 0)
+    update(table, 0)
+    instant = schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": "1"})
+    runner = HeldRunner()
+    service, context = launcher(fleet, runner, max_attempts=2)
+    for _ in range(2):
+        service.tick()
+        assert runner.last.spec.service == "compaction"
+        assert runner.last.spec.instant == instant
+        runner.last.exit_code = 1
+    for _ in range(3):
+        service.tick()
+    assert len(runner.applications) == 2
+    assert table.refresh().actions[instant].state is State.REQUESTED, "writers append to its slices"
+    assert jobs(fleet)[-1] == ("given_up", "2", "2 attempts failed")
+    assert context.metrics.value(APPLICATIONS, outcome="given_up") == 1
+    fleet.stop(service)
+    again = HeldRunner()
+    service, _ = launcher(fleet, again)
+    service.tick()
+    run_compaction(table, instant)
+    again.last.exit_code = 0
+    service.tick()
+    service.tick()
+    assert len(again.applications) == 1
 
 
 def test_an_application_that_runs_too_long_is_stopped_and_counts_as_failed(fleet):

@@ -1,5 +1,5 @@
 import pytest
-from tests.unit.services.fleet import Fleet, write
+from tests.unit.services.fleet import Fleet, update, write
 
 from tideline_events import TIMELINE
 from tideline_mirror.service import MirrorService
@@ -11,7 +11,7 @@ from tideline_planner.settings import PlannerSettings
 from tideline_table.file_group import TableState
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.file_group.state import CLUSTER, ActionRecord
-from tideline_table.table import run_clustering
+from tideline_table.table import TableType, run_clustering
 from tideline_table.timeline.instant import Action, State
 
 POLICY = ClusteringPolicy(small_file_bytes=100, min_files=3, min_commits=2)
@@ -85,6 +85,21 @@ def test_plans_when_small_files_pile_up_and_does_not_plan_twice(fleet):
     service.tick()
     table.refresh()
     assert table.state.pending_clusterings() == []
+
+
+def test_plans_compaction_of_merge_on_read_tables_once_enough_was_logged(fleet):
+    table = fleet.create(type=TableType.MOR)
+    options = {"hoodie.compact.inline.max.delta.commits": "3"}
+    service, context = fleet.service(PlannerService, PlannerSettings, "planner", clustering_min_files=100, options=options)
+    for n in range(3):
+        assert table.refresh().pending_compactions() == [], f"after {n} writes"
+        (update if n else write)(table, 0)
+        service.tick()
+    (plan,) = table.refresh().pending_compactions()
+    assert context.metrics.value(PLANS, service="compaction") == 1
+    update(table, 0)
+    service.tick()
+    assert table.refresh().pending_compactions() == [plan]
 
 
 def test_a_restarted_planner_does_not_plan_again(fleet):

@@ -1,4 +1,4 @@
-"""Table services as Spark applications: `python -m tideline_spark.application clustering --table PATH --instant INSTANT`.
+"""Table services as Spark applications: `python -m tideline_spark.application clustering|compaction --table PATH --instant INSTANT`.
 
 The plan on the timeline is the command. Its tasks travel as paths and options; rows never enter the JVM. A second run of a plan that is
 completed succeeds without doing anything. Logs are JSON lines on stderr.
@@ -12,13 +12,14 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -27,10 +28,15 @@ from pyspark.sql import SparkSession
 from tideline_spark.errors import spark_failure
 from tideline_spark.session import local_session, stop_session
 from tideline_table.errors import InvalidOption, Recovery, TidelineError, TransactionRolledBack, WriteConflict
-from tideline_table.service.clustering import ClusteringTask, cluster_group
-from tideline_table.table import Table, run_clustering
-from tideline_table.timeline.instant import State
-from tideline_table.timeline.write_stats import WriteStat
+from tideline_table.service.clustering import cluster_group
+from tideline_table.service.compaction import compact_slice
+from tideline_table.table import Table, run_clustering, run_compaction
+from tideline_table.timeline.instant import Action, State
+
+CLUSTERING = "clustering"
+COMPACTION = "compaction"
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 
 SUCCEEDED = 0
 FAILED = 1
@@ -89,15 +95,15 @@ class Termination:
             raise _Interrupt
 
 
-def run_tasks(spark: SparkSession, tasks: Sequence[ClusteringTask], termination: Termination) -> list[list[WriteStat]]:
-    """Cluster each task's group on an executor; stats in order of the tasks.
+def run_tasks(spark: SparkSession, tasks: Sequence[Task], termination: Termination, work: Callable[[Task], Result]) -> list[Result]:
+    """Do `work` for each task on an executor; results in order of the tasks.
 
     Raises the first task's `TidelineError`, `SparkFailed`, or `Terminated` (the tasks are cancelled).
     """
     context = spark.sparkContext
 
-    def collect() -> list[list[WriteStat] | TidelineError]:
-        return context.parallelize(tasks, max(1, len(tasks))).map(_outcome).collect()
+    def collect() -> list[Result | TidelineError]:
+        return context.parallelize(tasks, max(1, len(tasks))).map(partial(_outcome, work)).collect()
 
     # In a thread of its own: a signal in the middle of a call would leave its answer behind for the next call of the same thread.
     with ThreadPoolExecutor(1, thread_name_prefix="spark-job") as pool:
@@ -113,17 +119,17 @@ def run_tasks(spark: SparkSession, tasks: Sequence[ClusteringTask], termination:
         except (PySparkException, Py4JError) as error:
             termination.check()  # Whoever ends a group of processes ends the JVM too.
             raise spark_failure(error) from error
-    stats = []
+    results: list[Result] = []
     for outcome in outcomes:
         if isinstance(outcome, TidelineError):
             raise outcome
-        stats.append(outcome)
-    return stats
+        results.append(outcome)
+    return results
 
 
-def _outcome(task: ClusteringTask) -> list[WriteStat] | TidelineError:
+def _outcome(work: Callable[[Task], Result], task: Task) -> Result | TidelineError:
     try:
-        return cluster_group(task)
+        return work(task)
     except TidelineError as error:
         if error.recovery is Recovery.RETRY:
             raise  # Spark tries the task again.
@@ -132,6 +138,7 @@ def _outcome(task: ClusteringTask) -> list[WriteStat] | TidelineError:
 
 @dataclass(frozen=True, slots=True)
 class _Arguments:
+    service: str
     table: str
     instant: str
     options: Mapping[str, str]
@@ -144,16 +151,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _log_json_lines()
     termination = Termination()
     termination.listen()
+    service = "application"
     try:
         parsed = _parse(arguments)
-        outcome = _cluster(parsed, termination)
+        service = parsed.service
+        outcome = _run(parsed, termination)
     except TidelineError as error:
         code = exit_code(error)
-        _LOGGER.error("clustering ended without a commit", extra={"fields": {**_error_fields(error), "exit_code": code}})  # noqa: TRY400
+        _LOGGER.error("%s ended without a commit", service, extra={"fields": {**_error_fields(error), "exit_code": code}})  # noqa: TRY400
         return code
     if parsed.result is not None:
         parsed.result.write_text(json.dumps(outcome))
-    _LOGGER.info("clustering ended", extra={"fields": outcome})
+    _LOGGER.info("%s ended", service, extra={"fields": outcome})
     return SUCCEEDED
 
 
@@ -166,21 +175,30 @@ def exit_code(error: TidelineError) -> int:
     return ROLLED_BACK if isinstance(error, TransactionRolledBack) else FAILED
 
 
-def _cluster(arguments: _Arguments, termination: Termination) -> dict[str, Any]:
-    table = Table.open(arguments.table, options=arguments.options, writer_id=f"clustering-{arguments.instant}-{os.getpid()}")
+def _run(arguments: _Arguments, termination: Termination) -> dict[str, Any]:
+    service = arguments.service
+    table = Table.open(arguments.table, options=arguments.options, writer_id=f"{service}-{arguments.instant}-{os.getpid()}")
     record = table.state.actions.get(arguments.instant)
-    if record is not None and record.is_clustering and record.state is State.COMPLETED:
+    is_ours = record is not None and (record.is_clustering if service == CLUSTERING else record.action is Action.COMPACTION)
+    if record is not None and is_ours and record.state is State.COMPLETED:
         return {"instant": arguments.instant, "state": "completed before", "sequence": record.sequence}
     if record is not None and record.state is State.ROLLED_BACK:
         raise TransactionRolledBack(
-            f"clustering {arguments.instant} was rolled back", expected="a pending plan", remedy="plan again"
+            f"{service} {arguments.instant} was rolled back", expected="a pending plan", remedy="plan again"
         )
     termination.check()
     # Before the plan is begun: starting Spark takes longer than many plans.
-    spark = _session(arguments.local_cores)
+    spark = _session(service, arguments.local_cores)
     try:
         termination.check()
-        committed = run_clustering(table, arguments.instant, run=lambda tasks: run_tasks(spark, tasks, termination))
+        if service == CLUSTERING:
+            committed = run_clustering(
+                table, arguments.instant, run=lambda tasks: run_tasks(spark, tasks, termination, cluster_group)
+            )
+        else:
+            committed = run_compaction(
+                table, arguments.instant, run=lambda tasks: run_tasks(spark, tasks, termination, compact_slice)
+            )
     finally:
         stop_session(spark)
     assert committed is not None
@@ -194,23 +212,24 @@ def _cluster(arguments: _Arguments, termination: Termination) -> dict[str, Any]:
     }
 
 
-def _session(local_cores: int) -> SparkSession:
+def _session(service: str, local_cores: int) -> SparkSession:
     if "PYSPARK_GATEWAY_PORT" in os.environ and not local_cores:
-        return SparkSession.builder.appName("tideline clustering").getOrCreate()  # started by spark-submit
-    return local_session("tideline clustering", local_cores or "*", short_lived=True)
+        return SparkSession.builder.appName(f"tideline {service}").getOrCreate()  # started by spark-submit
+    return local_session(f"tideline {service}", local_cores or "*", short_lived=True)
 
 
 def _parse(arguments: Sequence[str] | None) -> _Arguments:
     parser = argparse.ArgumentParser(prog="python -m tideline_spark.application", description=__doc__)
     services = parser.add_subparsers(dest="service", required=True)
-    clustering = services.add_parser("clustering", help="run a clustering plan")
-    clustering.add_argument("--table", required=True, help="base path")
-    clustering.add_argument("--instant", required=True, help="of the plan")
-    clustering.add_argument("--options", nargs="*", default=[], metavar="KEY=VALUE", help="options of the engine")
-    clustering.add_argument(
-        "--local-cores", type=int, default=0, help="run in this process; 0: all cores, or the cluster of spark-submit"
-    )
-    clustering.add_argument("--result", type=Path, help="file for the result as JSON")
+    for name in (CLUSTERING, COMPACTION):
+        service = services.add_parser(name, help=f"run a {name} plan")
+        service.add_argument("--table", required=True, help="base path")
+        service.add_argument("--instant", required=True, help="of the plan")
+        service.add_argument("--options", nargs="*", default=[], metavar="KEY=VALUE", help="options of the engine")
+        service.add_argument(
+            "--local-cores", type=int, default=0, help="run in this process; 0: all cores, or the cluster of spark-submit"
+        )
+        service.add_argument("--result", type=Path, help="file for the result as JSON")
     parsed = parser.parse_args(arguments)
     options = {}
     for text in parsed.options:
@@ -218,7 +237,7 @@ def _parse(arguments: Sequence[str] | None) -> _Arguments:
         if not equals:
             raise InvalidOption(f"option {text!r}", expected="KEY=VALUE")
         options[key] = value
-    return _Arguments(parsed.table, parsed.instant, options, parsed.local_cores, parsed.result)
+    return _Arguments(parsed.service, parsed.table, parsed.instant, options, parsed.local_cores, parsed.result)
 
 
 class _JsonLines(logging.Formatter):

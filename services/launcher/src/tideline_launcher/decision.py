@@ -16,6 +16,8 @@ class Outcome(enum.StrEnum):
     FAILED = "failed"
 
 
+CLUSTERING = "clustering"
+COMPACTION = "compaction"
 EXIT_YIELDED = 3
 EXIT_SUPERSEDED = 4
 
@@ -42,6 +44,7 @@ class PendingPlan:
     base_path: str
     table_name: str
     is_driven: bool
+    service: str = CLUSTERING
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from tideline_events import TIMELINE, JobEvent
-from tideline_launcher.decision import Decision, Outcome, PendingPlan, PlanKey, application_name, decide, outcome_of
+from tideline_launcher.decision import (
+    CLUSTERING,
+    COMPACTION,
+    Decision,
+    Outcome,
+    PendingPlan,
+    PlanKey,
+    application_name,
+    decide,
+    outcome_of,
+)
 from tideline_launcher.metrics import APPLICATIONS, DURATION, RUNNING
 from tideline_launcher.runner import Application, ApplicationSpec, LocalRunner, Runner
 from tideline_launcher.settings import LauncherSettings
@@ -45,6 +55,7 @@ class LauncherService:
         self._events = EventLink(settings, context, publishes=True, watches=[TIMELINE.name])
         self._launched: dict[PlanKey, _Launched] = {}
         self._failures: dict[PlanKey, int] = {}
+        self._left_alone: set[PlanKey] = set()
 
     def start(self) -> None:
         """Listen for plans."""
@@ -90,9 +101,13 @@ class LauncherService:
         plans: list[PendingPlan] = []
 
         def look(table: Table) -> None:
-            for record in table.state.pending_clusterings():
+            for record in (*table.state.pending_clusterings(), *table.state.pending_compactions()):
                 driven = record.state is State.INFLIGHT and is_alive(table.storage, record, table.clock, table.options)
-                plans.append(PendingPlan(PlanKey(record.instant, table.uid), table.base_path, table.definition.name, driven))
+                service = CLUSTERING if record.is_clustering else COMPACTION
+                key = PlanKey(record.instant, table.uid)
+                if key in self._left_alone:
+                    continue
+                plans.append(PendingPlan(key, table.base_path, table.definition.name, driven, service))
 
         return plans, self._tables.visit(self._context, look)
 
@@ -100,7 +115,7 @@ class LauncherService:
         attempt = self._failures.get(plan.key, 0) + 1
         name = application_name(plan.table_name, plan.key.instant, attempt)
         self._publish(plan, name, attempt, "retried" if attempt > 1 else "submitted")
-        spec = ApplicationSpec(name, "clustering", plan.base_path, plan.key.instant, self._settings.options)
+        spec = ApplicationSpec(name, plan.service, plan.base_path, plan.key.instant, self._settings.options)
         application = self._runner.launch(spec)
         self._launched[plan.key] = _Launched(plan, name, attempt, application, self._context.clock.monotonic_s())
         self._publish(plan, name, attempt, "running")
@@ -132,9 +147,13 @@ class LauncherService:
         table = self._tables.by_uid(plan.key.table_uid)
         if table is None:
             return
-        # Its applications are confirmed dead, so the plan is undone and its file groups are free for a new one.
-        roll_back(table.timeline, plan.key.instant, force=True)
         attempts = self._failures.pop(plan.key)
+        if plan.service == CLUSTERING:
+            # Its applications are confirmed dead, so the plan is undone and its file groups are free for a new one.
+            roll_back(table.timeline, plan.key.instant, force=True)
+        else:
+            # Writers append to the slices that it will make: it cannot be undone, only run again, by a launcher that starts anew.
+            self._left_alone.add(plan.key)
         self._context.metrics.increment(APPLICATIONS, outcome="given_up")
         name = application_name(plan.table_name, plan.key.instant, attempts)
         self._publish(plan, name, attempts, "given_up", f"{attempts} attempts failed")
@@ -145,7 +164,7 @@ class LauncherService:
             table_uid=plan.key.table_uid,
             application_id=name,
             plan_instant=plan.key.instant,
-            action="clustering",
+            action=plan.service,
             state=state,
             time=self._context.clock.now(),
             attempt=attempt,
