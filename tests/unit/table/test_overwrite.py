@@ -48,6 +48,14 @@ def test_insert_overwrite_replaces_the_partitions_of_its_rows(kind):
     assert contents(table, as_of=sorted(table.state.actions)[-2])[0] == ("a", "p", 2, "y")
 
 
+def test_an_overwrite_makes_base_files_whatever_inserts_do():
+    table, _, _ = table_of(TableType.MOR, **{"tideline.insert.to.log": "true"})
+    assert any(s.log_files and not s.base_file for s in table.slices())
+    overwrite(table, [("d", "p", 1, "new")])
+    assert all(s.base_file for s in table.slices() if s.group.partition_path == "p")
+    assert contents(table) == [("c", "q", 1, "x"), ("d", "p", 1, "new")]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_insert_overwrite_table_replaces_everything_and_no_rows_empty_it(kind):
     table, storage, _ = table_of(kind)

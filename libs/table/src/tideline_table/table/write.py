@@ -252,11 +252,7 @@ class _Attempt:
 
     def _placement(self, placement: FilePlacement) -> FilePlacement:
         """With where inserts go: to log files if the options say so, as long as merging a log cannot take one row for two."""
-        if (
-            not self.options[INSERT_TO_LOG]
-            or self.table.definition.type is not TableType.MOR
-            or self.operation is Operation.BULK_INSERT
-        ):
+        if not self.options[INSERT_TO_LOG] or self.table.definition.type is not TableType.MOR or self.operation.opens_groups_only:
             return placement
         unique = promises_unique_keys(self.operation, self.options)
         if not unique and pa.compute.count_distinct(self.prepared.identities).as_py() < self.prepared.rows.num_rows:
