@@ -14,9 +14,11 @@ from unittest.mock import patch
 import pyarrow as pa
 import tenacity.wait
 from tests.simulation.scheduler import Scheduler, SimulatedThreading
+from tests.simulation.small_files import SmallFileScan
 
 import tideline_locks.renewal
 import tideline_table.transaction.heartbeat
+from tideline_table.reader import base_file, file_slice
 from tideline_table.timeline import listing, retention
 from tideline_table.timeline.instant import parse_timeline_file_name
 
@@ -54,6 +56,8 @@ def deterministic(seed: int, scheduler: Scheduler) -> Iterator[None]:
         # A pure function that every writer asks about every timeline file: remembered, for speed alone.
         stack.enter_context(patch.object(listing, "parse_timeline_file_name", _PARSED))
         stack.enter_context(patch.object(retention, "ThreadPoolExecutor", _OneByOne))
+        for module in (base_file, file_slice):
+            stack.enter_context(patch.object(module, "BaseFileScan", SmallFileScan))
         logging.disable(logging.CRITICAL)
         # Arrow decodes these tiny files faster alone than with helpers that have to be woken up.
         stack.callback(pa.set_cpu_count, pa.cpu_count())

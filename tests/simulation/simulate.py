@@ -28,7 +28,7 @@ from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import Action, State, parse_timeline_file_name
 from tideline_table.transaction import Committed
 
-LEFTOVERS_ARE_PROBLEMS = False
+LEFTOVERS_ARE_PROBLEMS = True
 """Whether requested and inflight files of a rolled-back instant may stay behind.
 
 `TableLog.materialise` measures its deadline from its own start. Who stalls before that (after it won the entry, or after it saw that a

@@ -10,6 +10,8 @@ from tideline_table.file_group.state import COMPACT, ActionRecord, TableState
 from tideline_table.service.compaction import CompactionTask, compact_slice, compaction_tasks, plan_compaction
 from tideline_table.table.definition import TableType
 from tideline_table.table.facade import Table
+from tideline_table.table.services import delete_lost_attempt
+from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.log import Draft
 from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
@@ -86,7 +88,20 @@ def _execute(table: Table, instant: str, attempt: int, options: Options, run: Ru
     root = table.storage.root
     tasks = compaction_tasks(root, instant, plan, table.log_rule(), table.schema, table.footer_schema(), attempt, options)
     stats = tuple(run(tasks))
+    try:
+        entry = _complete(table, instant, attempt, stats)
+    except TransactionRolledBack:
+        delete_lost_attempt(table.storage, instant, attempt, stats)
+        raise
+    named = {s.path for s in stats}
+    for path in marked_files(table.storage, instant):
+        if path not in named:
+            table.storage.delete(path)
+    forget_markers(table.storage, instant)
+    return Committed(instant, entry.sequence, stats)
 
+
+def _complete(table: Table, instant: str, attempt: int, stats: tuple[WriteStat, ...]) -> Entry:
     def decide(state: TableState) -> Draft:
         check_still_own(state, instant)
         if state.actions[instant].sequence != attempt:
@@ -96,13 +111,7 @@ def _execute(table: Table, instant: str, attempt: int, options: Options, run: Ru
         return Draft(instant, Action.COMPACTION, State.INFLIGHT, State.COMPLETED, COMPACT, {"metadata": metadata.to_json()})
 
     with table.lock.hold(table.timeline.head_sequence):
-        entry = table.timeline.append(decide)
-    named = {s.path for s in stats}
-    for path in marked_files(table.storage, instant):
-        if path not in named:
-            table.storage.delete(path)
-    forget_markers(table.storage, instant)
-    return Committed(instant, entry.sequence, stats)
+        return table.timeline.append(decide)
 
 
 def _pending_compaction(state: TableState, instant: str) -> ActionRecord | None:

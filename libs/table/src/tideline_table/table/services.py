@@ -21,6 +21,7 @@ from tideline_table.file_group.state import CLUSTER, ActionRecord, TableState
 from tideline_table.service.cleaning import OPERATION as CLEAN_OPERATION
 from tideline_table.service.cleaning import clean_metadata, execute_clean, plan_clean
 from tideline_table.service.clustering import ClusteringTask, cluster_group, clustering_tasks, plan_clustering
+from tideline_table.storage import Storage
 from tideline_table.table.facade import Table
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.log import Draft
@@ -91,12 +92,16 @@ def run_clustering(
     if record is None:
         return None
     begun = _begin_clustering(table, record.instant, chosen)
+    stats: list[WriteStat] = []
     with Heartbeat(table.storage, begun.instant, chosen):
         try:
-            results = run(begun.tasks)
-            return _commit_clustering(begun, [stat for stats in results for stat in stats])
-        except (TransactionRolledBack, CommitUnknown):
-            raise  # somebody else ended it, or the log has to say how it ended
+            stats += [stat for task_stats in run(begun.tasks) for stat in task_stats]
+            return _commit_clustering(begun, stats)
+        except CommitUnknown:
+            raise  # the log has to say how it ended
+        except TransactionRolledBack:
+            delete_lost_attempt(table.storage, begun.instant, begun.attempt, stats)
+            raise  # somebody else ended it or goes on with it
         except TidelineError:
             roll_back(table.timeline, begun.instant, force=True)
             raise
@@ -166,9 +171,20 @@ def _delete_earlier_attempts(begun: ClusteringRun) -> None:
     # They carry this instant and would count as committed. Only attempts that were taken over can never complete: files of a later
     # one are not ours to delete, it may be about to commit them.
     for path in marked_files(begun.table.storage, begun.instant):
-        name = parse_base_file_name(path.rsplit("/", 1)[-1])
-        if name is not None and int(name.write_token.rsplit("-", 1)[-1]) < begun.attempt:
+        if -1 < _attempt_of(path) < begun.attempt:
             begun.table.storage.delete(path)
+
+
+def delete_lost_attempt(storage: Storage, instant: str, attempt: int, stats: Sequence[WriteStat]) -> None:
+    """Delete what an attempt wrote that was taken over: its files have names of their own, and whoever took over cannot know of late ones."""
+    announced = {path for path in marked_files(storage, instant) if _attempt_of(path) == attempt}
+    for path in sorted({*announced, *(s.path for s in stats)}):
+        storage.delete(path)
+
+
+def _attempt_of(path: str) -> int:
+    name = parse_base_file_name(path.rsplit("/", 1)[-1])
+    return int(name.write_token.rsplit("-", 1)[-1]) if name is not None else -1
 
 
 def schedule_clean(table: Table, options: Mapping[str, object] | None = None) -> str | None:

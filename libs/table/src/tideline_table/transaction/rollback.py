@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tideline_table.errors import InstantNotFound, TidelineError, UnsupportedTable
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
@@ -61,6 +61,19 @@ def roll_back(timeline: ActiveTimeline, target: str, *, force: bool = False) -> 
     with Heartbeat(timeline.storage, entry.instant, timeline.options):
         _execute(timeline, entry.instant, target, Action(str(entry.body["target_action"])))
     return entry.instant
+
+
+def forget_late_files(timeline: ActiveTimeline, target: str, staged: Iterable[str]) -> None:
+    """Delete what the writer of `target` wrote behind its rollback by somebody else: `staged`, and what it announced since.
+
+    Whoever rolled it back could not see files that came later. Does nothing unless `target` is fenced: until then it could complete.
+    """
+    record = timeline.state.actions.get(target)
+    if record is None or not (record.fenced_by or record.state is State.ROLLED_BACK):
+        return
+    for path in sorted({*marked_files(timeline.storage, target), *staged}):
+        timeline.storage.delete(path)
+    forget_markers(timeline.storage, target)
 
 
 class _NothingToDo(Exception):

@@ -36,7 +36,7 @@ from tideline_table.transaction.conflict import (
 )
 from tideline_table.transaction.heartbeat import Heartbeat
 from tideline_table.transaction.lock import TableLock
-from tideline_table.transaction.rollback import roll_back
+from tideline_table.transaction.rollback import forget_late_files, roll_back
 from tideline_table.writer.file_group import FileGroupResult
 from tideline_table.writer.log_file import move_behind
 from tideline_table.writer.marker import forget_markers, marked_files
@@ -89,6 +89,7 @@ class WriteTransaction:
     update_strategy: UpdateStrategy
     _heartbeat: Heartbeat = field(repr=False)
     _checked_s: float = field(default=float("-inf"), repr=False)
+    _staged: set[str] = field(default_factory=set, repr=False)
 
     @classmethod
     def begin(
@@ -240,8 +241,8 @@ class WriteTransaction:
             # An interrupt may come between the commit point and what follows from it.
             if self._is_committed():
                 self.timeline.heal(0.0)
-            else:
-                roll_back(self.timeline, self.instant, force=True)
+            elif roll_back(self.timeline, self.instant, force=True) is None:
+                forget_late_files(self.timeline, self.instant, self._staged)
         finally:
             self._heartbeat.stop()
 
@@ -267,6 +268,7 @@ class WriteTransaction:
     def _delete_unnamed_files(self, results: Sequence[FileGroupResult]) -> None:
         # Files of attempts that lost (retried tasks): they carry this instant and would count as committed.
         named = {s.path for s in _stats(results)}
+        self._staged |= named
         for path in marked_files(self.timeline.storage, self.instant):
             if path not in named:
                 forget_index(self.timeline.storage, path)

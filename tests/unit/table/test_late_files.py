@@ -1,0 +1,91 @@
+"""Who slept past its death and writes on leaves no file behind: its rollback, or whoever took over, could not see what came later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.simulation.faults import FaultyStorage
+from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
+
+from tideline_table.clock import ManualClock
+from tideline_table.errors import TransactionRolledBack
+from tideline_table.service.compaction import compact_slice
+from tideline_table.storage import MemoryStorage
+from tideline_table.table import Table, TableType, roll_back_dead, run_compaction, schedule_clustering, schedule_compaction
+
+
+def asleep_before_file(storage: FaultyStorage, clock: ManualClock, meanwhile: Callable[[], object]) -> None:
+    """The first data file is written only after the clock passed everybody's death and `meanwhile` happened."""
+
+    def before(number: int, call: str, path: str) -> None:
+        if call == "open_output" and not path.startswith(".hoodie"):
+            storage.before = lambda number, call, path: None
+            clock.advance(DEATH_S)
+            meanwhile()
+
+    storage.before = before
+
+
+def data_files(storage: MemoryStorage) -> set[str]:
+    return {o.path for o in storage.list_objects("") if not o.path.startswith(".hoodie/") and ".hoodie_partition" not in o.path}
+
+
+def named_files(table: Table) -> set[str]:
+    table.refresh()
+    return {path for s in table.state.every_slice() for path in s.paths}
+
+
+@pytest.fixture(params=[TableType.COW, TableType.MOR])
+def started(request: pytest.FixtureRequest) -> tuple[MemoryStorage, FaultyStorage, ManualClock]:
+    clock = ManualClock()
+    inner = MemoryStorage(clock=clock)
+    create(inner, clock, type=request.param)
+    first = open_table(inner, clock, "first")
+    write(first, [("a", "p", 1, "x"), ("b", "q", 1, "x")])
+    write(first, [("a", "p", 2, "y"), ("c", "p", 2, "y")])
+    return inner, FaultyStorage(inner), clock
+
+
+def test_a_write_that_was_rolled_back_while_its_writer_slept(started):
+    inner, slow, clock = started
+    undone: list[str] = []
+    asleep_before_file(slow, clock, lambda: undone.extend(roll_back_dead(open_table(inner, clock, "cleaner"))))
+    table = open_table(slow, clock, "sleeper")
+    write(table, [("a", "p", 3, "z"), ("d", "q", 3, "z")])
+    assert len(undone) == 1
+    assert ("a", "p", 3, "z") in contents(table)
+    assert data_files(inner) == named_files(table)
+    assert list(inner.list_objects(".hoodie/.temp")) == []
+
+
+def test_a_clustering_that_was_taken_over_while_its_runner_slept(started):
+    inner, slow, clock = started
+    table = open_table(slow, clock, "sleeper")
+    before = contents(table)
+    schedule_clustering(table, {"tideline.clustering.min.input.files": 1})
+    asleep_before_file(slow, clock, lambda: cluster(open_table(inner, clock, "other")))
+    with pytest.raises(TransactionRolledBack):
+        cluster(table)
+    assert contents(table) == before
+    assert data_files(inner) == named_files(table)
+
+
+def test_a_compaction_that_was_taken_over_while_its_runner_slept():
+    clock = ManualClock()
+    inner = MemoryStorage(clock=clock)
+    create(inner, clock, type=TableType.MOR)
+    slow = FaultyStorage(inner)
+    table = open_table(slow, clock, "sleeper")
+    write(table, [("a", "p", 1, "x")])
+    write(table, [("a", "p", 2, "y")])
+    schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
+
+    def compact(runner: Table, storage: MemoryStorage | FaultyStorage) -> object:
+        return run_compaction(runner, run=lambda tasks: [compact_slice(task, storage) for task in tasks])
+
+    asleep_before_file(slow, clock, lambda: compact(open_table(inner, clock, "other"), inner))
+    with pytest.raises(TransactionRolledBack):
+        compact(table, slow)
+    assert contents(table) == [("a", "p", 2, "y")]
+    assert data_files(inner) == named_files(table)
