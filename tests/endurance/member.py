@@ -48,6 +48,7 @@ from tideline_table.table import (
 )
 from tideline_table.table import write as table_write
 from tideline_table.timeline.instant import Action, State
+from tideline_table.timeline.progress import ProgressStep
 from tideline_table.transaction import Committed, WriteTransaction
 from tideline_table.writer import Operation, prepare_input
 
@@ -168,7 +169,7 @@ def write_once(table: Table, op: Op) -> Committed:
         return write()
     begin = table_write.in_transaction
 
-    def in_transaction(table: Table, operation: Operation, stage: Any) -> Committed:
+    def in_transaction(table: Table, operation: Operation, stage: Any, progress: ProgressStep | None = None) -> Committed:
         def staged(transaction: WriteTransaction) -> Committed:
             try:
                 before = read_values(table)
@@ -185,7 +186,7 @@ def write_once(table: Table, op: Op) -> Committed:
             )
             return replace(stage.__self__, prepared=prepared)._stage(transaction)
 
-        return begin(table, operation, staged)
+        return begin(table, operation, staged, progress)
 
     with patch.object(table_write, "in_transaction", in_transaction):
         return write()

@@ -41,6 +41,7 @@ from tideline_table.table.contention import Contention
 from tideline_table.table.definition import TableType
 from tideline_table.table.evolution import TargetSchema, target_schema
 from tideline_table.table.facade import Table
+from tideline_table.table.live_keys import split_by_life, without_deleted
 from tideline_table.table.partition import create_partition
 from tideline_table.timeline.instant import Action
 from tideline_table.timeline.progress import ProgressStep
@@ -233,19 +234,21 @@ class _Attempt:
     def _route(self, transaction: WriteTransaction) -> list[RoutedTask]:
         state = self.table.state
         by_partition = partition_rows(self.prepared.partition_paths) if self.prepared.rows.num_rows else {}
+        if self.operation is Operation.BULK_INSERT:
+            by_partition = {name: self._sorted(rows) for name, rows in by_partition.items()}
         slices: dict[str, list[FileSlice]] = {name: [] for name in by_partition}
         for file_slice in state.latest_slices(partitions=by_partition):
             slices[file_slice.group.partition_path].append(file_slice)
         policy = "none" if self.operation.overwrites else self.options[INSERT_DUP_POLICY]
         locations: dict[str, Location] = {}
         if self.operation.looks_up_keys or policy != "none":
+            compacting = state.groups_under_compaction()
             for name, rows in by_partition.items():
-                locations[name] = self.table.index.locate(self.prepared.keys.take(pa.array(rows)), slices[name])
+                keys = self.prepared.keys.take(pa.array(rows))
+                found = self.table.index.locate(keys, slices[name])
+                locations[name] = without_deleted(self.table, found, keys, compacting)
         if not self.operation.looks_up_keys and policy != "none":
-            by_partition = self._without_known(by_partition, locations, policy)
-            locations = {}
-        if self.operation is Operation.BULK_INSERT:
-            by_partition = {name: self._sorted(rows) for name, rows in by_partition.items()}
+            by_partition, locations = self._without_known(by_partition, locations, policy)
         placement = self._placement(FilePlacement.of(self.options, state.latest_slices()))
         closed = closed_to_inserts(state)
         return route_input(transaction.instant, self.operation, by_partition, locations, slices, placement, closed)
@@ -261,14 +264,22 @@ class _Attempt:
 
     def _without_known(
         self, by_partition: Mapping[str, np.ndarray], locations: Mapping[str, Location], policy: str
-    ) -> dict[str, np.ndarray]:
-        fresh = {name: rows[locations[name].absent] for name, rows in by_partition.items()}
-        known = sum(len(rows) for rows in by_partition.values()) - sum(len(rows) for rows in fresh.values())
+    ) -> tuple[dict[str, np.ndarray], dict[str, Location]]:
+        """The rows whose keys the table does not hold, and where those of them are that a log deleted: they go there again."""
+        fresh: dict[str, np.ndarray] = {}
+        revived: dict[str, Location] = {}
+        known = 0
+        for name, rows in by_partition.items():
+            live, dead = split_by_life(self.table, locations[name], self.prepared.keys.take(pa.array(rows)))
+            numbers = np.cumsum(~live) - 1
+            fresh[name] = rows[~live]
+            revived[name] = Location(dead.slices, tuple(numbers[hits] for hits in dead.hits), len(fresh[name]))
+            known += int(live.sum())
         if known and policy == "fail":
             raise DuplicateKey(
                 f"{known} record key(s) that the table holds already", expected="new keys only", remedy="use upsert, or drop them"
             )
-        return fresh
+        return fresh, revived
 
     def _sorted(self, rows: np.ndarray) -> np.ndarray:
         columns = column_list(self.options[BULK_INSERT_SORT_COLUMNS])

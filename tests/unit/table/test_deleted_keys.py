@@ -1,0 +1,82 @@
+"""A key that a log deleted and that is written again stands in the table once, whatever a compaction does meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.table.tables import contents, new_table, write
+
+from tideline_table.errors import DuplicateKey, WriteConflict
+from tideline_table.service.compaction import compact_slice
+from tideline_table.table import TableType, run_compaction, schedule_compaction
+from tideline_table.table.live_keys import check_appended
+from tideline_table.writer import Operation
+
+AT_ONCE = {"hoodie.compact.inline.max.delta.commits": 1}
+DROP = {"hoodie.datasource.insert.dup.policy": "drop"}
+
+
+@pytest.fixture
+def deleted():
+    """A key in a base file, deleted by the log behind it."""
+    table, _, _ = new_table(type=TableType.MOR)
+    write(table, [("a", "p", 1, "first"), ("b", "p", 1, "first")])
+    write(table, [("a", "p", 2, "gone")], Operation.DELETE)
+    assert [r[0] for r in contents(table)] == ["b"]
+    return table
+
+
+def compact(table):
+    return run_compaction(table, run=lambda tasks: [compact_slice(task, table.storage) for task in tasks])
+
+
+@pytest.mark.parametrize("again", [Operation.UPSERT, Operation.INSERT])
+def test_written_again_while_a_compaction_is_pending(deleted, again):
+    schedule_compaction(deleted, AT_ONCE)
+    write(deleted, [("a", "p", 3, "second")], again, **DROP)
+    assert ("a", "p", 3, "second") in contents(deleted)
+    write(deleted, [("a", "p", 4, "third")])
+    compact(deleted)
+    write(deleted, [("a", "p", 5, "fourth")])
+    assert contents(deleted) == [("a", "p", 5, "fourth"), ("b", "p", 1, "first")]
+    write(deleted, [("a", "p", 6, "")], Operation.DELETE)
+    assert contents(deleted) == [("b", "p", 1, "first")]
+
+
+def test_an_update_while_a_compaction_is_pending_still_goes_to_the_log(deleted):
+    schedule_compaction(deleted, AT_ONCE)
+    committed = write(deleted, [("b", "p", 3, "second")])
+    assert [s.is_log for s in committed.stats] == [True]
+    compact(deleted)
+    assert contents(deleted) == [("b", "p", 3, "second")]
+
+
+def test_inserts_know_that_it_is_gone(deleted):
+    write(deleted, [("a", "p", 3, "second"), ("b", "p", 3, "second"), ("c", "p", 3, "second")], Operation.INSERT, **DROP)
+    assert contents(deleted) == [("a", "p", 3, "second"), ("b", "p", 1, "first"), ("c", "p", 3, "second")]
+    write(deleted, [("a", "p", 4, "third")])
+    assert contents(deleted)[0] == ("a", "p", 4, "third")
+    with pytest.raises(DuplicateKey):
+        write(deleted, [("a", "p", 5, "x")], Operation.INSERT, **{"hoodie.datasource.insert.dup.policy": "fail"})
+
+
+def test_a_blind_insert_of_it_is_the_one_that_later_upserts_change(deleted):
+    write(deleted, [("a", "p", 3, "second")], Operation.INSERT)
+    write(deleted, [("a", "p", 4, "third")])
+    assert contents(deleted) == [("a", "p", 4, "third"), ("b", "p", 1, "first")]
+
+
+def test_bulk_inserts_know_that_it_is_gone(deleted):
+    rows = [("c", "p", 3, "second"), ("b", "p", 3, "second"), ("a", "p", 3, "second")]
+    write(deleted, rows, Operation.BULK_INSERT, **DROP, **{"hoodie.bulkinsert.user.defined.partitioner.sort.columns": "id"})
+    assert contents(deleted) == [("a", "p", 3, "second"), ("b", "p", 1, "first"), ("c", "p", 3, "second")]
+
+
+def test_writers_that_look_at_base_files_alone_are_refused(deleted, monkeypatch):
+    """On Spark keys are joined with base files; what the tasks appended is looked at before the commit."""
+    schedule_compaction(deleted, AT_ONCE)
+    monkeypatch.setattr("tideline_table.table.write.without_deleted", lambda table, found, keys, compacting: found)
+    fine = write(deleted, [("b", "p", 3, "second")])
+    check_appended(deleted, list(fine.stats))
+    wrong = write(deleted, [("a", "p", 3, "second")])
+    with pytest.raises(WriteConflict, match="drops as deleted"):
+        check_appended(deleted, list(wrong.stats))
