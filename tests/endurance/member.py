@@ -26,6 +26,7 @@ from tideline_locks import RedisLockProvider
 from tideline_locks.errors import LockTimeout, LockUnreachable
 from tideline_service.table_lock import ProviderLock, lock_name
 from tideline_table.clock import SystemClock
+from tideline_table.config import Options
 from tideline_table.errors import (
     CommitUnknown,
     HistoryUnavailable,
@@ -163,13 +164,15 @@ def operation_id(body: Any) -> str:
 def write_once(table: Table, op: Op) -> Committed:
     """Do `op` by production code. Appends read what they change between the begin of the transaction and its staging."""
     rows = rows_of(dict.fromkeys(op.keys, op.id))
-    options = {"hoodie.datasource.insert.dup.policy": "drop"} if op.kind == "insert" else {}
-    write = functools.partial(write_rows, table, rows, OPERATIONS[op.kind], options=options, extra={OP_KEY: op.id}, parallelism=2)
+    given = {"hoodie.datasource.insert.dup.policy": "drop"} if op.kind == "insert" else {}
+    write = functools.partial(write_rows, table, rows, OPERATIONS[op.kind], options=given, extra={OP_KEY: op.id}, parallelism=2)
     if op.kind != "append":
         return write()
     begin = table_write.in_transaction
 
-    def in_transaction(table: Table, operation: Operation, stage: Any, progress: ProgressStep | None = None) -> Committed:
+    def in_transaction(
+        table: Table, operation: Operation, options: Options, stage: Any, progress: ProgressStep | None = None
+    ) -> Committed:
         def staged(transaction: WriteTransaction) -> Committed:
             try:
                 before = read_values(table)
@@ -186,7 +189,7 @@ def write_once(table: Table, op: Op) -> Committed:
             )
             return replace(stage.__self__, prepared=prepared)._stage(transaction)
 
-        return begin(table, operation, staged, progress)
+        return begin(table, operation, options, staged, progress)
 
     with patch.object(table_write, "in_transaction", in_transaction):
         return write()

@@ -301,7 +301,9 @@ class _Attempt:
         def one(routed: RoutedTask) -> FileGroupResult:
             transaction.check_early(read, appends)
             incoming = self.prepared.rows.take(pa.array(routed.positions))
-            return write_file_group(context, routed.task, incoming, self.table.storage)
+            written = write_file_group(context, routed.task, incoming, self.table.storage)
+            transaction.staged(written)
+            return written
 
         if len(tasks) < 2 or self.parallelism < 2:
             return [one(t) for t in tasks]

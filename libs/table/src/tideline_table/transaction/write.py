@@ -156,6 +156,11 @@ class WriteTransaction:
         forget_markers(self.timeline.storage, self.instant)
         return Committed(self.instant, entry.sequence, _stats(written))
 
+    def staged(self, result: FileGroupResult) -> None:
+        """Note what was written: should somebody else roll this transaction back meanwhile, only we know of it. For several threads."""
+        if result.stat is not None:
+            self._staged.add(result.stat.path)
+
     def check_early(self, based_on: Mapping[FileGroupId, SliceVersion], appends: frozenset[FileGroupId]) -> None:
         """Raise the conflict that a commit over `based_on` would end with by now; asks the log at most every `EARLY_CHECK_S`.
 
