@@ -50,8 +50,10 @@ def _dropped_keys(table: Table, file_slice: FileSlice, keys: pa.ChunkedArray) ->
     """True for each of `keys` that will be neither in the base file of the pending compaction nor in a log file that look-ups search."""
     later = tuple(log for log in file_slice.log_files if _base_instant(log) == file_slice.base_instant)
     added = table.index.log_keys(replace(file_slice, base_file="", log_files=later))
-    found: np.ndarray = np.asarray(pc.is_in(keys, value_set=one_chunk(added)))
-    return deleted_keys(table, planned_part(file_slice), keys) & ~found
+    stays: np.ndarray = np.asarray(pc.is_in(keys, value_set=one_chunk(added)))
+    dropped = deleted_keys(table, planned_part(file_slice), keys)
+    dropped[stays] = False
+    return dropped
 
 
 def without_deleted(table: Table, location: Location, keys: pa.ChunkedArray, compacting: Mapping[FileGroupId, str]) -> Location:
