@@ -1,6 +1,7 @@
 """Appending to a file group of a merge-on-read table: one new log file with the changed rows and the deletions (format reference 9).
 
-Beside it goes the index of its keys. The base file is not read: where the keys are was looked up before, and which version of a row wins is decided when the slice is read.
+Beside it goes the index of its keys. The base file is not read: where the keys are was looked up before, and which version of a row wins is
+decided when the slice is read.
 """
 
 from __future__ import annotations
@@ -46,8 +47,7 @@ def append_log_file(context: WriteContext, task: FileGroupTask, incoming: pa.Tab
     """Write the next log file of `task.base`, or the first one of a new group, and its key index.
 
     `incoming` are rows whose keys the group holds, each key once, and behind them `task.log_inserts` whose keys it does not. Deletions of a
-    delete come without an ordering value: they win whatever the row says. Rows marked as deleted keep theirs,
-    unless they are purged.
+    delete come without an ordering value: they win whatever the row says. Rows marked as deleted keep theirs, unless they are purged.
     """
     known = incoming.slice(0, incoming.num_rows - task.log_inserts)
     added = live_rows(incoming.slice(known.num_rows))
