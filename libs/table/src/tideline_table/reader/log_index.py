@@ -1,8 +1,8 @@
 """Which blocks of a slice's log files can hold given keys, by their key indexes.
 
 Goes from the newest log file back: its index tells of all files of its clique, so a slice costs one request per clique where none of its
-files can hold a key, and where one can, one more for the filters of the blocks. Files without an index that can be used are read once, to make one in memory; those with
-damage or blocks of other kinds are left to scans.
+files can hold a key, and where one can, one more for the filters of the blocks. Files without an index that can be used are read once, to
+make one in memory; those with damage or blocks of other kinds are left to scans.
 """
 
 from __future__ import annotations
