@@ -55,9 +55,9 @@ def test_a_batch_is_written_once_although_spark_replays_it(spark: SparkSession, 
     table = tables.create("t")
     path = str(tables.folder / "t")
     stream = Stream(spark, tmp_path / "stream")
-    expected = pa.concat_tables([rows(0, 10, 0), rows(10, 20, 1)])
-    stream.arrive(0, rows(0, 10, 0))
-    stream.arrive(1, rows(10, 20, 1))
+    expected = pa.concat_tables([rows(0, 10, 0, regions=1), rows(10, 20, 1, regions=1)])
+    stream.arrive(0, rows(0, 10, 0, regions=1))
+    stream.arrive(1, rows(10, 20, 1, regions=1))
     write = sink(path, query_id="clicks", operation="insert")
     seen: list[int] = []
 
