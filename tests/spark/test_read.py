@@ -14,6 +14,7 @@ from tideline_spark.read import read
 from tideline_table.errors import SchemaMismatch
 from tideline_table.schema import META_FIELDS
 from tideline_table.table import run_clustering, schedule_clustering, write_rows
+from tideline_table.timeline.properties import DROP_PARTITION_COLUMNS, PROPERTIES_PATH
 from tideline_table.writer import Operation
 
 
@@ -37,6 +38,23 @@ def test_snapshots_as_of_and_columns(spark: SparkSession, tables: Tables) -> Non
     assert some.where(f.col("ts") == 2).count() == 90
     with pytest.raises(SchemaMismatch):
         read(spark, table, columns=["absent"])
+
+
+def test_time_travel_shows_the_schema_of_its_time(spark: SparkSession, tables: Tables) -> None:
+    table = tables.create("t", options={"tideline.write.schema.evolution": "evolve"})
+    first = write_rows(table, rows(0, 5, 1), Operation.UPSERT)
+    write_rows(table, rows(3, 8, 2).append_column("more", pa.array(range(5))), Operation.UPSERT)
+    assert read(spark, table, as_of=first.instant).columns == [*META_FIELDS, "id", "region", "ts", "amount"]
+    assert read(spark, table).columns[-1] == "more"
+
+
+def test_partition_columns_that_only_paths_hold(spark: SparkSession, tables: Tables) -> None:
+    table = tables.create("t", partition_fields=("region",))
+    write_rows(table, rows(0, 5, 1), Operation.UPSERT)
+    place = tables.folder / "t" / PROPERTIES_PATH
+    place.write_text(place.read_text() + f"{DROP_PARTITION_COLUMNS}=true\n")
+    found = read(spark, str(tables.folder / "t"), columns=["id", "region"]).toArrow()
+    assert sorted(map(str, found.to_pylist())) == sorted(map(str, table.read(["id", "region"]).to_pylist()))
 
 
 def test_types(spark: SparkSession, tables: Tables) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.conformance.stories import layouts, life, schemas, statements
+from tests.conformance.stories import layouts, life, merging, schemas, statements
 from tests.conformance.stories.story import Story
 
-STORIES: tuple[Story, ...] = (*life.STORIES, *layouts.STORIES, *schemas.STORIES, *statements.STORIES)
+STORIES: tuple[Story, ...] = (*life.STORIES, *layouts.STORIES, *schemas.STORIES, *statements.STORIES, *merging.STORIES)

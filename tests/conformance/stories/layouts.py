@@ -44,6 +44,11 @@ def _awkward(number: int) -> str | None:
     return ("a/b c", "é漢=1", "100%", None, "x:y?")[number % 5]
 
 
+def _named(number: int) -> str | None:
+    """Partition values with a blank, letters of other scripts, nothing."""
+    return ("a b", "é漢", None)[number % 3]
+
+
 def _moved(maker: Maker) -> None:
     """Rows that change their partition under a global index: deleted there, inserted here."""
     maker.write(trips(range(3, 7), 8, lambda n: "p9"), "upsert")
@@ -94,8 +99,11 @@ _LOGS_ONLY = (
     Step("compacted", Topic.COMPACTION, run_compaction),
     Step("clustering scheduled", Topic.CLUSTERING, schedule_clustering),
 )
+# A sixth meta field says what a write did to the row.
+_OPERATIONS = {"hoodie.allow.operation.metadata.field": "true"}
 _GLOBAL = {"hoodie.index.type": "GLOBAL_SIMPLE", "hoodie.simple.index.update.partition.path": "true"}
 _NO_META_FIELDS = {"hoodie.populate.meta.fields": "false"}
+_DROPPED = {"hoodie.datasource.write.drop.partition.columns": "true"}
 _ONLY_APPENDS = (
     Step("bulk insert", Topic.BULK_INSERT, lambda m: m.write(trips(range(10), 5), "bulk_insert")),
     Step("bulk insert again", Topic.BULK_INSERT, lambda m: m.write(trips(range(10, 14), 5), "bulk_insert")),
@@ -141,8 +149,10 @@ STORIES = (
     *_both("custom-keys", _CUSTOM, (_steps()[0],), AVRO_LOGS),
     *_both("global-index", {PARTITION: "part", **_GLOBAL}, (*_steps(), Step("moved", Topic.UPSERT, _moved)), AVRO_LOGS),
     *_both("duplicates", {PARTITION: "part"}, _DUPLICATES, AVRO_LOGS),
+    *_both("dropped-partitions", {PARTITION: "part", **HIVE_STYLE, **_DROPPED}, _steps(_named)[:3], AVRO_LOGS),
     *_both("archive", {PARTITION: "part"}, _ARCHIVE, AVRO_LOGS),
     *_both("no-meta-fields", {PARTITION: "part", **_NO_META_FIELDS}, _ONLY_APPENDS, AVRO_LOGS, key=("id",), ignore=META, excuse=2),
     Story("mor-buckets", Kind.MOR, _LOGS_ONLY, {**KEYS, **EVENT_TIME, **AVRO_LOGS, **_BUCKETS}),
+    Story("mor-operations", Kind.MOR, _steps()[:2], {**KEYS, **EVENT_TIME, **AVRO_LOGS, **_OPERATIONS}),
     Story("mor-buckets-parquet", Kind.MOR, _LOGS_ONLY[:3], {**KEYS, **EVENT_TIME, **PARQUET_LOGS, **_BUCKETS}),
 )

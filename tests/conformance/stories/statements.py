@@ -8,7 +8,9 @@ from tests.conformance.matrix import Kind, Topic
 from tests.conformance.stories.story import Maker, Step, Story
 
 
-def _sql(*texts: str) -> Callable[[Maker], None]:
+def sql(*texts: str) -> Callable[[Maker], None]:
+    """Run statements, one after the other."""
+
     def run(maker: Maker) -> None:
         for text in texts:
             maker.sql(text)
@@ -16,7 +18,7 @@ def _sql(*texts: str) -> Callable[[Maker], None]:
     return run
 
 
-def _create(columns: str, properties: str = "", partitioned: str = "") -> Callable[[Maker], None]:
+def create(columns: str, properties: str = "", partitioned: str = "") -> Callable[[Maker], None]:
     """CREATE TABLE takes the version from the table's properties, not from the session."""
 
     def run(maker: Maker) -> None:
@@ -47,15 +49,15 @@ STATEMENTS = (
         "insert into",
         Topic.INSERT,
         _both(
-            _create(_COLUMNS, ", primaryKey = 'id', preCombineField = 'ts'", "partitioned by (day)"),
-            _sql(f"insert into {{table}} values {_ROWS}"),
+            create(_COLUMNS, ", primaryKey = 'id', preCombineField = 'ts'", "partitioned by (day)"),
+            sql(f"insert into {{table}} values {_ROWS}"),
         ),
     ),
-    Step("update", Topic.UPSERT, _sql("update {table} set price = price * 2, ts = 1001 where id in (2, 3)")),
+    Step("update", Topic.UPSERT, sql("update {table} set price = price * 2, ts = 1001 where id in (2, 3)")),
     Step(
         "merge into",
         Topic.UPSERT,
-        _sql(
+        sql(
             "merge into {table} t using (select 3 as id, 'm3' as name, 1.5 as price, 1002L as ts, date '2024-05-02' as day union all"
             " select 20, 'm20', 2.5, 1002L, date '2024-05-01' union all select 4, 'gone', 0.0, 1002L, date '2024-05-01') s on t.id = s.id"
             " when matched and s.name = 'gone' then delete"
@@ -63,15 +65,15 @@ STATEMENTS = (
             " when not matched then insert (id, name, price, ts, at, tags, day) values (s.id, s.name, s.price, s.ts, null, array(), s.day)"
         ),
     ),
-    Step("delete from", Topic.DELETE, _sql("delete from {table} where id = 5 or price > 100")),
-    Step("column added", Topic.SCHEMA_EVOLUTION, _sql("alter table {table} add columns (extra struct<a: int, b: string>)")),
-    Step("updated after", Topic.SCHEMA_EVOLUTION, _sql("update {table} set extra = named_struct('a', id, 'b', name) where id < 3")),
+    Step("delete from", Topic.DELETE, sql("delete from {table} where id = 5 or price > 100")),
+    Step("column added", Topic.SCHEMA_EVOLUTION, sql("alter table {table} add columns (extra struct<a: int, b: string>)")),
+    Step("updated after", Topic.SCHEMA_EVOLUTION, sql("update {table} set extra = named_struct('a', id, 'b', name) where id < 3")),
     Step(
         "overwritten",
         Topic.INSERT_OVERWRITE,
-        _sql("insert overwrite {table} partition (day = '2024-05-01') select 30, 'o', 1.0, 1L, null, null, null"),
+        sql("insert overwrite {table} partition (day = '2024-05-01') select 30, 'o', 1.0, 1L, null, null, null"),
     ),
-    Step("partition dropped", Topic.INSERT_OVERWRITE, _sql("alter table {table} drop partition (day = '2024-05-02')")),
+    Step("partition dropped", Topic.INSERT_OVERWRITE, sql("alter table {table} drop partition (day = '2024-05-02')")),
 )
 
 
@@ -79,15 +81,15 @@ KEYLESS = (
     Step(
         "insert into without key",
         Topic.INSERT,
-        _both(_create("name string, n int"), _sql("insert into {table} values ('a', 1), ('b', 2), ('a', 1)")),
+        _both(create("name string, n int"), sql("insert into {table} values ('a', 1), ('b', 2), ('a', 1)")),
     ),
-    Step("inserted again", Topic.INSERT, _sql("insert into {table} values ('c', 3)")),
-    Step("update without key", Topic.UPSERT, _sql("update {table} set n = 10 where name = 'b'")),
-    Step("delete without key", Topic.DELETE, _sql("delete from {table} where name = 'c'")),
+    Step("inserted again", Topic.INSERT, sql("insert into {table} values ('c', 3)")),
+    Step("update without key", Topic.UPSERT, sql("update {table} set n = 10 where name = 'b'")),
+    Step("delete without key", Topic.DELETE, sql("delete from {table} where name = 'c'")),
 )
 
 
-# Parts of records in logs are entry 10 of docs/peer-differences.md.
+# Parts of records have stories of their own.
 WHOLE_RECORDS = {"hoodie.spark.sql.merge.into.partial.updates": "false"}
 STORIES = (
     Story("cow-sql", Kind.COW, STATEMENTS),

@@ -69,6 +69,22 @@ def test_a_new_column_is_added_at_the_end(place):
     assert columns(table, "score") == [("a", 7), ("b", None), ("c", None), ("d", None)]
 
 
+def test_time_travel_shows_the_schema_of_its_time(place):
+    table, storage, clock = place
+    first = table.state.last_instant
+    upsert(table, wide([("a", "p", 2, "x2")], score=pa.array([7], pa.int32())), **EVOLVE)
+    second = table.state.last_instant
+    upsert(table, wide([("b", "q", 2, "y2")], score=pa.array([2**40], pa.int64())), **EVOLVE)
+    for found in (table, open_table(storage, clock)):
+        assert found.read(as_of=first).column_names == [*META_FIELDS, "id", "part", "ts", "v"]
+        assert found.read(["score"], as_of=second).schema.field("score").type == pa.int32()
+        assert found.look_up(["a"], as_of=first).column_names == [*META_FIELDS, "id", "part", "ts", "v"]
+        assert found.read().schema.field("score").type == found.schema.field("score").type == pa.int64()
+        assert found.read(as_of="20200101000000000").column_names == [*META_FIELDS, "id", "part", "ts", "v"]
+        with pytest.raises(SchemaMismatch, match="'score' is not in the table"):
+            found.read(["score"], as_of=first)
+
+
 def test_types_widen_and_older_files_are_read_in_the_new_type(place):
     table, _, _ = place
     upsert(table, wide([("a", "p", 2, "x")], n=pa.array([1], pa.int32())), **EVOLVE)
