@@ -236,6 +236,7 @@ BUGS: dict[str, Callable[[World], Any]] = {
     "clean takes slices by the wrong end": _bug(
         (cleaning, "_doomed", _doomed_replaced_early), (services, "execute_clean", _execute_blindly)
     ),
+    "late timeline files stay": _bug((TableLog, "_withdraw", _withdraw_nothing)),
     "nobody heals": _bug((ActiveTimeline, "_heal_head", _heal_nothing)),
     "checkpoint forgets replaced groups": _bug((checkpoint, "_to_json", _checkpoint_without_replaced)),
     "checkpoint forgets a file group": _bug((checkpoint, "_to_json", _checkpoint_without_a_group)),
@@ -243,5 +244,5 @@ BUGS: dict[str, Callable[[World], Any]] = {
 }
 """Name → the protection that it takes away."""
 
-DEEP = {"clustering goes on after it was taken over", "a win where the log was trimmed"}
-"""Those that take hundreds of histories."""
+FOCUS = {"clustering goes on after it was taken over": "slow", "a win where the log was trimmed": "trimmed"}
+"""Those that only histories of one kind show: they are looked for among these."""

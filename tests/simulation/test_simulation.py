@@ -9,33 +9,34 @@ from contextlib import contextmanager
 
 import pytest
 from tests.simulation import simulate as simulation
+from tests.simulation.batches import running_batches
 from tests.simulation.simulate import simulate, story
 from tests.simulation.world import APPLICABLE
 
 from tideline_table.transaction import heartbeat
 
-SEEDS = int(os.environ.get("TIDELINE_SIMULATION_SEEDS", "200"))
+SEEDS = int(os.environ.get("TIDELINE_SIMULATION_SEEDS", "2000"))
 SEED_START = int(os.environ.get("TIDELINE_SIMULATION_SEED_START", "1"))
 BATCH = 50
 
 
 @pytest.fixture(scope="module")
-def faults():
-    return Counter()
+def batches():
+    with running_batches(SEED_START, SEEDS, BATCH) as running:
+        yield running
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", range(SEED_START, SEED_START + SEEDS, BATCH))
-def test_histories_hold(first, faults):
-    for seed in range(first, min(first + BATCH, SEED_START + SEEDS)):
-        outcome = simulate(seed)
-        faults.update(outcome.faults)
-        assert not outcome.problems, story(outcome)
-        assert outcome.steps >= 200
+def test_histories_hold(first, batches):
+    outcome = batches[first].result()
+    assert not outcome.story, outcome.story
+    assert outcome.fewest_steps >= 200
 
 
-def test_these_histories_had_every_kind_of_fault(faults):
-    if sum(faults.values()) < 500:
-        pytest.skip("too few histories were run")
+@pytest.mark.timeout(900)
+def test_these_histories_had_every_kind_of_fault(batches):
+    faults = sum((batch.result().faults for batch in batches.values()), Counter())
     assert set(faults) == set(APPLICABLE)
     assert len(faults) >= 14
 

@@ -79,7 +79,8 @@ class Step:
 class World:
     """What happens around the actors. Everything random comes from the seed."""
 
-    def __init__(self, seed: int, *, faulty: bool = True) -> None:
+    def __init__(self, seed: int, *, faulty: bool = True, focus: str = "") -> None:
+        """`focus` on `trimmed` or `slow` makes every history of that kind; without it few are."""
         self.seed = seed
         choose = random.Random(f"world {seed}")
         self.choose = choose
@@ -98,11 +99,11 @@ class World:
         self._left = choose.randrange(1, 16)
         self.is_slow = False
         # Trimming takes the age of entries for the truth: it is looked at where clocks are right and only commits are late.
-        self.is_trimmed = choose.random() < 0.15
+        self.is_trimmed = focus == "trimmed" or (choose.random() < 0.15 and not focus)
         if self.is_trimmed and self.kinds:
             self.kinds = ["lease_expiry", *choose.sample(sorted(set(APPLICABLE) - TAKES_TIME - {"lease_expiry"}), 3)]
             self.budget_steps += 300
-        elif self.kinds and choose.random() < 0.2:
+        elif self.kinds and (choose.random() < 0.2 or focus == "slow"):
             # Much that is slow and little that breaks: the living count as dead, and two do the work of one.
             self.kinds = choose.sample(("slow", "pause_before", "pause_after", "stall_after", "clock_jump", "stall_before"), 3)
             self._rate, self._left, self.is_slow = 0.15, 60, True
