@@ -1,0 +1,283 @@
+"""What users of such systems suffered from, each named after the threads that tell of it (docs/field-notes.md has the table)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.simulation.faults import FaultyStorage
+from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
+
+from tideline_table.clock import ManualClock
+from tideline_table.errors import ObjectExists, StorageError, UnsupportedTable, WriteConflict
+from tideline_table.service.clustering import cluster_group
+from tideline_table.service.compaction import compact_slice
+from tideline_table.storage import MemoryStorage
+from tideline_table.table import (
+    TableType,
+    roll_back_dead,
+    run_clean,
+    run_clustering,
+    run_compaction,
+    schedule_clean,
+    schedule_clustering,
+    schedule_compaction,
+)
+from tideline_table.table import write as table_write
+from tideline_table.timeline.instant import WRITE_ACTIONS, State
+from tideline_table.transaction import WriteTransaction, roll_back
+from tideline_table.writer import Operation
+
+AT_ONCE = {"hoodie.compact.inline.max.delta.commits": 1}
+LOG = ".hoodie/.tideline/log/"
+
+
+class Place:
+    """A table in memory; writers of it, and what happens while one of them is in the middle of a write."""
+
+    def __init__(self, kind: TableType) -> None:
+        self.clock = ManualClock()
+        self.storage = MemoryStorage(clock=self.clock)
+        create(self.storage, self.clock, type=kind)
+        self.other = self.open("other")
+
+    def open(self, name: str):
+        return open_table(self.storage, self.clock, name)
+
+    def interrupted(self, meanwhile):
+        """A writer during whose first data file `meanwhile` happens."""
+        slow = FaultyStorage(self.storage)
+
+        def before(number, call, path):
+            if call == "open_output" and not path.startswith(".hoodie"):
+                slow.before = lambda number, call, path: None
+                meanwhile()
+
+        slow.before = before
+        return open_table(slow, self.clock, "slow")
+
+    def compact(self):
+        return run_compaction(self.other, run=lambda tasks: [compact_slice(task, self.storage) for task in tasks])
+
+    def data_files(self):
+        found = (o.path for o in self.storage.list_objects(""))
+        return {path for path in found if not path.startswith(".hoodie/") and ".hoodie_partition" not in path}
+
+
+@pytest.fixture
+def cow():
+    return Place(TableType.COW)
+
+
+@pytest.fixture
+def mor():
+    place = Place(TableType.MOR)
+    write(place.other, [("a", "p", 1, "first"), ("b", "p", 1, "first")])
+    write(place.other, [("a", "p", 2, "second")])
+    return place
+
+
+@pytest.mark.parametrize("kind", [TableType.COW, TableType.MOR])
+def test_hudi_9831_7745_19720_concurrent_inserts_of_one_key(kind):
+    place = Place(kind)
+    slow = place.interrupted(lambda: write(place.other, [("new", "p", 1, "other")]))
+    committed = write(slow, [("new", "p", 2, "slow")])
+    assert committed.attempts == 2
+    assert contents(slow) == [("new", "p", 2, "slow")]
+
+
+def test_hudi_7507_11580_13269_3824_19587_two_writers_mint_at_one_time(cow):
+    writers = [cow.open("one"), cow.open("two")]
+    begun = [WriteTransaction.begin(w.timeline, w.lock, "upsert") for _ in range(5) for w in writers]
+    instants = [t.instant for t in begun]
+    assert instants == sorted(set(instants))
+    assert [t.begin_sequence for t in begun] == list(range(1, 11))
+    for transaction in begun:
+        transaction.roll_back()
+
+
+def test_hudi_19686_10791_a_compaction_is_planned_while_a_delta_commit_is_inflight(mor):
+    slow = mor.interrupted(lambda: schedule_compaction(mor.other, AT_ONCE))
+    write(slow, [("a", "p", 3, "late")])
+    mor.compact()
+    assert contents(mor.open("reader")) == [("a", "p", 3, "late"), ("b", "p", 1, "first")]
+
+
+def test_hudi_13347_a_compaction_moves_the_base_under_a_delta_commit(mor):
+    def compaction():
+        schedule_compaction(mor.other, AT_ONCE)
+        mor.compact()
+
+    committed = write(mor.interrupted(compaction), [("a", "p", 3, "late")])
+    assert committed.attempts == 2
+    assert contents(mor.open("reader")) == [("a", "p", 3, "late"), ("b", "p", 1, "first")]
+
+
+def test_hudi_13255_9472_18830_an_update_under_an_inflight_clustering(cow):
+    write(cow.other, [("a", "p", 1, "first")])
+    write(cow.other, [("b", "p", 1, "first")])
+    schedule_clustering(cow.other)
+    writer = cow.open("writer")
+
+    def run(tasks):
+        results = [cluster_group(task, cow.storage) for task in tasks]
+        write(writer, [("a", "p", 2, "during")])
+        return results
+
+    with pytest.raises(WriteConflict):
+        run_clustering(cow.other, run=run)
+    assert contents(cow.other) == [("a", "p", 2, "during"), ("b", "p", 1, "first")]
+    schedule_clustering(cow.other)
+    cluster(cow.other)
+    assert contents(cow.other) == [("a", "p", 2, "during"), ("b", "p", 1, "first")]
+
+
+def test_hudi_3956_7826_18089_a_living_or_completed_write_is_not_rolled_back(cow):
+    living = WriteTransaction.begin(cow.other.timeline, cow.other.lock, "upsert")
+    cleaner = cow.open("cleaner")
+    assert roll_back_dead(cleaner) == []
+    living.roll_back()
+    done = write(cow.other, [("a", "p", 1, "x")])
+    cow.clock.advance(DEATH_S)
+    assert roll_back_dead(cleaner) == []
+    with pytest.raises(UnsupportedTable):
+        roll_back(cleaner.timeline, done.instant)
+    assert contents(cleaner) == [("a", "p", 1, "x")]
+
+
+def test_hudi_7469_18050_8849_two_rollbacks_of_one_instant_and_a_crash_inside_one(cow):
+    dead = WriteTransaction.begin(cow.other.timeline, cow.other.lock, "upsert")
+    cow.clock.advance(DEATH_S)
+    failing = FaultyStorage(cow.storage)
+    first = open_table(failing, cow.clock, "first")
+
+    def before(number, call, path):
+        if call == "list_objects" and path.startswith(".hoodie/.temp") and any(a.fenced_by for a in first.state.pending()):
+            raise StorageError("the cleaner's machine is gone")
+
+    failing.before = before
+    with pytest.raises(StorageError):
+        roll_back_dead(first)
+    second = cow.open("second")
+    assert roll_back_dead(second) == []
+    cow.clock.advance(DEATH_S)
+    assert roll_back_dead(second) == [dead.instant]
+    assert roll_back_dead(cow.open("third")) == []
+    assert list(second.state.pending()) == []
+    dead.abandon()
+
+
+@pytest.mark.parametrize("kind", [TableType.COW, TableType.MOR])
+def test_hudi_9545_11187_12568_a_retried_task_leaves_nothing_that_counts(kind, monkeypatch):
+    place = Place(kind)
+    write(place.other, [("a", "p", 1, "first")])
+    once = table_write.write_file_group
+
+    def twice(context, task, incoming, storage):
+        once(context, task, incoming, storage)
+        return once(context, replace(task, attempt=task.attempt + 1), incoming, storage)
+
+    monkeypatch.setattr(table_write, "write_file_group", twice)
+    write(place.other, [("a", "p", 2, "second"), ("b", "p", 2, "second")])
+    assert contents(place.other) == [("a", "p", 2, "second"), ("b", "p", 2, "second")]
+    assert place.data_files() == {path for s in place.other.state.every_slice() for path in s.paths}
+
+
+def test_hudi_5020_8584_9674_19290_6022_cleaning_leaves_what_a_pending_compaction_and_readers_need(mor):
+    schedule_compaction(mor.other, AT_ONCE)
+    for number in range(3, 8):
+        write(mor.other, [("a", "p", number, f"v{number}"), (f"k{number}", "q", number, "x")])
+    expected = contents(mor.other)
+    schedule_clean(mor.other, {"hoodie.cleaner.commits.retained": 1})
+    run_clean(mor.other)
+    assert contents(mor.other) == expected
+    mor.compact()
+    assert contents(mor.other) == expected
+    snapshot = mor.other.snapshot()
+    schedule_clean(mor.other, {"hoodie.cleaner.commits.retained": 1})
+    run_clean(mor.other)
+    assert snapshot.read().num_rows == len(expected)
+
+
+@pytest.mark.parametrize("kind", [TableType.COW, TableType.MOR])
+def test_hudi_7160_4163_10258_7839_2818_6167_a_commit_that_finishes_late_is_read_once(kind):
+    place = Place(kind)
+    read: list[int] = []
+
+    def meanwhile():
+        write(place.other, [("early", "q", 1, "x")])
+        read.append(place.other.refresh().sequence)
+
+    slow = place.interrupted(meanwhile)
+    late = write(slow, [("late", "p", 1, "x")])
+    first = min(a.instant for a in slow.state.completed_writes())
+    assert late.attempts == 1
+    assert late.instant == first, "begun first, completed last"
+    place.other.refresh()
+    assert place.other.incremental(read[0]).read(["id"]).column("id").to_pylist() == ["late"]
+    end = place.other.refresh().sequence
+    schedule_clustering(place.other, {"tideline.clustering.min.input.files": 1})
+    cluster(place.other)
+    assert place.other.incremental(end).read(["id"]).num_rows == 0
+
+
+def test_hudi_18904_18903_19867_a_durable_commit_is_not_reported_as_failed(cow):
+    lossy = FaultyStorage(cow.storage)
+    lost = []
+
+    def after(number, call, path):
+        if call == "put_if_absent" and path.startswith(LOG):
+            lost.append(path)
+            raise StorageError("the answer got lost")
+
+    lossy.after = after
+    committed = write(open_table(lossy, cow.clock, "w"), [("a", "p", 1, "x")])
+    assert committed.attempts == 1
+    assert len(lost) >= 2
+    assert cow.other.refresh().actions[committed.instant].state is State.COMPLETED
+    assert contents(cow.other) == [("a", "p", 1, "x")]
+
+
+def test_hudi_rfc91_14286_20027_10412_6474_a_retried_conditional_put_is_not_somebody_elses(cow):
+    class Retrying(FaultyStorage):
+        """A client that sends a conditional put again when the first answer got lost."""
+
+        def put_if_absent(self, path, data):
+            super().put_if_absent(path, data)
+            if path.startswith(LOG):
+                with pytest.raises(ObjectExists):
+                    super().put_if_absent(path, data)
+                raise ObjectExists(path)
+
+    committed = write(open_table(Retrying(cow.storage), cow.clock, "w"), [("a", "p", 1, "x")])
+    assert committed.attempts == 1
+    writes = [a for a in cow.other.refresh().actions.values() if a.action in WRITE_ACTIONS]
+    assert [a.instant for a in writes] == [committed.instant]
+
+
+def test_hudi_9139_a_compaction_with_a_failed_task_does_not_commit(mor):
+    expected = contents(mor.other)
+    at = schedule_compaction(mor.other, AT_ONCE)
+
+    def failing(tasks):
+        for task in tasks:
+            compact_slice(task, mor.storage)
+        raise StorageError("a task could not write its file")
+
+    with pytest.raises(StorageError):
+        run_compaction(mor.other, run=failing)
+    assert mor.other.refresh().actions[at].state is State.INFLIGHT
+    assert contents(mor.other) == expected
+    mor.clock.advance(DEATH_S)
+    mor.compact()
+    assert contents(mor.other) == expected
+    assert mor.data_files() == {path for s in mor.other.state.every_slice() for path in s.paths}
+
+
+def test_a_key_deleted_before_a_compaction_and_written_during_it_stands_once(mor):
+    write(mor.other, [("a", "p", 3, "")], Operation.DELETE)
+    schedule_compaction(mor.other, AT_ONCE)
+    write(mor.other, [("a", "p", 4, "again")])
+    mor.compact()
+    write(mor.other, [("a", "p", 5, "last")])
+    assert contents(mor.other) == [("a", "p", 5, "last"), ("b", "p", 1, "first")]
