@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.unit.table.tables import contents, new_table, write
 
-from tideline_table.errors import DuplicateKey, WriteConflict
+from tideline_table.errors import DuplicateKey
 from tideline_table.service.compaction import compact_slice
 from tideline_table.table import TableType, run_compaction, schedule_compaction
-from tideline_table.table.live_keys import check_appended
 from tideline_table.writer import Operation
 
 AT_ONCE = {"hoodie.compact.inline.max.delta.commits": 1}
@@ -69,14 +68,3 @@ def test_bulk_inserts_know_that_it_is_gone(deleted):
     rows = [("c", "p", 3, "second"), ("b", "p", 3, "second"), ("a", "p", 3, "second")]
     write(deleted, rows, Operation.BULK_INSERT, **DROP, **{"hoodie.bulkinsert.user.defined.partitioner.sort.columns": "id"})
     assert contents(deleted) == [("a", "p", 3, "second"), ("b", "p", 1, "first"), ("c", "p", 3, "second")]
-
-
-def test_writers_that_look_at_base_files_alone_are_refused(deleted, monkeypatch):
-    """On Spark keys are joined with base files; what the tasks appended is looked at before the commit."""
-    schedule_compaction(deleted, AT_ONCE)
-    monkeypatch.setattr("tideline_table.table.write.without_deleted", lambda table, found, keys, compacting: found)
-    fine = write(deleted, [("b", "p", 3, "second")])
-    check_appended(deleted, list(fine.stats))
-    wrong = write(deleted, [("a", "p", 3, "second")])
-    with pytest.raises(WriteConflict, match="drops as deleted"):
-        check_appended(deleted, list(wrong.stats))

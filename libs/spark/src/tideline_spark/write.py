@@ -29,7 +29,6 @@ from tideline_table.file_group.slice import FileSlice
 from tideline_table.index.key_hash import key_hashes
 from tideline_table.table import Table
 from tideline_table.table.contention import Contention
-from tideline_table.table.live_keys import check_appended
 from tideline_table.table.write import (
     OnConflict,
     closed_to_inserts,
@@ -190,7 +189,6 @@ class _Attempt:
             rows = self._execute(written, layout)
         results = read_results(rows)
         self.contention.needs(r.stat.file_id for r in results if r.stat is not None and r.read is not None and not r.stat.is_log)
-        check_appended(self.table, [r.stat for r in results if r.stat is not None])
         look_up = _key_look_up(self.table, results) if promises_unique_keys(self.routing.operation, self.options) else None
         overwrite = overwrite_of(self.routing.operation, results)
         return transaction.commit(results, schema_json, self.extra, look_up, progress=self.progress, overwrites=overwrite)

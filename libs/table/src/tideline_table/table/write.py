@@ -242,11 +242,10 @@ class _Attempt:
         policy = "none" if self.operation.overwrites else self.options[INSERT_DUP_POLICY]
         locations: dict[str, Location] = {}
         if self.operation.looks_up_keys or policy != "none":
-            compacting = state.groups_under_compaction()
             for name, rows in by_partition.items():
                 keys = self.prepared.keys.take(pa.array(rows))
                 found = self.table.index.locate(keys, slices[name])
-                locations[name] = without_deleted(self.table, found, keys, compacting)
+                locations[name] = without_deleted(self.table, found, keys)
         if not self.operation.looks_up_keys and policy != "none":
             by_partition, locations = self._without_known(by_partition, locations, policy)
         placement = self._placement(FilePlacement.of(self.options, state.latest_slices()))
