@@ -28,7 +28,7 @@ def _document(table: Table, record: ActionRecord) -> dict[str, Any]:
         "action": record.action.value,
         "state": record.state.value,
         "operation": record.operation,
-        "sequence": record.sequence if table.is_exclusive else None,
+        "sequence": record.sequence if table.has_log else None,
         "writer": record.writer_id,
         "since": record.since,
         "rows_inserted": None,
@@ -50,22 +50,29 @@ def _document(table: Table, record: ActionRecord) -> dict[str, Any]:
 
 
 def _commit_metadata(table: Table, record: ActionRecord) -> CommitMetadata:
-    if table.is_exclusive:
-        return CommitMetadata.from_json(_logged(table, record))
+    logged = _logged(table, record)
+    if logged is not None:
+        return CommitMetadata.from_json(logged)
     path = _timeline_path(record)
     return CommitMetadata.from_bytes(table.storage.read(path), path)
 
 
 def _clean_metadata(table: Table, record: ActionRecord) -> Mapping[str, Any]:
-    if table.is_exclusive:
-        return _logged(table, record)
+    logged = _logged(table, record)
+    if logged is not None:
+        return logged
     path = _timeline_path(record)
     return decode_document(table.storage.read(path), path)
 
 
-def _logged(table: Table, record: ActionRecord) -> Mapping[str, Any]:
-    entry = table.timeline.log.read(record.sequence)
-    found: Mapping[str, Any] = entry.body.get("metadata", {}) if entry is not None else {}
+def _logged(table: Table, record: ActionRecord) -> Mapping[str, Any] | None:
+    """What the table log keeps; None where the timeline has to be asked: what was there before a table was shared."""
+    entry = table.timeline.log.read(record.sequence) if table.has_log else None
+    if table.is_shared and (entry is None or entry.instant != record.instant):
+        return None
+    if entry is None:
+        return {} if table.has_log else None
+    found: Mapping[str, Any] = entry.body.get("metadata", {})
     return found
 
 

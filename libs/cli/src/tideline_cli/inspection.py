@@ -12,6 +12,7 @@ from tideline_cli.report import print_facts, print_json, print_line, print_listi
 from tideline_cli.tables import column_documents, known_rows, slice_document
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.table import Table, TableSummary, summarise
+from tideline_table.timeline.sharing import PeerLockKind
 
 app = typer.Typer()
 
@@ -58,6 +59,8 @@ def _show_document(table: Table, summary: TableSummary, slices: list[FileSlice],
         "uid": summary.uid,
         "base_path": table.storage.root,
         "is_exclusive": table.is_exclusive,
+        "mode": mode_of(table),
+        "sharing": table.sharing.to_json() if table.sharing else None,
         "type": summary.type,
         "version": summary.version,
         "key_fields": summary.key_fields,
@@ -85,12 +88,24 @@ def _show_document(table: Table, summary: TableSummary, slices: list[FileSlice],
     return document
 
 
+def mode_of(table: Table) -> str:
+    """Who writes a table: exclusive, shared or foreign."""
+    return "shared" if table.is_shared else "exclusive" if table.has_log else "foreign"
+
+
+def _writers(table: Table, summary: TableSummary) -> str:
+    if table.sharing is not None:
+        lock = "file" if table.sharing.lock is PeerLockKind.FILE_SYSTEM else "storage"
+        return f"Tideline and Apache Hudi (shared, Hudi's {lock} lock), uid {summary.uid}"
+    return f"Tideline only, uid {summary.uid}" if table.has_log else "others; Tideline reads it (tideline share PATH lets it write)"
+
+
 def _print_summary(table: Table, summary: TableSummary) -> None:
     older = summary.files - summary.file_groups
     facts: list[tuple[str, object]] = [
         ("table", f"{summary.name} ({summary.type}, version {summary.version})"),
         ("base path", summary.base_path),
-        ("written by", f"Tideline only, uid {summary.uid}" if table.is_exclusive else "others; Tideline reads it"),
+        ("written by", _writers(table, summary)),
         ("record key", ", ".join(summary.key_fields) or "-"),
         ("partitioned by", ", ".join(summary.partition_fields) or "-"),
         ("ordering", summary.ordering_field or "the later write wins"),

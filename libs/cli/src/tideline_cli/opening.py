@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tideline_locks import open_intent_board, open_lock_provider
+from tideline_locks import open_intent_board, open_lock_provider, open_peer_lock
 from tideline_service.table_lock import ProviderLock, lock_name
 from tideline_table.clock import SystemClock
 from tideline_table.config import LOCK_TTL_S, LOCK_WAIT_S
@@ -19,8 +19,8 @@ def open_writable(path: str, settings: Mapping[str, object], lock_url: str = "")
 
     Raises what `Table.open` and `Table.check_writable` raise, and `InvalidOption` for a lock URL that no provider understands.
     """
-    table = Table.open(path, options=settings)
-    if lock_url:
+    table = Table.open(path, options=settings, peer_lock=open_peer_lock)
+    if lock_url and not table.is_shared:  # every step of a shared one takes the lock that Hudi takes
         url = f"{BESIDE_TABLE}{path}" if lock_url == BESIDE_TABLE else lock_url
         table.lock = ProviderLock(
             open_lock_provider(url, clock=SystemClock()),

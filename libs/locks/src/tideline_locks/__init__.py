@@ -11,6 +11,7 @@ from tideline_locks.in_process import InProcessLockProvider
 from tideline_locks.intents import InProcessIntents, RedisIntents, StorageIntents
 from tideline_locks.lease import Lease
 from tideline_locks.location import hudi_file_lock, hudi_storage_lock, open_intent_board, open_lock_provider
+from tideline_locks.peer_lock import HudiPeerLock, open_peer_lock
 from tideline_locks.port import LeaseState, LockProvider
 from tideline_locks.redis import OnUnreachable, RedisLockProvider
 from tideline_locks.renewal import KeptLease
@@ -19,6 +20,7 @@ from tideline_locks.storage_lease import StorageLockProvider
 __all__ = [
     "FallbackLockProvider",
     "HudiLockProvider",
+    "HudiPeerLock",
     "InProcessIntents",
     "InProcessLockProvider",
     "InvalidLease",
@@ -40,4 +42,5 @@ __all__ = [
     "hudi_storage_lock",
     "open_intent_board",
     "open_lock_provider",
+    "open_peer_lock",
 ]

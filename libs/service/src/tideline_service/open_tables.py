@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from tideline_locks import open_peer_lock
 from tideline_service.contract import ServiceContext
 from tideline_service.logging import get_logger
 from tideline_service.registry import TableRegistry
@@ -15,6 +16,7 @@ from tideline_table.errors import Recovery, TidelineError, UnsupportedTable
 from tideline_table.storage import open_storage
 from tideline_table.table import Table
 from tideline_table.table.identity import read_identity
+from tideline_table.transaction import SharedTimeline
 
 _log = get_logger(__name__)
 
@@ -108,6 +110,9 @@ class OpenTables:
             if table is not None and looks_again and read_identity(table.storage) != table.identity:
                 # Dropped and created again at the same place: a new table, of which nothing is known yet.
                 table = None
+            if table is not None and table.is_shared and not isinstance(table.timeline, SharedTimeline):
+                # Shared since it was opened: from now on every step takes another lock.
+                table = None
             if table is None:
                 table = self._open[base_path] = self._opened(base_path)
             table.refresh()
@@ -127,7 +132,16 @@ class OpenTables:
             # Asked before opening, which lists a table that others write.
             raise UnsupportedTable("a table that others write", expected="a table that Tideline created")
         identity.check_place(storage.root)
-        table = Table.open(base_path, clock=self._clock, writer_id=self._writer_id, options=self._options, storage=storage)
+        table = Table.open(
+            base_path,
+            clock=self._clock,
+            writer_id=self._writer_id,
+            options=self._options,
+            storage=storage,
+            peer_lock=open_peer_lock,
+        )
+        if table.is_shared:
+            return table
         table.lock = ProviderLock(
             self.lock_providers.of(base_path),
             lock_name(table.uid),

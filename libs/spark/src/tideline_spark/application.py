@@ -25,6 +25,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tideline_locks import open_peer_lock
 from tideline_spark.errors import spark_failure
 from tideline_spark.session import local_session, stop_session
 from tideline_table.errors import InvalidOption, Recovery, TidelineError, TransactionRolledBack, WriteConflict
@@ -177,7 +178,8 @@ def exit_code(error: TidelineError) -> int:
 
 def _run(arguments: _Arguments, termination: Termination) -> dict[str, Any]:
     service = arguments.service
-    table = Table.open(arguments.table, options=arguments.options, writer_id=f"{service}-{arguments.instant}-{os.getpid()}")
+    writer_id = f"{service}-{arguments.instant}-{os.getpid()}"
+    table = Table.open(arguments.table, options=arguments.options, writer_id=writer_id, peer_lock=open_peer_lock)
     record = table.state.actions.get(arguments.instant)
     is_ours = record is not None and (record.is_clustering if service == CLUSTERING else record.action is Action.COMPACTION)
     if record is not None and is_ours and record.state is State.COMPLETED:

@@ -160,7 +160,7 @@ class _StreamReader(ds.DataSourceStreamReader):
     def _refreshed(self) -> Table:
         if self._table is None:
             self._table = Table.open(self._options.path)
-            if not self._table.is_exclusive:
+            if not self._table.has_log:
                 raise UnsupportedTable(
                     f"a stream of table {self._table.definition.name!r}, which others write",
                     expected="a table with a log of Tideline's own",

@@ -19,6 +19,7 @@ from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.progress import Progress
 from tideline_table.timeline.retention import TRIM_FOLDER, Mark, markers_among
+from tideline_table.timeline.sharing import Sharing
 
 CHECKPOINT_FOLDER = TRIM_FOLDER
 POINTER = ".hoodie/.tideline/checkpoint/latest"
@@ -199,6 +200,8 @@ def _to_json(state: TableState) -> dict[str, Any]:
         "progress": [[key, held.value, held.instant] for key, held in state.progress.items()],
         "schemas": state.schemas,
         "last_clean_retained": state.last_clean_retained,
+        "archived_before": state.archived_before,
+        "sharing": state.sharing.to_json() if state.sharing else None,
     }
 
 
@@ -210,6 +213,8 @@ def _from_json(document: dict[str, Any], sequence: int) -> TableState:
     state.schemas = document.get("schemas", {"": state.schema_json} if state.schema_json else {})
     state.last_clean_retained = document["last_clean_retained"]
     state.progress = {key: Progress(value, instant) for key, value, instant in document.get("progress", ())}
+    state.archived_before = document.get("archived_before", "")
+    state.sharing = Sharing.from_json(document["sharing"]) if document.get("sharing") else None
     for instant, action, name, operation, seq, started, writer, since, fenced in document["actions"]:
         state.actions[instant] = ActionRecord(instant, Action(action), State(name), operation, seq, started, writer, since, fenced)
     for partition, file_id, slices in document["slices"]:

@@ -8,12 +8,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tideline_table.errors import CorruptMetadata, IllegalTransition
+from tideline_table.file_group.adopted import AdoptedTable
+from tideline_table.file_group.content import compacted_groups, planned_groups, understood
 from tideline_table.file_group.names import parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
+from tideline_table.file_group.undo import undo_write
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State, check_transition
 from tideline_table.timeline.log import Draft
 from tideline_table.timeline.progress import Progress, progress_in
+from tideline_table.timeline.sharing import PEER_WRITER, Sharing
 from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
 
 CLUSTER = "CLUSTER"
@@ -46,6 +50,11 @@ class ActionRecord:
         return self.state in (State.REQUESTED, State.INFLIGHT)
 
     @property
+    def is_peers(self) -> bool:
+        """Found on the timeline of a shared table: Apache Hudi made it."""
+        return self.writer_id == PEER_WRITER
+
+    @property
     def is_clustering(self) -> bool:
         """A replace commit with a plan."""
         return self.action is Action.REPLACE_COMMIT and self.operation == CLUSTER
@@ -76,6 +85,10 @@ class TableState:
     """In a table that others write: instants before it that are not on the timeline were archived when they had completed (11.1)."""
     excess: set[FileGroupId] = field(default_factory=set)
     """Groups that cleaning may find something in: more than one slice, or replaced."""
+    sharing: Sharing | None = None
+    """How the table is shared with Apache Hudi's writers; None where all writers are Tideline's, and for tables that only others write."""
+    eager_rollback: str = ""
+    """The latest rollback by which Apache Hudi undid a write that was alive."""
     _mutex: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
     """Threads share an open table: nobody sees half of an entry."""
 
@@ -94,7 +107,7 @@ class TableState:
                 raise IllegalTransition(
                     f"a step takes {known.action} {step.instant} on as {step.action}", expected=f"{known.action}"
                 )
-            if known is not None and known.fenced_by:
+            if known is not None and known.fenced_by and step.after is not State.ROLLED_BACK:
                 raise IllegalTransition(
                     f"a step takes {step.action} {step.instant} to {step.after}",
                     expected=f"nothing more: rollback {known.fenced_by} was requested for it",
@@ -104,6 +117,8 @@ class TableState:
 
     def _check_rollback(self, step: Draft | Entry) -> None:
         target = self.actions.get(str(step.body.get("target", "")))
+        if step.writer_id == PEER_WRITER and self.sharing is not None:
+            return  # it has happened already, and Hudi also undoes what had completed
         if target is None or not target.is_pending:
             raise IllegalTransition(
                 f"rollback {step.instant} of {step.body.get('target') or 'nothing'}", expected="a pending instant as its target"
@@ -126,7 +141,7 @@ class TableState:
                     f"table log entry {entry.sequence} after {self.sequence}", expected=f"entry {self.sequence + 1}"
                 )
             self.check(entry)
-            content = _understood(entry)
+            content = understood(entry)
             known = self.actions.get(entry.instant)
             self.sequence = entry.sequence
             self.last_instant = max(self.last_instant, entry.instant)
@@ -149,10 +164,42 @@ class TableState:
                     self._apply_commit(entry.instant, content.commit)
                 if content.cleaned is not None:
                     self._apply_clean(content.retained, content.cleaned)
+                for undone in content.undone:
+                    self._undo(undone)
+                if content.adopted is not None:
+                    self._take_over(content.adopted, entry.sequence)
+                self.sharing = content.sharing or self.sharing
+            if entry.after in (State.COMPLETED, State.ROLLED_BACK):
                 self.plans.pop(entry.instant, None)
 
+    def _take_over(self, adopted: AdoptedTable, sequence: int) -> None:
+        for instant, action, name, operation, since in adopted.actions:
+            writer = PEER_WRITER
+            self.actions[instant] = ActionRecord(instant, Action(action), State(name), operation, sequence, sequence, writer, since)
+        self.slices, self.replaced, self.plans = dict(adopted.slices), dict(adopted.replaced), dict(adopted.plans)
+        self.excess = {group for group, slices in self.slices.items() if len(slices) > 1} | set(self.replaced)
+        self.schema_json = adopted.schema_json or self.schema_json
+        self.last_clean_retained, self.archived_before = adopted.last_clean_retained, adopted.archived_before
+
+    def _undo(self, instant: str) -> None:
+        """What a completed write published is gone: others rolled it back, or restored a savepoint before it."""
+        known = self.actions.get(instant)
+        if known is not None:
+            self.actions[instant] = replace(known, state=State.ROLLED_BACK)
+        self.excess.difference_update(undo_write(self.slices, instant))
+        for group in [group for group, by in self.replaced.items() if by == instant]:
+            del self.replaced[group]
+
     def _apply_rollback(self, entry: Entry) -> None:
-        target = self.actions[entry.target]
+        target = self.actions.get(entry.target)
+        if entry.body.get("eager"):
+            self.eager_rollback = entry.instant
+        if target is None or entry.body.get("spares"):
+            return  # of Hudi's: it took back an attempt of a plan that is still there, or what came and went while nobody looked
+        if not target.is_pending:
+            if entry.after is State.COMPLETED:
+                self._undo(entry.target)
+            return
         if entry.after is not State.COMPLETED:
             self.actions[entry.target] = replace(target, fenced_by=entry.instant)
             return
@@ -164,6 +211,8 @@ class TableState:
 
     def _apply_commit(self, instant: str, metadata: CommitMetadata) -> None:
         for stat in metadata.stats:
+            if not stat.path:
+                continue
             group = FileGroupId(stat.partition_path, stat.file_id)
             slices = self.slices.setdefault(group, {})
             _fold_file(slices, group, instant, stat)
@@ -251,7 +300,7 @@ class TableState:
 
     def planned_groups(self, instant: str) -> list[FileGroupId]:
         """File groups that a pending clustering plan names."""
-        return _planned_groups(self.plans.get(instant, {}))
+        return planned_groups(self.plans.get(instant, {}))
 
     def pending_clusterings(self) -> list[ActionRecord]:
         """Clusterings that are planned or running and not fenced by a rollback."""
@@ -314,46 +363,3 @@ def _fold_file(slices: dict[str, FileSlice], group: FileGroupId, instant: str, s
 def _is_gone(file_slice: FileSlice, gone: frozenset[tuple[str, str]]) -> bool:
     first = file_slice.base_file or file_slice.log_files[0].name
     return (file_slice.group.partition_path, first) in gone
-
-
-def compacted_groups(body: Mapping[str, Any]) -> list[FileGroupId]:
-    """File groups that a compaction plan (in the body of its entry) names."""
-    operations = (body.get("plan") or {}).get("operations") or ()
-    return [FileGroupId(str(o["partitionPath"] or ""), str(o["fileId"])) for o in operations]
-
-
-@dataclass(frozen=True, slots=True)
-class _Content:
-    """What the body of an entry says, understood before anything is folded."""
-
-    commit: CommitMetadata | None = None
-    retained: str = ""
-    cleaned: frozenset[tuple[str, str]] | None = None
-
-
-def _understood(entry: Entry) -> _Content:
-    try:
-        if entry.action is Action.REPLACE_COMMIT and "plan" in entry.body:
-            _planned_groups(entry.body)
-        if entry.action is Action.COMPACTION and "plan" in entry.body:
-            compacted_groups(entry.body)
-        if entry.after is not State.COMPLETED:
-            return _Content()
-        if entry.action in WRITE_ACTIONS or entry.action is Action.COMPACTION:
-            return _Content(commit=CommitMetadata.from_json(entry.body["metadata"]))
-        if entry.action is Action.CLEAN:
-            metadata = entry.body["metadata"]
-            names = {(p, str(name)) for p, part in metadata["partitionMetadata"].items() for name in part["successDeleteFiles"]}
-            return _Content(retained=str(metadata.get("earliestCommitToRetain") or ""), cleaned=frozenset(names))
-        return _Content()
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise CorruptMetadata(
-            f"table log entry {entry.sequence} ({entry.action} {entry.instant}) cannot be understood ({type(error).__name__}: {error})",
-            expected="the body of its action",
-            remedy="restore the file; nothing was changed",
-        ) from None
-
-
-def _planned_groups(body: Mapping[str, Any]) -> list[FileGroupId]:
-    plan = (body.get("plan") or {}).get("clusteringPlan") or {}
-    return [FileGroupId(s["partitionPath"], s["fileId"]) for group in plan.get("inputGroups") or () for s in group["slices"]]

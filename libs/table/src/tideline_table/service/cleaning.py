@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,11 +33,15 @@ def earliest_retained(state: TableState, retained: int) -> ActionRecord | None:
     return earliest
 
 
-def plan_clean(state: TableState, root: str, options: Options) -> dict[str, Any] | None:
-    """The requested plan (HoodieCleanerPlan), None when there is nothing to delete. Costs in proportion to groups with excess slices."""
+def plan_clean(state: TableState, root: str, options: Options, saved: AbstractSet[str] = frozenset()) -> dict[str, Any] | None:
+    """The requested plan (HoodieCleanerPlan), None when there is nothing to delete. Costs in proportion to groups with excess slices.
+
+    What queries at the `saved` instants (savepoints) and later ones read stays.
+    """
     earliest = earliest_retained(state, options[CLEANER_COMMITS_RETAINED])
     if earliest is None:
         return None
+    earliest = min([earliest, *(state.actions[i] for i in saved if i in state.actions)], key=lambda action: action.instant)
     needed = {*state.groups_under_clustering(), *state.groups_under_compaction()}
     doomed: dict[str, list[FileSlice]] = {}
     for group in sorted(state.excess):

@@ -80,7 +80,8 @@ def plan_clustering(state: TableState, root: str, options: Options, schema: pa.S
             "inputGroups": [_group_document(group, root, options[CLUSTERING_TARGET_FILE_SIZE]) for group in groups],
             "strategy": {
                 "strategyClassName": EXECUTION_STRATEGY,
-                "strategyParams": {CLUSTERING_SORT_COLUMNS.key: ",".join(sort_columns)},
+                # Apache Hudi would look for a column without a name.
+                "strategyParams": {CLUSTERING_SORT_COLUMNS.key: ",".join(sort_columns)} if sort_columns else {},
                 "version": 1,
             },
             "extraMetadata": extra,
@@ -201,6 +202,19 @@ def clustering_tasks(
             )
         )
     return tasks
+
+
+def planned_versions(plan: Mapping[str, Any]) -> list[tuple[str, str, str, int]]:
+    """What a plan that others made was based on: partition path, file id, base instant and number of log files of each slice."""
+    found = []
+    for group in plan["clusteringPlan"]["inputGroups"] or ():
+        for document in group["slices"]:
+            base = parse_base_file_name(str(document["dataFilePath"] or "").rsplit("/", 1)[-1])
+            logs = list(document.get("deltaFilePaths") or ())
+            first = parse_log_file_name(str(logs[0]).rsplit("/", 1)[-1]) if logs else None
+            instant = base.instant if base is not None else first.base_instant if first is not None else ""
+            found.append((str(document["partitionPath"] or ""), str(document["fileId"]), instant, len(logs)))
+    return found
 
 
 def _planned_slice(root: str, document: Mapping[str, Any], instant: str) -> FileSlice:

@@ -6,6 +6,7 @@ from tideline_table.table.definition import TableDefinition, TableType
 from tideline_table.table.facade import Table
 from tideline_table.table.health import TableHealth, TableSummary, summarise
 from tideline_table.table.services import roll_back_dead, run_clean, run_clustering, schedule_clean, schedule_clustering
+from tideline_table.table.sharing import share_table
 from tideline_table.table.write import delete_partitions, write_rows
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "schedule_clean",
     "schedule_clustering",
     "schedule_compaction",
+    "share_table",
     "summarise",
     "write_rows",
 ]

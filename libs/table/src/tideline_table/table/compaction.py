@@ -10,7 +10,7 @@ from tideline_table.file_group.state import COMPACT, ActionRecord, TableState
 from tideline_table.service.compaction import CompactionTask, compact_slice, compaction_tasks, plan_compaction
 from tideline_table.table.definition import TableType
 from tideline_table.table.facade import Table
-from tideline_table.table.services import delete_lost_attempt
+from tideline_table.table.services import check_not_peers, delete_lost_attempt, is_run_by_peer
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.log import Draft
@@ -72,6 +72,7 @@ def run_compaction(
         now = state.actions[chosen_instant]
         if not now.is_pending:
             raise TransactionRolledBack(f"compaction {chosen_instant} is {now.state}", expected="a pending plan")
+        check_not_peers(now)
         if now.state is State.INFLIGHT and is_alive(table.storage, now, table.clock, chosen):
             raise WriteConflict(
                 f"compaction {chosen_instant} is being run by {now.writer_id}", with_instant=chosen_instant, remedy="wait for it"
@@ -116,7 +117,7 @@ def _complete(table: Table, instant: str, attempt: int, stats: tuple[WriteStat, 
 
 def _pending_compaction(state: TableState, instant: str) -> ActionRecord | None:
     if not instant:
-        return next(iter(state.pending_compactions()), None)
+        return next((a for a in state.pending_compactions() if not is_run_by_peer(a)), None)
     record = state.actions.get(instant)
     if record is None or record.action is not Action.COMPACTION:
         raise InstantNotFound(f"instant {instant}", expected="a compaction plan of this table")

@@ -66,7 +66,7 @@ def create_table(base_path: str, request: TableRequest, clock: Clock | None = No
     storage = storage or open_storage(base_path)
     schema_json = _checked(request)
     _refuse_existing(storage, base_path)
-    _probe_conditional_put(storage)
+    probe_conditional_put(storage)
     create_identity(storage, clock)
     properties = new_properties(
         request.name, request.type, requested_keygen(request), request.ordering_field, schema_json, request.database
@@ -155,7 +155,8 @@ def _refuse_existing(storage: Storage, base_path: str) -> None:
     )
 
 
-def _probe_conditional_put(storage: Storage) -> None:
+def probe_conditional_put(storage: Storage) -> None:
+    """Raise `UnsupportedTable` for a store whose conditional put does not refuse."""
     path = f"{_PROBE}/{uuid.uuid4().hex}"
     with contextlib.suppress(ObjectExists):  # of a random name: ours, whose answer got lost
         storage.put_if_absent(path, b"1")

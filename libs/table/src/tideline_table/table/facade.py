@@ -30,10 +30,12 @@ from tideline_table.table.foreign import foreign_state, timeline_instants, visib
 from tideline_table.table.identity import TableIdentity, read_identity, replace_identity
 from tideline_table.table.images import Images, images_of
 from tideline_table.table.query import KeyRanges, Snapshot, sorted_keys, without_logs
-from tideline_table.timeline.instant import completed_as
+from tideline_table.timeline.instant import Action, completed_as
 from tideline_table.timeline.properties import BACKUP_PATH, CREATE_SCHEMA, PROPERTIES_PATH, parse_properties
-from tideline_table.transaction import ActiveTimeline, NoLock, TableLock
+from tideline_table.timeline.sharing import Sharing
+from tideline_table.transaction import ActiveTimeline, NoLock, OpenPeerLock, SharedTimeline, TableLock
 from tideline_table.transaction.intents import IntentBoard, NoIntents
+from tideline_table.transaction.peer_rules import check_lazy, check_version, read_properties
 
 READABLE_VERSIONS = (6, 8, 9)
 COMPLETION_TIMES_SINCE = 8
@@ -70,13 +72,14 @@ class Table:
         *,
         options: Mapping[str, object] | None = None,
         lock: TableLock | None = None,
+        peer_lock: OpenPeerLock | None = None,
         clock: Clock | None = None,
         writer_id: str = "",
         storage: Storage | None = None,
     ) -> Table:
         """Open the table at `base_path`.
 
-        Raises `TableNotFound`, `CorruptMetadata`, `UnsupportedTable` (a version or type that cannot be read), `InvalidOption`.
+        `lock` is for exclusive tables; `peer_lock` opens the one that a shared table needs for writing. Raises `TableNotFound`, `CorruptMetadata`, `UnsupportedTable` (a version or type that cannot be read), `InvalidOption`.
         """
         checked = Options(options)
         name = writer_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:12]}"
@@ -86,22 +89,50 @@ class Table:
                 f"table {table.definition.name!r} has version {table.definition.version}",
                 expected=f"version {', '.join(map(str, READABLE_VERSIONS[:-1]))} or {READABLE_VERSIONS[-1]}",
             )
-        if table.is_exclusive and table.definition.version != WRITABLE_VERSION:
+        if table.has_log and table.definition.version != WRITABLE_VERSION:
             raise UnsupportedTable(
                 f"table {table.definition.name!r} is Tideline's, yet has version {table.definition.version}",
                 expected=f"version {WRITABLE_VERSION}: others changed the table",
                 remedy="restore it, or read it with the Apache Hudi release that upgraded it",
             )
-        if table.is_exclusive:
+        if table.has_log:
             table.timeline.load()
+            if table.is_shared:
+                table._share(peer_lock)
         else:
             table._foreign = foreign_state(table.storage, table.definition.properties)
         return table
 
+    def _share(self, peer_lock: OpenPeerLock | None) -> None:
+        sharing = self.timeline.state.sharing
+        assert sharing is not None
+        writer_id = self.timeline.log.writer_id
+        opened = peer_lock(self.storage, sharing, writer_id, self.clock, self.options) if peer_lock else None
+        # Every step of a shared table takes the lock itself.
+        self.lock = NoLock()
+        self.timeline = shared = SharedTimeline(self.storage, self.clock, writer_id, self.options, opened)
+        shared.load()
+        shared.look()
+
+    @property
+    def has_log(self) -> bool:
+        """Whether the table has a log of Tideline's: as its truth, or where it is shared as the mirror of its timeline."""
+        return self.identity is not None
+
     @property
     def is_exclusive(self) -> bool:
-        """Whether Tideline owns the table and its log is the truth."""
-        return self.identity is not None
+        """Whether all writers are Tideline's: its log is the truth."""
+        return self.has_log and not self.is_shared
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether Apache Hudi's writers and Tideline's write the table, under one lock."""
+        return self.sharing is not None
+
+    @property
+    def sharing(self) -> Sharing | None:
+        """How it is shared."""
+        return self.timeline.state.sharing if self.has_log else None
 
     @property
     def uid(self) -> str:
@@ -111,7 +142,9 @@ class Table:
     @property
     def state(self) -> TableState:
         """The state as of the last refresh."""
-        return self.timeline.state if self._foreign is None else self._foreign
+        if self._foreign is not None:
+            return self._foreign
+        return self.timeline.view() if isinstance(self.timeline, SharedTimeline) else self.timeline.state
 
     @property
     def schema(self) -> pa.Schema:
@@ -143,13 +176,20 @@ class Table:
             self._schemas[text] = arrow_from_avro(text)
         return self._schemas[text]
 
+    @property
+    def commit_action(self) -> Action:
+        """What a write of rows is on the timeline."""
+        return Action.DELTA_COMMIT if self.definition.type is TableType.MOR else Action.COMMIT
+
     def footer_schema(self) -> str:
         """The Avro text with meta fields, for base file footers."""
         return avro_with_meta_fields(self.schema_json)
 
     def refresh(self) -> TableState:
         """See what others did."""
-        if self._foreign is None:
+        if isinstance(self.timeline, SharedTimeline):
+            self.timeline.look()
+        elif self._foreign is None:
             self.timeline.refresh()
         else:
             self._foreign = foreign_state(self.storage, self.definition.properties)
@@ -161,10 +201,13 @@ class Table:
         if self.identity is None:
             raise UnsupportedTable(
                 f"table {self.definition.name!r} is written by others",
-                expected="a table that Tideline created",
-                remedy="this release reads such tables; sharing them comes later",
+                expected="a table that Tideline created, or one that is shared",
+                remedy="share it: tideline share PATH, which prints the options that its other writers need",
             )
         self.identity.check_place(self.storage.root)
+        if isinstance(self.timeline, SharedTimeline):
+            self._check_shared(self.timeline)
+            return
         on_disk = timeline_instants(self.storage)
         self.refresh()
         known = self.state.actions
@@ -176,6 +219,16 @@ class Table:
                     expected="an exclusive table: all writers are Tideline's",
                     remedy="stop the other writer and remove its instant, or stop using Tideline's writers here",
                 )
+
+    def _check_shared(self, timeline: SharedTimeline) -> None:
+        check_version(read_properties(self.storage))
+        if not timeline.can_write:
+            raise UnsupportedTable(
+                f"table {self.definition.name!r} is shared with Apache Hudi's writers and was opened without their lock",
+                expected="the lock that both sides take",
+                remedy="Table.open(path, peer_lock=tideline_locks.open_peer_lock)",
+            )
+        check_lazy(self.refresh(), self.clock, self.options)
 
     def adopt(self) -> TableIdentity:
         """Give a copied or moved table an identity of its own at this place."""
@@ -306,7 +359,7 @@ class Table:
 
     @property
     def _points(self) -> PointKind:
-        if self.is_exclusive:
+        if self.has_log:
             return PointKind.SEQUENCE
         return PointKind.INSTANT if self.definition.version < COMPLETION_TIMES_SINCE else PointKind.COMPLETION
 

@@ -20,13 +20,14 @@ from tideline_table.file_group.slice import FileGroupId, SliceVersion
 from tideline_table.file_group.state import CLUSTER, ActionRecord, TableState
 from tideline_table.service.cleaning import OPERATION as CLEAN_OPERATION
 from tideline_table.service.cleaning import clean_metadata, execute_clean, plan_clean
-from tideline_table.service.clustering import ClusteringTask, cluster_group, clustering_tasks, plan_clustering
+from tideline_table.service.clustering import ClusteringTask, cluster_group, clustering_tasks, plan_clustering, planned_versions
 from tideline_table.storage import Storage
 from tideline_table.table.facade import Table
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.log import Draft
 from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
 from tideline_table.transaction import Committed, Heartbeat, WriteSet, find_conflict, is_alive, roll_back
+from tideline_table.transaction.adoption import peer_savepoints
 from tideline_table.transaction.conflict import check_still_own
 from tideline_table.writer.marker import forget_markers, marked_files
 
@@ -109,7 +110,7 @@ def run_clustering(
 
 def _pending_clustering(state: TableState, instant: str) -> ActionRecord | None:
     if not instant:
-        return next(iter(state.pending_clusterings()), None)
+        return next((a for a in state.pending_clusterings() if not is_run_by_peer(a)), None)
     record = state.actions.get(instant)
     if record is None or not record.is_clustering:
         raise InstantNotFound(f"instant {instant}", expected="a clustering plan of this table")
@@ -123,6 +124,7 @@ def _begin_clustering(table: Table, instant: str, options: Options) -> Clusterin
         record = state.actions[instant]
         if record.state not in (State.REQUESTED, State.INFLIGHT) or record.fenced_by:
             raise TransactionRolledBack(f"clustering {instant} is {record.state}", expected="a pending plan", remedy="plan again")
+        check_not_peers(record)
         if record.state is State.INFLIGHT and is_alive(table.storage, record, table.clock, options):
             raise WriteConflict(
                 f"clustering {instant} is being run by {record.writer_id}", with_instant=instant, remedy="wait for it"
@@ -131,11 +133,27 @@ def _begin_clustering(table: Table, instant: str, options: Options) -> Clusterin
 
     entry = table.timeline.append(decide)
     body = table.state.plans[instant]
-    based_on = {FileGroupId(p, f): SliceVersion(base, *logs or (0,)) for p, f, base, *logs in body["read"]}
+    read = body.get("read") or planned_versions(body["plan"])
+    based_on = {FileGroupId(p, f): SliceVersion(base, *logs or (0,)) for p, f, base, *logs in read}
     tasks = clustering_tasks(
         table.storage.root, instant, body["plan"], table.log_rule(), table.schema, table.footer_schema(), entry.sequence, options
     )
     return ClusteringRun(table, instant, body["plan"], based_on, tuple(tasks), entry.sequence)
+
+
+def is_run_by_peer(record: ActionRecord) -> bool:
+    """Whether Apache Hudi has begun to run a plan."""
+    return record.is_peers and record.state is State.INFLIGHT
+
+
+def check_not_peers(record: ActionRecord) -> None:
+    """Raise `WriteConflict` for a plan that Apache Hudi has begun: two who run it leave files of the same instant behind, all of them visible."""
+    if is_run_by_peer(record):
+        raise WriteConflict(
+            f"{record.action} {record.instant} is being run by Apache Hudi",
+            with_instant=record.instant,
+            remedy="wait for it; if it died, let Apache Hudi roll its attempt back",
+        )
 
 
 def _commit_clustering(begun: ClusteringRun, stats: Sequence[WriteStat]) -> Committed:
@@ -191,11 +209,12 @@ def schedule_clean(table: Table, options: Mapping[str, object] | None = None) ->
     """Publish a clean plan on the timeline; returns its instant, None when nothing can be cleaned or a clean is pending."""
     chosen = table.options.merged(options or {})
     table.check_writable(keyed=False)
+    saved = peer_savepoints(table.storage) if table.is_shared else frozenset()
 
     def decide(state: TableState) -> Draft:
         if any(a.action is Action.CLEAN for a in state.pending()):
             raise _NoPlan
-        plan = plan_clean(state, table.storage.root, chosen)
+        plan = plan_clean(state, table.storage.root, chosen, saved)
         if plan is None:
             raise _NoPlan
         return Draft(table.timeline.mint(state), Action.CLEAN, State.NONE, State.REQUESTED, CLEAN_OPERATION, {"plan": plan})

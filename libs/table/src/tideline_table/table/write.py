@@ -43,7 +43,6 @@ from tideline_table.table.evolution import TargetSchema, target_schema
 from tideline_table.table.facade import Table
 from tideline_table.table.live_keys import split_by_life, without_deleted
 from tideline_table.table.partition import create_partition
-from tideline_table.timeline.instant import Action
 from tideline_table.timeline.progress import ProgressStep
 from tideline_table.transaction import Committed, WriteTransaction
 from tideline_table.transaction.conflict import Overwrite
@@ -161,9 +160,7 @@ def in_transaction(
 
     Only an unknown outcome is left alone: the log decides it, and recovery follows the log.
     """
-    action = Action.DELTA_COMMIT if table.definition.type is TableType.MOR else Action.COMMIT
-    if operation.overwrites:
-        action = Action.REPLACE_COMMIT
+    action = Action.REPLACE_COMMIT if operation.overwrites else table.commit_action
     transaction = WriteTransaction.begin(table.timeline, table.lock, operation.hudi_name, action, options, progress)
     try:
         return stage(transaction)

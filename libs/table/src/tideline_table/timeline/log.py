@@ -43,6 +43,8 @@ class Draft:
     after: State
     operation: str
     body: Mapping[str, Any]
+    writer_id: str = ""
+    """Empty: whoever appends it."""
 
 
 class PlaceTrimmed(Exception):
@@ -99,7 +101,7 @@ class TableLog:
             sequence=sequence,
             append_id=append_id,
             recorded=self._clock.now().isoformat(timespec="microseconds"),
-            writer_id=self.writer_id,
+            writer_id=draft.writer_id or self.writer_id,
             instant=draft.instant,
             action=draft.action,
             before=draft.before,

@@ -47,6 +47,7 @@ CHECKSUM = "hoodie.table.checksum"
 BOOTSTRAP_BASE_PATH = "hoodie.bootstrap.base.path"
 TABLE_FORMAT = "hoodie.table.format"
 METADATA_PARTITIONS = "hoodie.table.metadata.partitions"
+METADATA_PARTITIONS_INFLIGHT = "hoodie.table.metadata.partitions.inflight"
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 

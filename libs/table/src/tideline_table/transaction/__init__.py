@@ -3,8 +3,9 @@
 from tideline_table.transaction.active_timeline import ActiveTimeline
 from tideline_table.transaction.conflict import SchemaStep, WriteSet, find_conflict
 from tideline_table.transaction.heartbeat import Heartbeat, is_alive
-from tideline_table.transaction.lock import NoLock, TableLock
+from tideline_table.transaction.lock import NoLock, OpenPeerLock, PeerLock, TableLock
 from tideline_table.transaction.rollback import roll_back
+from tideline_table.transaction.shared_timeline import SharedTimeline
 from tideline_table.transaction.write import Committed, WriteTransaction
 
 __all__ = [
@@ -12,7 +13,10 @@ __all__ = [
     "Committed",
     "Heartbeat",
     "NoLock",
+    "OpenPeerLock",
+    "PeerLock",
     "SchemaStep",
+    "SharedTimeline",
     "TableLock",
     "WriteSet",
     "WriteTransaction",

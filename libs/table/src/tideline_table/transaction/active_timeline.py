@@ -10,7 +10,7 @@ from itertools import islice
 
 from tideline_table.clock import Clock
 from tideline_table.config import INSTANT_SKEW_S, LOG_RETENTION_S, Options
-from tideline_table.errors import ClockSkew, CorruptMetadata, ObjectNotFound, TidelineError
+from tideline_table.errors import ClockSkew, CorruptMetadata, ObjectNotFound, TableFrozen, TidelineError
 from tideline_table.file_group.checkpoint import read_opening
 from tideline_table.file_group.state import TableState
 from tideline_table.storage import Storage
@@ -123,6 +123,12 @@ class ActiveTimeline:
         with self._mutex:
             while True:
                 self.refresh()
+                if self.state.sharing is not None:
+                    raise TableFrozen(
+                        "the table was shared with Apache Hudi's writers since it was opened",
+                        expected="an exclusive table",
+                        remedy="open it again",
+                    )
                 draft = decide(self.state)
                 # A step that nobody may fold would lock every reader out of the table for good.
                 self.state.check(draft)
@@ -171,6 +177,9 @@ class ActiveTimeline:
             _LOGGER.warning(
                 "timeline files of entry %d are late: %s (the next writer or the mirror creates them)", entry.sequence, error
             )
+        self._keep_up(entry)
+
+    def _keep_up(self, entry: Entry) -> None:
         try:
             self._upkeep.keep(entry, self.state)
         except TidelineError as error:

@@ -10,6 +10,7 @@ r"""Conflict detection: a pure function from what a transaction did and what the
 | compaction                | no: it reads what its plan names    | no                        | no                             | no                               | never           |
 
 A write into a group under a pending clustering follows `UPDATE_STRATEGIES`: by default only a clustering with priority makes it wait.
+One that Apache Hudi planned, in a shared table, always does.
 
 Log files that others appended to the same slice meanwhile are a conflict for a write that only appends where they hold a row of its own.
 Otherwise its log file gets the next version and is merged behind them, as if it had begun later; nothing is written again.
@@ -32,9 +33,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tideline_table.errors import ProgressMoved, TransactionRolledBack, WriteConflict
+from tideline_table.errors import CorruptMetadata, ProgressMoved, TransactionRolledBack, UnsupportedTable, WriteConflict
 from tideline_table.file_group.slice import FileGroupId, FileSlice, SliceVersion
 from tideline_table.file_group.state import TableState
+from tideline_table.schema import arrow_from_avro
 from tideline_table.timeline.instant import State
 from tideline_table.timeline.progress import ProgressStep
 
@@ -54,6 +56,16 @@ class SchemaStep:
 
     based_on: str
     own: str
+
+    def fits(self, text: str) -> bool:
+        """Whether a table of that schema is the one that the write was based on, or made alike: by its columns, not by its text."""
+        if text in ("", self.based_on, self.own):
+            return True
+        try:
+            found = arrow_from_avro(text)
+            return any(found.equals(arrow_from_avro(known)) for known in (self.based_on, self.own) if known)
+        except (CorruptMetadata, UnsupportedTable):
+            return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +124,15 @@ def check_still_own(state: TableState, instant: str) -> None:
     record = state.actions.get(instant)
     if record is None or record.state is not State.INFLIGHT or record.fenced_by:
         by = f" by {record.fenced_by}" if record and record.fenced_by else ""
-        raise TransactionRolledBack(
-            f"instant {instant} was rolled back{by}",
-            expected="an inflight instant",
-            remedy="its heartbeat had expired; begin again",
-        )
+        fence = state.actions.get(record.fenced_by) if record else None
+        if fence is not None and fence.is_peers:
+            remedy = (
+                "begin again; if its heartbeat was fresh, the other writer cleans failed writes eagerly: "
+                "give it hoodie.cleaner.policy.failed.writes=LAZY and the options that 'tideline share PATH' prints"
+            )
+        else:
+            remedy = "its heartbeat had expired; begin again"
+        raise TransactionRolledBack(f"instant {instant} was rolled back{by}", expected="an inflight instant", remedy=remedy)
 
 
 def check_progress(step: ProgressStep | None, state: TableState) -> None:
@@ -148,7 +164,7 @@ def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[Ins
     """
     check_still_own(state, own.instant)
     check_progress(own.progress, state)
-    if own.schema is not None and state.schema_json not in ("", own.schema.based_on, own.schema.own):
+    if own.schema is not None and not own.schema.fits(state.schema_json):
         # Rows written by the older schema would take new columns away from the file groups that they were merged with.
         other = max(state.completed_writes(), key=lambda action: action.sequence).instant
         return WriteConflict(f"the schema of the table changed, at the latest by {other}", with_instant=other)
@@ -158,6 +174,13 @@ def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[Ins
         if replaced_by is not None:
             return WriteConflict(
                 f"file group {group.file_id} in {group.partition_path!r} was replaced by {replaced_by}", with_instant=replaced_by
+            )
+        if group not in own.appends and read_version.base_instant > own.instant:
+            # Its base file would stand before the one that it was made of, and nobody would ever read it.
+            return WriteConflict(
+                f"file group {group.file_id} in {group.partition_path!r} was rewritten by {read_version.base_instant} after this write began",
+                expected=f"a slice older than {own.instant}",
+                with_instant=read_version.base_instant,
             )
         latest = state.latest_slice(group)
         if latest is not None and group in own.appends and _only_grew(latest, read_version):
@@ -183,6 +206,12 @@ def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[Ins
         under = state.groups_under_clustering()
         for group in (*own.based_on, *overwritten):
             clustering = under.get(group)
+            if clustering is not None and state.actions[clustering].is_peers:
+                return WriteConflict(
+                    f"file group {group.file_id} is under clustering {clustering} of Apache Hudi, which lets no writer pass",
+                    with_instant=clustering,
+                    remedy="retry when it is done, or run it: tideline run clustering PATH",
+                )
             if clustering is not None and own.update_strategy(state, clustering):
                 return WriteConflict(
                     f"file group {group.file_id} is under clustering {clustering}, which goes first",

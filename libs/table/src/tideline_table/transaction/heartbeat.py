@@ -13,6 +13,7 @@ from tideline_table.config import HEARTBEAT_INTERVAL_MS, HEARTBEAT_MISSES, Optio
 from tideline_table.errors import ObjectNotFound, TidelineError
 from tideline_table.file_group.state import ActionRecord
 from tideline_table.storage import Storage
+from tideline_table.timeline.instant import time_from_instant
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -26,10 +27,22 @@ def is_alive(storage: Storage, record: ActionRecord, clock: Clock, options: Opti
     """Whether whoever runs `record` gave a sign of life lately: by its heartbeat, or by the transition itself when that is younger."""
     allowed = timedelta(milliseconds=options[HEARTBEAT_INTERVAL_MS] * options[HEARTBEAT_MISSES])
     signs: list[datetime] = [datetime.fromisoformat(record.since)] if record.since else []
+    if record.is_peers:
+        # Its log entry says only when somebody of ours saw it.
+        signs = [time_from_instant(record.instant)]
     # No file: not yet created, or its writer ended; then the transition's own time decides.
     with contextlib.suppress(ObjectNotFound):
         signs.append(storage.stat(heartbeat_path(record.instant)).modified)
     return bool(signs) and clock.now() - max(signs) <= allowed
+
+
+def beats(storage: Storage, instant: str, clock: Clock, options: Options) -> bool:
+    """Whether the heartbeat of an instant is there and fresh."""
+    allowed = timedelta(milliseconds=options[HEARTBEAT_INTERVAL_MS] * options[HEARTBEAT_MISSES])
+    try:
+        return clock.now() - storage.stat(heartbeat_path(instant)).modified <= allowed
+    except ObjectNotFound:
+        return False
 
 
 class Heartbeat:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from tideline_table.errors import InstantNotFound, TidelineError, UnsupportedTable
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
+from tideline_table.file_group.slice import FileGroupId
 from tideline_table.file_group.state import ActionRecord, TableState
 from tideline_table.log_format.key_index import forget_index
 from tideline_table.timeline.instant import Action, State
@@ -34,7 +35,7 @@ def roll_back(timeline: ActiveTimeline, target: str, *, force: bool = False) -> 
     attempt = uuid.uuid4().hex
     known = timeline.state.actions.get(target)
     was_pending = known is not None and known.is_pending
-    paths = sorted(marked_files(timeline.storage, target))
+    paths = _uncommitted(timeline.state, marked_files(timeline.storage, target))
 
     def decide(state: TableState) -> Draft:
         if was_pending and state.actions[target].state is State.COMPLETED:
@@ -80,6 +81,18 @@ class _NothingToDo(Exception):
     """The target is completed, rolled back, alive, or being rolled back by somebody alive."""
 
 
+def _uncommitted(state: TableState, paths: Iterable[str]) -> list[str]:
+    """Those that no committed slice has: where files can be appended to, Hudi announces the file of an earlier write once more."""
+    found = []
+    for path in sorted(set(paths)):
+        partition, _, name = path.rpartition("/")
+        parsed = parse_base_file_name(name) or parse_log_file_name(name)
+        slices = state.slices.get(FileGroupId(partition, parsed.file_id), {}) if parsed else {}
+        if not any(path in file_slice.paths for file_slice in slices.values()):
+            found.append(path)
+    return found
+
+
 def _target(state: TableState, target: str) -> ActionRecord:
     record = state.actions.get(target)
     if record is not None and record.action is Action.COMPACTION:
@@ -121,7 +134,7 @@ def _plan(timeline: ActiveTimeline, record: ActionRecord, paths: Sequence[str]) 
 def _execute(timeline: ActiveTimeline, rollback: str, target: str, target_action: Action) -> None:
     started = timeline.clock.monotonic_s()
     # Listed again behind the fence: a late executor may have announced more since the plan was made.
-    paths = sorted(marked_files(timeline.storage, target))
+    paths = _uncommitted(timeline.state, marked_files(timeline.storage, target))
     root = timeline.storage.root.removeprefix("file:")
     partitions: dict[str, dict[str, object]] = {}
     for path in paths:

@@ -1,9 +1,10 @@
-"""Markers: which files an instant may have written, known without listing the table (format reference 13.1, direct markers)."""
+"""Markers: which files an instant may have written, known without listing the table (format reference 13.1; ours are direct ones)."""
 
 from __future__ import annotations
 
 import enum
 import logging
+import re
 from collections.abc import Iterator
 
 from tideline_table.errors import TidelineError
@@ -12,6 +13,7 @@ from tideline_table.storage import Storage
 _LOGGER = logging.getLogger(__name__)
 
 MARKER_FOLDER = ".hoodie/.temp"
+_SERVER_FILE = re.compile(r"MARKERS\d+", re.ASCII)
 
 
 class MarkerType(enum.StrEnum):
@@ -31,9 +33,13 @@ def marked_files(storage: Storage, instant: str) -> Iterator[str]:
     """Paths (below the base path) that `instant` announced."""
     start = f"{MARKER_FOLDER}/{instant}/"
     for found in storage.list_objects(start.rstrip("/")):
-        path, dot, _ = found.path[len(start) :].rpartition(".marker.")
-        if dot:
-            yield path
+        name = found.path[len(start) :]
+        # Hudi's timeline server keeps them as lines of a few files.
+        lines = storage.read(found.path).decode(errors="replace").splitlines() if _SERVER_FILE.fullmatch(name) else [name]
+        for line in lines:
+            path, dot, _ = line.strip().rpartition(".marker.")
+            if dot:
+                yield path
 
 
 def forget_markers(storage: Storage, instant: str) -> None:

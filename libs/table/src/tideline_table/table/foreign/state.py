@@ -7,8 +7,9 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from tideline_table.errors import CorruptMetadata, StorageError, UnsupportedTable
+from tideline_table.file_group.content import compacted_groups
 from tideline_table.file_group.slice import FileGroupId, join_path
-from tideline_table.file_group.state import CLUSTER, ActionRecord, TableState, compacted_groups
+from tideline_table.file_group.state import CLUSTER, ActionRecord, TableState
 from tideline_table.reader.log_blocks import VisibleInstants
 from tideline_table.schema.identity import history_texts
 from tideline_table.storage import Folder, Storage

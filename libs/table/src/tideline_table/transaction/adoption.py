@@ -1,0 +1,240 @@
+"""What Apache Hudi did to a shared table: the steps that its timeline shows and the table log does not have yet.
+
+Which steps those are is decided from a listing and the state alone; `read_step` then reads the files that a step consists of.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from tideline_table.errors import CorruptMetadata, ObjectNotFound, StorageError
+from tideline_table.file_group.state import CLUSTER, COMPACT, ActionRecord, TableState
+from tideline_table.storage import ObjectStat, Storage
+from tideline_table.timeline.commit_avro import read_commit_metadata
+from tideline_table.timeline.entry import Entry
+from tideline_table.timeline.instant import WRITE_ACTIONS, Action, Instant, State
+from tideline_table.timeline.listing import TimelineFolders, TimelineListing, timeline_listing
+from tideline_table.timeline.log import Draft
+from tideline_table.timeline.plans import decode_document
+from tideline_table.timeline.sharing import PEER_WRITER
+
+_ORDER = (State.NONE, State.REQUESTED, State.INFLIGHT, State.COMPLETED)
+_BEFORE_COMPLETION = {Action.COMMIT: (Action.COMPACTION,), Action.DELTA_COMMIT: (Action.LOG_COMPACTION,)}
+_OPERATIONS = {Action.COMPACTION: COMPACT, Action.CLEAN: "CLEAN", Action.ROLLBACK: "ROLLBACK"}
+_LISTINGS = 5
+_PUBLISHING = WRITE_ACTIONS | {Action.COMPACTION, Action.LOG_COMPACTION}
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTimeline:
+    """A listing of the timeline's folder with the times of its files."""
+
+    timeline: TimelineListing
+    modified: Mapping[str, datetime]
+
+    @classmethod
+    def read(cls, storage: Storage) -> ListedTimeline:
+        """List the timeline (layout 1). One request per 1,000 names."""
+        return cls.of(storage.list_folder(TimelineFolders().active).objects)
+
+    @classmethod
+    def of(cls, objects: Iterable[ObjectStat]) -> ListedTimeline:
+        """The same from a listing that is there."""
+        found = {o.path: o.modified for o in objects}
+        return cls(timeline_listing(TimelineFolders(), found), found)
+
+    def time_of(self, instant: Instant) -> datetime:
+        """When the file of an instant at its state was written."""
+        return self.modified[self.timeline.path(instant)]
+
+    @property
+    def last_completion(self) -> datetime | None:
+        """The latest time of a completed file (format reference 11.3), None when nothing is completed."""
+        return max((self.time_of(i) for i in self.timeline.instants if i.state is State.COMPLETED), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One transition that the log lacks."""
+
+    instant: str
+    action: Action
+    before: State
+    after: State
+
+
+def missing_steps(listed: ListedTimeline, state: TableState) -> list[Step]:
+    """What has to be appended so that the log says what the timeline shows, in the order in which it happened.
+
+    Raises `CorruptMetadata` for an instant that is completed and that the log knows as rolled back.
+    """
+    steps: list[Step] = []
+    for instant in sorted(listed.timeline.instants, key=lambda i: (listed.time_of(i), i)):
+        if instant.action is not Action.SAVEPOINT:  # it shares its instant with the write that it protects
+            steps += _steps_of(instant, listed.timeline, state)
+    return steps
+
+
+def vanished(listed: ListedTimeline, state: TableState) -> list[Step]:
+    """Pending actions that are on the timeline no more although nobody's rollback is there: whoever made them took them back."""
+    there = {i.time for i in listed.timeline.instants}
+    return [Step(a.instant, a.action, a.state, State.ROLLED_BACK) for a in state.pending() if a.instant not in there]
+
+
+def peer_savepoints(storage: Storage) -> frozenset[str]:
+    """Writes that a savepoint of Apache Hudi protects."""
+    return frozenset(i.time for i in ListedTimeline.read(storage).timeline.instants if i.action is Action.SAVEPOINT)
+
+
+def _steps_of(instant: Instant, timeline: TimelineListing, state: TableState) -> Iterator[Step]:
+    known = state.actions.get(instant.time)
+    if known is None:
+        action = _begun_as(instant, timeline)
+        before = State.NONE
+        if instant.state is State.COMPLETED:
+            yield Step(instant.time, action, before, State.INFLIGHT)
+            before = State.INFLIGHT
+        yield Step(instant.time, action, before, instant.state)
+        return
+    if known.state is State.ROLLED_BACK and instant.state is State.COMPLETED and instant.action in _PUBLISHING:
+        raise CorruptMetadata(
+            f"{instant.action} {instant.time} completed after it had been rolled back",
+            expected="a writer that finds its instant gone and gives up",
+            remedy=f"roll it back with Apache Hudi, or remove .hoodie/{instant.time}.{instant.action}",
+        )
+    if not known.is_pending or _ORDER.index(instant.state) <= _ORDER.index(known.state):
+        return
+    before = known.state
+    if instant.state is State.COMPLETED and before is State.REQUESTED:
+        yield Step(instant.time, known.action, before, State.INFLIGHT)
+        before = State.INFLIGHT
+    yield Step(instant.time, known.action, before, instant.state)
+
+
+def _begun_as(instant: Instant, timeline: TimelineListing) -> Action:
+    if instant.state is State.COMPLETED:
+        for action in _BEFORE_COMPLETION.get(instant.action, ()):
+            if Instant(instant.time, action, State.REQUESTED) in timeline.paths:
+                return action
+    return instant.action
+
+
+def read_step(storage: Storage, step: Step, timeline: TimelineListing, state: TableState) -> Draft:
+    """The log entry of a step, with what its timeline files say. Raises `CorruptMetadata` for files that cannot be understood."""
+    known = state.actions.get(step.instant)
+    body: dict[str, Any] = {}
+    operation = known.operation if known is not None else _OPERATIONS.get(step.action, "")
+    if step.before is State.NONE:
+        body, operation = _planned(storage, step, timeline, state, operation)
+    if step.after is State.COMPLETED:
+        body, operation = _completed(storage, step, timeline, state, operation)
+    return Draft(step.instant, step.action, step.before, step.after, operation, body, PEER_WRITER)
+
+
+def _planned(
+    storage: Storage, step: Step, timeline: TimelineListing, state: TableState, operation: str
+) -> tuple[dict[str, Any], str]:
+    plan = _document(storage, timeline, Instant(step.instant, step.action, State.REQUESTED))
+    if step.action is Action.ROLLBACK:
+        target = plan.get("instantToRollback") or {}
+        return _of_rollback(str(target.get("commitTime") or ""), str(target.get("action") or ""), timeline, state), operation
+    if step.action is Action.REPLACE_COMMIT:
+        operation = str(plan.get("operationType") or "")
+        return ({"plan": plan} if operation == CLUSTER else {}), operation
+    if step.action in (Action.COMPACTION, Action.CLEAN):
+        return {"plan": plan}, operation
+    return {}, operation
+
+
+def _of_rollback(target: str, named_action: str, timeline: TimelineListing, state: TableState) -> dict[str, Any]:
+    known = state.actions.get(target)
+    # An attempt of a plan is taken back, the plan stays; or its target came and went while nobody looked.
+    spares = known is None or (_is_plan(known) and Instant(target, known.action, State.REQUESTED) in timeline.paths)
+    body: dict[str, Any] = {"target": target, "target_action": known.action.value if known is not None else named_action}
+    return body | ({"spares": True} if spares else {})
+
+
+def _is_plan(known: ActionRecord) -> bool:
+    return known.is_pending and (known.action is Action.COMPACTION or known.is_clustering)
+
+
+def _completed(
+    storage: Storage, step: Step, timeline: TimelineListing, state: TableState, operation: str
+) -> tuple[dict[str, Any], str]:
+    if step.action in _PUBLISHING:
+        completed = {Action.COMPACTION: Action.COMMIT, Action.LOG_COMPACTION: Action.DELTA_COMMIT}.get(step.action, step.action)
+        path = timeline.path(Instant(step.instant, completed, State.COMPLETED))
+        metadata = read_commit_metadata(storage.read(path), path)
+        return {"metadata": metadata.to_json()}, metadata.operation
+    document = _document(storage, timeline, Instant(step.instant, step.action, State.COMPLETED))
+    if step.action is Action.CLEAN:
+        return {"metadata": {"partitionMetadata": {}, "totalFilesDeleted": 0, **document}}, operation
+    if step.action is Action.ROLLBACK:
+        targets = document.get("commitsRollback") or [""]
+        infos = document.get("instantsRollback") or [{}]
+        return {
+            **_of_rollback(str(targets[0]), str(infos[0].get("action") or ""), timeline, state),
+            "metadata": document,
+        }, operation
+    if step.action is Action.RESTORE:
+        return {"undone": list(document.get("instantsToRollback") or ())}, operation
+    return {}, operation
+
+
+def _document(storage: Storage, timeline: TimelineListing, instant: Instant) -> dict[str, Any]:
+    path = timeline.paths.get(instant)
+    content = storage.read(path) if path is not None else b""
+    return decode_document(content, path or "") if content else {}
+
+
+def seen_through(storage: Storage, state: TableState, now: datetime) -> TableState:
+    """`state`, or where the timeline shows more a copy of it with the missing steps taken: what a reader sees before anybody adopts them.
+
+    Raises `StorageError` when others kept removing timeline files while they were read.
+    """
+    for _ in range(_LISTINGS):
+        listed = ListedTimeline.read(storage)
+        view = state
+        try:
+            for step in missing_steps(listed, state):
+                view = copy_of(state) if view is state else view
+                view.apply(draft_entry(read_step(storage, step, listed.timeline, view), view.sequence + 1, now))
+        except ObjectNotFound:
+            continue
+        return view
+    raise StorageError("timeline files kept disappearing while they were read", remedy="read the table again")
+
+
+def copy_of(state: TableState) -> TableState:
+    """A state of its own with the same content."""
+    return replace(
+        state,
+        actions=dict(state.actions),
+        slices={group: dict(slices) for group, slices in state.slices.items()},
+        replaced=dict(state.replaced),
+        plans=dict(state.plans),
+        clustering_losses=dict(state.clustering_losses),
+        progress=dict(state.progress),
+        excess=set(state.excess),
+        _mutex=threading.RLock(),
+    )
+
+
+def draft_entry(draft: Draft, sequence: int, now: datetime) -> Entry:
+    """The entry that `draft` would become at that place."""
+    return Entry(
+        sequence=sequence,
+        append_id="",
+        recorded=now.isoformat(timespec="microseconds"),
+        writer_id=draft.writer_id,
+        instant=draft.instant,
+        action=draft.action,
+        before=draft.before,
+        after=draft.after,
+        operation=draft.operation,
+        body=draft.body,
+    )

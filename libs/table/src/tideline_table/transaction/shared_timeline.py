@@ -1,0 +1,285 @@
+"""The timeline of a table that Apache Hudi's writers share (design: "A commit", shared mode).
+
+Every step is taken under the lock that both sides honour: list the timeline, append to the log what the other side did, decide on that, create
+the timeline files (the commit point), then append the mirror entry. An entry that is missing because its writer died is adopted like anybody
+else's step, so the log heals by the timeline, never the other way round.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from datetime import timedelta
+
+from tideline_table.clock import Clock
+from tideline_table.config import LOCK_WAIT_S, Options
+from tideline_table.errors import (
+    CommitUnknown,
+    ObjectExists,
+    ObjectNotFound,
+    StorageError,
+    TidelineError,
+    TransactionRolledBack,
+    UnsupportedTable,
+    WriteConflict,
+)
+from tideline_table.file_group.state import TableState
+from tideline_table.storage import Storage
+from tideline_table.timeline.entry import Entry
+from tideline_table.timeline.files import TimelineFiles, timeline_files, timeline_path
+from tideline_table.timeline.instant import WRITE_ACTIONS, Action, Instant, State, instant_from_time, next_instant
+from tideline_table.timeline.log import Draft, PlaceTrimmed
+from tideline_table.transaction.active_timeline import ActiveTimeline, Decide
+from tideline_table.transaction.adoption import ListedTimeline, draft_entry, missing_steps, read_step, seen_through, vanished
+from tideline_table.transaction.heartbeat import beats
+from tideline_table.transaction.lock import HeldPeerLock, PeerLock
+from tideline_table.transaction.peer_rules import hold_to_rules
+
+_LOGGER = logging.getLogger(__name__)
+
+_LOCK_ATTEMPTS = 20
+_READ_BACKS = 3
+_STARTING_S = 0.05
+_WITH_BASE_FILES = WRITE_ACTIONS | {Action.COMPACTION}
+_APPENDS = 100
+
+
+class _LockLost(Exception):
+    """Somebody else may hold the lock: nothing was decided for good yet."""
+
+
+class _PeerStarting(Exception):
+    """A write of the other side has its instant and not yet its view of the table."""
+
+    def __init__(self, instant: str) -> None:
+        super().__init__(instant)
+        self.instant = instant
+
+
+class SharedTimeline(ActiveTimeline):
+    """One shared table's timeline as this process knows it. Without a lock it can be read only."""
+
+    def __init__(self, storage: Storage, clock: Clock, writer_id: str, options: Options, lock: PeerLock | None) -> None:
+        super().__init__(storage, clock, writer_id, options)
+        self._lock = lock
+        self._listed: ListedTimeline | None = None
+        self._view: tuple[int, TableState] | None = None
+
+    # --- reading -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def can_write(self) -> bool:
+        """Whether it was opened with the lock that the other side takes."""
+        return self._lock is not None
+
+    def view(self) -> TableState:
+        """The state with what the timeline shows beyond the log, as of the last `look`."""
+        with self._mutex:
+            if self._view is not None and self._view[0] == self.state.sequence:
+                return self._view[1]
+            return self.state
+
+    def look(self) -> TableState:
+        """See what anybody did, adopted or not."""
+        with self._mutex:
+            self.refresh()
+            self._view = (self.state.sequence, seen_through(self.storage, self.state, self.clock.now()))
+            return self._view[1]
+
+    def adopt(self) -> int:
+        """Append what the other side did; returns the number of entries. Takes the lock only when there is something."""
+        with self._mutex:
+            self.refresh()
+            listed = ListedTimeline.read(self.storage)
+            if not missing_steps(listed, self.state) and not vanished(listed, self.state):
+                return 0
+        before = self.state.sequence
+        with self._checked_lock().hold(), self._mutex:
+            self._adopt()
+        return self.state.sequence - before
+
+    def heal(self, min_age_s: float) -> bool:  # noqa: ARG002 - nobody's step is late here: the timeline has it at once
+        """The log follows the timeline here: nothing is created, what the log lacks is adopted; True when there was something."""
+        return self.can_write and self.adopt() > 0
+
+    # --- writing -------------------------------------------------------------------------------------------------------------
+
+    def append(self, decide: Decide) -> Entry:
+        """As `ActiveTimeline.append`; the step is taken when its timeline files are there.
+
+        Raises `UnsupportedTable` without a lock, `WriteConflict` when a write of the other side never gets going, and for what the other side must not do (`peer_rules`).
+        """
+        lock, lost = self._checked_lock(), 0
+        deadline_s = self.clock.monotonic_s() + self.options[LOCK_WAIT_S]
+        while lost < _LOCK_ATTEMPTS:
+            with lock.hold() as held, self._mutex:
+                try:
+                    return self._append_under(held, decide)
+                except _LockLost:
+                    lost += 1
+                    _LOGGER.warning("the table's lock was taken away while it was held; taking it again")
+                    continue
+                except _PeerStarting as starting:
+                    if self.clock.monotonic_s() >= deadline_s:
+                        raise WriteConflict(
+                            f"write {starting.instant} of Apache Hudi has been starting for {self.options[LOCK_WAIT_S]:g} s",
+                            with_instant=starting.instant,
+                            remedy="retry; when its writer is dead, its heartbeat says so soon",
+                        ) from None
+            self.clock.sleep(_STARTING_S)
+        raise StorageError(
+            f"the lock of the table was taken away {_LOCK_ATTEMPTS} times while it was held",
+            remedy="look for a writer that deletes .hoodie/lock, then retry",
+        )
+
+    def mint(self, state: TableState) -> str:
+        """See `ActiveTimeline.mint`; also above the time of every completed file, by which Hudi 1.x places log files (11.3)."""
+        minted = super().mint(state)
+        last = self._listed.last_completion if self._listed is not None else None
+        if last is None or instant_from_time(last) < minted:
+            return minted
+        return next_instant(last + timedelta(milliseconds=1), state.last_instant)
+
+    def _checked_lock(self) -> PeerLock:
+        if self._lock is None:
+            raise UnsupportedTable(
+                "a table shared with Apache Hudi's writers, opened without their lock",
+                expected="the lock that both sides take",
+                remedy="open it with tideline_locks.open_peer_lock: Table.open(path, peer_lock=open_peer_lock)",
+            )
+        return self._lock
+
+    def _append_under(self, held: HeldPeerLock, decide: Decide) -> Entry:
+        self._adopt()
+        hold_to_rules(self.storage)
+        draft = decide(self.state)
+        self.state.check(draft)
+        self._let_peers_start(draft)
+        if not held.is_held():
+            raise _LockLost
+        self._take_step(draft)
+        return self._mirror(draft)
+
+    def _let_peers_start(self, draft: Draft) -> None:
+        """Raise `_PeerStarting` while completing `draft` could cost an update of the other side.
+
+        Hudi takes its instant first and looks at the table later, not under one lock. Base files that complete in between with a later instant
+        would be what it merges into, under an instant that lies before them: its own base file would never be read. Once its inflight file is
+        there it has looked, and finds the conflict by itself.
+        """
+        if draft.after is not State.COMPLETED or draft.action not in _WITH_BASE_FILES:
+            return
+        for record in self.state.pending():
+            if record.is_peers and record.state is State.REQUESTED and record.action in WRITE_ACTIONS and not record.is_clustering:
+                earlier = record.instant < draft.instant
+                if earlier and not record.fenced_by and beats(self.storage, record.instant, self.clock, self.options):
+                    raise _PeerStarting(record.instant)
+
+    def _adopt(self) -> None:
+        self.refresh()
+        listed = self._listed = ListedTimeline.read(self.storage)
+        for step in missing_steps(listed, self.state):
+            self._log(self._judged(read_step(self.storage, step, listed.timeline, self.state)))
+        for step in vanished(listed, self.state):
+            self._log(read_step(self.storage, step, listed.timeline, self.state))
+
+    def _judged(self, draft: Draft) -> Draft:
+        """With a note when a rollback of the other side undoes a write of ours that is alive (`peer_rules.check_lazy`)."""
+        if draft.action is not Action.ROLLBACK or draft.before is not State.NONE:
+            return draft
+        target = self.state.actions.get(str(draft.body.get("target")))
+        if target is None or target.is_peers or not target.is_pending:
+            return draft
+        if not beats(self.storage, target.instant, self.clock, self.options):
+            return draft
+        _LOGGER.error(
+            "rollback %s of Apache Hudi undoes %s, whose heartbeat is fresh: its writer has to clean failed writes lazily",
+            draft.instant,
+            target.instant,
+        )
+        return replace(draft, body={**draft.body, "eager": True})
+
+    def _log(self, draft: Draft) -> Entry | None:
+        """Append to the log alone; None when the log has the step by now."""
+        for _ in range(_APPENDS):
+            known = self.state.actions.get(draft.instant)
+            if known is not None and known.state is draft.after and draft.before is not draft.after:
+                return None
+            try:
+                entry = self.log.append(draft, self.state.sequence + 1)
+            except PlaceTrimmed:
+                self._start_over()
+                entry = None
+            if entry is not None:
+                self._fold(entry)
+                self._keep_up(entry)
+                return entry
+            self.refresh()
+        raise StorageError(f"the table log moved on {_APPENDS} times while {draft.instant} was appended", remedy="retry")
+
+    def _take_step(self, draft: Draft) -> None:
+        """Create the timeline files, the last of which is what others see the step by; then what Hudi removes at its end."""
+        files = timeline_files(draft_entry(draft, self.state.sequence + 1, self.clock.now()))
+        if draft.after is State.COMPLETED:
+            self._check_begun(draft)
+        files = self._with_inflight(draft, files)
+        for path in files.delete:
+            self.storage.delete(path)
+        for path, content in files.create:
+            self._create(path, content, draft)
+
+    def _with_inflight(self, draft: Draft, files: TimelineFiles) -> TimelineFiles:
+        # Another attempt at a plan whose last attempt Hudi took back.
+        inflight = Instant(draft.instant, draft.action, State.INFLIGHT)
+        assert self._listed is not None
+        if draft.before is State.INFLIGHT and draft.after is State.INFLIGHT and inflight not in self._listed.timeline.paths:
+            return TimelineFiles(((timeline_path(inflight), b""), *files.create), files.delete)
+        return files
+
+    def _check_begun(self, draft: Draft) -> None:
+        assert self._listed is not None
+        if Instant(draft.instant, draft.action, State.INFLIGHT) not in self._listed.timeline.paths:
+            raise TransactionRolledBack(
+                f"instant {draft.instant} is not inflight on the timeline any more",
+                expected="its inflight file",
+                remedy="Apache Hudi took it back; begin again",
+            )
+
+    def _create(self, path: str, content: bytes, draft: Draft) -> None:
+        for attempt in range(_READ_BACKS):
+            try:
+                self.storage.put_if_absent(path, content)
+            except ObjectExists:
+                if self.storage.read(path) == content:
+                    return  # ours, whose answer got lost, or one like it
+                raise TransactionRolledBack(
+                    f"timeline file {path} is there already",
+                    expected="no other attempt at it",
+                    remedy="somebody else completed or began it; read the table again",
+                ) from None
+            except StorageError as error:
+                if attempt + 1 == _READ_BACKS and draft.after is State.COMPLETED and not self._is_there(path):
+                    raise CommitUnknown(
+                        f"no answer about {path} ({error})",
+                        remedy="read the table again: its timeline knows whether it was written",
+                    ) from error
+                if attempt + 1 == _READ_BACKS:
+                    raise
+                continue
+            return
+
+    def _is_there(self, path: str) -> bool:
+        try:
+            self.storage.stat(path)
+        except (ObjectNotFound, StorageError):
+            return False
+        return True
+
+    def _mirror(self, draft: Draft) -> Entry:
+        """The step is taken: whatever happens to its entry is no failure of it."""
+        try:
+            entry = self._log(draft)
+        except TidelineError as error:
+            _LOGGER.warning("the log entry of %s %s is late: %s (whoever comes next adopts it)", draft.action, draft.instant, error)
+            return draft_entry(draft, self.state.sequence + 1, self.clock.now())
+        return entry or draft_entry(draft, self.state.actions[draft.instant].sequence, self.clock.now())

@@ -1,0 +1,124 @@
+"""One table that Apache Hudi and Tideline write in turn, and what each reads of it after each step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+from tests.conformance.matrix import Comparison, Kind
+from tests.conformance.peers.apache_hudi import ApacheHudi
+
+from tideline_locks import open_peer_lock
+from tideline_table.table import Table, TableRequest, TableType, create_table, share_table, write_rows
+from tideline_table.timeline.sharing import PeerLockKind, Sharing
+from tideline_table.transaction import Committed
+from tideline_table.writer import Operation
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        ("ts", pa.int64()),
+        ("price", pa.float64()),
+        ("amount", pa.decimal128(10, 2)),
+        ("tags", pa.list_(pa.string())),
+        ("part", pa.string()),
+    ]
+)
+NAME = "turns"
+SHARING = Sharing(PeerLockKind.FILE_SYSTEM, expire_min=5)
+FAST = {"hoodie.parquet.small.file.limit": 0}
+
+
+def trips(numbers: Iterable[int], ts: int, price: Callable[[int], float] = lambda n: n * 1.5) -> pa.Table:
+    """Rows `k0000`… of two partitions, all told apart by `ts`."""
+    chosen = list(numbers)
+    return pa.table(
+        {
+            "id": [f"k{n:04}" for n in chosen],
+            "ts": [ts] * len(chosen),
+            "price": [price(n) + ts for n in chosen],
+            "amount": pa.array([Decimal(n * ts).scaleb(-2) for n in chosen], pa.decimal128(10, 2)),
+            "tags": [[f"t{n}", str(ts)] if n % 2 else None for n in chosen],
+            "part": [f"p{n % 2}" for n in chosen],
+        },
+        schema=SCHEMA,
+    )
+
+
+@dataclass
+class Turns:
+    """The table at `path`. Each step of either side is followed by `agree`."""
+
+    peer: ApacheHudi
+    path: Path
+    kind: Kind
+    options: Mapping[str, str] = field(default_factory=dict)
+    metadata: bool = False
+
+    @property
+    def hudi_options(self) -> dict[str, str]:
+        """What `tideline share` tells Hudi's writers, and what keeps a test's steps apart."""
+        return {
+            "hoodie.table.name": NAME,
+            "hoodie.datasource.write.table.type": self.kind.value,
+            "hoodie.datasource.write.recordkey.field": "id",
+            "hoodie.datasource.write.partitionpath.field": "part",
+            "hoodie.datasource.write.precombine.field": "ts",
+            "hoodie.parquet.small.file.limit": "0",
+            "hoodie.clean.automatic": "false",
+            "hoodie.compact.inline": "false",
+            **SHARING.hudi_options(),
+            "hoodie.metadata.enable": str(self.metadata).lower(),
+            "hoodie.embed.timeline.server": "false",
+            "hoodie.write.markers.type": "DIRECT",
+            **self.options,
+        }
+
+    def create_here(self) -> Table:
+        """A new table of ours, shared."""
+        create_table(str(self.path), TableRequest(NAME, SCHEMA, ("id",), ("part",), "ts", TableType(self.kind.value)))
+        return self.share()
+
+    def share(self) -> Table:
+        """Share what is there."""
+        return share_table(Table.open(str(self.path), options=FAST), SHARING, open_peer_lock)
+
+    def open(self) -> Table:
+        """The table as a writer of ours that has just started sees it."""
+        return Table.open(str(self.path), options=FAST, peer_lock=open_peer_lock)
+
+    def theirs(self, rows: pa.Table, operation: str = "upsert", *, computed: Mapping[str, str] | None = None, **more: str) -> None:
+        """Apache Hudi writes."""
+        options = {**self.hudi_options, "hoodie.datasource.write.operation": operation, **more}
+        self.peer.write(self.path, rows, options, metadata=self.metadata, computed=computed)
+
+    def ours(self, rows: pa.Table, operation: Operation = Operation.UPSERT, **options: object) -> Committed:
+        """We write."""
+        return self.write(self.open(), rows, operation, **options)
+
+    @staticmethod
+    def write(table: Table, rows: pa.Table, operation: Operation = Operation.UPSERT, **options: object) -> Committed:
+        """We write through an open table."""
+        return write_rows(table, rows, operation, options=options)
+
+    def call(self, procedure: str, **more: str) -> None:
+        """Apache Hudi runs a procedure under the options of the table."""
+        self.peer.sql(f"call {procedure}", {**self.hudi_options, "hoodie.metadata.enable": "false", **more})
+
+    def wait_for_death(self, instant: str, silence_s: float = 1.5) -> None:
+        """Until the heartbeat of a writer that is gone is as old as `silence_s`."""
+        beat = self.path / ".hoodie/.heartbeat" / instant
+        while beat.exists() and time.time() - beat.stat().st_mtime < silence_s:
+            time.sleep(0.1)
+
+    def agree(self, compare: Comparison, what: str, expected: int | None = None) -> pa.Table:
+        """Both read equal rows; returns them."""
+        ours = Table.open(str(self.path)).read()
+        compare.rows(ours, self.peer.read(self.path), what)
+        if expected is not None:
+            assert ours.num_rows == expected, what
+        return ours

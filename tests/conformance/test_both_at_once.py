@@ -1,0 +1,166 @@
+"""Apache Hudi, in its own process, and Tideline write one table at the same time: overlapping file groups, one file lock.
+
+Every writer has keys of its own in every file group, and counts them up with each commit: whoever reads after an acknowledged commit and before
+the next one has to find exactly that count. So a lost update shows, whichever side lost it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.conformance.both_in_turn import Turns, trips
+from tests.conformance.matrix import Comparison, Kind
+from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
+
+from tideline_table.table import Table
+from tideline_table.transaction import WriteTransaction
+from tideline_table.writer import Operation
+
+pytestmark = pytest.mark.timeout(300)
+
+COMMITS = 4
+"""Of each side; two of each three collide on purpose."""
+ATTEMPTS = 40
+WAIT_S = 120.0
+OURS, THEIRS, BOTH = range(8), range(10, 18), range(20, 24)
+
+
+def counted(table: Table, keys: range) -> Counter[int]:
+    """How often each count stands at these keys. Fails for a key that stands twice."""
+    rows = table.read(["id", "price", "ts"]).to_pylist()
+    assert max(Counter(r["id"] for r in rows).values()) == 1
+    wanted = {f"k{n:04}" for n in keys}
+    return Counter(int(r["price"]) for r in rows if r["id"] in wanted)
+
+
+class Race:
+    """The table, and what both sides know of each other: which attempt of Hudi runs, and how the last ones ended."""
+
+    def __init__(self, turns: Turns) -> None:
+        self.turns = turns
+        self.clock = threading.Lock()
+        self.tick = 1
+        self.ended = 0
+        self.conflicts = 0
+        self.is_over = False
+        self.latest: dict[int, int] = {}
+
+    def rows(self, own: range, count: int) -> tuple[pa.Table, dict[int, int]]:
+        """Own keys at `count`, shared ones at the next tick, and one new key of this commit."""
+        with self.clock:
+            self.tick += 1
+            tick = self.tick
+        new = [own.start * 100 + 1000 + count]
+        rows = pa.concat_tables([trips([*own, *new], tick, lambda _: count - tick), trips(BOTH, tick, float)])
+        return rows, dict.fromkeys(BOTH, tick)
+
+    def acknowledged(self, written: dict[int, int]) -> None:
+        with self.clock:
+            for number, tick in written.items():
+                self.latest[number] = max(self.latest.get(number, 0), tick)
+
+    def until(self, happened: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not happened() and not self.is_over:
+            assert time.monotonic() < deadline, "the other side did not move"
+            time.sleep(0.05)
+
+    def peer_is_writing(self) -> bool:
+        return any(a.is_peers for a in Table.open(str(self.turns.path)).state.pending())
+
+
+def hudi_writes(race: Race) -> int:
+    """Count up `COMMITS` times; an attempt that loses is made again."""
+    try:
+        return _hudi_writes(race)
+    finally:
+        race.is_over = True
+
+
+def _hudi_writes(race: Race) -> int:
+    count = attempts = 0
+    while count < COMMITS:
+        attempts += 1
+        assert attempts < ATTEMPTS
+        rows, written = race.rows(THEIRS, count + 1)
+        try:
+            race.turns.theirs(rows)
+        except PeerFailed as lost:
+            if "onflict" not in lost.message:
+                raise
+            race.conflicts += 1
+        else:
+            count += 1
+            race.acknowledged(written)
+            assert counted(Table.open(str(race.turns.path)), THEIRS) == {count: len(THEIRS)}
+        race.ended += 1
+    return attempts
+
+
+def tideline_writes(race: Race, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count up for as long as the other side does: in the middle of its attempts, between them, and around them."""
+    seen: Counter[str] = Counter()
+    original = WriteTransaction.commit
+    held = threading.Event()
+
+    def commit(self: WriteTransaction, *arguments: object, **more: object) -> object:
+        if held.is_set():
+            held.clear()
+            ended = race.ended
+            race.until(lambda: race.ended > ended)
+        return original(self, *arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(WriteTransaction, "commit", commit)
+    count = 0
+    while not race.is_over or count < COMMITS:
+        ended = race.ended + 1  # one attempt at least has nobody in its way
+        manner = ("amid", "after", "around")[count % 3]
+        if manner == "amid":
+            race.until(race.peer_is_writing)
+        elif manner == "after":
+            race.until(lambda at=ended: race.ended > at)  # type: ignore[misc]
+        else:
+            held.set()
+        count += 1
+        rows, written = race.rows(OURS, count)
+        table = race.turns.open()
+        done = race.turns.write(table, rows)
+        race.acknowledged(written)
+        assert counted(Table.open(str(race.turns.path)), OURS) == {count: len(OURS)}
+        seen["commits"] += 1
+        seen["conflicts"] += done.attempts - 1
+    return seen
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_no_acknowledged_update_is_lost_and_no_key_stands_twice(
+    apache_hudi: ApacheHudi, workdir: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = Turns(apache_hudi, workdir / "table", kind)
+    turns.create_here()
+    turns.ours(trips([*OURS, *THEIRS, *BOTH], 1, lambda _: -1.0), Operation.BULK_INSERT)
+    race = Race(turns)
+    with ThreadPoolExecutor(1) as pool:
+        theirs = pool.submit(hudi_writes, race)
+        try:
+            ours = tideline_writes(race, monkeypatch)
+        finally:
+            race.is_over = race.is_over or theirs.done()
+        attempts = theirs.result(WAIT_S)
+    assert ours["commits"] >= COMMITS
+    assert attempts == COMMITS + race.conflicts
+    assert race.conflicts + ours["conflicts"] >= 2, "the two never collided: nothing was shown"
+    end = turns.agree(Comparison(), "the end")
+    rows = {r["id"]: r for r in end.to_pylist()}
+    assert len(rows) == end.num_rows == len(OURS) + len(THEIRS) + len(BOTH) + ours["commits"] + COMMITS
+    assert {n: rows[f"k{n:04}"]["ts"] for n in BOTH} == race.latest
+    assert {int(rows[f"k{n:04}"]["price"]) for n in THEIRS} == {COMMITS}
+    assert {int(rows[f"k{n:04}"]["price"]) for n in OURS} == {ours["commits"]}
+    print(f"{kind}: {ours}, Apache Hudi lost {race.conflicts} of {attempts} attempts")

@@ -1,0 +1,81 @@
+"""Shared tables without Spark: the other side is a writer that leaves its steps on the timeline and nothing in the table log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.unit.table.tables import QUIET, Row, new_table, rows_of
+
+from tideline_locks import open_peer_lock
+from tideline_table.clock import ManualClock
+from tideline_table.storage import MemoryStorage, Storage
+from tideline_table.table import Table, TableType, share_table, write_rows
+from tideline_table.timeline.entry import Entry
+from tideline_table.timeline.instant import State
+from tideline_table.timeline.log import Draft
+from tideline_table.timeline.sharing import PeerLockKind, Sharing
+from tideline_table.transaction import Committed, SharedTimeline
+from tideline_table.transaction.adoption import draft_entry
+from tideline_table.writer import Operation
+
+SHARING = Sharing(PeerLockKind.STORAGE)
+
+
+class Unlogged(SharedTimeline):
+    """Takes its steps as Apache Hudi does: the timeline files are all that it leaves. Only what it begins it finds there at once."""
+
+    def _mirror(self, draft: Draft) -> Entry:
+        if draft.before is State.NONE:
+            self._adopt()
+        return draft_entry(draft, self.state.sequence + 1, self.clock.now())
+
+
+def shared_table(table_type: TableType = TableType.COW) -> tuple[Table, Storage, ManualClock]:
+    """A new table, shared by the lock of object stores."""
+    clock = ManualClock()
+    exclusive, storage, _ = new_table(clock, MemoryStorage(clock=clock), type=table_type)
+    return share_table(exclusive, SHARING, open_peer_lock), storage, clock
+
+
+def opened(storage: Storage, clock: ManualClock, writer: str = "w", **options: Any) -> Table:
+    """The table as one more writer of ours opens it."""
+    chosen = {**QUIET, **options}
+    return Table.open(storage.root, options=chosen, clock=clock, writer_id=writer, storage=storage, peer_lock=open_peer_lock)
+
+
+def peer_of(storage: Storage, clock: ManualClock) -> Table:
+    """The table in the hands of the other side."""
+    table = opened(storage, clock, "peer")
+    lock = open_peer_lock(storage, SHARING, "peer", clock, table.options)
+    table.timeline = timeline = Unlogged(storage, clock, "peer", table.options, lock)
+    timeline.load()
+    timeline.look()
+    return table
+
+
+def put(table: Table, rows: Iterable[Row], operation: Operation = Operation.UPSERT, **options: Any) -> Committed:
+    """Write after a second."""
+    assert isinstance(table.clock, ManualClock)
+    table.clock.advance(1)
+    return write_rows(table, rows_of(rows), operation, options=options, parallelism=1)
+
+
+@contextmanager
+def before_commit(table: Table, act: Any) -> Iterator[None]:
+    """`act()` happens once, after the next write of `table` has staged its files and before it commits."""
+    timeline = table.timeline
+    original, calls = timeline.append, [0]
+
+    def append(decide: Any) -> Entry:
+        calls[0] += 1
+        if calls[0] == 2:
+            act()
+        return original(decide)
+
+    timeline.append = append  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        timeline.append = original  # type: ignore[method-assign]

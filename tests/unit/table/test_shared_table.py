@@ -1,0 +1,369 @@
+"""Tables that Apache Hudi's writers and ours share: adoption, conflicts, recovery and refusals, without Spark."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from tests.unit.table.shared import SHARING, before_commit, opened, peer_of, put, shared_table
+from tests.unit.table.tables import DEATH_S, cluster, contents, new_table, open_table, write
+
+from tideline_locks import open_peer_lock
+from tideline_table.clock import ManualClock
+from tideline_table.errors import InvalidOption, StorageError, TableFrozen, TransactionRolledBack, UnsupportedTable, WriteConflict
+from tideline_table.file_group.checkpoint import read_checkpoint, write_checkpoint
+from tideline_table.storage import MemoryStorage
+from tideline_table.table import Table, TableType, roll_back_dead, run_clustering, schedule_clustering, share_table
+from tideline_table.table.services import check_not_peers
+from tideline_table.timeline import properties as p
+from tideline_table.timeline.instant import Action, State, instant_from_time
+from tideline_table.timeline.plans import ROLLBACK_METADATA, ROLLBACK_PLAN, encode_document
+from tideline_table.timeline.sharing import PEER_WRITER, PeerLockKind, Sharing
+from tideline_table.transaction import SharedTimeline, WriteTransaction, roll_back
+from tideline_table.transaction.peer_rules import change_properties, read_properties
+from tideline_table.writer import Operation
+
+FIRST = [("a", "p", 1, "1"), ("b", "p", 1, "1"), ("c", "q", 1, "1")]
+
+
+def test_a_table_of_ours_is_shared_from_an_empty_commit_on() -> None:
+    clock = ManualClock()
+    exclusive, storage, _ = new_table(clock, MemoryStorage(clock=clock))
+    write(exclusive, FIRST)
+    still_open = open_table(storage, clock)
+    shared = share_table(exclusive, SHARING, open_peer_lock)
+    assert (shared.is_shared, shared.is_exclusive, shared.sharing) == (True, False, SHARING)
+    assert shared.uid == exclusive.uid
+    assert json.loads(storage.read(".hoodie/.tideline/table.json"))["mode"] == "shared"
+    with pytest.raises(TableFrozen, match="shared with Apache Hudi"):
+        write(still_open, FIRST)
+    put(shared, [("a", "p", 2, "2")])
+    assert contents(open_table(storage, clock)) == sorted([("a", "p", 2, "2"), *FIRST[1:]])
+    assert share_table(shared, SHARING, open_peer_lock) is shared
+    with pytest.raises(InvalidOption):
+        share_table(shared, Sharing(PeerLockKind.STORAGE, expire_min=3), open_peer_lock)
+
+
+def test_without_the_lock_a_shared_table_is_read_only() -> None:
+    shared, storage, clock = shared_table()
+    put(shared, FIRST)
+    reader = open_table(storage, clock)
+    assert contents(reader) == FIRST
+    with pytest.raises(UnsupportedTable, match="without their lock"):
+        write(reader, FIRST)
+
+
+@pytest.mark.parametrize("kind", list(TableType))
+def test_what_the_other_side_did_is_read_at_once_and_logged_by_the_next_step(kind: TableType) -> None:
+    ours, storage, clock = shared_table(kind)
+    put(ours, FIRST)
+    theirs = peer_of(storage, clock)
+    done = put(theirs, [("a", "p", 2, "2"), ("d", "q", 2, "2")])
+    expected = [("a", "p", 2, "2"), ("b", "p", 1, "1"), ("c", "q", 1, "1"), ("d", "q", 2, "2")]
+    reader = open_table(storage, clock)
+    assert contents(reader) == expected
+    head = reader.timeline.log.trimmed_to(), reader.timeline.state.sequence
+    ours.refresh()
+    put(ours, [("a", "p", 3, "3")])
+    assert contents(ours) == [("a", "p", 3, "3"), *expected[1:]]
+    theirs.refresh()
+    assert contents(theirs) == contents(ours)
+    entries = list(ours.timeline.log.after(0))
+    assert [e.sequence for e in entries] == list(range(1, len(entries) + 1))
+    adopted = [(e.before, e.after) for e in entries if e.instant == done.instant]
+    assert adopted[-1] == (State.INFLIGHT, State.COMPLETED)
+    assert {e.writer_id for e in entries if e.instant == done.instant} == {PEER_WRITER}
+    assert head[1] < len(entries)
+
+
+def test_update_of_a_group_that_the_other_side_wrote_is_done_again() -> None:
+    ours, storage, clock = shared_table()
+    put(ours, FIRST)
+    theirs = peer_of(storage, clock)
+    with before_commit(ours, lambda: put(theirs, [("a", "p", 2, "theirs")])):
+        done = put(ours, [("b", "p", 2, "ours")])
+    assert done.attempts == 2
+    assert contents(ours) == [("a", "p", 2, "theirs"), ("b", "p", 2, "ours"), FIRST[2]]
+    with before_commit(ours, lambda: put(theirs, [("c", "q", 3, "theirs")])):
+        assert put(ours, [("b", "p", 3, "ours")]).attempts == 1
+
+
+def test_key_that_the_other_side_inserted_meanwhile_is_not_inserted_twice() -> None:
+    ours, storage, clock = shared_table()
+    put(ours, FIRST)
+    theirs = peer_of(storage, clock)
+    with before_commit(ours, lambda: put(theirs, [("x", "p", 2, "theirs")])):
+        done = put(ours, [("x", "p", 3, "ours")])
+    assert done.attempts == 2
+    assert [row for row in contents(ours) if row[0] == "x"] == [("x", "p", 3, "ours")]
+
+
+def test_pending_clustering_of_the_other_side_lets_no_update_pass_and_can_be_run() -> None:
+    ours, storage, clock = shared_table()
+    put(ours, FIRST[:1])
+    put(ours, FIRST[1:2], Operation.INSERT)
+    theirs = peer_of(storage, clock)
+    plan = schedule_clustering(theirs, {"hoodie.clustering.plan.strategy.small.file.limit": 10**9})
+    assert plan is not None
+    with pytest.raises(WriteConflict, match="lets no writer pass"):
+        put(ours, [("a", "p", 2, "2")], **{"tideline.write.conflict.retries": 0})
+    put(ours, [("n", "q", 1, "1")])
+    done = cluster(ours)
+    assert done is not None
+    assert done.instant == plan
+    put(ours, [("a", "p", 2, "2")])
+    assert contents(ours) == [("a", "p", 2, "2"), FIRST[1], ("n", "q", 1, "1")]
+
+
+def test_plan_that_the_other_side_runs_is_left_alone() -> None:
+    ours, storage, clock = shared_table()
+    put(ours, FIRST[:1])
+    put(ours, FIRST[1:2], Operation.INSERT)
+    plan = schedule_clustering(ours, {"hoodie.clustering.plan.strategy.small.file.limit": 10**9})
+    assert plan is not None
+    storage.put(f".hoodie/{plan}.replacecommit.inflight", b"")
+    clock.advance(DEATH_S)
+    assert run_clustering(ours) is None
+    with pytest.raises(WriteConflict, match="being run by Apache Hudi"):
+        check_not_peers(ours.refresh().actions[plan])
+
+
+def test_writer_that_was_rolled_back_by_the_other_side_finds_out_and_begins_again() -> None:
+    ours, storage, clock = shared_table()
+    put(ours, FIRST)
+    theirs = peer_of(storage, clock)
+
+    def lose() -> None:
+        clock.advance(DEATH_S)
+        pending = [a.instant for a in theirs.refresh().pending()]
+        theirs.timeline.options = theirs.options
+        storage.delete(f".hoodie/.heartbeat/{pending[0]}")
+        assert roll_back_dead(theirs) == pending
+
+    with before_commit(ours, lose):
+        done = put(ours, [("a", "p", 2, "2")])
+    assert done.attempts == 2
+    assert contents(ours)[0] == ("a", "p", 2, "2")
+
+
+def test_the_error_of_a_rolled_back_writer_names_eager_cleaning() -> None:
+    ours, storage, clock = shared_table()
+    put(ours, FIRST)
+    theirs = peer_of(storage, clock)
+    transaction = WriteTransaction.begin(ours.timeline, ours.lock, "upsert")
+    clock.advance(DEATH_S)
+    theirs.refresh()
+    assert roll_back_dead(theirs) == [transaction.instant]
+    with pytest.raises(TransactionRolledBack, match=r"failed\.writes=LAZY"):
+        transaction.commit([], ours.schema_json, {}, None)
+    transaction.roll_back()
+    assert ours.refresh().actions[transaction.instant].state is State.ROLLED_BACK
+
+
+def test_pending_write_of_a_dead_peer_is_rolled_back_by_us() -> None:
+    ours, storage, clock = shared_table()
+    put(ours, FIRST)
+    theirs = peer_of(storage, clock)
+    transaction = WriteTransaction.begin(theirs.timeline, theirs.lock, "upsert")
+    storage.put(f"p/dead_0-0-0_{transaction.instant}.parquet", b"rows")
+    marker = f".hoodie/.temp/{transaction.instant}/MARKERS0"
+    storage.put(marker, f"p/dead_0-0-0_{transaction.instant}.parquet.marker.CREATE\n".encode())
+    ours.refresh()
+    assert roll_back_dead(ours) == []
+    transaction.abandon()
+    clock.advance(DEATH_S)
+    assert roll_back_dead(ours) == [transaction.instant]
+    left = {o.path for o in storage.list_objects("")}
+    assert not [path for path in left if transaction.instant in path and "/.tideline/" not in path]
+    assert contents(ours) == FIRST
+
+
+def test_peer_that_rolls_back_the_living_is_found_out_and_refused_for_a_while() -> None:
+    ours, storage, clock = shared_table()
+    put(ours, FIRST)
+    transaction = WriteTransaction.begin(ours.timeline, ours.lock, "upsert")
+    theirs = peer_of(storage, clock)
+    assert roll_back(theirs.timeline, transaction.instant, force=True) is not None
+    storage.put(f".hoodie/.heartbeat/{transaction.instant}", b"")
+    ours.timeline.heal(0.0)
+    with pytest.raises(UnsupportedTable, match=r"hoodie\.cleaner\.policy\.failed\.writes=LAZY"):
+        put(ours, FIRST)
+    transaction.roll_back()
+    clock.advance(DEATH_S)
+    put(ours, FIRST)
+
+
+def test_pending_instant_that_its_writer_took_back_ends() -> None:
+    ours, storage, clock = shared_table()
+    theirs = peer_of(storage, clock)
+    transaction = WriteTransaction.begin(theirs.timeline, theirs.lock, "upsert")
+    put(ours, FIRST)
+    for suffix in ("commit.requested", "inflight"):
+        storage.delete(f".hoodie/{transaction.instant}.{suffix}")
+    put(ours, [("a", "p", 2, "2")])
+    assert ours.state.actions[transaction.instant].state is State.ROLLED_BACK
+    transaction.abandon()
+
+
+def test_version_that_somebody_upgraded_is_refused() -> None:
+    ours, storage, _ = shared_table()
+    put(ours, FIRST)
+    change_properties(storage, {**read_properties(storage), p.VERSION: "9"})
+    with pytest.raises(UnsupportedTable, match=r"hoodie\.write\.auto\.upgrade=false"):
+        put(ours, FIRST)
+
+
+def test_metadata_table_is_turned_off_before_a_step_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    ours, storage, _ = shared_table()
+    put(ours, FIRST)
+    change_properties(storage, {**read_properties(storage), p.METADATA_PARTITIONS: "files,column_stats"})
+    storage.put(".hoodie/metadata/.hoodie/hoodie.properties", b"")
+    with caplog.at_level(logging.WARNING):
+        put(ours, [("a", "p", 2, "2")])
+    assert "hoodie.metadata.enable=false" in caplog.text
+    assert read_properties(storage)[p.METADATA_PARTITIONS] == ""
+    assert not list(storage.list_objects(".hoodie/metadata"))
+    assert [o for o in storage.list_objects("") if o.path.endswith(".backup")] == []
+
+
+def test_properties_are_read_from_the_backup_while_somebody_changes_them() -> None:
+    ours, storage, _ = shared_table()
+    storage.put(p.BACKUP_PATH, storage.read(p.PROPERTIES_PATH))
+    storage.delete(p.PROPERTIES_PATH)
+    put(ours, FIRST)
+    assert contents(ours) == FIRST
+
+
+def test_step_whose_entry_was_lost_is_adopted_once() -> None:
+    ours, storage, clock = shared_table()
+    put(ours, FIRST)
+    log = ours.timeline.log
+    original = log.append
+
+    def fails(*_: object) -> None:
+        raise StorageError("no answer")
+
+    log.append = fails  # type: ignore[method-assign,assignment]
+    timeline = ours.timeline
+    assert isinstance(timeline, SharedTimeline)
+    log.append = original  # type: ignore[method-assign]
+    transaction = WriteTransaction.begin(timeline, ours.lock, "upsert")
+    log.append = fails  # type: ignore[method-assign,assignment]
+    done = transaction.commit([], ours.schema_json, {}, None)
+    log.append = original  # type: ignore[method-assign]
+    other = opened(storage, clock)
+    assert other.state.actions[done.instant].state is State.COMPLETED
+    put(other, [("a", "p", 2, "2")])
+    entries = [e for e in log.after(0) if e.instant == done.instant]
+    assert [e.after for e in entries] == [State.INFLIGHT, State.COMPLETED]
+    assert entries[-1].writer_id == PEER_WRITER
+
+
+def test_lock_that_was_taken_away_is_taken_again_and_everything_decided_anew() -> None:
+    ours, storage, clock = shared_table()
+    put(ours, FIRST)
+    theirs = peer_of(storage, clock)
+    timeline = ours.timeline
+    assert isinstance(timeline, SharedTimeline)
+    original = timeline._adopt
+    stolen: list[bool] = []
+
+    def adopt() -> None:
+        original()
+        if not stolen:
+            stolen.append(True)
+            storage.delete(".hoodie/.locks/table_lock.json")
+            put(theirs, [("a", "p", 2, "theirs")])
+
+    timeline._adopt = adopt  # type: ignore[method-assign]
+    put(ours, [("b", "p", 2, "ours")])
+    assert stolen
+    assert contents(ours)[:2] == [("a", "p", 2, "theirs"), ("b", "p", 2, "ours")]
+
+
+def test_rollback_of_a_completed_write_takes_its_rows_out() -> None:
+    ours, storage, clock = shared_table()
+    put(ours, FIRST)
+    theirs = peer_of(storage, clock)
+    done = put(theirs, [("a", "p", 2, "2"), ("z", "q", 2, "2")])
+    put(ours, [("n", "r", 1, "1")])
+    info = {"commitTime": done.instant, "action": "commit"}
+    rollback = ours.timeline.mint(ours.state)
+    plan = {"instantToRollback": info, "RollbackRequests": [], "version": 1}
+    metadata = {
+        "startRollbackTime": rollback,
+        "timeTakenInMillis": 0,
+        "totalFilesDeleted": 0,
+        "commitsRollback": [done.instant],
+        "partitionMetadata": {},
+        "version": 1,
+        "instantsRollback": [info],
+    }
+    storage.put(f".hoodie/{rollback}.rollback.requested", encode_document(ROLLBACK_PLAN, plan))
+    storage.put(f".hoodie/{rollback}.rollback.inflight", b"")
+    for suffix in ("commit.requested", "inflight", "commit"):
+        storage.delete(f".hoodie/{done.instant}.{suffix}")
+    for stat in done.stats:
+        storage.delete(stat.path)
+    storage.put(f".hoodie/{rollback}.rollback", encode_document(ROLLBACK_METADATA, metadata))
+    expected = sorted([*FIRST, ("n", "r", 1, "1")])
+    assert contents(open_table(storage, clock)) == expected
+    put(ours, [("a", "p", 5, "5")])
+    assert contents(ours) == [("a", "p", 5, "5"), *expected[1:]]
+    assert ours.state.actions[rollback].action is Action.ROLLBACK
+
+
+def test_checkpoint_keeps_how_the_table_is_shared() -> None:
+    ours, storage, _ = shared_table()
+    put(ours, FIRST)
+    write_checkpoint(storage, ours.timeline.state)
+    found = read_checkpoint(storage)
+    assert found.sharing == SHARING
+    assert found.archived_before == ours.timeline.state.archived_before
+
+
+def test_instants_are_minted_above_the_times_of_completed_files() -> None:
+    ours, storage, clock = shared_table()
+    done = put(ours, FIRST)
+    later = clock.now()
+    storage._objects[f".hoodie/{done.instant}.commit"] = (  # type: ignore[attr-defined]
+        storage.read(f".hoodie/{done.instant}.commit"),
+        later.replace(microsecond=999_999),
+    )
+    ours.timeline._adopt()  # type: ignore[attr-defined]
+    assert ours.timeline.mint(ours.state) > instant_from_time(later.replace(microsecond=999_999))
+
+
+def test_opening_needs_the_table_that_it_is_shared_as() -> None:
+    _, storage, clock = shared_table()
+    table = Table.open(storage.root, clock=clock, storage=storage)
+    assert table.is_shared
+    assert isinstance(table.timeline, SharedTimeline)
+    assert not table.timeline.can_write
+
+
+def test_a_commit_of_ours_waits_until_a_peer_that_begins_has_looked_at_the_table() -> None:
+    ours, storage, clock = shared_table()
+    put(ours, FIRST)
+    began = ours.timeline.mint(ours.state)
+    requested, inflight = f".hoodie/{began}.commit.requested", f".hoodie/{began}.inflight"
+    beat = f".hoodie/.heartbeat/{began}"
+    waited: list[float] = []
+
+    class Looks(ManualClock):
+        def sleep(self, seconds: float) -> None:
+            waited.append(seconds)
+            if len(waited) == 3:
+                storage.put(inflight, b"")
+            super().sleep(seconds)
+
+    storage.put(beat, b"")
+    storage.put(requested, b"")
+    clock.advance(1)
+    waiting = opened(storage, Looks(clock.now()))
+    put(waiting, [("a", "p", 2, "2")])
+    assert len(waited) == 3
+    storage.delete(inflight)
+    storage.delete(beat)
+    put(opened(storage, clock), [("a", "p", 3, "3")])
