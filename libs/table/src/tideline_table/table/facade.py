@@ -176,9 +176,10 @@ class Table:
             self._schemas[text] = arrow_from_avro(text)
         return self._schemas[text]
 
-    @property
-    def commit_action(self) -> Action:
-        """What a write of rows is on the timeline."""
+    def write_action(self, *, replaces: bool = False) -> Action:
+        """What a write of rows is on the timeline; `replaces`: it puts them in place of whole file groups."""
+        if replaces:
+            return Action.REPLACE_COMMIT
         return Action.DELTA_COMMIT if self.definition.type is TableType.MOR else Action.COMMIT
 
     def footer_schema(self) -> str:

@@ -62,7 +62,7 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock) -> Tabl
 
 
 def _share_ours(table: Table, sharing: Sharing) -> None:
-    action = table.commit_action
+    action = table.write_action()
     body = _commit_body(table.schema_json, sharing)
     begun = table.timeline.append(
         lambda state: Draft(table.timeline.mint(state), action, State.NONE, State.INFLIGHT, OPERATION, {})
@@ -93,8 +93,8 @@ def _take_in(table: Table, sharing: Sharing) -> None:
     schema = found.schema_json or properties.get(CREATE_SCHEMA, "")
     body = {**_commit_body(schema, sharing), ADOPTED_KEY: adopted_table(found).to_json()}
     drafts = (
-        Draft(instant, table.commit_action, State.NONE, State.INFLIGHT, OPERATION, {}),
-        Draft(instant, table.commit_action, State.INFLIGHT, State.COMPLETED, OPERATION, body),
+        Draft(instant, table.write_action(), State.NONE, State.INFLIGHT, OPERATION, {}),
+        Draft(instant, table.write_action(), State.INFLIGHT, State.COMPLETED, OPERATION, body),
     )
     state = TableState()
     for sequence, draft in enumerate(drafts, 1):

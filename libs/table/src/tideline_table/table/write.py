@@ -160,7 +160,7 @@ def in_transaction(
 
     Only an unknown outcome is left alone: the log decides it, and recovery follows the log.
     """
-    action = Action.REPLACE_COMMIT if operation.overwrites else table.commit_action
+    action = table.write_action(replaces=operation.overwrites)
     transaction = WriteTransaction.begin(table.timeline, table.lock, operation.hudi_name, action, options, progress)
     try:
         return stage(transaction)
