@@ -149,6 +149,7 @@ def test_clean(story: Story) -> None:
         if turns.kind is Kind.MOR:
             assert schedule_compaction(turns.open(), AT_ONCE) is not None
             assert run_compaction(turns.open()) is not None
+            turns.ours(trips(range(20, 24), 7))
         assert schedule_clean(turns.open(), {"hoodie.cleaner.commits.retained": 1}) is not None
         assert run_clean(turns.open())
         turns.agree(compare, "we clean what both wrote", 28)
