@@ -5,6 +5,7 @@ import pytest
 from tideline_table.errors import UnsupportedTable
 from tideline_table.merge import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, MergeMode, OpenCells, PartialUpdate
 from tideline_table.reader.read_plan import DeletionMark
+from tideline_table.table.declared_merging import check_defaults
 from tideline_table.table.definition import TableDefinition
 
 MODELS = "org.apache.hudi.common.model."
@@ -105,6 +106,16 @@ def test_merge_rules_that_cannot_run_here(version, settings, words):
 def test_records_that_leave_cells_open(version, settings, mode, partial):
     found = definition(version, ordering="ts", **settings).merging
     assert (found.mode, found.partial) == (mode, partial)
+
+
+def test_defaults_that_are_no_nulls_are_refused_where_defaults_leave_cells_open():
+    ignoring = definition(9, mode="EVENT_TIME_ORDERING", ordering="ts", partial="IGNORE_DEFAULTS").merging
+    plain = '{"type": "record", "name": "t", "fields": [{"name": "a", "type": ["null", "int"], "default": null}, {"name": "b", "type": "int"%s}]}'
+    check_defaults(ignoring, plain % "", "t")
+    check_defaults(ignoring, "", "t")
+    with pytest.raises(UnsupportedTable, match="column 'b' has the default 0"):
+        check_defaults(ignoring, plain % ', "default": 0', "t")
+    check_defaults(definition(9, mode="EVENT_TIME_ORDERING", ordering="ts").merging, plain % ', "default": 0', "t")
 
 
 def test_values_that_mark_deletions():

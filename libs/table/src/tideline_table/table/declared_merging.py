@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from tideline_table.errors import UnsupportedTable
 from tideline_table.merge import MergeMode, OpenCells, PartialUpdate, merge_mode
 from tideline_table.reader.read_plan import DeletionMark
+from tideline_table.schema.avro_types import parse_record
 from tideline_table.timeline import properties as p
 
 FIRST_VERSION_WITH_MERGE_MODE = 8
@@ -64,6 +65,19 @@ def read_merging(properties: Mapping[str, str], name: str, version: int, orderin
         partial=_partial_update(properties, name) or found.partial,
         deletion=_deletion_mark(properties, name) or found.deletion,
     )
+
+
+def check_defaults(merging: Merging, schema_json: str, name: str) -> None:
+    """Raise `UnsupportedTable` where other values than nulls leave cells open: Hudi compares them with defaults by identity, not by value."""
+    if merging.partial is None or merging.partial.cells is not OpenCells.NULLS or not schema_json:
+        return
+    for field in parse_record(schema_json)["fields"]:
+        if field.get("default") is not None:
+            raise UnsupportedTable(
+                f"table {name!r} ignores default values when it merges records, and column {field.get('name')!r} has the default "
+                f"{field['default']!r}",
+                expected="columns without default, or with null",
+            )
 
 
 def _declared(properties: Mapping[str, str], name: str, version: int, ordering_field: str, payload_class: str) -> Merging:

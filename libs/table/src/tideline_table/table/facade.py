@@ -25,6 +25,7 @@ from tideline_table.schema.identity import SchemaVersions
 from tideline_table.schema.meta_fields import OPERATION_FIELD
 from tideline_table.storage import Storage, open_storage
 from tideline_table.table.changes import PointKind, Stretch, changed_rows, stretch_of
+from tideline_table.table.declared_merging import check_defaults
 from tideline_table.table.definition import WRITABLE_VERSION, TableDefinition, TableType
 from tideline_table.table.foreign import foreign_state, timeline_instants, visible_instants
 from tideline_table.table.identity import TableIdentity, read_identity, replace_identity
@@ -255,6 +256,7 @@ class Table:
         if not merges or self.definition.type is not TableType.MOR:
             return rule
         merging, ordering = self.definition.merging, self.definition.ordering_field
+        check_defaults(merging, self.schema_json, self.definition.name)
         return replace(
             rule,
             mode=merging.mode,
