@@ -66,6 +66,23 @@ def test_show_and_timeline_for_programs(done, filled):
     assert (newest["rows_inserted"], newest["rows_updated"], newest["files"]) == (1, 1, 2)
 
 
+def test_share_prints_what_other_writers_need_and_the_table_goes_on(done, filled):
+    rows = done("read", filled).plain_rows()
+    shared = done("share", filled, "--lock-expiry", "5", "--json").document
+    assert (shared["lock"], shared["expire_min"]) == ("filesystem", 5)
+    assert shared["hudi_options"]["hoodie.cleaner.policy.failed.writes"] == "LAZY"
+    assert shared["hudi_options"]["hoodie.write.lock.filesystem.expire"] == "5"
+    again = done("share", filled).text
+    assert "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider" in again
+    shown = done("show", filled, "--json").document
+    assert (shown["mode"], shown["is_exclusive"], shown["uid"]) == ("shared", False, shared["uid"])
+    assert "Tideline and Apache Hudi" in done("show", filled).text
+    assert done("read", filled).plain_rows() == rows
+    done("write", filled, "--from", "-", stdin=UPDATE)
+    assert done("read", filled).plain_rows() != rows
+    assert done("timeline", filled, "--json").document["instants"][0]["operation"] == "UPSERT"
+
+
 def test_tables_of_others_are_shown_and_read(done, filled):
     done("write", filled, "--from", "-", stdin=UPDATE)
     assert done("plan", "clean", filled, *KEEP_ONE, "--json").document["instant"]

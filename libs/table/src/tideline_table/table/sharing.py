@@ -108,11 +108,11 @@ def _take_in(table: Table, sharing: Sharing) -> None:
 
 
 def adopted_table(found: TableState) -> AdoptedTable:
-    """The state of a table that others wrote, as the first entry of its log keeps it. What was rolled back is history."""
-    actions = (a for a in found.actions.values() if a.is_pending or a.action not in (Action.ROLLBACK, Action.RESTORE))
+    """The state of a table that others wrote, as the first entry of its log keeps it."""
     return AdoptedTable(
         actions=tuple(
-            (a.instant, a.action.value, a.state.value, a.operation, time_from_instant(a.instant).isoformat()) for a in actions
+            (a.instant, a.action.value, a.state.value, a.operation, time_from_instant(a.instant).isoformat())
+            for a in found.actions.values()
         ),
         slices=found.slices,
         replaced=found.replaced,
