@@ -47,17 +47,18 @@ def test_killed_again_and_again(place: Place) -> None:
     topic, path = place.topic("killed"), place.create()
     sent = updates(20_000, seed=1)
     send(place, topic, sent)
-    application = place.application("killed", path, topic, batch_rows=800)
+    application = place.application("killed", path, topic, batch_rows=200)
     table, choose = Table.open(path), random.Random(2)
     for _ in range(KILLS):
         process = application.start()
         if choose.random() < 0.8:
             application.await_said("place found")
-        process.join(choose.random() * 1.2)
+        process.join(choose.random() * 0.6)
         assert process.exitcode is None
         application.kill(process)
     killed_at = committed(table, "killed")
     process = application.start()
+    application.await_said("place found")  # from here on it knows what SIGTERM means
     await_records(table, "killed", len(sent))
     assert application.stop(process) == 0
     assert contents(table) == expected_state(sent)
@@ -85,6 +86,7 @@ def test_instances_of_one_application_that_die_and_wake_up(place: Place) -> None
     os.kill(sleeper.pid, signal.SIGSTOP)
     application.kill(mortal)
     heir = application.start()
+    application.await_said("place found")
     await_records(table, "doubled", len(sent))
     os.kill(sleeper.pid, signal.SIGCONT)
     application.await_line("ProgressMoved")
