@@ -15,6 +15,7 @@ from tideline_spark.read import read
 from tideline_spark.session import local_session, stop_session
 from tideline_spark.write import write_dataframe
 from tideline_table.errors import TidelineError
+from tideline_table.service.clustering import cluster_group
 from tideline_table.table import run_clustering, schedule_clustering
 from tideline_table.writer import Operation
 
@@ -84,7 +85,7 @@ class TidelineOnSpark:
         instant = schedule_clustering(found, tables.clustering_options(target_bytes))
         if instant is None:
             raise serving.Refused("no clustering was planned")
-        run_clustering(found, instant, run=lambda tasks: run_tasks(self._spark, tasks, Termination()))
+        run_clustering(found, instant, run=lambda tasks: run_tasks(self._spark, tasks, Termination(), cluster_group))
 
     def compact(self, table: str) -> None:
         compact_slice = importlib.import_module("tideline_table.service.compaction").compact_slice
