@@ -84,7 +84,10 @@ def test_a_new_claim_takes_the_place_of_the_old_one(board: Open) -> None:
 
 @everywhere
 def test_withdrawing_what_is_not_there(board: Open) -> None:
+    mine = intent("1", "a")
+    board().claim(mine)
     board().withdraw("20260101000000000")
+    assert board().claim(intent("2", "a")) == [mine], "nobody else's went with it"
 
 
 @pytest.mark.parametrize("board", ["memory", REDIS], indirect=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tideline_locks.errors import LockTimeout, LockUnreachable, StaleFence
+from tideline_locks.attempting import AttemptingProvider
+from tideline_locks.errors import LockUnreachable, StaleFence
 from tideline_locks.hudi_cell import CellState, LockCell
 from tideline_locks.lease import Grant, Lease
-from tideline_locks.port import Held, LeaseRequest, LeaseState, checked_name, checked_request
+from tideline_locks.port import Held, LeaseRequest, LeaseState, checked_name
 from tideline_locks.rules import LeaseRecord, Stale, Standing, decide_acquire, decide_break, decide_release, decide_renew
-from tideline_locks.waiting import Backoff, Chance, attempt_until
+from tideline_locks.waiting import Backoff, Chance
 from tideline_table.clock import Clock
 
 SKEW_ALLOWANCE_S = 0.5
@@ -18,7 +19,7 @@ RACE_ATTEMPTS = 32
 BACKOFF = Backoff(first_s=0.01, cap_s=0.25)
 
 
-class HudiLockProvider:
+class HudiLockProvider(AttemptingProvider):
     """`LockProvider` on the very lock of Hudi's file-system or storage based lock provider.
 
     What it lacks: waiters are not served in order of arrival; fences are kept only as far as the cell keeps them (a file not beyond
@@ -26,29 +27,8 @@ class HudiLockProvider:
     """
 
     def __init__(self, cell: LockCell, *, clock: Clock, chance: Chance | None = None) -> None:
+        super().__init__(clock, chance, BACKOFF)
         self._cell = cell
-        self._clock = clock
-        self._chance = chance or Chance.system()
-
-    def acquire(self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int = 0) -> Lease:
-        """See `LockProvider.acquire`."""
-        wish = checked_request(name, owner=owner, lease_id=self._chance.new_id(), ttl_s=ttl_s, wait_s=wait_s, fence=fence)
-        outcome = attempt_until(
-            lambda: self._attempt(wish),
-            clock=self._clock,
-            deadline_s=self._clock.monotonic_s() + wait_s,
-            backoff=BACKOFF,
-            jitter=self._chance.jitter,
-        )
-        if isinstance(outcome, Held):
-            raise LockTimeout(name, waited_s=wait_s, holder=outcome.owner, since=outcome.since)
-        return outcome
-
-    def try_acquire(self, name: str, *, owner: str, ttl_s: float, fence: int = 0) -> Lease | None:
-        """See `LockProvider.try_acquire`."""
-        wish = checked_request(name, owner=owner, lease_id=self._chance.new_id(), ttl_s=ttl_s, wait_s=0, fence=fence)
-        outcome = self._attempt(wish)
-        return None if isinstance(outcome, Held) else outcome
 
     def read(self, name: str) -> LeaseState | None:
         """See `LockProvider.read`."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from datetime import datetime, timedelta
 
-from tideline_locks.errors import LockTimeout, StaleFence
+from tideline_locks.attempting import AttemptingProvider
+from tideline_locks.errors import StaleFence
 from tideline_locks.lease import Grant, Lease
-from tideline_locks.port import Held, LeaseRequest, LeaseState, checked_name, checked_request
+from tideline_locks.port import Held, LeaseRequest, LeaseState, checked_name
 from tideline_locks.rules import LeaseRecord, Stale, Standing, decide_acquire, decide_break, decide_release, decide_renew
-from tideline_locks.waiting import Backoff, Chance, attempt_until
+from tideline_locks.waiting import Backoff, Chance
 from tideline_table.clock import Clock
 
 BACKOFF = Backoff(first_s=0.001, cap_s=0.02)
@@ -29,36 +30,15 @@ class LeaseTable:
         return self._origin + timedelta(seconds=self._clock.monotonic_s())
 
 
-class InProcessLockProvider:
+class InProcessLockProvider(AttemptingProvider):
     """`LockProvider` on a `LeaseTable`.
 
     It waits by `clock.sleep` alone, so that a simulated clock stays in charge.
     """
 
     def __init__(self, *, clock: Clock, table: LeaseTable | None = None, chance: Chance | None = None) -> None:
-        self._clock = clock
+        super().__init__(clock, chance, BACKOFF)
         self._table = table or LeaseTable(clock)
-        self._chance = chance or Chance.system()
-
-    def acquire(self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int = 0) -> Lease:
-        """See `LockProvider.acquire`."""
-        wish = checked_request(name, owner=owner, lease_id=self._chance.new_id(), ttl_s=ttl_s, wait_s=wait_s, fence=fence)
-        outcome = attempt_until(
-            lambda: self._attempt(wish),
-            clock=self._clock,
-            deadline_s=self._clock.monotonic_s() + wait_s,
-            backoff=BACKOFF,
-            jitter=self._chance.jitter,
-        )
-        if isinstance(outcome, Held):
-            raise LockTimeout(name, waited_s=wait_s, holder=outcome.owner, since=outcome.since)
-        return outcome
-
-    def try_acquire(self, name: str, *, owner: str, ttl_s: float, fence: int = 0) -> Lease | None:
-        """See `LockProvider.try_acquire`."""
-        wish = checked_request(name, owner=owner, lease_id=self._chance.new_id(), ttl_s=ttl_s, wait_s=0, fence=fence)
-        outcome = self._attempt(wish)
-        return None if isinstance(outcome, Held) else outcome
 
     def read(self, name: str) -> LeaseState | None:
         """See `LockProvider.read`."""

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tideline_locks.errors import LockTimeout, LockUnreachable, StaleFence
+from tideline_locks.attempting import AttemptingProvider
+from tideline_locks.errors import LockUnreachable, StaleFence
 from tideline_locks.lease import Grant, Lease
 from tideline_locks.lease_object import LeaseObject, epoch_of, epoch_path, folder_path, lock_name
-from tideline_locks.port import LOCK_NAME, Held, LeaseRequest, LeaseState, checked_name, checked_request
+from tideline_locks.port import LOCK_NAME, Held, LeaseRequest, LeaseState, checked_name
 from tideline_locks.rules import LeaseRecord, Stale, Standing, decide_acquire, decide_break, decide_release, decide_renew
-from tideline_locks.waiting import Backoff, Chance, attempt_until
+from tideline_locks.waiting import Backoff, Chance
 from tideline_table.clock import Clock
 from tideline_table.errors import ObjectExists, ObjectNotFound, StorageError
 from tideline_table.storage import Storage
@@ -43,7 +44,7 @@ class _Head:
     record: LeaseRecord | None
 
 
-class StorageLockProvider:
+class StorageLockProvider(AttemptingProvider):
     """`LockProvider` on a `Storage`. Waiters are not served in order of arrival.
 
     Expiry is judged by the injected wall clock; others grant a holder's clock `skew_allowance_s`. An epoch that this provider saw
@@ -59,33 +60,12 @@ class StorageLockProvider:
         skew_allowance_s: float = 2.0,
         chance: Chance | None = None,
     ) -> None:
+        super().__init__(clock, chance, BACKOFF)
         self._storage = storage
-        self._clock = clock
         self._prefix = prefix
         self._skew_allowance_s = skew_allowance_s
-        self._chance = chance or Chance.system()
         self._guard = threading.Lock()
         self._first_seen: dict[str, tuple[int, float]] = {}
-
-    def acquire(self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int = 0) -> Lease:
-        """See `LockProvider.acquire`. A storage that does not answer is tried again until `wait_s` is over."""
-        wish = checked_request(name, owner=owner, lease_id=self._chance.new_id(), ttl_s=ttl_s, wait_s=wait_s, fence=fence)
-        outcome = attempt_until(
-            lambda: self._attempt(wish),
-            clock=self._clock,
-            deadline_s=self._clock.monotonic_s() + wait_s,
-            backoff=BACKOFF,
-            jitter=self._chance.jitter,
-        )
-        if isinstance(outcome, Held):
-            raise LockTimeout(name, waited_s=wait_s, holder=outcome.owner, since=outcome.since)
-        return outcome
-
-    def try_acquire(self, name: str, *, owner: str, ttl_s: float, fence: int = 0) -> Lease | None:
-        """See `LockProvider.try_acquire`."""
-        wish = checked_request(name, owner=owner, lease_id=self._chance.new_id(), ttl_s=ttl_s, wait_s=0, fence=fence)
-        outcome = self._attempt(wish)
-        return None if isinstance(outcome, Held) else outcome
 
     def read(self, name: str) -> LeaseState | None:
         """See `LockProvider.read`."""
