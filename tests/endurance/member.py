@@ -11,7 +11,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -105,6 +105,11 @@ class Member:
         print(what, flush=True)
 
 
+def enough(settings: Settings) -> Path:
+    """The file that tells the writers to stop when they have their commits."""
+    return Path(settings.folder) / "enough"
+
+
 def open_table(settings: Settings, writer_id: str) -> Table:
     """The table as any member opens it, under the lock in Redis."""
     table = Table.open(settings.base_path, options=OPTIONS, writer_id=writer_id)
@@ -117,14 +122,14 @@ def open_table(settings: Settings, writer_id: str) -> Table:
 
 
 def writer(me: Member, number: int) -> None:
-    """The operations of one writer, in order, each until it counts."""
+    """The operations of one writer, in order, each until it counts; beyond its commits until every service had its turn."""
     noted = me.ledger.read()
     done = sum(1 for note in noted if note["event"] == "done")
     if noted and noted[-1]["event"] == "begins":
         # Our predecessor was killed: did its last operation count? Only the log knows.
         last = noted[-1]
         done += learn(me, Op.from_json(last["op"]), last["head"])
-    while done < me.settings.commits:
+    while done < me.settings.commits or not enough(me.settings).exists():
         op = operation_of(me.settings.seed, number, done)
         head = me.table.refresh().sequence
         me.ledger.note(event="begins", op=op.to_json(), head=head, by=me.writer_id)
@@ -216,7 +221,7 @@ def digest(values: dict[str, str]) -> str:
     return hashlib.sha256(json.dumps(sorted(values.items())).encode()).hexdigest()
 
 
-def read_once(me: Member) -> bool:
+def read_once(me: Member) -> Sequence[str]:
     """One snapshot, noted with its sequence, read again from the same files a little later."""
     table = me.table
     sequence = table.refresh().sequence
@@ -226,39 +231,41 @@ def read_once(me: Member) -> bool:
     time.sleep(0.05)
     again = values_of(snapshot.read(["id", "v"]))
     assert again == values, f"the snapshot at {sequence} changed under its reader: {set(values.items()) ^ set(again.items())}"
-    return True
+    return ["reading"]
 
 
 # --- table services ----------------------------------------------------------------------------------------------------------
 
 
-def arrange(me: Member) -> bool:
-    """Clustering, and compaction where there are logs."""
-    table = me.table
-    schedule_clustering(table)
-    done = run_clustering(table) is not None
-    if table.definition.type is TableType.MOR:
-        schedule_compaction(table)
-        done |= run_compaction(table) is not None
+def arrange(me: Member) -> Sequence[str]:
+    """Clustering, and compaction where there are logs: by turns one of them finds the table first."""
+    arrangers = [(Action.REPLACE_COMMIT, schedule_clustering, run_clustering)]
+    if me.table.definition.type is TableType.MOR:
+        arrangers.insert(me.table.refresh().sequence % 2, (Action.COMPACTION, schedule_compaction, run_compaction))
+    done = []
+    for action, schedule, run in arrangers:
+        schedule(me.table)
+        if run(me.table) is not None:
+            done.append(action.value)
     return done
 
 
-def clean(me: Member) -> bool:
+def clean(me: Member) -> Sequence[str]:
     """Rolls the dead back, finishes cleans that died, cleans."""
-    undone = roll_back_dead(me.table)
+    done = [Action.ROLLBACK.value] if roll_back_dead(me.table) else []
     if not any(a.action is Action.CLEAN for a in me.table.state.pending()):
         schedule_clean(me.table)
-    return run_clean(me.table) is not None or bool(undone)
+    return [*done, Action.CLEAN.value] if run_clean(me.table) is not None else done
 
 
-def serve(me: Member, once: Callable[[Member], bool], pause_s: float) -> None:
+def serve(me: Member, once: Callable[[Member], Sequence[str]], pause_s: float) -> None:
     """Do `once` again and again until told to stop."""
     stopping: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
     while not stopping:
         try:
-            if once(me):
-                me.tell("worked")
+            for done in once(me):
+                me.tell(f"worked {done}")
         except GOES_WRONG as error:
             me.ledger.note(event="yielded", to=f"{type(error).__name__}: {error}"[:200])
         except HistoryUnavailable:
@@ -266,7 +273,7 @@ def serve(me: Member, once: Callable[[Member], bool], pause_s: float) -> None:
         time.sleep(pause_s)
 
 
-SERVICES: dict[str, tuple[Callable[[Member], bool], float]] = {
+SERVICES: dict[str, tuple[Callable[[Member], Sequence[str]], float]] = {
     "arranger": (arrange, 0.3),
     "cleaner": (clean, 0.5),
     "reader": (read_once, 0.2),
