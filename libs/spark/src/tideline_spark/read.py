@@ -69,13 +69,12 @@ def read(
 def older_types(table: Table, snapshot: Snapshot, columns: Sequence[str]) -> set[FileSlice]:
     """Slices whose base files hold one of `columns` in an older type than the table's.
 
-    Spark's scan refuses some of these types, and widens others otherwise than Apache Hudi. Footers are read only where a type of the table changed since its creation, as far as its properties tell.
+    Spark's scan refuses some of these types, and widens others otherwise than Apache Hudi. Footers are read only where the type of one changed, as far as the schemas of the creation and of all commits tell.
     """
     created = table.definition.properties.get(CREATE_SCHEMA, "")
-    if not created:
-        return set()
-    types = {field.name: field.type for field in arrow_from_avro(created)}
-    changed = {f.name for f in snapshot.schema if f.name in columns and types.get(f.name, f.type) != f.type}
+    earlier = [arrow_from_avro(text) for text in dict.fromkeys((created, *table.state.schemas.values())) if text]
+    types = {(field.name, field.type) for schema in earlier for field in schema}
+    changed = {f.name for f in snapshot.schema if f.name in columns and any(n == f.name and kind != f.type for n, kind in types)}
     if not changed:
         return set()
 

@@ -19,11 +19,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tideline_spark.keys import NativeKeys
 from tideline_spark.layout import WriteLayout, unit_name
+from tideline_table.config import Options
 from tideline_table.errors import SchemaMismatch
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.index import SimpleIndex
 from tideline_table.keygen import KeyGenerator
 from tideline_table.schema import META_FIELDS, MetaField, fit_rows
+from tideline_table.table.definition import TableDefinition
+from tideline_table.table.evolution import TargetSchema, target_schema
 from tideline_table.writer import Operation
 
 PARTITION = "_tideline_partition"
@@ -55,17 +58,29 @@ class Routing:
     drops_known: bool = False
 
 
+def evolved_by(
+    df: DataFrame, definition: TableDefinition, schema_json: str, operation: Operation, options: Options
+) -> TargetSchema:
+    """What a write of `df` makes of the schema of a table. Raises `SchemaMismatch` for what the options do not allow."""
+    # Deletions change nothing, and their other columns do not matter.
+    incoming = pa.schema([]) if operation is Operation.DELETE else _arrow_schema(df)
+    return target_schema(definition, schema_json, incoming, operation, options)
+
+
 def source_columns(df: DataFrame, schema: pa.Schema, keygen: KeyGenerator, operation: Operation) -> tuple[str, ...]:
-    """The columns of `df` that a write takes. Raises `SchemaMismatch` where types or names do not fit the table, whatever the rows hold."""
+    """The columns of `df` that a write takes. Raises `SchemaMismatch` where types or names do not fit `schema`, whatever the rows hold."""
     if operation is Operation.DELETE:
         needed = {*keygen.key_fields, *keygen.partition_fields}
         return tuple(n for n in df.columns if n in needed)
+    fit_rows(pa.Table.from_batches([], schema=_arrow_schema(df)), schema)
+    return tuple(n for n in df.columns if n not in META_FIELDS)
+
+
+def _arrow_schema(df: DataFrame) -> pa.Schema:
     try:
-        arrow = to_arrow_schema(df.schema, timezone="UTC")
+        return to_arrow_schema(df.schema, timezone="UTC")
     except Exception as error:
         raise SchemaMismatch(f"a DataFrame whose types Arrow cannot hold ({error})", expected="types of the table") from error
-    fit_rows(pa.Table.from_batches([], schema=arrow), schema)
-    return tuple(n for n in df.columns if n not in META_FIELDS)
 
 
 def routed_rows(df: DataFrame, routing: Routing, layout: WriteLayout, root: str, log_keys: pa.Table | None = None) -> DataFrame:

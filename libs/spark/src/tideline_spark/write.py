@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -21,16 +22,18 @@ from tideline_spark.keys import NativeKeys
 from tideline_spark.layout import WriteLayout, decide_layout
 from tideline_spark.report import WriteReport, jobs_with_tag, report_of
 from tideline_spark.settings import KNOWN_FILES, planning_settings
-from tideline_spark.tagging import Routing, log_key_table, routed_rows, source_columns
+from tideline_spark.tagging import Routing, evolved_by, log_key_table, routed_rows, source_columns
 from tideline_spark.task import RESULT_SCHEMA, UnitWriter, read_results
 from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, Options, column_list
-from tideline_table.errors import InvalidOption, ObjectNotFound, SchemaMismatch
+from tideline_table.errors import InvalidOption, ObjectNotFound
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.index.key_hash import key_hashes
 from tideline_table.table import Table
 from tideline_table.table.contention import Contention
+from tideline_table.table.evolution import TargetSchema
 from tideline_table.table.write import (
     OnConflict,
+    check_sort_columns,
     closed_to_inserts,
     combines_input,
     in_transaction,
@@ -68,7 +71,8 @@ def write_dataframe(
     raised. Of rows with one key the largest ordering value wins, the last in the source on ties. A bucket of an upsert's inserts is held in
     a worker's memory whole: raise `tideline.spark.insert.parallelism` for very large ones.
 
-    `extra` goes into the metadata of the commit; `progress` makes the write happen once, as in `tideline_table.table.write_rows`.
+    `extra` goes into the metadata of the commit; `progress` makes the write happen once; the columns of `df` evolve the schema of the table
+    where the options say so: all as in `tideline_table.table.write_rows`.
 
     Raises, with nothing visible: `ProgressMoved`; `SchemaMismatch` for columns that do not fit; `InvalidRecord`, `SchemaMismatch`, `DuplicateKey` for rows
     that do not (rolled back); `InvalidOption`, `TableFrozen`, `UnsupportedTable`; `SparkFailed` when the Spark job fails. `on_report`
@@ -76,15 +80,22 @@ def write_dataframe(
     """
     chosen = table.options.merged(options or {})
     table.check_writable()
-    attempt = _attempt(table, df, operation, chosen, extra or {}, on_report, progress)
-    return write_with_retries(attempt.contention, attempt.run, on_conflict)
+    contention = Contention(table, chosen)
+
+    @lru_cache(maxsize=1)
+    def attempt_on(schema_json: str) -> _Attempt:
+        return _attempt(table, df, schema_json, operation, chosen, extra or {}, on_report, contention, progress)
+
+    # What is wrong with the columns is told before anything is begun.
+    attempt_on(table.schema_json)
+    return write_with_retries(contention, lambda: attempt_on(table.schema_json).run(), on_conflict)
 
 
 def explain_write(table: Table, df: DataFrame, operation: Operation, *, options: Mapping[str, object] | None = None) -> WriteReport:
     """The plan that `write_dataframe` would run now. Nothing is evaluated or written."""
     chosen = table.options.merged(options or {})
     table.refresh()
-    attempt = _attempt(table, df, operation, chosen, {}, None)
+    attempt = _attempt(table, df, table.schema_json, operation, chosen, {}, None, Contention(table, chosen))
     layout = attempt.layout()
     with _translated(layout.looked_up):
         return report_of(df, attempt.plan("", layout), layout.key_scans)
@@ -93,16 +104,19 @@ def explain_write(table: Table, df: DataFrame, operation: Operation, *, options:
 def _attempt(
     table: Table,
     df: DataFrame,
+    schema_json: str,
     operation: Operation,
     options: Options,
     extra: Mapping[str, str],
     on_report: OnReport | None,
+    contention: Contention,
     progress: ProgressStep | None = None,
 ) -> _Attempt:
     refuse_speculation(df.sparkSession.sparkContext.getConf())
-    routing = _routing(table, df, operation, options)
+    target = evolved_by(df, table.definition, schema_json, operation, options)
+    routing = _routing(table, df, target, operation, options)
     with _translated(()):
-        return _Attempt(table, df, routing, options, extra, on_report, _estimated_bytes(df), Contention(table, options), progress)
+        return _Attempt(table, df, target, routing, options, extra, on_report, _estimated_bytes(df), contention, progress)
 
 
 def refuse_speculation(conf: SparkConf) -> None:
@@ -116,16 +130,17 @@ def refuse_speculation(conf: SparkConf) -> None:
         )
 
 
-def _routing(table: Table, df: DataFrame, operation: Operation, options: Options) -> Routing:
+def _routing(table: Table, df: DataFrame, target: TargetSchema, operation: Operation, options: Options) -> Routing:
     keygen = table.definition.keygen
-    columns = source_columns(df, table.schema, keygen, operation)
-    sort_columns = column_list(options[BULK_INSERT_SORT_COLUMNS]) if operation is Operation.BULK_INSERT else ()
-    for name in sort_columns:
-        if name not in columns:
-            raise SchemaMismatch(f"sort column {name!r} is not in the input", expected=f"columns among {', '.join(columns)}")
+    columns = source_columns(df, target.schema, keygen, operation)
+    sort_columns: tuple[str, ...] = ()
+    if operation is Operation.BULK_INSERT:
+        check_sort_columns(target.schema, options)
+        # What the source lacks is null in every row.
+        sort_columns = tuple(n for n in column_list(options[BULK_INSERT_SORT_COLUMNS]) if n in columns)
     return Routing(
         operation=operation,
-        keys=NativeKeys(keygen, df.select(*(f"`{n}`" for n in columns)).schema, table.schema),
+        keys=NativeKeys(keygen, df.select(*(f"`{n}`" for n in columns)).schema, target.schema),
         columns=columns,
         sort_columns=sort_columns,
         keeps_position=operation is Operation.UPSERT or (operation is not Operation.DELETE and combines_input(operation, options)),
@@ -137,6 +152,7 @@ def _routing(table: Table, df: DataFrame, operation: Operation, options: Options
 class _Attempt:
     table: Table
     df: DataFrame
+    target: TargetSchema
     routing: Routing
     options: Options
     extra: Mapping[str, str]
@@ -164,7 +180,7 @@ class _Attempt:
     def plan(self, instant: str, layout: WriteLayout) -> DataFrame:
         """One row per file group written, its physical plan fixed."""
         writer = UnitWriter(
-            context=write_context(self.table, instant, self.routing.operation, self.options),
+            context=write_context(self.table, instant, self.routing.operation, self.options, self.target),
             keygen=self.table.definition.keygen,
             columns=self.routing.columns,
             fillers=layout.fillers,
@@ -182,7 +198,6 @@ class _Attempt:
     def _stage(self, transaction: WriteTransaction) -> Committed:
         # Which file groups it writes over shows when it is done: from the second attempt on it knows those of the one before.
         self.contention.take_turn(transaction.instant)
-        schema_json = self.table.schema_json
         layout = self.layout()
         with _translated(layout.looked_up):
             written = self.plan(transaction.instant, layout)
@@ -191,7 +206,8 @@ class _Attempt:
         self.contention.needs(r.stat.file_id for r in results if r.stat is not None and r.read is not None and not r.stat.is_log)
         look_up = _key_look_up(self.table, results) if promises_unique_keys(self.routing.operation, self.options) else None
         overwrite = overwrite_of(self.routing.operation, results)
-        return transaction.commit(results, schema_json, self.extra, look_up, progress=self.progress, overwrites=overwrite)
+        target = self.target
+        return transaction.commit(results, target.text, self.extra, look_up, target.based_on, self.progress, overwrite)
 
     def _execute(self, written: DataFrame, layout: WriteLayout) -> list[bytes]:
         context, tag = written.sparkSession.sparkContext, f"tideline-{uuid.uuid4().hex}"

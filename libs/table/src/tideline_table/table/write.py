@@ -111,7 +111,7 @@ def write_rows(
         target = target_schema(definition, schema_json, rows.schema, operation, chosen)
         prepared = prepare_input(rows, target.schema, definition.keygen, definition.ordering_field, operation, combine=combine)
         if operation is Operation.BULK_INSERT:
-            _check_sort_columns(target.schema, chosen)
+            check_sort_columns(target.schema, chosen)
         if not combine and promises_unique_keys(operation, chosen):
             refuse_duplicates(prepared)
         if removed is not None and removed.num_rows:
@@ -176,7 +176,8 @@ def in_transaction(
         raise
 
 
-def _check_sort_columns(schema: pa.Schema, options: Options) -> None:
+def check_sort_columns(schema: pa.Schema, options: Options) -> None:
+    """Raise `SchemaMismatch` for a column to sort a bulk insert by that `schema` lacks."""
     for name in column_list(options[BULK_INSERT_SORT_COLUMNS]):
         if name not in schema.names:
             raise SchemaMismatch(f"sort column {name!r} is not in the schema", expected=f"columns among {', '.join(schema.names)}")

@@ -1,0 +1,54 @@
+"""Written here from DataFrames, read by Apache Hudi 1.2.0 and hudi-rs: what passes through Spark is the same table in the end.
+
+The files are written by the code of `test_written_here.py`, so this looks at what Spark adds: types that came through it, and routing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.conformance.matrix import Matrix, Topic
+from tests.conformance.peers.apache_hudi import ApacheHudi
+from tests.conformance.stories.schemas import ADDED, FIRST, NESTED, WIDER, evolving
+from tests.conformance.written_here import Readers
+
+from tideline_spark.session import local_session, stop_session
+from tideline_spark.write import write_dataframe
+from tideline_table.table import Table, TableRequest, TableType, create_table, run_compaction, schedule_compaction
+from tideline_table.writer import Operation
+
+NOW = {"hoodie.compact.inline.max.delta.commits": 1}
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    session = local_session("conformance", 2, extra={"spark.sql.shuffle.partitions": "2"}, short_lived=True)
+    yield session
+    stop_session(session)
+
+
+@pytest.mark.parametrize("kind", list(TableType))
+def test_a_schema_that_grows(spark: SparkSession, apache_hudi: ApacheHudi, matrix: Matrix, workdir: Path, kind: TableType) -> None:
+    base = str(workdir / "evolving")
+    first = evolving(FIRST, range(8), 5)
+    create_table(base, TableRequest("evolving", first.schema, ("id",), ("part",), "ts", type=kind))
+    table = Table.open(base, options={"tideline.write.schema.evolution": "evolve", "hoodie.parquet.small.file.limit": 0})
+    readers = Readers(table, apache_hudi, matrix, f"written on Spark, {kind}")
+    write_dataframe(table, spark.createDataFrame(first), Operation.BULK_INSERT)
+    for name, schema, numbers, ts, operation in (
+        ("column added", ADDED, range(6, 10), 6, Operation.UPSERT),
+        ("widened", WIDER, range(10, 14), 7, Operation.INSERT),
+        ("nested fields added", NESTED, range(1, 3), 8, Operation.UPSERT),
+        ("columns missing", FIRST, range(3, 5), 9, Operation.UPSERT),
+    ):
+        with readers.step(Topic.SCHEMA_EVOLUTION, name) as step:
+            write_dataframe(table, spark.createDataFrame(evolving(schema, numbers, ts)), operation)
+            step.agree(rust_differs=5 if kind is TableType.MOR and ts >= 8 else 0)
+    if kind is TableType.MOR:
+        with readers.step(Topic.SCHEMA_EVOLUTION, "compacted") as step:
+            assert schedule_compaction(table, NOW) is not None
+            assert run_compaction(table) is not None
+            step.agree()
