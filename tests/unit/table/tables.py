@@ -12,8 +12,9 @@ from tideline_table.clock import Clock, ManualClock
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.file_group.state import CLUSTER, TableState
 from tideline_table.service.clustering import ClusteringTask, cluster_group
+from tideline_table.service.compaction import compact_slice
 from tideline_table.storage import LocalStorage, MemoryStorage, Storage
-from tideline_table.table import Table, TableRequest, create_table, run_clustering, write_rows
+from tideline_table.table import Table, TableRequest, create_table, run_clustering, run_compaction, schedule_compaction, write_rows
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.write_stats import NO_PREVIOUS_COMMIT, CommitMetadata, WriteStat
@@ -68,6 +69,11 @@ def cluster(table: Table, instant: str = "") -> Committed | None:
         return [cluster_group(task, table.storage) for task in tasks]
 
     return run_clustering(table, instant, run=run)
+
+
+def compact(table: Table) -> Committed | None:
+    schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
+    return run_compaction(table, run=lambda tasks: [compact_slice(task, table.storage) for task in tasks])
 
 
 def contents(table: Table, as_of: str = "") -> list[Row]:

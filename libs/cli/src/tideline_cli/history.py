@@ -19,7 +19,8 @@ def instant_documents(table: Table, limit: int) -> list[dict[str, Any]]:
     `CorruptMetadata` naming a file that cannot be read.
     """
     records = sorted(table.state.actions.values(), key=lambda a: a.instant, reverse=True)[:limit]
-    return [_document(table, record) for record in records]
+    saved = table.saved_instants()
+    return [{**_document(table, record), "has_savepoint": record.instant in saved} for record in records]
 
 
 def _document(table: Table, record: ActionRecord) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import typer
 from tideline_cli.arguments import AsJson, Settings, TablePath, settings_from
 from tideline_cli.history import instant_documents
 from tideline_cli.report import print_facts, print_json, print_line, print_listing, size_text
+from tideline_cli.savepoints import savepoint_documents
 from tideline_cli.tables import column_documents, known_rows, slice_document
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.table import Table, TableSummary, summarise
@@ -79,6 +80,7 @@ def _show_document(table: Table, summary: TableSummary, slices: list[FileSlice],
         "mean_file_bytes": summary.mean_file_bytes,
         "actions": summary.actions,
         "progress": {key: held.value for key, held in sorted(table.state.progress.items())},
+        "savepoints": savepoint_documents(table),
         "pending": summary.health.pending,
         "is_healthy": summary.health.is_healthy,
         "problems": summary.health.problems,
@@ -114,6 +116,7 @@ def _print_summary(table: Table, summary: TableSummary) -> None:
         ("rows", "unknown" if known_rows(summary.rows) is None else summary.rows),
         ("partitions", summary.partitions),
         ("file groups", f"{summary.file_groups}, {size_text(summary.latest_bytes)}, mean {size_text(summary.mean_file_bytes)}"),
+        ("savepoints", "\n".join(_savepoint_lines(table)) or "-"),
         ("older files", f"{older}, {size_text(summary.total_bytes - summary.latest_bytes)}"),
         ("pending", "\n".join(summary.health.pending) or "-"),
         ("health", "good" if summary.health.is_healthy else "\n".join(summary.health.problems)),
@@ -121,6 +124,11 @@ def _print_summary(table: Table, summary: TableSummary) -> None:
     for name, value in facts:
         for number, line in enumerate(str(value).split("\n")):
             print_facts([(name.ljust(16) if not number else " " * 16, line)])
+
+
+def _savepoint_lines(table: Table) -> list[str]:
+    found = savepoint_documents(table)
+    return [" ".join(text for text in (s["instant"], s["user"] and f"by {s['user']}", s["comment"]) if text) for s in found]
 
 
 def _partitions(slices: list[FileSlice]) -> list[dict[str, Any]]:
@@ -168,6 +176,7 @@ def timeline(
         "files",
         "writer",
     )
-    print_listing(columns, [[i[n] for n in names] for i in instants], right=columns[4:9])
+    shown = [{**i, "state": f"{i['state']}, savepoint" if i["has_savepoint"] else i["state"]} for i in instants]
+    print_listing(columns, [[i[n] for n in names] for i in shown], right=columns[4:9])
     if len(table.state.actions) > len(instants):
         print_line(f"… and {len(table.state.actions) - len(instants)} older; see --limit")

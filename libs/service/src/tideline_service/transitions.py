@@ -31,6 +31,8 @@ def transition_of(identity: TableIdentity, entry: Entry, observed_by: str) -> Tr
     cleaned = entry.body["metadata"]["totalFilesDeleted"] if completed and entry.action is Action.CLEAN else 0
     is_clustering = entry.action is Action.REPLACE_COMMIT and entry.operation == "CLUSTER"
     stats = commit.stats if commit else ()
+    # What a deleted savepoint was called; there is no file of a state that undoes.
+    shown = State.COMPLETED if entry.action is Action.SAVEPOINT else entry.after
     schema = commit.extra.get(SCHEMA_KEY, "") if commit else ""
     return Transition(
         table=identity,
@@ -45,7 +47,7 @@ def transition_of(identity: TableIdentity, entry: Entry, observed_by: str) -> Tr
         sequence=entry.sequence,
         writer_id=entry.writer_id,
         observed_by=observed_by,
-        timeline_file=f".hoodie/{timeline_file_name(Instant(entry.instant, entry.action, entry.after))}",
+        timeline_file=f".hoodie/{timeline_file_name(Instant(entry.instant, entry.action, shown))}",
         plan_instant=entry.instant if is_clustering or entry.action is Action.CLEAN else None,
         undone_instant=entry.target or None,
         files_added=len(stats),

@@ -150,6 +150,10 @@ class ClockSkew(TidelineError):
 # --- transactions --------------------------------------------------------------------------------------------------------
 
 
+class SavepointRefused(TidelineError):
+    """A savepoint that cannot be made, or restored to, as the table stands. Nothing was changed."""
+
+
 class WriteConflict(TidelineError):
     """Another writer or table service changed what this transaction read or wrote.
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tideline_table.errors import CorruptMetadata, ObjectNotFound, UnsupportedTable
+from tideline_table.file_group.savepoint import Savepoint
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.file_group.state import ActionRecord, TableState
 from tideline_table.storage import Folder, Storage
@@ -201,6 +202,7 @@ def _to_json(state: TableState) -> dict[str, Any]:
         "schemas": state.schemas,
         "last_clean_retained": state.last_clean_retained,
         "archived_before": state.archived_before,
+        "savepoints": [s.to_json() for s in state.savepoints.values()],
         "sharing": state.sharing.to_json() if state.sharing else None,
     }
 
@@ -213,6 +215,7 @@ def _from_json(document: dict[str, Any], sequence: int) -> TableState:
     state.schemas = document.get("schemas", {"": state.schema_json} if state.schema_json else {})
     state.last_clean_retained = document["last_clean_retained"]
     state.progress = {key: Progress(value, instant) for key, value, instant in document.get("progress", ())}
+    state.savepoints = {s.instant: s for s in map(Savepoint.from_json, document.get("savepoints", ()))}
     state.archived_before = document.get("archived_before", "")
     state.sharing = Sharing.from_json(document["sharing"]) if document.get("sharing") else None
     for instant, action, name, operation, seq, started, writer, since, fenced in document["actions"]:

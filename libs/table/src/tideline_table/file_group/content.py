@@ -8,6 +8,7 @@ from typing import Any
 
 from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.adopted import AdoptedTable
+from tideline_table.file_group.savepoint import Savepoint, saved_by
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State
@@ -31,6 +32,7 @@ class EntryContent:
     undone: tuple[str, ...] = ()
     sharing: Sharing | None = None
     adopted: AdoptedTable | None = None
+    savepoint: Savepoint | None = None
 
 
 def understood(entry: Entry) -> EntryContent:
@@ -49,6 +51,8 @@ def understood(entry: Entry) -> EntryContent:
                 sharing=Sharing.from_json(sharing) if sharing else None,
                 adopted=AdoptedTable.from_json(adopted) if adopted else None,
             )
+        if entry.action is Action.SAVEPOINT:
+            return EntryContent(savepoint=saved_by(entry))
         if entry.action is Action.RESTORE:
             return EntryContent(undone=tuple(str(instant) for instant in entry.body.get("undone") or ()))
         if entry.action is Action.CLEAN:

@@ -11,6 +11,7 @@ from tideline_table.errors import CorruptMetadata, IllegalTransition
 from tideline_table.file_group.adopted import AdoptedTable
 from tideline_table.file_group.content import compacted_groups, planned_groups, understood
 from tideline_table.file_group.names import parse_log_file_name
+from tideline_table.file_group.savepoint import Savepoint
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
 from tideline_table.file_group.undo import undo_write
 from tideline_table.timeline.entry import Entry
@@ -85,6 +86,8 @@ class TableState:
     """In a table that others write: instants before it that are not on the timeline were archived when they had completed (11.1)."""
     excess: set[FileGroupId] = field(default_factory=set)
     """Groups that cleaning may find something in: more than one slice, or replaced."""
+    savepoints: dict[str, Savepoint] = field(default_factory=dict)
+    """By the instant of the write that each protects, which it shares; those of Apache Hudi's in shared tables are on the timeline only."""
     sharing: Sharing | None = None
     """How the table is shared with Apache Hudi's writers; None where all writers are Tideline's, and for tables that only others write."""
     eager_rollback: str = ""
@@ -95,6 +98,9 @@ class TableState:
     def check(self, step: Draft | Entry) -> None:
         """Raise `IllegalTransition` unless `step` may come next. Changes nothing."""
         with self._mutex:
+            if step.action is Action.SAVEPOINT:
+                self._check_savepoint(step)
+                return
             known = self.actions.get(step.instant)
             before = known.state if known else State.NONE
             if before is not step.before:
@@ -114,6 +120,15 @@ class TableState:
                 )
             if step.action is Action.ROLLBACK:
                 self._check_rollback(step)
+
+    def _check_savepoint(self, step: Draft | Entry) -> None:
+        before = State.COMPLETED if step.instant in self.savepoints else State.NONE
+        if before is not step.before:
+            raise IllegalTransition(f"a savepoint of {step.instant} that is {before} is taken for {step.before}")
+        check_transition(step.instant, step.action, step.before, step.after)
+        write = self.actions.get(step.instant)
+        if write is None or write.state is not State.COMPLETED or write.action not in _PUBLISHING:
+            raise IllegalTransition(f"a savepoint of {step.instant}", expected="a completed write")
 
     def _check_rollback(self, step: Draft | Entry) -> None:
         target = self.actions.get(str(step.body.get("target", "")))
@@ -142,8 +157,13 @@ class TableState:
                 )
             self.check(entry)
             content = understood(entry)
-            known = self.actions.get(entry.instant)
             self.sequence = entry.sequence
+            if entry.action is Action.SAVEPOINT:
+                self.savepoints.pop(entry.instant, None)
+                if content.savepoint is not None:
+                    self.savepoints[entry.instant] = content.savepoint
+                return
+            known = self.actions.get(entry.instant)
             self.last_instant = max(self.last_instant, entry.instant)
             self.actions[entry.instant] = ActionRecord(
                 instant=entry.instant,

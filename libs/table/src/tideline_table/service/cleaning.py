@@ -10,6 +10,7 @@ from typing import Any
 from tideline_table.config import CLEANER_COMMITS_RETAINED, Options
 from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
+from tideline_table.file_group.savepoint import kept_slices
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.file_group.state import ActionRecord, TableState
 from tideline_table.log_format.key_index import forget_index
@@ -18,6 +19,8 @@ from tideline_table.timeline.instant import WRITE_ACTIONS
 
 POLICY = "KEEP_LATEST_COMMITS"
 OPERATION = "CLEAN"
+SAVED_KEY = "savepointed_timestamps"
+"""In extra metadata: by it Hudi's incremental cleaning finds what savepoints that are gone by now had kept."""
 
 
 def earliest_retained(state: TableState, retained: int) -> ActionRecord | None:
@@ -36,18 +39,19 @@ def earliest_retained(state: TableState, retained: int) -> ActionRecord | None:
 def plan_clean(state: TableState, root: str, options: Options, saved: AbstractSet[str] = frozenset()) -> dict[str, Any] | None:
     """The requested plan (HoodieCleanerPlan), None when there is nothing to delete. Costs in proportion to groups with excess slices.
 
-    What queries at the `saved` instants (savepoints) and later ones read stays.
+    What queries at the `saved` instants (savepoints) read stays.
     """
     earliest = earliest_retained(state, options[CLEANER_COMMITS_RETAINED])
     if earliest is None:
         return None
-    earliest = min([earliest, *(state.actions[i] for i in saved if i in state.actions)], key=lambda action: action.instant)
     needed = {*state.groups_under_clustering(), *state.groups_under_compaction()}
     doomed: dict[str, list[FileSlice]] = {}
     for group in sorted(state.excess):
         if group not in needed:
+            kept = kept_slices(state.slices.get(group, {}), state.replaced.get(group), saved)
             for file_slice in _doomed(state, group, earliest.instant):
-                doomed.setdefault(group.partition_path, []).append(file_slice)
+                if file_slice.base_instant not in kept:
+                    doomed.setdefault(group.partition_path, []).append(file_slice)
     if not doomed:
         return None
     return {
@@ -61,7 +65,7 @@ def plan_clean(state: TableState, root: str, options: Options, saved: AbstractSe
             for partition, slices in doomed.items()
         },
         "partitionsToBeDeleted": [],
-        "extraMetadata": {},
+        "extraMetadata": {SAVED_KEY: ",".join(sorted(saved))} if saved else {},
     }
 
 
@@ -88,8 +92,8 @@ class CleanResult:
 def execute_clean(storage: Storage, plan: Mapping[str, Any], still_needed: Iterable[FileSlice]) -> CleanResult:
     """Delete the files that `plan` names; a missing one counts as deleted.
 
-    Refuses, before it deletes anything, a plan that names a file outside of the table, one that holds no rows, or one that is visible now (`CorruptMetadata`,
-    `UnsafePath`): a wrong plan must not cost committed rows.
+    Refuses, before it deletes anything, a plan that names a file outside of the table, one that holds no rows, or one that is visible now or as of
+    a savepoint (`CorruptMetadata`, `UnsafePath`): a wrong plan must not cost committed rows.
     """
     visible = {path for s in still_needed for path in s.paths}
     paths: dict[str, list[str]] = {}
@@ -104,7 +108,8 @@ def execute_clean(storage: Storage, plan: Mapping[str, Any], still_needed: Itera
                 raise CorruptMetadata(f"clean plan names {path}, which is no data file", expected="base and log files only")
             if path in visible:
                 raise CorruptMetadata(
-                    f"clean plan names {path}, which is the latest slice of its file group", expected="older slices only"
+                    f"clean plan names {path}, which is the latest slice of its file group or one of a savepoint",
+                    expected="older slices only, that no savepoint keeps",
                 )
             paths.setdefault(partition, []).append(path)
     deleted: dict[str, tuple[str, ...]] = {}
@@ -139,5 +144,5 @@ def clean_metadata(instant: str, plan: Mapping[str, Any], result: CleanResult, d
         },
         "version": 2,
         "bootstrapPartitionMetadata": {},
-        "extraMetadata": {},
+        "extraMetadata": dict(plan.get("extraMetadata") or {}),
     }

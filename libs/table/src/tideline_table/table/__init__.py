@@ -5,6 +5,7 @@ from tideline_table.table.create import TableRequest, create_table
 from tideline_table.table.definition import TableDefinition, TableType
 from tideline_table.table.facade import Table
 from tideline_table.table.health import TableHealth, TableSummary, summarise
+from tideline_table.table.savepoints import create_savepoint, delete_savepoint
 from tideline_table.table.services import roll_back_dead, run_clean, run_clustering, schedule_clean, schedule_clustering
 from tideline_table.table.sharing import share_table
 from tideline_table.table.write import delete_partitions, write_rows
@@ -16,8 +17,10 @@ __all__ = [
     "TableRequest",
     "TableSummary",
     "TableType",
+    "create_savepoint",
     "create_table",
     "delete_partitions",
+    "delete_savepoint",
     "roll_back_dead",
     "run_clean",
     "run_clustering",

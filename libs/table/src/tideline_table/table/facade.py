@@ -31,10 +31,11 @@ from tideline_table.table.foreign import foreign_state, timeline_instants, visib
 from tideline_table.table.identity import TableIdentity, read_identity, replace_identity
 from tideline_table.table.images import Images, images_of
 from tideline_table.table.query import KeyRanges, Snapshot, sorted_keys, without_logs
-from tideline_table.timeline.instant import Action, completed_as
+from tideline_table.timeline.instant import Action, Instant, completed_as
 from tideline_table.timeline.properties import BACKUP_PATH, CREATE_SCHEMA, PROPERTIES_PATH, parse_properties
 from tideline_table.timeline.sharing import Sharing
 from tideline_table.transaction import ActiveTimeline, NoLock, OpenPeerLock, SharedTimeline, TableLock
+from tideline_table.transaction.adoption import peer_savepoints
 from tideline_table.transaction.intents import IntentBoard, NoIntents
 from tideline_table.transaction.peer_rules import check_lazy, check_version, read_properties
 
@@ -210,17 +211,31 @@ class Table:
         if isinstance(self.timeline, SharedTimeline):
             self._check_shared(self.timeline)
             return
+        unknown = self._unknown_instant()
+        if unknown is not None and unknown.action is Action.SAVEPOINT:
+            # One that was deleted, by somebody who has not come to its files yet.
+            self.timeline.heal(0.0)
+            unknown = self._unknown_instant()
+        if unknown is not None:
+            raise TableFrozen(
+                f"instant {unknown.time} ({unknown.action}, {unknown.state}) that no Tideline writer made",
+                expected="an exclusive table: all writers are Tideline's",
+                remedy="stop the other writer and remove its instant, or stop using Tideline's writers here",
+            )
+
+    def _unknown_instant(self) -> Instant | None:
+        """An instant on the timeline that the log does not know, None when there is none."""
         on_disk = timeline_instants(self.storage)
-        self.refresh()
-        known = self.state.actions
+        state = self.refresh()
         for instant in on_disk:
-            record = known.get(instant.time)
-            if record is None or instant.action not in (record.action, completed_as(record.action)):
-                raise TableFrozen(
-                    f"instant {instant.time} ({instant.action}, {instant.state}) that no Tideline writer made",
-                    expected="an exclusive table: all writers are Tideline's",
-                    remedy="stop the other writer and remove its instant, or stop using Tideline's writers here",
-                )
+            if instant.action is Action.SAVEPOINT:
+                is_known = instant.time in state.savepoints
+            else:
+                record = state.actions.get(instant.time)
+                is_known = record is not None and instant.action in (record.action, completed_as(record.action))
+            if not is_known:
+                return instant
+        return None
 
     def _check_shared(self, timeline: SharedTimeline) -> None:
         check_version(read_properties(self.storage))
@@ -266,14 +281,18 @@ class Table:
             deletions_always_win=merging.deletions_always_win,
         )
 
+    def saved_instants(self) -> frozenset[str]:
+        """Writes that a savepoint protects. One request for a table that Apache Hudi writes, too: its savepoints are on the timeline only."""
+        return frozenset(self.timeline.state.savepoints) if self.is_exclusive else peer_savepoints(self.storage)
+
     def slices(self, as_of: str = "") -> list[FileSlice]:
         """Visible file slices now, or at the instant `as_of` (in). Raises `InstantNotFound` when cleaning removed what it needs."""
         state = self.state
-        if as_of and state.last_clean_retained and as_of < state.last_clean_retained:
+        if as_of and as_of < state.last_clean_retained and as_of not in self.saved_instants():
             raise InstantNotFound(
                 f"as-of {as_of}",
                 expected=f"an instant from {state.last_clean_retained} on: what older queries read was cleaned",
-                remedy="raise hoodie.cleaner.commits.retained to look back further",
+                remedy="raise hoodie.cleaner.commits.retained to look back further, or keep a savepoint",
             )
         return state.latest_slices(as_of)
 

@@ -16,6 +16,7 @@ from tideline_table.errors import (
     WriteConflict,
 )
 from tideline_table.file_group.names import parse_base_file_name
+from tideline_table.file_group.savepoint import every_saved_slice
 from tideline_table.file_group.slice import FileGroupId, SliceVersion
 from tideline_table.file_group.state import CLUSTER, ActionRecord, TableState
 from tideline_table.service.cleaning import OPERATION as CLEAN_OPERATION
@@ -27,7 +28,6 @@ from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.log import Draft
 from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
 from tideline_table.transaction import Committed, Heartbeat, WriteSet, find_conflict, is_alive, roll_back
-from tideline_table.transaction.adoption import peer_savepoints
 from tideline_table.transaction.conflict import check_still_own
 from tideline_table.writer.marker import forget_markers, marked_files
 
@@ -209,12 +209,11 @@ def schedule_clean(table: Table, options: Mapping[str, object] | None = None) ->
     """Publish a clean plan on the timeline; returns its instant, None when nothing can be cleaned or a clean is pending."""
     chosen = table.options.merged(options or {})
     table.check_writable(keyed=False)
-    saved = peer_savepoints(table.storage) if table.is_shared else frozenset()
 
     def decide(state: TableState) -> Draft:
         if any(a.action is Action.CLEAN for a in state.pending()):
             raise _NoPlan
-        plan = plan_clean(state, table.storage.root, chosen, saved)
+        plan = plan_clean(state, table.storage.root, chosen, table.saved_instants())
         if plan is None:
             raise _NoPlan
         return Draft(table.timeline.mint(state), Action.CLEAN, State.NONE, State.REQUESTED, CLEAN_OPERATION, {"plan": plan})
@@ -245,7 +244,9 @@ def run_clean(table: Table, instant: str = "") -> int | None:
     try:
         table.timeline.append(begin)
         started = table.clock.monotonic_s()
-        result = execute_clean(table.storage, plan, table.state.latest_slices())
+        state = table.state
+        saved = every_saved_slice(state.slices, state.replaced, table.saved_instants())
+        result = execute_clean(table.storage, plan, [*state.latest_slices(), *saved])
         metadata = clean_metadata(chosen, plan, result, int((table.clock.monotonic_s() - started) * 1000))
 
         def complete(state: TableState) -> Draft:

@@ -11,8 +11,11 @@ from tideline_table.timeline.plans import (
     CLEANER_PLAN,
     COMPACTION_PLAN,
     REQUESTED_REPLACE,
+    RESTORE_METADATA,
+    RESTORE_PLAN,
     ROLLBACK_METADATA,
     ROLLBACK_PLAN,
+    SAVEPOINT_METADATA,
     encode_document,
 )
 from tideline_table.timeline.write_stats import CommitMetadata
@@ -23,8 +26,14 @@ _PLANS = {
     Action.COMPACTION: COMPACTION_PLAN,
     Action.CLEAN: CLEANER_PLAN,
     Action.ROLLBACK: ROLLBACK_PLAN,
+    Action.RESTORE: RESTORE_PLAN,
 }
-_RESULTS = {Action.CLEAN: CLEAN_METADATA, Action.ROLLBACK: ROLLBACK_METADATA}
+_RESULTS = {
+    Action.CLEAN: CLEAN_METADATA,
+    Action.ROLLBACK: ROLLBACK_METADATA,
+    Action.RESTORE: RESTORE_METADATA,
+    Action.SAVEPOINT: SAVEPOINT_METADATA,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,8 @@ def timeline_path(instant: Instant) -> str:
 
 def timeline_files(entry: Entry) -> TimelineFiles:
     """What the timeline has to hold once `entry` is in the log."""
+    if entry.action is Action.SAVEPOINT:
+        return _savepoint_files(entry)
     create: list[tuple[str, bytes]] = []
     delete: tuple[str, ...] = ()
     if entry.before is State.NONE:
@@ -54,6 +65,13 @@ def timeline_files(entry: Entry) -> TimelineFiles:
             action = Action(entry.body["target_action"])
             delete = tuple(timeline_path(Instant(entry.target, action, s)) for s in (State.INFLIGHT, State.REQUESTED))
     return TimelineFiles(tuple(create), delete)
+
+
+def _savepoint_files(entry: Entry) -> TimelineFiles:
+    inflight, completed = _path(entry, State.INFLIGHT), _path(entry, State.COMPLETED)
+    if entry.after is State.COMPLETED:
+        return TimelineFiles(((inflight, b""), (completed, _completed(entry))))
+    return TimelineFiles((), (completed, inflight))
 
 
 def _path(entry: Entry, state: State) -> str:

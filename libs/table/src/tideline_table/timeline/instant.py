@@ -48,14 +48,20 @@ TRANSITIONS: frozenset[tuple[State, State]] = frozenset(
 )
 """Legal steps. `NONE → INFLIGHT` is a write's begin: its requested and inflight files come from one entry."""
 
+SAVEPOINT_TRANSITIONS: frozenset[tuple[State, State]] = frozenset(
+    {(State.NONE, State.COMPLETED), (State.COMPLETED, State.ROLLED_BACK)}
+)
+"""A savepoint is made, and deleted, by one entry: there is no work in between that could be left half done."""
+
 WRITE_ACTIONS = frozenset({Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT})
 """Actions whose completion publishes base or log files."""
 
 
 def check_transition(instant: str, action: Action, before: State, after: State) -> None:
-    """Raise `IllegalTransition` for a step that `TRANSITIONS` does not have."""
-    if (before, after) not in TRANSITIONS:
-        allowed = sorted(b.value for a, b in TRANSITIONS if a is before)
+    """Raise `IllegalTransition` for a step that `TRANSITIONS` (of a savepoint: `SAVEPOINT_TRANSITIONS`) does not have."""
+    legal = SAVEPOINT_TRANSITIONS if action is Action.SAVEPOINT else TRANSITIONS
+    if (before, after) not in legal:
+        allowed = sorted(b.value for a, b in legal if a is before)
         raise IllegalTransition(
             f"{action} {instant} would go from {before} to {after}", expected=f"one of {', '.join(allowed) or 'no further step'}"
         )

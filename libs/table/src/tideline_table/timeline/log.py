@@ -187,17 +187,20 @@ class TableLog:
             with contextlib.suppress(ObjectExists):
                 self._storage.put_if_absent(path, content)
                 created = True
-        # A begun instant may have been rolled back while we were on our way here, however short that was: its files would come back.
+        # A begun instant may have been rolled back, a savepoint deleted, while we were on our way here, however short that was: its files
+        # would come back.
         late = self._clock.monotonic_s() - started > HEAL_DEADLINE_S
-        if late or (created and entry.after is not State.COMPLETED):
+        if late or (created and (entry.after is not State.COMPLETED or entry.action is Action.SAVEPOINT)):
             self._withdraw(entry)
 
     def _withdraw(self, entry: Entry) -> None:
         # Another process may have rolled the instant back and removed its files before we created them.
+        own, gone = {path for path, _ in timeline_files(entry).create}, set[str]()
         for later in self.after(entry.sequence):
-            if later.action is Action.ROLLBACK and later.after is State.COMPLETED and later.target == entry.instant:
-                for path, _ in timeline_files(entry).create:
-                    self._storage.delete(path)
+            files = timeline_files(later)
+            gone = (gone | own.intersection(files.delete)).difference(path for path, _ in files.create)
+        for path in sorted(gone):
+            self._storage.delete(path)
 
     def _store_body(self, text: bytes, sequence: int, append_id: str) -> BodyReference:
         # Of one entry alone, and named by its place: it goes when the log is trimmed past it.

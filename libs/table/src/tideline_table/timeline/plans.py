@@ -184,6 +184,39 @@ ROLLBACK_METADATA = _record(
     _field("instantsRollback", _array(_INSTANT_INFO), []),
 )
 
+RESTORE_PLAN = _record(
+    "HoodieRestorePlan",
+    _field("instantsToRollback", _array(_INSTANT_INFO), []),
+    _field("version", ["int", "null"], 2),
+    _field("savepointToRestoreTimestamp", _STRING),
+)
+RESTORE_METADATA = _record(
+    "HoodieRestoreMetadata",
+    _field("startRestoreTime", "string"),
+    _field("timeTakenInMillis", "long"),
+    _field("instantsToRollback", _array("string")),
+    _field("hoodieRestoreMetadata", _map(_array(_nullable(ROLLBACK_METADATA)))),
+    _version(),
+    _field("restoreInstantInfo", _array("HoodieInstantInfo"), []),
+)
+SAVEPOINT_METADATA = _record(
+    "HoodieSavepointMetadata",
+    _field("savepointedBy", "string"),
+    _field("savepointedAt", "long"),
+    _field("comments", "string"),
+    _field(
+        "partitionMetadata",
+        _map(
+            _record(
+                "HoodieSavepointPartitionMetadata",
+                _field("partitionPath", "string"),
+                _field("savepointDataFile", _array("string")),
+            )
+        ),
+    ),
+    _version(),
+)
+
 _PARSED: dict[str, Any] = {}
 
 

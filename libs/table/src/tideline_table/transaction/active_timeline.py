@@ -16,7 +16,7 @@ from tideline_table.file_group.state import TableState
 from tideline_table.storage import Storage
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.files import timeline_files
-from tideline_table.timeline.instant import next_instant, time_from_instant
+from tideline_table.timeline.instant import Action, State, next_instant, time_from_instant
 from tideline_table.timeline.log import Draft, PlaceTrimmed, TableLog
 from tideline_table.transaction.log_upkeep import LogUpkeep
 
@@ -148,6 +148,10 @@ class ActiveTimeline:
                 return entry
 
     def _has_folded(self, entry: Entry) -> bool:
+        if entry.action is Action.SAVEPOINT:
+            # Of one sequence there is one entry; a deletion shows by what is not there any more.
+            saved = self.state.savepoints.get(entry.instant)
+            return saved is None if entry.after is State.ROLLED_BACK else saved is not None and saved.sequence == entry.sequence
         known = self.state.actions.get(entry.instant)
         return known is not None and (known.sequence, known.state, known.writer_id) == (
             entry.sequence,
@@ -204,4 +208,12 @@ class ActiveTimeline:
                 self.storage.stat(path)
         except ObjectNotFound:
             return True
-        return False
+        # Where something is created it comes last, so the rest is done.
+        return not files.create and any(self._exists(path) for path in files.delete)
+
+    def _exists(self, path: str) -> bool:
+        try:
+            self.storage.stat(path)
+        except ObjectNotFound:
+            return False
+        return True

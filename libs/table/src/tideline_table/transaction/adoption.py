@@ -219,6 +219,7 @@ def copy_of(state: TableState) -> TableState:
         plans=dict(state.plans),
         clustering_losses=dict(state.clustering_losses),
         progress=dict(state.progress),
+        savepoints=dict(state.savepoints),
         excess=set(state.excess),
         _mutex=threading.RLock(),
     )

@@ -22,8 +22,13 @@ A commit that moves somebody's progress needs it where that was expected; otherw
 
 A write also conflicts with every other one that changed the schema of the table since it was based on it, unless both changed it alike.
 
-Cleaning conflicts with nobody: it takes only slices that no transaction on the latest state reads; a transaction so slow that its
+Cleaning conflicts with no write: it takes only slices that no transaction on the latest state reads; a transaction so slow that its
 input is gone fails when it reads. Field notes: #13255, #9472, #18830, #9831.
+
+| own \\ other             | write, clustering, compaction | pending clean                           | completed clean                            | savepoint of the same write |
+|---|---|---|---|---|
+| savepoint                 | no: it protects a completed one | names files that it would keep: conflict | keeps only later commits readable: refused | refused                     |
+| clean                     | no                            | no plan beside another                  | no                                         | what it keeps is left out   |
 """
 
 from __future__ import annotations
@@ -33,11 +38,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tideline_table.errors import CorruptMetadata, ProgressMoved, TransactionRolledBack, UnsupportedTable, WriteConflict
+from tideline_table.errors import (
+    CorruptMetadata,
+    ProgressMoved,
+    SavepointRefused,
+    TransactionRolledBack,
+    UnsupportedTable,
+    WriteConflict,
+)
+from tideline_table.file_group.savepoint import every_saved_slice
 from tideline_table.file_group.slice import FileGroupId, FileSlice, SliceVersion
 from tideline_table.file_group.state import TableState
 from tideline_table.schema import arrow_from_avro
-from tideline_table.timeline.instant import State
+from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State
 from tideline_table.timeline.progress import ProgressStep
 
 
@@ -150,6 +163,32 @@ def check_progress(step: ProgressStep | None, state: TableState) -> None:
             expected=step.expected or "none",
             remedy="somebody else feeds the table under the same name: go on from there, or stop",
         )
+
+
+def find_savepoint_conflict(state: TableState, instant: str, root: str) -> SavepointRefused | WriteConflict | None:
+    """Why no savepoint of the write `instant` can be made in a table at `root` as it stands, None when it can."""
+    record = state.actions.get(instant)
+    if record is None or record.state is not State.COMPLETED or record.action not in WRITE_ACTIONS | {Action.COMPACTION}:
+        found = f"{record.action} {instant}, which is {record.state}" if record is not None else f"no instant {instant}"
+        return SavepointRefused(f"a savepoint of {found}", expected="a completed write, clustering or compaction")
+    if instant in state.savepoints:
+        return SavepointRefused(f"a savepoint of {instant} is there already", expected="one savepoint of a write")
+    if instant < state.last_clean_retained:
+        return SavepointRefused(
+            f"a savepoint of {instant}, of which cleaning may have removed files",
+            expected=f"an instant from {state.last_clean_retained} on",
+            remedy="raise hoodie.cleaner.commits.retained to keep more",
+        )
+    keeps = {f"{root}/{path}" for s in every_saved_slice(state.slices, state.replaced, frozenset({instant})) for path in s.paths}
+    for clean in (a for a in state.pending() if a.action is Action.CLEAN):
+        named = state.plans[clean.instant]["plan"].get("filePathsToBeDeletedPerPartition") or {}
+        if any(file["filePath"] in keeps for files in named.values() for file in files):
+            return WriteConflict(
+                f"clean {clean.instant} is about to delete files that a savepoint of {instant} needs",
+                with_instant=clean.instant,
+                remedy="save a later write",
+            )
+    return None
 
 
 def _last_writer(file_slice: FileSlice) -> str:

@@ -1,0 +1,118 @@
+"""Savepoints of exclusive tables: a completed write whose files cleaning leaves alone, and to which the table can be brought back."""
+
+from __future__ import annotations
+
+import getpass
+
+from tideline_table.errors import HistoryUnavailable, InstantNotFound, ObjectNotFound, SavepointRefused, UnsupportedTable
+from tideline_table.file_group.savepoint import Savepoint, progress_json, saved_by
+from tideline_table.file_group.state import ActionRecord, TableState
+from tideline_table.service.savepoint import OPERATION, savepoint_metadata
+from tideline_table.table.facade import Table
+from tideline_table.timeline.files import timeline_path
+from tideline_table.timeline.instant import Action, Instant, State
+from tideline_table.timeline.log import Draft
+from tideline_table.timeline.progress import Progress, progress_in
+from tideline_table.timeline.write_stats import CommitMetadata
+from tideline_table.transaction.conflict import find_savepoint_conflict
+
+
+def create_savepoint(table: Table, instant: str = "", *, comment: str = "", user: str = "") -> Savepoint:
+    """Protect the completed write `instant` (empty: the newest one) and the table as of it; `user` defaults to that of the process.
+
+    Raises `SavepointRefused` for what is no completed write, has a savepoint, or lies before what cleaning keeps; `WriteConflict` while a
+    pending clean names its files; `UnsupportedTable` for a table that Apache Hudi writes, too.
+    """
+    check_exclusive(table, "call create_savepoint")
+    table.check_writable(keyed=False)
+
+    def decide(state: TableState) -> Draft:
+        chosen = instant or _newest(state)
+        conflict = find_savepoint_conflict(state, chosen, table.storage.root)
+        if conflict is not None:
+            raise conflict
+        metadata = savepoint_metadata(state, chosen, user or _user(), comment, table.clock.now())
+        body = {"metadata": metadata, "progress": progress_json(progress_as_of(table, state, chosen))}
+        return Draft(chosen, Action.SAVEPOINT, State.NONE, State.COMPLETED, OPERATION, body)
+
+    return saved_by(table.timeline.append(decide))
+
+
+def delete_savepoint(table: Table, instant: str) -> None:
+    """Give the files of a savepoint up: the next clean may take them. Raises `InstantNotFound` when there is none."""
+    check_exclusive(table, "call delete_savepoint")
+    table.check_writable(keyed=False)
+
+    def decide(state: TableState) -> Draft:
+        known_savepoint(state, instant)
+        return Draft(instant, Action.SAVEPOINT, State.COMPLETED, State.ROLLED_BACK, OPERATION, {})
+
+    table.timeline.append(decide)
+
+
+def known_savepoint(state: TableState, instant: str) -> Savepoint:
+    """The savepoint of `instant`. Raises `InstantNotFound` naming those that are there."""
+    found = state.savepoints.get(instant)
+    if found is None:
+        there = ", ".join(sorted(state.savepoints))
+        raise InstantNotFound(
+            f"no savepoint of {instant}",
+            expected=f"one of {there}" if there else "a savepoint",
+            remedy="" if there else "make one: tideline savepoint create PATH",
+        )
+    return found
+
+
+def check_exclusive(table: Table, procedure: str) -> None:
+    """Raise `UnsupportedTable` for a table that Apache Hudi writes: there its own procedures do it."""
+    if table.has_log and not table.is_exclusive:
+        raise UnsupportedTable(
+            f"table {table.definition.name!r} is shared with Apache Hudi's writers",
+            expected="an exclusive table",
+            remedy=f"use Apache Hudi's procedure ({procedure}) with hoodie.write.table.version=6; Tideline follows it",
+        )
+
+
+def progress_as_of(table: Table, state: TableState, instant: str) -> dict[str, Progress]:
+    """Where those who feed the table stood as of the write `instant`; reads older commits only for what moved since.
+
+    Raises `HistoryUnavailable` when the commit that would say so is not on the timeline any more.
+    """
+    found = {key: held for key, held in state.progress.items() if held.instant <= instant}
+    missing = set(state.progress) - set(found)
+    earlier = sorted((a for a in state.completed_writes() if a.instant <= instant), key=lambda a: -a.sequence)
+    for record in earlier:
+        if not missing:
+            break
+        said = progress_in(_commit_metadata(table, record).extra, record.instant)
+        found |= {key: said[key] for key in missing & set(said)}
+        missing -= set(said)
+    return found
+
+
+def _commit_metadata(table: Table, record: ActionRecord) -> CommitMetadata:
+    path = timeline_path(Instant(record.instant, record.action, State.COMPLETED))
+    try:
+        return CommitMetadata.from_bytes(table.storage.read(path), path)
+    except ObjectNotFound:
+        entry = table.timeline.log.read(record.sequence)
+    if entry is None or entry.instant != record.instant:
+        raise HistoryUnavailable(
+            f"{path}, which says where the feeders of the table stood, is gone", expected="a commit on the timeline"
+        )
+    return CommitMetadata.from_json(entry.body["metadata"])
+
+
+def _newest(state: TableState) -> str:
+    completed = state.completed_writes()
+    if not completed:
+        raise SavepointRefused("a savepoint of a table that nobody wrote to", expected="a completed write")
+    return completed[-1].instant
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        # A container may run under an id that has no name.
+        return ""
