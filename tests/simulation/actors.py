@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from dataclasses import fields as dataclass_fields
 from functools import partial
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -28,17 +29,26 @@ from tideline_table.errors import (
     TransactionRolledBack,
     WriteConflict,
 )
-from tideline_table.reader.base_file import scan_slices
-from tideline_table.schema import with_meta_fields
 from tideline_table.service.clustering import ClusteringTask, cluster_group
+from tideline_table.service.compaction import CompactionTask, compact_slice
 from tideline_table.storage import Storage
-from tideline_table.table import Table, roll_back_dead, run_clean, run_clustering, schedule_clean, schedule_clustering, write_rows
+from tideline_table.table import (
+    Table,
+    roll_back_dead,
+    run_clean,
+    run_clustering,
+    run_compaction,
+    schedule_clean,
+    schedule_clustering,
+    schedule_compaction,
+    write_rows,
+)
 from tideline_table.table import write as table_write
 from tideline_table.timeline.instant import Action
 from tideline_table.timeline.progress import ProgressStep
 from tideline_table.timeline.write_stats import WriteStat
 from tideline_table.transaction import Committed, WriteTransaction
-from tideline_table.writer import FileGroupResult, FileGroupTask, Operation, WriteContext, prepare_input
+from tideline_table.writer import FileGroupResult, FileGroupTask, Operation, RoutedTask, WriteContext, prepare_input
 
 T = TypeVar("T")
 
@@ -56,6 +66,8 @@ EXPECTED = (
 """What production code may answer when things go wrong around it. Any other error is a finding."""
 LISTS = ("L0", "L1", "L2")
 REGISTERS = ("R0", "R1", "R2")
+INSERTED = tuple(f"I{number}" for number in range(12))
+KEYS = (*LISTS, *REGISTERS, *INSERTED)
 
 
 def rows_of(values: dict[str, str]) -> pa.Table:
@@ -88,7 +100,7 @@ class Cluster:
 
     def open_once(self, process: Process) -> Table:
         """The table as `process` opens it."""
-        return Table.open(
+        table = Table.open(
             self.world.disk.root,
             options=self.options,
             clock=SimulatedClock(self.world.scheduler, process),
@@ -96,6 +108,8 @@ class Cluster:
             storage=self.world.storage(process),
             lock=self.world.lock(process),
         )
+        table.intents = self.world.intents(process)
+        return table
 
     def round(self, table: Table, act: Callable[[Table], T]) -> T | None:
         """One piece of work. Errors that the caller has to live with end it; others are findings of the scheduler."""
@@ -128,7 +142,8 @@ def writer(cluster: Cluster, process: Process) -> None:
         committed = cluster.round(table, partial(_one_write, cluster, process, f"{process.name}.{number}", choose))
         if committed is not None:
             cluster.world.events.publish(process, committed.sequence)
-        _pause(cluster, choose, choose.choice((0.1, 5, 30)) if choose.random() < 0.95 else 900)
+        rests_s = (0.1, 0.3) if cluster.world.is_crowded else (0.1, 5, 30)
+        _pause(cluster, choose, choose.choice(rests_s) if choose.random() < 0.95 else 900)
 
 
 def _one_write(cluster: Cluster, process: Process, name: str, choose: random.Random, table: Table) -> Committed:
@@ -138,9 +153,9 @@ def _one_write(cluster: Cluster, process: Process, name: str, choose: random.Ran
     elif kind == "upsert":
         keys = tuple(sorted(choose.sample(REGISTERS, choose.choice((1, 2)))))
     elif kind == "insert":
-        keys = (f"I{choose.randrange(12)}",)
+        keys = (choose.choice(INSERTED),)
     else:
-        keys = (choose.choice(REGISTERS),)
+        keys = (choose.choice(REGISTERS if choose.random() < 0.5 else INSERTED),)
     world = cluster.world
     op = Op(name, kind, keys, world.scheduler.steps)
     cluster.oracle.ops[name] = op
@@ -187,9 +202,27 @@ def write_once(
         process.rows_at_begin, process.on_executors = None, False
 
 
+class _ReadingAttempt(table_write._Attempt):
+    """Makes its rows of what it reads, again whenever it looks at the table anew: who waited for others routes its rows by a later state."""
+
+    def _route(self, transaction: WriteTransaction) -> list[RoutedTask]:
+        table, definition = self.table, self.table.definition
+        process = table.storage.process
+        prepared = prepare_input(
+            process.rows_at_begin(transaction),
+            table.schema,
+            definition.keygen,
+            definition.ordering_field,
+            self.operation,
+            combine=True,
+        )
+        object.__setattr__(self, "prepared", prepared)
+        return table_write._Attempt._route(self, transaction)
+
+
 @contextmanager
 def reading_writers(cluster: Cluster) -> Iterator[None]:
-    """Writes that read what they change: their rows are made between the begin of the transaction and its staging.
+    """Writes that read what they change: their rows are made between the begin of the transaction and their routing.
 
     And writes whose tasks run in other processes, as on Spark.
     """
@@ -199,19 +232,12 @@ def reading_writers(cluster: Cluster) -> Iterator[None]:
     def in_transaction(
         table: Table, operation: Operation, options: Options, stage: Any, progress: ProgressStep | None = None
     ) -> Committed:
-        process = world.scheduler.process
-        rows_at_begin = process.rows_at_begin
-        if rows_at_begin is None:
+        if world.scheduler.process.rows_at_begin is None:
             return begin(table, operation, options, stage, progress)
 
-        def staged(transaction: WriteTransaction) -> Committed:
-            definition = table.definition
-            prepared = prepare_input(
-                rows_at_begin(transaction), table.schema, definition.keygen, definition.ordering_field, operation, combine=True
-            )
-            return replace(stage.__self__, prepared=prepared)._stage(transaction)
-
-        return begin(table, operation, options, staged, progress)
+        attempt = stage.__self__
+        fields = {f.name: getattr(attempt, f.name) for f in dataclass_fields(attempt)}
+        return begin(table, operation, options, _ReadingAttempt(**fields)._stage, progress)
 
     def write_file_group(context: WriteContext, task: FileGroupTask, incoming: pa.Table, storage: Storage) -> FileGroupResult:
         process = world.scheduler.process
@@ -284,7 +310,7 @@ def read_once(cluster: Cluster, name: str, choose: random.Random, table: Table) 
     op = Op(name, "read", (), world.scheduler.steps)
     table.refresh()
     sequence = table.state.sequence
-    held = table.slices()
+    held = table.snapshot()
     values = read_values(table)
     if values != dict(oracle.model_at(sequence)):
         oracle.report(f"{name} read {values} at {sequence} instead of {dict(oracle.model_at(sequence))}")
@@ -293,9 +319,8 @@ def read_once(cluster: Cluster, name: str, choose: random.Random, table: Table) 
     oracle.ops[name] = op
     if choose.random() < 0.3:
         _pause(cluster, choose, 5)
-        schema = with_meta_fields(table.schema)
-        batches = list(scan_slices(table.storage, held, schema, ["id", "v"]))
-        again = {k: v for b in batches for k, v in zip(*(c.to_pylist() for c in b.columns), strict=True)}
+        columns = held.read(["id", "v"]).columns
+        again = dict(zip(*(c.to_pylist() for c in columns), strict=True))
         if again != values:
             oracle.report(f"{name} read {again} at {sequence}, {values} before")
 
@@ -368,6 +393,42 @@ def cluster_once(cluster: Cluster, table: Table, process: Process, choose: rando
         return None  # an input was cleaned: the clustering was rolled back
 
 
+def compactor(cluster: Cluster, process: Process) -> None:
+    """Plans and runs compactions when an event says that somebody committed, or now and then."""
+    table = cluster.open(process)
+    if table is None:
+        return
+    world = cluster.world
+    choose = world.chooser(process.name)
+    world.events.subscribe(process.actor)
+    while not world.is_over():
+        cluster.round(table, lambda t: schedule_compaction(t) if choose.random() < 0.8 else None)
+        # Writers append beside a plan that waits.
+        if choose.random() < 0.7:
+            cluster.round(table, lambda t: compact_once(cluster, t, process, choose))
+        world.events.wait(process.actor, round(choose.choice((0.3, 1, 60)) * SECOND))
+
+
+def compact_once(cluster: Cluster, table: Table, process: Process, choose: random.Random) -> Committed | None:
+    """Run the oldest pending compaction, sometimes on executors that outlive this process."""
+    on_executors = choose.random() < 0.3
+    begun: list[str] = []
+
+    def run(tasks: Sequence[CompactionTask]) -> list[WriteStat]:
+        begun.extend(task.instant for task in tasks)
+        if not on_executors:
+            return [compact_slice(task, table.storage) for task in tasks]
+        return [_on_executor(cluster, process, lambda _, s, task=task: compact_slice(task, s), attempts=1) for task in tasks]
+
+    try:
+        return run_compaction(table, run=run)
+    except ObjectNotFound as error:
+        # Whoever took it over may have finished, and cleaning followed. What a pending one reads nobody may take.
+        if any(a.instant in begun for a in cluster.oracle.state.pending()):
+            cluster.oracle.report(f"{error.path}, which the pending compaction {begun[0]} reads, is gone")
+        return None
+
+
 def cleaner(cluster: Cluster, process: Process) -> None:
     """The cleaner's tick: roll back who died, finish a clean that died, clean."""
     table = cluster.open(process)
@@ -386,7 +447,7 @@ def cleaner(cluster: Cluster, process: Process) -> None:
 
 
 def recoverer(cluster: Cluster, process: Process) -> None:
-    """Looks for the dead often, and takes their clusterings over."""
+    """Looks for the dead often, and takes their clusterings and compactions over."""
     table = cluster.open(process)
     if table is None:
         return
@@ -395,4 +456,5 @@ def recoverer(cluster: Cluster, process: Process) -> None:
         cluster.round(table, roll_back_dead)
         if choose.random() < 0.5:
             cluster.round(table, lambda t: cluster_once(cluster, t, process, choose))
+            cluster.round(table, lambda t: compact_once(cluster, t, process, choose))
         _pause(cluster, choose, 70)

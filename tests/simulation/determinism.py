@@ -18,7 +18,8 @@ from tests.simulation.small_files import SmallFileScan
 
 import tideline_locks.renewal
 import tideline_table.transaction.heartbeat
-from tideline_table.reader import base_file, file_slice
+import tideline_table.transaction.intents
+from tideline_table.reader import base_file, read_plan
 from tideline_table.timeline import listing, retention
 from tideline_table.timeline.instant import parse_timeline_file_name
 
@@ -51,12 +52,13 @@ def deterministic(seed: int, scheduler: Scheduler) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=ids.getrandbits(128), version=4)))
         stack.enter_context(patch.object(tenacity.wait, "random", random.Random(f"jitter {seed}")))
+        stack.enter_context(patch.object(tideline_table.transaction.intents, "random", random.Random(f"naps {seed}")))
         stack.enter_context(patch.object(tideline_table.transaction.heartbeat, "threading", threads))
         stack.enter_context(patch.object(tideline_locks.renewal, "threading", threads))
         # A pure function that every writer asks about every timeline file: remembered, for speed alone.
         stack.enter_context(patch.object(listing, "parse_timeline_file_name", _PARSED))
         stack.enter_context(patch.object(retention, "ThreadPoolExecutor", _OneByOne))
-        for module in (base_file, file_slice):
+        for module in (base_file, read_plan):
             stack.enter_context(patch.object(module, "BaseFileScan", SmallFileScan))
         logging.disable(logging.CRITICAL)
         # Arrow decodes these tiny files faster alone than with helpers that have to be woken up.

@@ -27,6 +27,8 @@ class Watcher(Protocol):
 
     def lost(self, path: str) -> None: ...
 
+    def reverted(self, path: str) -> None: ...
+
 
 @dataclass(slots=True)
 class _Unsynced:
@@ -101,6 +103,8 @@ class Disk(MemoryStorage):
                     self.watcher.lost(change.path)
             else:
                 self._objects[change.path] = change.before
+                if self.watcher is not None:
+                    self.watcher.reverted(change.path)
         return lost
 
     def synced(self, process: Process, path: str) -> None:
@@ -143,7 +147,7 @@ class ProcessStorage:
 
     def __init__(self, disk: Disk, process: Process, scheduler: Scheduler, faults: Faults) -> None:
         self.disk = disk
-        self._process = process
+        self.process = process
         self._scheduler = scheduler
         self._faults = faults
 
@@ -190,15 +194,15 @@ class ProcessStorage:
 
     def _read(self, call: str, path: str, do: Callable[[Disk], Any]) -> Any:
         self._scheduler.step()
-        fault = self._faults.draw(self._process, call, path)
-        self._faults.note(self._process, call, path, fault)
+        fault = self._faults.draw(self.process, call, path)
+        self._faults.note(self.process, call, path, fault)
         source = self.disk
         if fault == "stale_listing":
             source = self.disk.stale(self._faults.between(1, 90))
         elif fault:
             self._before(fault, call, path)
         source_lists = call.startswith("list")
-        self.disk.look(path, self._process, below=source_lists)
+        self.disk.look(path, self.process, below=source_lists)
         result = do(source)
         if fault:
             self._after(fault, call, path)
@@ -206,11 +210,11 @@ class ProcessStorage:
 
     def _write(self, call: str, path: str, data: bytes) -> Any:
         self._scheduler.step()
-        fault = self._faults.draw(self._process, call, path)
-        self._faults.note(self._process, call, path, fault)
+        fault = self._faults.draw(self.process, call, path)
+        self._faults.note(self.process, call, path, fault)
         if not fault:
-            if self._process.disk_full_calls and call != "delete":
-                self._process.disk_full_calls -= 1
+            if self.process.disk_full_calls and call != "delete":
+                self.process.disk_full_calls -= 1
                 raise StorageError(f"no space left on device at {path!r}")
             return self._do(call, path, data)
         self._before(fault, call, path)
@@ -219,7 +223,7 @@ class ProcessStorage:
             self._die()
         if fault == "late_write":
             # What was sent when the process died arrives long after, through proxies and retries on the way.
-            process = Process(f"{self._process.name} (late)", "network")
+            process = Process(f"{self.process.name} (late)", "network")
             self._faults.later(self._faults.between(1, 200), lambda: self._arrive(process, call, path, data))
             self._die()
         if fault == "refused_without_object":
@@ -228,8 +232,8 @@ class ProcessStorage:
         result = self._do(call, path, data, unsynced=lost)
         if lost:
             self._scheduler.sleep(self._faults.between(0.001, 3))
-            for what in self.disk.lose_unsynced(self._process):
-                self._faults.note(self._process, "lost", what, "")
+            for what in self.disk.lose_unsynced(self.process):
+                self._faults.note(self.process, "lost", what, "")
             self._die()
         if fault == "retried_put":
             # The client below sent it twice because the first answer got lost; the second one is refused.
@@ -245,8 +249,8 @@ class ProcessStorage:
             return
 
     def _do(self, call: str, path: str, data: bytes, *, unsynced: bool = False) -> Any:
-        self.disk.look(path, self._process)
-        return self.disk.change(path, self._process, lambda: self._apply(call, path, data), unsynced=unsynced)
+        self.disk.look(path, self.process)
+        return self.disk.change(path, self.process, lambda: self._apply(call, path, data), unsynced=unsynced)
 
     def _apply(self, call: str, path: str, data: bytes) -> Any:
         if call == "delete":
@@ -263,7 +267,7 @@ class ProcessStorage:
         elif fault == "lease_expiry":
             self._stall(31, 400)
         elif fault == "no_space":
-            self._process.disk_full_calls = self._faults.between(0, 12) // SECOND
+            self.process.disk_full_calls = self._faults.between(0, 12) // SECOND
             raise StorageError(f"no space left on device at {path!r}")
         elif fault == "pause_before":
             self._stall(63, 140)
@@ -290,11 +294,11 @@ class ProcessStorage:
 
     def _stall(self, low: float, high: float) -> None:
         # The whole process stops: its heartbeats and lease renewals too.
-        self._process.stalled_until_us = self._scheduler.now_us + self._faults.between(low, high)
+        self.process.stalled_until_us = self._scheduler.now_us + self._faults.between(low, high)
         self._scheduler.sleep(0)
 
     def _die(self) -> None:
-        self._faults.kill(self._process)
+        self._faults.kill(self.process)
         raise SimulatedCrash
 
 

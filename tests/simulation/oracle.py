@@ -1,30 +1,31 @@
 """Sees every entry and every deletion at the moment at which it happens and compares the table with what its operations say.
 
-The model is a dictionary; the log gives the order. `TableState` is used to learn which files are visible, rows are read from the disk.
+The model is a dictionary; the log gives the order. Which files are visible follows from the commits (`visible_files`) and has to be what the
+engine's `TableState` says; their rows are read from the disk by other code than the engine's (`file_contents`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from tests.simulation.disk import LOG, Disk
+from tests.simulation.file_contents import Row, base_rows, log_changes, merged
 from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.signs_of_life import HEARTBEATS, SignsOfLife
+from tests.simulation.visible_files import Paths, VisibleFiles, is_data_file
 
 from tideline_table.errors import TidelineError
-from tideline_table.file_group.state import TableState
+from tideline_table.file_group.state import CLUSTER, TableState
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State
 from tideline_table.timeline.write_stats import CommitMetadata
 
 OP_KEY = "simulation.operation"
 """Extra metadata of a commit: which operation it is."""
-_COLUMNS = ["id", "part", "v", "_hoodie_commit_time", "_hoodie_commit_seqno"]
+_PUBLISHING = WRITE_ACTIONS | {Action.COMPACTION}
 
-Row = tuple[str, str, str, str, str]
 Model = Mapping[str, str]
 
 
@@ -57,8 +58,12 @@ class _After:
 
     entry: Entry
     model: Model
-    visible: frozenset[str]
+    files: VisibleFiles
     writes: int
+
+    @property
+    def visible(self) -> frozenset[str]:
+        return frozenset(path for paths in self.files.slices.values() for path in paths)
 
 
 class Oracle:
@@ -70,8 +75,14 @@ class Oracle:
         self.state = TableState()
         self._disk = disk
         self._scheduler = scheduler
+        self.judges_the_living: Callable[[], bool] = lambda: True
+        """Whether what lies on the disk tells who is alive."""
+        self.lock_holder: Callable[[], str | None] = lambda: None
+        """Who holds the table lock, None where nobody can tell."""
         self._history: list[_After] = []
-        self._rows: dict[str, tuple[Row, ...]] = {}
+        self._living = SignsOfLife()
+        self._base_rows: dict[str, tuple[Row, ...]] = {}
+        self._log_changes: dict[str, tuple[tuple[str, Row | None], ...]] = {}
         self._done: dict[str, int] = {}
         self._trimmed: set[int] = set()
 
@@ -115,15 +126,19 @@ class Oracle:
     def written(self, path: str, process: Process) -> None:
         if path.startswith(LOG):
             self._follow(Entry.from_bytes(self._disk._objects[path][0], path), process)
+        elif path.startswith(HEARTBEATS):
+            self._living.beat(path, self._scheduler.now_us)
 
     def deleted(self, path: str, process: Process) -> None:
         if path.startswith(LOG):
             self._trim(path, process)
-        if not path.endswith(".parquet"):
+        if path.startswith(HEARTBEATS):
+            self._living.ended(path)
+        if not is_data_file(path):
             return
         if self._history and path in self._history[-1].visible:
             self.report(f"{process.name} deleted {path}, which is visible after entry {self.state.sequence}")
-        elif any(s.path == path for s in self.state.every_slice()) and not self._is_planned(path):
+        elif any(path in s.paths for s in self.state.every_slice()) and not self._is_planned(path):
             self.report(f"{process.name} deleted the committed file {path}, which no clean plan names")
 
     def _trim(self, path: str, process: Process) -> None:
@@ -138,14 +153,22 @@ class Oracle:
 
     def lost(self, path: str) -> None:
         """A change that never became durable, and that nobody saw, is forgotten."""
+        if path.startswith(HEARTBEATS):
+            self._living.ended(path)
         if not path.startswith(LOG):
             return
         lost = self._history.pop()
         assert lost.entry.path == path
+        self._living.forget(lost.entry)
         self._done = {op: sequence for op, sequence in self._done.items() if sequence < lost.entry.sequence}
         self.state = TableState()
         for after in self._history:
             self.state.apply(after.entry)
+
+    def reverted(self, path: str) -> None:
+        """An object is again what it was before a change that never became durable."""
+        if path.startswith(HEARTBEATS):
+            self._living.ended(path)
 
     def _follow(self, entry: Entry, process: Process) -> None:
         if entry.body_reference is not None:
@@ -164,17 +187,24 @@ class Oracle:
         except TidelineError as error:
             self.report(f"entry {entry.sequence} of {process.name} cannot be folded: {error}")
             return
-        before = self._history[-1] if self._history else _After(entry, {}, frozenset(), 0)
-        if entry.after is not State.COMPLETED or entry.action not in WRITE_ACTIONS:
-            self._history.append(_After(entry, before.model, before.visible, before.writes))
+        wrong = self._living.transition(entry, self._scheduler.now_us)
+        if wrong and self.judges_the_living():
+            self.report(wrong[0])
+        before = self._history[-1] if self._history else _After(entry, {}, VisibleFiles(), 0)
+        if entry.after is not State.COMPLETED or entry.action not in _PUBLISHING:
+            self._history.append(_After(entry, before.model, before.files, before.writes))
             return
-        model = self._applied(entry, before.model)
-        visible = frozenset(s.path for s in self.state.latest_slices())
-        self._history.append(_After(entry, model, visible, before.writes + 1))
-        self._compare(entry, model, before.visible, visible)
-
-    def _applied(self, entry: Entry, model: Model) -> Model:
+        holder = self.lock_holder()
+        if holder is not None and holder != entry.writer_id:
+            self.report(f"entry {entry.sequence} of {entry.writer_id} publishes while {holder or 'nobody'} holds the table lock")
         metadata = CommitMetadata.from_json(entry.body["metadata"])
+        after = _After(
+            entry, self._applied(entry, metadata, before.model), before.files.after(entry.instant, metadata), before.writes + 1
+        )
+        self._history.append(after)
+        self._compare(before, after)
+
+    def _applied(self, entry: Entry, metadata: CommitMetadata, model: Model) -> Model:
         op = self.ops.get(metadata.extra.get(OP_KEY, ""))
         if op is None:
             return model
@@ -190,35 +220,58 @@ class Oracle:
                 # A delete that did not see the key changes nothing.
                 if any(s.num_deletes for s in metadata.stats):
                     changed.pop(key, None)
-            elif op.kind != "insert" or key not in changed:
+            elif op.kind != "insert" or self._inserts(entry, metadata, key):
                 changed[key] = op.value(key, changed.get(key))
         return changed
 
-    def _compare(self, entry: Entry, model: Model, were: frozenset[str], are: frozenset[str]) -> None:
+    def _inserts(self, entry: Entry, metadata: CommitMetadata, key: str) -> bool:
+        """Whether an insert that keeps what the table holds wrote its key: never beside a living one, always where there was none."""
+        since = self._history[self.state.actions[entry.instant].started_sequence - 1 :]
+        is_written = any(s.num_inserts or s.num_updates for s in metadata.stats)
+        if is_written and key in since[-1].model:
+            self.report(f"entry {entry.sequence} inserts {key}, which the table holds")
+        if not is_written and not any(key in after.model for after in since):
+            self.report(f"entry {entry.sequence} leaves {key} out, which the table did not hold while it ran")
+        return is_written
+
+    def _compare(self, before: _After, after: _After) -> None:
+        entry, slices = after.entry, after.files.slices
         what = f"entry {entry.sequence} ({entry.operation} {entry.instant})"
-        missing = [p for p in sorted(are) if p not in self._disk._objects]
+        told = {(s.group.partition_path, s.group.file_id): s.paths for s in self.state.latest_slices()}
+        if told != slices:
+            group = min(g for g in told.keys() | slices.keys() if told.get(g) != slices.get(g))
+            self.report(f"{what}: the engine sees {told.get(group)} of file group {group}, its commits say {slices.get(group)}")
+        twice = after.files.twice()
+        if twice:
+            self.report(f"{what}: {twice[0]} shares its version with another log file")
+        missing = [p for p in sorted(after.visible) if p not in self._disk._objects]
         if missing:
             self.report(f"{what} makes {missing[0]} visible, which is not there")
             return
-        rows = [row for path in sorted(are) for row in self.rows(path)]
+        rows = [row for paths in slices.values() for row in self.rows(paths)]
         found = {row[0]: row[2] for row in rows}
         if len(found) < len(rows):
             keys = [row[0] for row in rows]
             self.report(f"{what} leaves keys that stand twice: {sorted({k for k in keys if keys.count(k) > 1})}")
-        elif found != model:
-            odd = sorted(k for k in found.keys() | model.keys() if found.get(k) != model.get(k))
-            told = ", ".join(f"{k}: {found.get(k)!r} instead of {model.get(k)!r}" for k in odd[:3])
-            self.report(f"{what} leaves other rows than its operations say: {told}")
-        if entry.action is Action.REPLACE_COMMIT:
-            taken = sorted(row for path in were - are for row in self.rows(path))
-            given = sorted(row for path in are - were for row in self.rows(path))
+        elif found != after.model:
+            odd = sorted(k for k in found.keys() | after.model.keys() if found.get(k) != after.model.get(k))
+            odder = ", ".join(f"{k}: {found.get(k)!r} instead of {after.model.get(k)!r}" for k in odd[:3])
+            self.report(f"{what} leaves other rows than its operations say: {odder}")
+        if entry.action is Action.COMPACTION or entry.operation == CLUSTER:
+            were = before.files.slices
+            taken = sorted(row for group, paths in were.items() if slices.get(group) != paths for row in self.rows(paths))
+            given = sorted(row for group, paths in slices.items() if were.get(group) != paths for row in self.rows(paths))
             if taken != given:
                 self.report(f"{what}: the table service changed rows: {sorted(set(taken) ^ set(given))[:4]}")
 
-    def rows(self, path: str) -> tuple[Row, ...]:
-        """Rows of a base file."""
-        if path not in self._rows:
-            content = self._disk._objects[path][0]
-            table = pq.ParquetFile(pa.BufferReader(content)).read(columns=_COLUMNS, use_threads=False)
-            self._rows[path] = tuple(zip(*(table.column(c).to_pylist() for c in _COLUMNS), strict=True))
-        return self._rows[path]
+    def rows(self, paths: Paths) -> list[Row]:
+        """Rows of a file slice: of its base file, if any, with its log files merged."""
+        base = [path for path in paths if path.endswith(".parquet")]
+        logs = paths[len(base) :]
+        for path in base:
+            if path not in self._base_rows:
+                self._base_rows[path] = base_rows(self._disk._objects[path][0])
+        for path in logs:
+            if path not in self._log_changes:
+                self._log_changes[path] = log_changes(self._disk._objects[path][0])
+        return merged(self._base_rows[base[0]] if base else (), [self._log_changes[path] for path in logs])

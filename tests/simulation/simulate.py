@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 import traceback
@@ -16,20 +17,26 @@ from tests.simulation.actors import Cluster
 from tests.simulation.determinism import deterministic
 from tests.simulation.disk import LOG
 from tests.simulation.history_checker import Transaction, find_anomalies
-from tests.simulation.oracle import Op, Oracle
+from tests.simulation.oracle import OP_KEY, Op, Oracle
 from tests.simulation.recovery import timeline_of, timeline_on_disk
-from tests.simulation.scheduler import EPOCH, SECOND, Process
+from tests.simulation.scheduler import SECOND, Process, SimulatedClock
+from tests.simulation.signs_of_life import INTERVAL_S
+from tests.simulation.visible_files import is_data_file
 from tests.simulation.world import LEAVES_LATE_FILES, Step, World
 
-from tideline_table.clock import ManualClock
-from tideline_table.storage import MemoryStorage
-from tideline_table.table import TableRequest, create_table, roll_back_dead, run_clean
+from tideline_table.log_format.key_index import index_path
+from tideline_table.table import Table, TableRequest, create_table, roll_back_dead, run_clean, write_rows
+from tideline_table.table.definition import TableType
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import Action, State, parse_timeline_file_name
-from tideline_table.transaction import Committed
+from tideline_table.writer import Operation
 
 STOPS_A_HEALER = frozenset({"late_write", "io_error", "kill_before", "kill_after", "power_failure", "torn_write", "unsynced_loss"})
 """After these a file may be created behind a rollback and its creator never gets to take it back."""
+
+LOAD = "load"
+"""The operation that filled a table before its history."""
+LOG_INDEX = ".hoodie/.tideline/log_index/"
 
 Sabotage = Callable[[World], AbstractContextManager[object]]
 """Switches one protection of production code off for one history."""
@@ -62,8 +69,10 @@ def simulate(seed: int, sabotage: Sabotage = no_sabotage, focus: str = "") -> Ou
     """Run the history of `seed`; see `World` for `focus`."""
     world = World(seed, focus=focus)
     oracle = Oracle(world.disk, world.scheduler)
-    world.disk._objects.update(_empty_table())
+    _lay_out(world, oracle)
     world.disk.watcher = oracle
+    oracle.lock_holder = world.lock_holder
+    oracle.judges_the_living = lambda: "clock_jump" not in world.faults
     cluster = Cluster(world, oracle, _options(world))
     with deterministic(seed, world.scheduler), actors.reading_writers(cluster), sabotage(world):
         for name, act in _cast(world):
@@ -87,20 +96,38 @@ def simulate(seed: int, sabotage: Sabotage = no_sabotage, focus: str = "") -> Ou
     )
 
 
-def _empty_table() -> dict[str, tuple[bytes, object]]:
-    # The same for every history: creating one is not what is looked at here.
-    if not _EMPTY:
-        clock = ManualClock(EPOCH)
-        storage = MemoryStorage("memory:/t", clock)
-        request = TableRequest("t", actors.SCHEMA, ("id",), ("part",))
-        world = World(0)
-        with deterministic(0, world.scheduler):
-            create_table(storage.root, request, clock, storage)
-        _EMPTY.update(storage._objects)
-    return dict(_EMPTY)
+@functools.cache
+def _first_table(kind: TableType, *, is_loaded: bool) -> dict[str, tuple[bytes, object]]:
+    # The same for every history: making it is not what is looked at here.
+    world = World(0, faulty=False)
+    process = Process(LOAD, LOAD)
+
+    def make() -> None:
+        clock = SimulatedClock(world.scheduler, process)
+        request = TableRequest("t", actors.SCHEMA, ("id",), ("part",), type=kind)
+        create_table(world.disk.root, request, clock, world.disk)
+        if is_loaded:
+            table = Table.open(world.disk.root, clock=clock, writer_id=LOAD, storage=world.disk)
+            rows = actors.rows_of(dict.fromkeys(actors.KEYS, LOAD))
+            write_rows(table, rows, Operation.UPSERT, extra={OP_KEY: LOAD}, parallelism=1)
+
+    with deterministic(0, world.scheduler):
+        world.scheduler.spawn(LOAD, process, make)
+        world.scheduler.run()
+    assert not world.scheduler.failures
+    return dict(world.disk._objects)
 
 
-_EMPTY: dict[str, tuple[bytes, object]] = {}
+def _lay_out(world: World, oracle: Oracle) -> None:
+    """The table with which the history begins: empty, or with every key, in one file group per partition."""
+    kind = TableType.MOR if world.is_merge_on_read else TableType.COW
+    world.disk._objects.update(_first_table(kind, is_loaded=world.is_loaded))
+    if world.is_loaded:
+        oracle.ops[LOAD] = Op(LOAD, "append", actors.KEYS, 0)
+    for path in sorted(world.disk._objects):
+        oracle.written(path, Process(LOAD, LOAD))
+    for op in oracle.ops.values():
+        op.status, op.sequence = "committed", oracle.committed(op.id)
 
 
 def _options(world: World) -> dict[str, object]:
@@ -114,8 +141,14 @@ def _options(world: World) -> dict[str, object]:
         "tideline.clustering.yields": choose.choice((0, 1, 3)),
         "tideline.clustering.min.input.files": choose.choice((1, 2)),
         "hoodie.parquet.compression.codec": "none",
-        # Dead after 62 s: above the deadline of a healer, and short enough that many die in one history.
-        "hoodie.client.heartbeat.interval_in_ms": 31_000,
+        "hoodie.client.heartbeat.interval_in_ms": INTERVAL_S * 1000,
+        # Who waits asks again and again: short waits leave the steps to the work.
+        "tideline.write.intent.wait": choose.choice((0, 1, 5)),
+        "tideline.write.priority.wait": 10,
+        "hoodie.compact.inline.max.delta.commits": choose.choice((1, 2, 4)),
+        "hoodie.logfile.data.block.format": choose.choice(("avro", "parquet")),
+        "tideline.insert.to.log": choose.random() < 0.5,
+        "tideline.log.index.clique.files": choose.choice((0, 2, 8)),
     }
 
 
@@ -124,10 +157,14 @@ def _cast(world: World) -> list[tuple[str, Callable[[Cluster, Process], None]]]:
     choose = world.choose
     cast = [(f"writer{n}", actors.writer) for n in range(choose.choice((2, 2, 3)))]
     likely = ((actors.clusterer, 0.8), (actors.cleaner, 0.6), (actors.recoverer, 0.5), (actors.reader, 0.3), (actors.follower, 0.1))
-    others = [act for act, likelihood in likely if choose.random() < likelihood] or [actors.clusterer]
+    if world.is_merge_on_read:
+        # Clustering takes logs away too: with it in every history compaction would have little to do.
+        likely = ((actors.compactor, 0.85), (actors.clusterer, 0.4), *likely[1:])
+    others = [act for act, likelihood in likely if choose.random() < likelihood] or [likely[0][0]]
     if world.is_slow and choose.random() < 0.8:
         # Who take clusterings over from each other.
-        others = [actors.clusterer, actors.clusterer, actors.recoverer]
+        service = actors.compactor if world.is_merge_on_read and choose.random() < 0.6 else actors.clusterer
+        others = [service, service, actors.recoverer]
     choose.shuffle(others)
     cast += [(f"{act.__name__}{n}", act) for n, act in enumerate(others[: 6 - len(cast)])]
     return cast
@@ -176,15 +213,12 @@ def _recovery(cluster: Cluster, process: Process) -> None:
     table = cluster.open_once(process)
     roll_back_dead(table)
     for _ in range(10):
-        if not any(a.is_clustering for a in table.state.pending()):
+        if not any(a.is_clustering or a.action is Action.COMPACTION for a in table.state.pending()):
             break
-        cluster.round(table, lambda t: _cluster_here(cluster, t, process))
+        cluster.round(table, lambda t: actors.compact_once(cluster, t, process, random.Random(1)))
+        cluster.round(table, lambda t: actors.cluster_once(cluster, t, process, random.Random(1)))
     while any(a.action is Action.CLEAN for a in table.state.pending()):
         run_clean(table)
-
-
-def _cluster_here(cluster: Cluster, table: actors.Table, process: Process) -> Committed | None:
-    return actors.cluster_once(cluster, table, process, random.Random(1))
 
 
 def _check(cluster: Cluster) -> None:
@@ -197,13 +231,15 @@ def _check(cluster: Cluster) -> None:
     if [n for n in numbers if n > oracle.trimmed] != list(range(oracle.trimmed + 1, len(oracle.entries) + 1)):
         oracle.report(f"the log has entries {numbers}")
     _check_timeline(cluster)
-    on_disk = {o.path for o in disk.list_objects("") if o.path.endswith(".parquet")}
-    known = {s.path for s in oracle.state.every_slice()}
-    for path in sorted(known - on_disk):
+    everything = [o.path for o in disk.list_objects("")]
+    known = {path for s in oracle.state.every_slice() for path in s.paths}
+    for path in sorted(known.difference(everything)):
         oracle.report(f"the committed file {path} is missing")
     if not LEAVES_LATE_FILES & set(world.faults):
-        for path in sorted(on_disk - known):
-            oracle.report(f"{path} is an orphan")
+        known |= {index_path(path) for path in known}
+        for path in everything:
+            if (is_data_file(path) or path.startswith(LOG_INDEX)) and path not in known:
+                oracle.report(f"{path} is an orphan")
     for op in oracle.ops.values():
         if op.status == "committed" and op.kind != "read" and not oracle.committed(op.id):
             oracle.report(f"operation {op.id} was acknowledged and is not in the log")
@@ -243,7 +279,7 @@ def _transaction(op: Op, oracle: Oracle) -> Transaction:
         op.id,
         status == "committed",
         reads if op.kind in ("read", "append") and values is not None else {},
-        {k: (op.id,) for k in op.keys if op.kind == "append"},
+        {k: (op.id,) for k in op.keys if op.kind == "append" and k in actors.LISTS},
         op.began_step,
         op.ended_step if op.status == "committed" else None,
     )

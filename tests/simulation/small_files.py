@@ -9,13 +9,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tideline_table.reader.base_file import BaseFileScan
+from tideline_table.schema.identity import FileNames
 from tideline_table.storage import Storage
 
 
 class SmallFileScan(BaseFileScan):
     """As the production one for files of today's schema: the same calls to the storage, the same rows and errors."""
 
-    def __init__(self, storage: Storage, path: str, schema: pa.Schema) -> None:
+    def __init__(self, storage: Storage, path: str, schema: pa.Schema, names: FileNames | None = None) -> None:
+        assert names is None, "columns have no ids"
         self._path, self._schema, self._evolved = path, schema, set()
         with self._readable():
             self._file = pq.ParquetFile(storage.open_input(path))
@@ -32,9 +34,12 @@ class SmallFileScan(BaseFileScan):
             yield from self._read(row_groups, wanted.names)
 
     def filtered(self, columns: Sequence[str] | None, where: pc.Expression | None) -> Iterator[pa.RecordBatch]:
-        assert where is None, "actors read whole tables"
         names = list(columns) if columns is not None else self._schema.names
-        yield from (batch for batch in self._read(self.row_groups(), names) if batch.num_rows)
+        if where is None:
+            yield from (batch for batch in self._read(self.row_groups(), names) if batch.num_rows)
+            return
+        found = pa.Table.from_batches(self._read(self.row_groups(), self._schema.names), self._schema).filter(where)
+        yield from (batch for batch in found.select(names).to_batches() if batch.num_rows)
 
     def _read(self, row_groups: Sequence[int], names: Sequence[str]) -> list[pa.RecordBatch]:
         wanted = pa.schema([self._schema.field(name) for name in names])

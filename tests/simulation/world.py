@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tests.simulation.disk import LOG, Disk, ProcessStorage
 from tests.simulation.scheduler import SECOND, Process, Scheduler, SimulatedClock
 
-from tideline_locks import InProcessLockProvider
+from tideline_locks import InProcessIntents, InProcessLockProvider
 from tideline_locks.errors import LockUnreachable
 from tideline_locks.in_process import LeaseTable
+from tideline_locks.rules import LeaseRecord, Standing
 from tideline_locks.waiting import Chance
 from tideline_service.table_lock import ProviderLock
 from tideline_table.transaction import NoLock, TableLock
+from tideline_table.transaction.intents import Intent, IntentBoard, NoIntents
+
+LOCK = "table:t"
 
 _ANY = frozenset({"read", "read_range", "stat", "open_input", "list_objects", "list_folder"})
 _LISTS = frozenset({"list_objects", "list_folder"})
@@ -46,10 +50,14 @@ APPLICABLE: dict[str, frozenset[str]] = {
     "lock_reply_lost": frozenset({"lock"}),
     "lock_state_lost": frozenset({"lock"}),
     "lock_lies": frozenset({"lock"}),
+    "fail_over": frozenset({"lock"}),
+    "intents_unreachable": frozenset({"intents"}),
+    "intents_lost": frozenset({"intents"}),
     "event_lost": frozenset({"publish"}),
     "event_delayed": frozenset({"publish"}),
     "event_doubled": frozenset({"publish"}),
     "event_reordered": frozenset({"publish"}),
+    "rebalance": frozenset({"publish"}),
 }
 """Kinds of fault and the calls that they can hit."""
 
@@ -58,6 +66,10 @@ TAKES_TIME = frozenset({"clock_jump", "pause_before", "pause_after", "stall_befo
 
 LEAVES_LATE_FILES = TAKES_TIME | {"late_write", "stale_listing", "lease_expiry"}
 """After these a file of a fenced attempt may appear, invisible, where nobody looks any more."""
+
+
+LOOSENS_LOCK = TAKES_TIME | {"lease_expiry", "late_write"} | {kind for kind, calls in APPLICABLE.items() if "lock" in calls}
+"""After these somebody may publish without the table lock: the log decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +92,7 @@ class World:
     """What happens around the actors. Everything random comes from the seed."""
 
     def __init__(self, seed: int, *, faulty: bool = True, focus: str = "") -> None:
-        """`focus` on `trimmed` or `slow` makes every history of that kind; without it few are."""
+        """`focus` on `trimmed`, `slow` or `logs` (merge-on-read) makes every history of that kind; without it some are."""
         self.seed = seed
         choose = random.Random(f"world {seed}")
         self.choose = choose
@@ -107,12 +119,21 @@ class World:
             # Much that is slow and little that breaks: the living count as dead, and two do the work of one.
             self.kinds = choose.sample(("slow", "pause_before", "pause_after", "stall_after", "clock_jump", "stall_before"), 3)
             self._rate, self._left, self.is_slow = 0.15, 60, True
+        self.is_merge_on_read = focus == "logs" or (choose.random() < 0.5 and not focus)
+        self.is_crowded = choose.random() < 0.5
+        """Writers hardly rest: most writes meet others."""
+        self.is_loaded = choose.random() < 0.5
+        """The table holds every key already, in few file groups: writers meet in them."""
         self._restart: dict[str, Callable[[Process], None]] = {}
         self._processes: list[Process] = []
         self._started: Counter[str] = Counter()
         self._storage_clock = SimulatedClock(self.scheduler)
         self._leases = LeaseTable(self._storage_clock)
         self._is_locked = choose.random() < 0.6
+        self._has_board = choose.random() < 0.5
+        self.board = InProcessIntents()
+        """What the writers of the table posted."""
+        self._replicas: list[tuple[int, dict[str, LeaseRecord]]] = []
         self.events = EventLog(self)
 
     # --- processes ---------------------------------------------------------------------------------------------------
@@ -160,7 +181,28 @@ class World:
         """The table lock as `process` reaches it."""
         if not self._is_locked:
             return NoLock()
-        return ProviderLock(_LockService(self, process, self._leases), "table:t", process.name)
+        return ProviderLock(_LockService(self, process, self._leases), LOCK, process.name)
+
+    def lock_holder(self) -> str | None:
+        """Who holds the table lock (empty: nobody), None where it may be held in vain, or by two."""
+        if not self._is_locked or LOOSENS_LOCK & set(self.faults):
+            return None
+        held = self._leases.records.get(LOCK)
+        return held.owner if held is not None and held.standing is Standing.HELD else ""
+
+    def intents(self, process: Process) -> IntentBoard:
+        """The board of the table's writers as `process` reaches it."""
+        return _Board(self, process) if self._has_board else NoIntents()
+
+    def replicate(self, leases: Mapping[str, LeaseRecord]) -> None:
+        """The lock service as others will see it that follow it."""
+        self._replicas.append((self.scheduler.now_us, dict(leases)))
+        del self._replicas[:-50]
+
+    def replica(self, lag_us: int) -> dict[str, LeaseRecord]:
+        """The leases as they were so long ago."""
+        then_us = self.scheduler.now_us - lag_us
+        return next((leases for at_us, leases in reversed(self._replicas) if at_us <= then_us), {})
 
     def chooser(self, name: str) -> random.Random:
         """Random numbers of one actor's own: a change in one does not change the others."""
@@ -183,7 +225,7 @@ class World:
         if self._left <= 0 or not self.kinds:
             return ""
         is_log_put = call == "put_if_absent" and path.startswith(LOG)
-        if self.choose.random() >= (4 * self._rate if is_log_put or call in ("lock", "publish") else self._rate):
+        if self.choose.random() >= (4 * self._rate if is_log_put or call in ("lock", "publish", "intents") else self._rate):
             return ""
         usable = [k for k in self.kinds if call in APPLICABLE[k]]
         if not usable:
@@ -248,7 +290,36 @@ class _LockService(InProcessLockProvider):
             raise LockUnreachable("the lock service does not answer")
         if fault == "lock_state_lost":
             self._table.records.clear()
+        if fault == "fail_over":
+            # The one that takes over has not heard of the last grants and releases.
+            self._table.records.clear()
+            self._table.records.update(self._world.replica(self._world.between(0, 40)))
+        self._world.replicate(self._table.records)
         return fault
+
+
+class _Board:
+    """The board of intents as one process reaches it."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world = world
+        self._process = process
+
+    def claim(self, intent: Intent) -> list[Intent]:
+        return self._called("claim").claim(intent)
+
+    def withdraw(self, instant: str) -> None:
+        self._called("withdraw").withdraw(instant)
+
+    def _called(self, what: str) -> InProcessIntents:
+        self._world.scheduler.step()
+        fault = self._world.draw(self._process, "intents", what)
+        self._world.note(self._process, f"intents {what}", "", fault)
+        if fault == "intents_unreachable":
+            raise LockUnreachable("the board of intents does not answer")
+        if fault == "intents_lost":
+            self._world.board = InProcessIntents()
+        return self._world.board
 
 
 class EventLog:
@@ -257,6 +328,7 @@ class EventLog:
     def __init__(self, world: World) -> None:
         self._world = world
         self._queued: dict[str, list[tuple[int, int]]] = {}
+        self._sent: list[int] = []
 
     def subscribe(self, consumer: str) -> None:
         """From now on `consumer` is told."""
@@ -270,6 +342,12 @@ class EventLog:
         world.note(process, "publish", f"entry {sequence}", fault)
         if fault == "event_lost":
             return
+        if fault == "rebalance":
+            # Consumers change places and begin again where the last ones had committed.
+            back = self._sent[-world.choose.randrange(1, 8) :]
+            for queue in self._queued.values():
+                queue[:] = [(world.scheduler.now_us, old) for old in back]
+        self._sent.append(sequence)
         at_us = world.scheduler.now_us + world.between(0.001, 120 if fault == "event_delayed" else 0.5)
         for queue in self._queued.values():
             queue += [(at_us, sequence)] * (2 if fault == "event_doubled" else 1)

@@ -40,7 +40,7 @@ def test_time_travel_leaves_later_log_files_out(history):
 def test_a_planned_compaction_opens_a_slice(history):
     history.plan_compaction(instant(4), [G])
     (visible,) = history.state.latest_slices()
-    assert visible.version == SliceVersion(instant(4), 2)
+    assert visible.version == SliceVersion(instant(4), 2, awaits_base_file=True)
     assert visible.base_file.endswith(f"{instant(1)}.parquet")
     history.commit(instant(5), log_stat("g-0", instant(4)))
     (visible,) = history.state.latest_slices()
@@ -49,6 +49,7 @@ def test_a_planned_compaction_opens_a_slice(history):
     history.run_compaction(instant(4), base_stat("g-0", instant(4)))
     (visible,) = history.state.latest_slices()
     assert (visible.base_file.endswith(f"{instant(4)}.parquet"), logs(visible)) == (True, [instant(5)])
+    assert visible.version == SliceVersion(instant(4), 1)
     assert [logs(s) for s in history.state.latest_slices(instant(3))] == [[instant(2), instant(3)]]
     assert [a.instant for a in history.state.completed_writes()] == [instant(n) for n in (1, 2, 3, 4, 5)]
 

@@ -240,6 +240,31 @@ def test_an_append_from_before_the_plan_is_done_again():
     assert contents(table) == [("a", "p", 2, "y"), ("c", "p", 2, "late")]
 
 
+@pytest.mark.parametrize("deletes", [False, True])
+def test_a_compaction_and_as_many_appends_as_it_merged_do_not_make_an_old_slice_look_unchanged(deletes):
+    """Found by the simulator: as many log files before as after, and the append of the same row in between was lost."""
+    table, storage, _ = compactable()
+    other = open_table(storage, table.clock, "other", **table.options.given())
+    instant = schedule_compaction(table)
+    commit, between = WriteTransaction.commit, []
+
+    def late(self, *arguments):
+        if not between:
+            between.append(instant)
+            compact(other)
+            write(other, [("c", "p", 2, "between")])
+            write(other, [("c", "p", 3, "between")])
+        return commit(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WriteTransaction, "commit", late)
+        rows, operation = [("c", "p", 4, "late")], Operation.DELETE if deletes else Operation.UPSERT
+        assert write(table, rows, operation).attempts == 2
+    (file_slice,) = table.slices()
+    assert [log.version for log in file_slice.log_files] == [1, 2, 3]
+    assert contents(table) == [("a", "p", 2, "y"), *([] if deletes else rows)]
+
+
 def test_a_failed_compaction_stays_pending_and_is_run_again():
     table, _, clock = compactable()
     instant = schedule_compaction(table)

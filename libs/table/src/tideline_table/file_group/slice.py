@@ -28,10 +28,15 @@ class LogFile:
 
 
 class SliceVersion(NamedTuple):
-    """What a transaction read of a file group; log files are only ever added to a slice."""
+    """What a transaction read of a file group. No two versions are equal: a slice only ever gets more log files.
+
+    A compaction that completes takes those away that it merged, and others may have added as many by then: hence the third field.
+    """
 
     base_instant: str
     log_files: int
+    awaits_base_file: bool = False
+    """A pending compaction is to write its base file; until then log files of the slice before are among these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,8 @@ class FileSlice:
     @property
     def version(self) -> SliceVersion:
         """What changes when anybody writes to the group."""
-        return SliceVersion(self.base_instant, len(self.log_files))
+        named = f"_{self.base_instant}.log."
+        return SliceVersion(self.base_instant, len(self.log_files), any(named not in log.name for log in self.log_files))
 
     def to_list(self) -> list[object]:
         """Compact form for checkpoints."""

@@ -55,7 +55,8 @@ def schedule_clustering(table: Table, options: Mapping[str, object] | None = Non
             raise _NoPlan
         versions = {s.group: s.version for s in state.latest_slices()}
         named = {(s["partitionPath"], s["fileId"]) for group in plan["clusteringPlan"]["inputGroups"] for s in group["slices"]}
-        read = [[*group, *version] for group, version in versions.items() if tuple(group) in named]
+        # Plans name no group under compaction: two fields say it all.
+        read = [[*group, v.base_instant, v.log_files] for group, v in versions.items() if tuple(group) in named]
         return Draft(
             table.timeline.mint(state), Action.REPLACE_COMMIT, State.NONE, State.REQUESTED, CLUSTER, {"plan": plan, "read": read}
         )

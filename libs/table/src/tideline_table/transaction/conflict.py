@@ -16,7 +16,8 @@ Log files that others appended to the same slice meanwhile are a conflict for a 
 Otherwise its log file gets the next version and is merged behind them, as if it had begun later; nothing is written again.
 
 A compaction that was planned after an update began is a conflict because the update's log file would belong to the slice that the plan
-does not read any more; the update is done again and appends to the slice that the compaction will make.
+does not read any more; the update is done again and appends to the slice that the compaction will make. So is one that completed since an update
+began that saw it pending: its log file may hold keys that the new base file dropped.
 
 A commit that moves somebody's progress needs it where that was expected; otherwise it is refused for good (`ProgressMoved`).
 
@@ -267,4 +268,4 @@ def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[Ins
 
 
 def _only_grew(latest: FileSlice, read: SliceVersion) -> bool:
-    return latest.base_instant == read.base_instant and len(latest.log_files) > read.log_files
+    return latest.version._replace(log_files=read.log_files) == read and len(latest.log_files) > read.log_files
