@@ -9,10 +9,21 @@ from tests.simulation.faults import FaultyStorage
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
 
 from tideline_table.clock import ManualClock
-from tideline_table.errors import TransactionRolledBack
+from tideline_table.errors import StorageError, TransactionRolledBack
+from tideline_table.service.clustering import cluster_group
 from tideline_table.service.compaction import compact_slice
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import Table, TableType, roll_back_dead, run_compaction, schedule_clustering, schedule_compaction
+from tideline_table.table import (
+    Table,
+    TableType,
+    roll_back_dead,
+    run_clustering,
+    run_compaction,
+    schedule_clustering,
+    schedule_compaction,
+)
+from tideline_table.table.services import _begin_clustering
+from tideline_table.timeline.instant import State
 
 
 def asleep_before_file(storage: FaultyStorage, clock: ManualClock, meanwhile: Callable[[], object]) -> None:
@@ -67,6 +78,31 @@ def test_a_clustering_that_was_taken_over_while_its_runner_slept(started):
     asleep_before_file(slow, clock, lambda: cluster(open_table(inner, clock, "other")))
     with pytest.raises(TransactionRolledBack):
         cluster(table)
+    assert contents(table) == before
+    assert data_files(inner) == named_files(table)
+
+
+def test_a_clustering_that_was_taken_over_is_not_undone_by_who_lost_it(started):
+    """Found by the simulator: the runner whose attempt had ended failed, and rolled the living attempt of another one back."""
+    inner, _, clock = started
+    table, other = open_table(inner, clock, "sleeper"), open_table(inner, clock, "other")
+    before = contents(table)
+    instant = schedule_clustering(table, {"tideline.clustering.min.input.files": 1})
+
+    def fail(tasks):
+        stats = [cluster_group(task, inner) for task in tasks]
+        clock.advance(DEATH_S)
+        other.refresh()
+        _begin_clustering(other, instant, other.options)
+        raise StorageError(f"the disk is gone after {len(stats)} file group(s)")
+
+    with pytest.raises(StorageError):
+        run_clustering(table, run=fail)
+    record = table.refresh().actions[instant]
+    assert (record.state, record.writer_id, record.fenced_by) == (State.INFLIGHT, "other", "")
+    assert data_files(inner) == named_files(table), "what the lost attempt wrote is gone"
+    clock.advance(DEATH_S)
+    assert cluster(other).instant == instant
     assert contents(table) == before
     assert data_files(inner) == named_files(table)
 

@@ -105,7 +105,8 @@ def run_clustering(
             delete_lost_attempt(table.storage, begun.instant, begun.attempt, stats)
             raise  # somebody else ended it or goes on with it
         except TidelineError:
-            roll_back(table.timeline, begun.instant, force=True)
+            if roll_back(table.timeline, begun.instant, force=True, attempt=begun.attempt) is None:
+                delete_lost_attempt(table.storage, begun.instant, begun.attempt, stats)
             raise
 
 

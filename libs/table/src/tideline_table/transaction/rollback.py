@@ -26,13 +26,14 @@ _LOGGER = logging.getLogger(__name__)
 OPERATION = "ROLLBACK"
 
 
-def roll_back(timeline: ActiveTimeline, target: str, *, force: bool = False) -> str | None:
+def roll_back(timeline: ActiveTimeline, target: str, *, force: bool = False, attempt: int = 0) -> str | None:
     """Roll `target` back; returns the rollback's instant, None when there was nothing to do.
 
-    Without `force` (for one's own transaction) an instant whose writer is alive is left alone. Raises `InstantNotFound`, and
+    Without `force` (for one's own transaction) an instant whose writer is alive is left alone; with `attempt` one that somebody took over since
+    the entry of that sequence: it is no longer one's own. Raises `InstantNotFound`, and
     `UnsupportedTable` for an instant that had completed before this call.
     """
-    attempt = uuid.uuid4().hex
+    token = uuid.uuid4().hex
     known = timeline.state.actions.get(target)
     was_pending = known is not None and known.is_pending
     paths = _uncommitted(timeline.state, marked_files(timeline.storage, target))
@@ -46,13 +47,15 @@ def roll_back(timeline: ActiveTimeline, target: str, *, force: bool = False) -> 
             not force and not record.fenced_by and is_alive(timeline.storage, record, timeline.clock, timeline.options)
         ):
             raise _NothingToDo
+        if attempt and not record.fenced_by and record.sequence != attempt:
+            raise _NothingToDo
         if record.fenced_by:
             running = state.actions[record.fenced_by]
             if is_alive(timeline.storage, running, timeline.clock, timeline.options):
                 raise _NothingToDo
-            body = {**state.plans[running.instant], "attempt": attempt}
+            body = {**state.plans[running.instant], "attempt": token}
             return Draft(running.instant, Action.ROLLBACK, State.INFLIGHT, State.INFLIGHT, OPERATION, body)
-        body = {"target": target, "target_action": record.action.value, "plan": _plan(timeline, record, paths), "attempt": attempt}
+        body = {"target": target, "target_action": record.action.value, "plan": _plan(timeline, record, paths), "attempt": token}
         return Draft(timeline.mint(state), Action.ROLLBACK, State.NONE, State.INFLIGHT, OPERATION, body)
 
     try:
