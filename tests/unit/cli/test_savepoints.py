@@ -2,6 +2,10 @@
 
 import pytest
 
+from tideline_table.table import Table, write_rows
+from tideline_table.timeline.progress import ProgressStep
+from tideline_table.writer import Operation
+
 UPDATE = b'{"id": "b", "city": "Paris", "n": 200}\n'
 KEEP_ONE = ("--option", "hoodie.cleaner.commits.retained=1")
 
@@ -11,6 +15,7 @@ def test_every_command_teaches_with_an_example(done, command):
     text = done("savepoint", command, "--help").text
     assert f"tideline savepoint {command}" in text.split("Example")[1]
     assert "--json" in text
+    assert "tideline restore" in done("restore", "--help").text.split("Example")[1]
 
 
 def test_made_listed_read_and_deleted(done, cli, filled):
@@ -49,3 +54,53 @@ def test_of_a_shared_table_they_are_apache_hudis(done, cli, filled):
     refused = cli("savepoint", "create", filled)
     assert refused.code == 2
     assert "create_savepoint" in refused.stderr
+
+
+def test_back_to_a_savepoint(done, cli, filled):
+    rows = done("read", filled).plain_rows()
+    made = done("savepoint", "create", filled, "--json").document["instant"]
+    for _ in range(2):
+        done("write", filled, "--from", "-", stdin=UPDATE)
+    undone = [i["instant"] for i in done("timeline", filled, "--json").document["instants"][:2]]
+    later = done("savepoint", "create", filled, "--json").document["instant"]
+    changed = done("read", filled).plain_rows()
+    assert changed != rows
+
+    said = done("restore", filled, "--to", made, "--dry-run").text
+    assert "2 completed write(s) will be lost" in said
+    assert all(instant in said for instant in undone)
+    assert f"savepoint {later} will be lost" in said
+    assert done("restore", filled, "--to", made, "--dry-run", "--json").document["restore"] is None
+    assert done("read", filled).plain_rows() == changed
+
+    document = done("restore", filled, "--to", made, "--json").document
+    assert [w["instant"] for w in document["undone"]] == undone
+    assert (document["savepoint"], document["savepoints_lost"], document["files_deleted"]) == (made, [later], 2)
+    assert done("read", filled).plain_rows() == rows
+    states = {i["instant"]: (i["action"], i["state"]) for i in done("timeline", filled, "--json").document["instants"]}
+    assert states[document["restore"]] == ("restore", "completed")
+    assert {states[instant] for instant in undone} == {("commit", "rolledback")}
+    assert done("show", filled, "--json").document["is_healthy"]
+    gone = cli("restore", filled, "--to", later)
+    assert (gone.code, made in gone.stderr) == (2, True)
+    assert "0 completed write(s)" in done("restore", filled, "--to", made).text
+
+
+def test_progress_that_goes_back_is_told(done, filled):
+    table = Table.open(str(filled))
+    row = table.read(table.schema.names).slice(0, 1)
+    made = done("savepoint", "create", filled, "--json").document["instant"]
+    write_rows(table, row, Operation.UPSERT, progress=ProgressStep("feed", None, "17"))
+    assert "progress feed goes back from 17 to nothing" in done("restore", filled, "--to", made, "--yes").text
+    assert done("show", filled, "--json").document["progress"] == {}
+
+
+def test_changes_across_a_restore(done, cli, filled):
+    made = done("savepoint", "create", filled, "--json").document["instant"]
+    done("write", filled, "--from", "-", stdin=UPDATE)
+    point = done("timeline", filled, "--json").document["instants"][0]["instant"]
+    done("restore", filled, "--to", made)
+    told = cli("read", filled, "--since", point)
+    assert told.code == 1
+    assert "took back" in told.stderr
+    assert "snapshot" in told.stderr

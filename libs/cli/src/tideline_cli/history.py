@@ -20,10 +20,11 @@ def instant_documents(table: Table, limit: int) -> list[dict[str, Any]]:
     """
     records = sorted(table.state.actions.values(), key=lambda a: a.instant, reverse=True)[:limit]
     saved = table.saved_instants()
-    return [{**_document(table, record), "has_savepoint": record.instant in saved} for record in records]
+    return [{**instant_document(table, record), "has_savepoint": record.instant in saved} for record in records]
 
 
-def _document(table: Table, record: ActionRecord) -> dict[str, Any]:
+def instant_document(table: Table, record: ActionRecord) -> dict[str, Any]:
+    """One instant; see `instant_documents`."""
     document: dict[str, Any] = {
         "instant": record.instant,
         "action": record.action.value,

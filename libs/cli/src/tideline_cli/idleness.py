@@ -15,8 +15,14 @@ from tideline_table.service.compaction import delta_commits_since_compaction
 from tideline_table.timeline.instant import Action
 
 
+def _restoring(state: TableState) -> str:
+    return f"restore {state.restoring} is under way; if its process died: tideline run rollback PATH"
+
+
 def why_no_clustering_plan(state: TableState, options: Options) -> str:
     """The reason for which `schedule_clustering` published nothing."""
+    if state.restoring:
+        return _restoring(state)
     pending = state.pending_clusterings()
     needed, limit = options[CLUSTERING_MIN_INPUT_FILES], options[CLUSTERING_SMALL_FILE_LIMIT]
     rest = " besides those of pending plans" if pending else ""
@@ -26,6 +32,8 @@ def why_no_clustering_plan(state: TableState, options: Options) -> str:
 
 def why_no_compaction_plan(state: TableState, options: Options) -> str:
     """The reason for which `schedule_compaction` published nothing."""
+    if state.restoring:
+        return _restoring(state)
     needed, came = options[COMPACTION_DELTA_COMMITS], delta_commits_since_compaction(state)
     if came < needed:
         return f"{came} delta commit(s) since the last compaction, {COMPACTION_DELTA_COMMITS.key}={needed}"
@@ -34,6 +42,8 @@ def why_no_compaction_plan(state: TableState, options: Options) -> str:
 
 def why_no_clean_plan(state: TableState, options: Options) -> str:
     """The reason for which `schedule_clean` published nothing."""
+    if state.restoring:
+        return _restoring(state)
     pending = [a.instant for a in state.pending() if a.action is Action.CLEAN]
     if pending:
         return f"clean {pending[0]} is pending already; run it first"

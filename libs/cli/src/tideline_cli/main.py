@@ -11,10 +11,10 @@ from typing import Annotated
 
 import typer
 
-from tideline_cli import create, inspection, platform, read, savepoints, services, share, write
+from tideline_cli import create, inspection, platform, read, restore, savepoints, services, share, write
 from tideline_cli.failure import EXIT_FAILED, EXIT_INTERRUPTED, report_failure
 
-GROUPS = (create, share, write, read, inspection, services, savepoints, platform)
+GROUPS = (create, share, write, read, inspection, services, savepoints, restore, platform)
 """Modules with an `app` of commands each."""
 
 _EPILOG = """Start with a table of your own:

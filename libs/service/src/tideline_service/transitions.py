@@ -10,6 +10,7 @@ from tideline_events import TableIdentity, Transition
 from tideline_table.table import Table
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import WRITE_ACTIONS, Action, Instant, State, time_from_instant, timeline_file_name
+from tideline_table.timeline.rewind import REWIND_KEY, Rewind
 from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata
 
 CLUSTERING = "clustering"
@@ -28,7 +29,8 @@ def transition_of(identity: TableIdentity, entry: Entry, observed_by: str) -> Tr
     recorded = datetime.fromisoformat(entry.recorded)
     completed = entry.after is State.COMPLETED
     commit = CommitMetadata.from_json(entry.body["metadata"]) if completed and entry.action in WRITE_ACTIONS else None
-    cleaned = entry.body["metadata"]["totalFilesDeleted"] if completed and entry.action is Action.CLEAN else 0
+    cleaned = _files_deleted(entry) if completed else 0
+    back = Rewind.from_json(entry.body[REWIND_KEY]) if REWIND_KEY in entry.body else None
     is_clustering = entry.action is Action.REPLACE_COMMIT and entry.operation == "CLUSTER"
     stats = commit.stats if commit else ()
     # What a deleted savepoint was called; there is no file of a state that undoes.
@@ -49,9 +51,10 @@ def transition_of(identity: TableIdentity, entry: Entry, observed_by: str) -> Tr
         observed_by=observed_by,
         timeline_file=f".hoodie/{timeline_file_name(Instant(entry.instant, entry.action, shown))}",
         plan_instant=entry.instant if is_clustering or entry.action is Action.CLEAN else None,
-        undone_instant=entry.target or None,
+        # Of a restore the oldest write that it takes back: from there on everything is gone.
+        undone_instant=entry.target or (min(back.undone_instants, default=None) if back is not None else None),
         files_added=len(stats),
-        files_removed=sum(len(ids) for ids in (commit.replaced or {}).values()) if commit else int(cleaned),
+        files_removed=sum(len(ids) for ids in (commit.replaced or {}).values()) if commit else cleaned,
         rows_added=sum(s.num_inserts for s in stats),
         rows_removed=sum(s.num_deletes for s in stats),
         bytes_added=sum(s.file_size_bytes for s in stats),
@@ -59,6 +62,15 @@ def transition_of(identity: TableIdentity, entry: Entry, observed_by: str) -> Tr
         schema_hash=hashlib.sha256(schema.encode()).hexdigest() if schema else None,
         checkpoint={k: v for k, v in commit.extra.items() if k != SCHEMA_KEY} if commit else {},
     )
+
+
+def _files_deleted(entry: Entry) -> int:
+    if entry.action is Action.CLEAN:
+        return int(entry.body["metadata"]["totalFilesDeleted"])
+    if entry.action is Action.RESTORE:
+        by_instant = (entry.body.get("metadata") or {}).get("hoodieRestoreMetadata") or {}
+        return sum(int(one["totalFilesDeleted"]) for found in by_instant.values() for one in found)
+    return 0
 
 
 def backfill(table: Table, first: int, last: int) -> Iterator[Transition]:

@@ -130,6 +130,10 @@ class HistoryUnavailable(TidelineError):
     """Changes whose files cleaning removed: begin again with a snapshot."""
 
 
+class HistoryRewritten(HistoryUnavailable):
+    """Changes across a restore: whoever asks has read writes that were taken back. Begin again with a snapshot."""
+
+
 # --- state on storage that is not what it should be -----------------------------------------------------------------------
 
 
@@ -167,6 +171,10 @@ class WriteConflict(TidelineError):
         self.with_instant = with_instant
 
 
+class RestorePending(WriteConflict):
+    """The table is being brought back to a savepoint: nothing may be written until that is done. `with_instant` is the restore."""
+
+
 class ProgressMoved(TidelineError):
     """The progress that a commit was to move is no longer where it was expected: somebody else committed what this one holds, or more.
 
@@ -185,6 +193,10 @@ class TransactionRolledBack(TidelineError):
     """This transaction was rolled back by somebody else (its heartbeat expired); its files will never become visible."""
 
     recovery = Recovery.REFRESH
+
+
+class RestoredMeanwhile(TransactionRolledBack):
+    """The table was brought back to a savepoint while this transaction ran: what it read may be gone, so it is not tried again by itself."""
 
 
 class CommitUnknown(TidelineError):

@@ -15,6 +15,7 @@ from tideline_table.errors import CorruptMetadata, ObjectNotFound, UnsupportedTa
 from tideline_table.file_group.savepoint import Savepoint
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.file_group.state import ActionRecord, TableState
+from tideline_table.file_group.undo import Rewritten
 from tideline_table.storage import Folder, Storage
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import Action, State
@@ -203,6 +204,7 @@ def _to_json(state: TableState) -> dict[str, Any]:
         "last_clean_retained": state.last_clean_retained,
         "archived_before": state.archived_before,
         "savepoints": [s.to_json() for s in state.savepoints.values()],
+        "rewritten": [[r.first, r.sequence, r.instant] for r in state.rewritten],
         "sharing": state.sharing.to_json() if state.sharing else None,
     }
 
@@ -216,6 +218,7 @@ def _from_json(document: dict[str, Any], sequence: int) -> TableState:
     state.last_clean_retained = document["last_clean_retained"]
     state.progress = {key: Progress(value, instant) for key, value, instant in document.get("progress", ())}
     state.savepoints = {s.instant: s for s in map(Savepoint.from_json, document.get("savepoints", ()))}
+    state.rewritten = tuple(Rewritten(*fields) for fields in document.get("rewritten", ()))
     state.archived_before = document.get("archived_before", "")
     state.sharing = Sharing.from_json(document["sharing"]) if document.get("sharing") else None
     for instant, action, name, operation, seq, started, writer, since, fenced in document["actions"]:

@@ -12,6 +12,7 @@ from tideline_table.file_group.savepoint import Savepoint, saved_by
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State
+from tideline_table.timeline.rewind import REWIND_KEY, Rewind
 from tideline_table.timeline.sharing import ADOPTED_KEY, SHARING_KEY, Sharing
 from tideline_table.timeline.write_stats import CommitMetadata
 
@@ -33,6 +34,7 @@ class EntryContent:
     sharing: Sharing | None = None
     adopted: AdoptedTable | None = None
     savepoint: Savepoint | None = None
+    rewind: Rewind | None = None
 
 
 def understood(entry: Entry) -> EntryContent:
@@ -42,6 +44,8 @@ def understood(entry: Entry) -> EntryContent:
             planned_groups(entry.body)
         if entry.action is Action.COMPACTION and "plan" in entry.body:
             compacted_groups(entry.body)
+        if entry.action is Action.RESTORE and REWIND_KEY in entry.body:
+            return EntryContent(rewind=Rewind.from_json(entry.body[REWIND_KEY]))
         if entry.after is not State.COMPLETED:
             return EntryContent()
         if entry.action in WRITE_ACTIONS or entry.action is Action.COMPACTION:

@@ -10,16 +10,17 @@ from typing import Any
 from tideline_table.errors import CorruptMetadata, IllegalTransition
 from tideline_table.file_group.adopted import AdoptedTable
 from tideline_table.file_group.content import compacted_groups, planned_groups, understood
-from tideline_table.file_group.names import parse_log_file_name
 from tideline_table.file_group.savepoint import Savepoint
-from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
-from tideline_table.file_group.undo import undo_write
+from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.file_group.undo import Rewritten, rewind, take_back
+from tideline_table.file_group.versions import fold_file, is_gone, visible_slice
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State, check_transition
 from tideline_table.timeline.log import Draft
 from tideline_table.timeline.progress import Progress, progress_in
+from tideline_table.timeline.rewind import Rewind
 from tideline_table.timeline.sharing import PEER_WRITER, Sharing
-from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
+from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata
 
 CLUSTER = "CLUSTER"
 COMPACT = "COMPACT"
@@ -88,6 +89,8 @@ class TableState:
     """Groups that cleaning may find something in: more than one slice, or replaced."""
     savepoints: dict[str, Savepoint] = field(default_factory=dict)
     """By the instant of the write that each protects, which it shares; those of Apache Hudi's in shared tables are on the timeline only."""
+    rewritten: tuple[Rewritten, ...] = ()
+    """Stretches of the log whose writes were taken back after they had completed."""
     sharing: Sharing | None = None
     """How the table is shared with Apache Hudi's writers; None where all writers are Tideline's, and for tables that only others write."""
     eager_rollback: str = ""
@@ -98,6 +101,10 @@ class TableState:
     def check(self, step: Draft | Entry) -> None:
         """Raise `IllegalTransition` unless `step` may come next. Changes nothing."""
         with self._mutex:
+            if self.restoring not in ("", step.instant) and self.sharing is None:
+                raise IllegalTransition(
+                    f"{step.action} {step.instant} beside restore {self.restoring}", expected="nothing else until it is completed"
+                )
             if step.action is Action.SAVEPOINT:
                 self._check_savepoint(step)
                 return
@@ -130,6 +137,16 @@ class TableState:
         if write is None or write.state is not State.COMPLETED or write.action not in _PUBLISHING:
             raise IllegalTransition(f"a savepoint of {step.instant}", expected="a completed write")
 
+    def _check_rewind(self, back: Rewind, restore: str) -> None:
+        if back.savepoint not in self.savepoints:
+            raise IllegalTransition(f"restore {restore} to {back.savepoint}", expected="a savepoint")
+        ended, pending = (State.COMPLETED,), (State.REQUESTED, State.INFLIGHT)
+        for named, states in (((*back.undone, *back.rollbacks), ended), (back.fenced, pending)):
+            for instant, action in named:
+                known = self.actions.get(instant)
+                if known is None or known.action is not action or known.state not in states:
+                    raise IllegalTransition(f"restore {restore} takes back {instant}", expected=f"a {action} that is {states[-1]}")
+
     def _check_rollback(self, step: Draft | Entry) -> None:
         target = self.actions.get(str(step.body.get("target", "")))
         if step.writer_id == PEER_WRITER and self.sharing is not None:
@@ -157,6 +174,8 @@ class TableState:
                 )
             self.check(entry)
             content = understood(entry)
+            if content.rewind is not None:
+                self._check_rewind(content.rewind, entry.instant)
             self.sequence = entry.sequence
             if entry.action is Action.SAVEPOINT:
                 self.savepoints.pop(entry.instant, None)
@@ -179,13 +198,15 @@ class TableState:
                 self.plans[entry.instant] = entry.body
             if entry.action is Action.ROLLBACK:
                 self._apply_rollback(entry)
+            if content.rewind is not None:
+                self._apply_rewind(entry, content.rewind)
             if entry.after is State.COMPLETED:
                 if content.commit is not None:
                     self._apply_commit(entry.instant, content.commit)
                 if content.cleaned is not None:
                     self._apply_clean(content.retained, content.cleaned)
-                for undone in content.undone:
-                    self._undo(undone)
+                if content.undone:
+                    take_back(self, frozenset(content.undone), entry.instant, entry.sequence)
                 if content.adopted is not None:
                     self._take_over(content.adopted, entry.sequence)
                 self.sharing = content.sharing or self.sharing
@@ -201,14 +222,12 @@ class TableState:
         self.schema_json = adopted.schema_json or self.schema_json
         self.last_clean_retained, self.archived_before = adopted.last_clean_retained, adopted.archived_before
 
-    def _undo(self, instant: str) -> None:
-        """What a completed write published is gone: others rolled it back, or restored a savepoint before it."""
-        known = self.actions.get(instant)
-        if known is not None:
-            self.actions[instant] = replace(known, state=State.ROLLED_BACK)
-        self.excess.difference_update(undo_write(self.slices, instant))
-        for group in [group for group, by in self.replaced.items() if by == instant]:
-            del self.replaced[group]
+    def _apply_rewind(self, entry: Entry, back: Rewind) -> None:
+        if entry.after is State.INFLIGHT:
+            rewind(self, back, entry.instant, entry.sequence)
+            return
+        for instant, _ in back.fenced:
+            self.actions[instant] = replace(self.actions[instant], fenced_by=entry.instant)
 
     def _apply_rollback(self, entry: Entry) -> None:
         target = self.actions.get(entry.target)
@@ -218,7 +237,7 @@ class TableState:
             return  # of Hudi's: it took back an attempt of a plan that is still there, or what came and went while nobody looked
         if not target.is_pending:
             if entry.after is State.COMPLETED:
-                self._undo(entry.target)
+                take_back(self, {entry.target}, entry.instant, entry.sequence)
             return
         if entry.after is not State.COMPLETED:
             self.actions[entry.target] = replace(target, fenced_by=entry.instant)
@@ -235,7 +254,7 @@ class TableState:
                 continue
             group = FileGroupId(stat.partition_path, stat.file_id)
             slices = self.slices.setdefault(group, {})
-            _fold_file(slices, group, instant, stat)
+            fold_file(slices, group, instant, stat)
             if len(slices) > 1:
                 self.excess.add(group)
         for partition, file_ids in (metadata.replaced or {}).items():
@@ -264,7 +283,7 @@ class TableState:
         self.last_clean_retained = max(self.last_clean_retained, retained)
         for group in list(self.excess):
             slices = self.slices.get(group, {})
-            for instant in [i for i, s in slices.items() if _is_gone(s, gone)]:
+            for instant in [i for i, s in slices.items() if is_gone(s, gone)]:
                 del slices[instant]
             if not slices:
                 self.slices.pop(group, None)
@@ -318,6 +337,12 @@ class TableState:
                 return None
             return visible_slice(slices, "", self.groups_under_compaction().get(group, ""))
 
+    @property
+    def restoring(self) -> str:
+        """The pending restore, empty when there is none."""
+        with self._mutex:
+            return next((at for at in self.plans if at in self.actions and self.actions[at].action is Action.RESTORE), "")
+
     def planned_groups(self, instant: str) -> list[FileGroupId]:
         """File groups that a pending clustering plan names."""
         return planned_groups(self.plans.get(instant, {}))
@@ -346,40 +371,3 @@ class TableState:
         """Whether writers have to wait for this pending clustering."""
         plan = (self.plans.get(instant, {}).get("plan") or {}).get("clusteringPlan") or {}
         return (plan.get("extraMetadata") or {}).get(PRIORITY_KEY) == "true"
-
-
-def visible_slice(slices: Mapping[str, FileSlice], as_of: str = "", compaction: str = "") -> FileSlice | None:
-    """What a query at `as_of` (empty: now) reads of a group with these slices (by base instant), None for nothing.
-
-    `compaction` is the pending compaction of the group, if any: its slice has no base file yet, so log files from there on are merged
-    after those of the slice before it (11.2), and its instant is the base instant of new log files.
-    """
-    instants = sorted((i for i in slices if not as_of or i <= as_of), reverse=True)
-    logs: list[LogFile] = []
-    for at, instant in enumerate(instants):
-        found = slices[instant]
-        logs[:0] = [log for log in found.log_files if not as_of or log.instant <= as_of]
-        if found.base_file or at + 1 == len(instants):
-            if not found.base_file and not logs:
-                return None
-            newest = max(instants[0], compaction) if not as_of or compaction <= as_of else instants[0]
-            return replace(found, base_instant=newest, log_files=tuple(logs))
-    return None
-
-
-def _fold_file(slices: dict[str, FileSlice], group: FileGroupId, instant: str, stat: WriteStat) -> None:
-    name = stat.path.rsplit("/", 1)[-1]
-    log = parse_log_file_name(name)
-    if log is None:
-        known = slices.get(instant)
-        logs = known.log_files if known is not None else ()
-        slices[instant] = FileSlice(group, instant, name, stat.file_size_bytes, stat.num_writes, logs)
-        return
-    below = slices.get(log.base_instant) or FileSlice(group, log.base_instant, "", 0, -1)
-    added = LogFile(name, stat.file_size_bytes, instant, log.version, stat.num_inserts > 0 or not below.base_file)
-    slices[log.base_instant] = replace(below, log_files=(*below.log_files, added))
-
-
-def _is_gone(file_slice: FileSlice, gone: frozenset[tuple[str, str]]) -> bool:
-    first = file_slice.base_file or file_slice.log_files[0].name
-    return (file_slice.group.partition_path, first) in gone

@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from tideline_table.errors import HistoryUnavailable, InstantNotFound, InvalidOption
+from tideline_table.errors import HistoryRewritten, HistoryUnavailable, InstantNotFound, InvalidOption
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
 from tideline_table.file_group.state import COMPACT, ActionRecord, TableState
 from tideline_table.reader.read_plan import LogRule
@@ -59,16 +59,31 @@ def stretch_of(state: TableState, kind: PointKind, since: str, until: str) -> St
     """The stretch after `since` (empty: all) up to `until` (empty: now).
 
     Points are sequences of the table log or instants; for a table that Tideline owns an instant means the completion of that write, or
-    for a moment at which none began everything completed by then. Raises `InstantNotFound` for a point that lies ahead, `InvalidOption`
-    for text that is no point or for an end before the start.
+    for a moment at which none began everything completed by then. Raises `InstantNotFound` for a point that lies ahead,
+    `HistoryRewritten` for one behind which writes were taken back since, `InvalidOption` for text that is no point or for an end before the start.
     """
     done = [a for a in state.completed_writes() if a.state is State.COMPLETED]
+    if kind is PointKind.SEQUENCE:
+        _check_rewritten(state, since, until)
     before = frozenset(_through(state, kind, done, since)) if since else frozenset()
     through = frozenset(_through(state, kind, done, until)) if until else frozenset(a.instant for a in done)
     if not before <= through:
         raise InvalidOption(f"changes since {since} until {until}", expected="an end that is not before the start")
     written = frozenset(a.instant for a in done if a.instant in through - before and not _moves_rows(a))
     return Stretch(before, through, written, since)
+
+
+def _check_rewritten(state: TableState, since: str, until: str) -> None:
+    start = sequence_of(state, since) if since else 0
+    end = sequence_of(state, until) if until else state.sequence
+    for gone in state.rewritten:
+        for place, what in ((start, "start"), (end, "end")):
+            if gone.first <= place < gone.sequence:
+                raise HistoryRewritten(
+                    f"the {what} of the changes asked for lies at {place}, behind writes that {gone.instant} took back",
+                    expected=f"a point before sequence {gone.first}, or from {gone.sequence} on",
+                    remedy="begin again with a snapshot",
+                )
 
 
 def _moves_rows(action: ActionRecord) -> bool:
@@ -92,8 +107,9 @@ def completion_time(action: ActionRecord) -> str:
 
 
 def newest_write(state: TableState) -> int:
-    """The sequence of the newest completed write, what only moves rows left out; 0 in a table without one."""
-    return max((a.sequence for a in state.completed_writes() if not _moves_rows(a)), default=0)
+    """The sequence of the newest completed write, what only moves rows left out, or of the restore behind it; 0 in a table without one."""
+    writes = (a.sequence for a in state.completed_writes() if not _moves_rows(a))
+    return max((*writes, *(gone.sequence for gone in state.rewritten)), default=0)
 
 
 def sequence_of(state: TableState, point: str) -> int:
@@ -106,12 +122,18 @@ def sequence_of(state: TableState, point: str) -> int:
         raise InvalidOption(f"point {point!r} in the history of the table", expected="a sequence of the table log or an instant")
     known = state.actions.get(point)
     if known is not None:
-        if known.state is not State.COMPLETED:
+        if known.state is not State.COMPLETED and known.sequence not in _rewritten_places(state, known):
             raise InstantNotFound(f"instant {point}, which is {known.state}", expected="a completed instant, or a sequence")
         return known.sequence
     moment = time_from_instant(point)
     completed = (a for a in state.completed_writes() if datetime.fromisoformat(a.since) <= moment)
     return max((a.sequence for a in completed), default=0)
+
+
+def _rewritten_places(state: TableState, known: ActionRecord) -> range:
+    """Where the stretch lies in which a write that was taken back had completed."""
+    found = next((r for r in state.rewritten if r.instant == known.fenced_by), None)
+    return range(found.first, found.sequence) if found is not None and known.state is State.ROLLED_BACK else range(0)
 
 
 def slices_at(state: TableState, known: AbstractSet[str]) -> dict[FileGroupId, FileSlice]:

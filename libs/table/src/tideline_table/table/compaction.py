@@ -42,7 +42,7 @@ def schedule_compaction(table: Table, options: Mapping[str, object] | None = Non
         )
 
     def decide(state: TableState) -> Draft:
-        plan = plan_compaction(state, chosen)
+        plan = None if state.restoring else plan_compaction(state, chosen)
         if plan is None:
             raise _NoPlan
         return Draft(table.timeline.mint(state), Action.COMPACTION, State.NONE, State.REQUESTED, COMPACT, {"plan": plan})

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from tideline_table.clock import Clock, SystemClock
 from tideline_table.config import READ_OPERATION_FIELD, Options
-from tideline_table.errors import InstantNotFound, ObjectNotFound, SchemaMismatch, TableFrozen, TableNotFound, UnsupportedTable
+from tideline_table.errors import InstantNotFound, ObjectNotFound, SchemaMismatch, TableNotFound, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.file_group.state import TableState
 from tideline_table.index.simple import SimpleIndex
@@ -27,11 +27,12 @@ from tideline_table.storage import Storage, open_storage
 from tideline_table.table.changes import PointKind, Stretch, changed_rows, stretch_of
 from tideline_table.table.declared_merging import check_defaults
 from tideline_table.table.definition import WRITABLE_VERSION, TableDefinition, TableType
-from tideline_table.table.foreign import foreign_state, timeline_instants, visible_instants
+from tideline_table.table.exclusive import check_no_intruder
+from tideline_table.table.foreign import foreign_state, visible_instants
 from tideline_table.table.identity import TableIdentity, read_identity, replace_identity
 from tideline_table.table.images import Images, images_of
 from tideline_table.table.query import KeyRanges, Snapshot, sorted_keys, without_logs
-from tideline_table.timeline.instant import Action, Instant, completed_as
+from tideline_table.timeline.instant import Action
 from tideline_table.timeline.properties import BACKUP_PATH, CREATE_SCHEMA, PROPERTIES_PATH, parse_properties
 from tideline_table.timeline.sharing import Sharing
 from tideline_table.transaction import ActiveTimeline, NoLock, OpenPeerLock, SharedTimeline, TableLock
@@ -211,31 +212,7 @@ class Table:
         if isinstance(self.timeline, SharedTimeline):
             self._check_shared(self.timeline)
             return
-        unknown = self._unknown_instant()
-        if unknown is not None and unknown.action is Action.SAVEPOINT:
-            # One that was deleted, by somebody who has not come to its files yet.
-            self.timeline.heal(0.0)
-            unknown = self._unknown_instant()
-        if unknown is not None:
-            raise TableFrozen(
-                f"instant {unknown.time} ({unknown.action}, {unknown.state}) that no Tideline writer made",
-                expected="an exclusive table: all writers are Tideline's",
-                remedy="stop the other writer and remove its instant, or stop using Tideline's writers here",
-            )
-
-    def _unknown_instant(self) -> Instant | None:
-        """An instant on the timeline that the log does not know, None when there is none."""
-        on_disk = timeline_instants(self.storage)
-        state = self.refresh()
-        for instant in on_disk:
-            if instant.action is Action.SAVEPOINT:
-                is_known = instant.time in state.savepoints
-            else:
-                record = state.actions.get(instant.time)
-                is_known = record is not None and instant.action in (record.action, completed_as(record.action))
-            if not is_known:
-                return instant
-        return None
+        check_no_intruder(self.storage, self.timeline)
 
     def _check_shared(self, timeline: SharedTimeline) -> None:
         check_version(read_properties(self.storage))

@@ -1,20 +1,34 @@
-"""Savepoints of exclusive tables: a completed write whose files cleaning leaves alone, and to which the table can be brought back."""
+"""Savepoints of exclusive tables: a completed write whose files cleaning leaves alone, and the way back to it."""
 
 from __future__ import annotations
 
 import getpass
 
-from tideline_table.errors import HistoryUnavailable, InstantNotFound, ObjectNotFound, SavepointRefused, UnsupportedTable
+from tideline_table.errors import (
+    HistoryUnavailable,
+    InstantNotFound,
+    ObjectNotFound,
+    RestorePending,
+    SavepointRefused,
+    UnsupportedTable,
+    WriteConflict,
+)
 from tideline_table.file_group.savepoint import Savepoint, progress_json, saved_by
 from tideline_table.file_group.state import ActionRecord, TableState
+from tideline_table.service.restore import plan_restore
 from tideline_table.service.savepoint import OPERATION, savepoint_metadata
 from tideline_table.table.facade import Table
+from tideline_table.table.services import run_clean
 from tideline_table.timeline.files import timeline_path
 from tideline_table.timeline.instant import Action, Instant, State
 from tideline_table.timeline.log import Draft
 from tideline_table.timeline.progress import Progress, progress_in
+from tideline_table.timeline.rewind import Rewind
 from tideline_table.timeline.write_stats import CommitMetadata
 from tideline_table.transaction.conflict import find_savepoint_conflict
+from tideline_table.transaction.restore import Restored, finish_restore, request_restore
+
+_CLEANS = 5
 
 
 def create_savepoint(table: Table, instant: str = "", *, comment: str = "", user: str = "") -> Savepoint:
@@ -48,6 +62,45 @@ def delete_savepoint(table: Table, instant: str) -> None:
         return Draft(instant, Action.SAVEPOINT, State.COMPLETED, State.ROLLED_BACK, OPERATION, {})
 
     table.timeline.append(decide)
+
+
+def preview_restore(table: Table, instant: str) -> Rewind:
+    """What `restore_to_savepoint` would take back now. Changes nothing; raises as that does."""
+    check_exclusive(table, "call rollback_to_savepoint")
+    table.check_writable(keyed=False)
+    return plan_restore(table.state, known_savepoint(table.state, instant)).rewind
+
+
+def restore_to_savepoint(table: Table, instant: str) -> Restored:
+    """Bring the table back to the savepoint of `instant`: every newer write is undone, newest first, and cannot be had again.
+
+    Rows, schema, replaced file groups and the progress of those who feed the table are as they were. What was being written fails with
+    `RestoredMeanwhile`; newer plans and savepoints go. A restore to the same savepoint that died is taken to its end. Pending cleans are run first.
+    Raises `InstantNotFound` without such a savepoint, `RestorePending` beside another restore, `UnsupportedTable` for a table that Apache Hudi
+    writes, too. After `CommitUnknown` and storage errors the table says whether it began: call it again.
+    """
+    check_exclusive(table, "call rollback_to_savepoint")
+    table.check_writable(keyed=False)
+    running = table.state.restoring
+    if running and table.state.plans[running]["plan"]["savepointToRestoreTimestamp"] == instant:
+        finished = finish_restore(table.timeline, running)
+        if finished is not None:
+            return finished
+    for _ in range(_CLEANS):
+        while run_clean(table) is not None:
+            pass
+        try:
+            restore = request_restore(table.timeline, lambda state: known_savepoint(state, instant))
+            break
+        except RestorePending:
+            raise
+        except WriteConflict:
+            continue  # a clean was planned meanwhile
+    else:
+        restore = request_restore(table.timeline, lambda state: known_savepoint(state, instant))
+    finished = finish_restore(table.timeline, restore, force=True)
+    assert finished is not None  # one's own
+    return finished
 
 
 def known_savepoint(state: TableState, instant: str) -> Savepoint:

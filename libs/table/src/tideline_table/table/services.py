@@ -29,10 +29,14 @@ from tideline_table.timeline.log import Draft
 from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
 from tideline_table.transaction import Committed, Heartbeat, WriteSet, find_conflict, is_alive, roll_back
 from tideline_table.transaction.conflict import check_still_own
+from tideline_table.transaction.restore import finish_restore
 from tideline_table.writer.marker import forget_markers, marked_files
 
 RunTasks = Callable[[Sequence[ClusteringTask]], Sequence[Sequence[WriteStat]]]
 """Runs tasks somewhere (here, or on Spark executors) and returns each task's stats in order."""
+
+
+_GO_ON = frozenset({Action.ROLLBACK, Action.CLEAN, Action.COMPACTION, Action.RESTORE})
 
 
 class _NoPlan(Exception):
@@ -50,7 +54,7 @@ def schedule_clustering(table: Table, options: Mapping[str, object] | None = Non
     table.check_writable()
 
     def decide(state: TableState) -> Draft:
-        plan = plan_clustering(state, table.storage.root, chosen, table.schema)
+        plan = None if state.restoring else plan_clustering(state, table.storage.root, chosen, table.schema)
         if plan is None:
             raise _NoPlan
         versions = {s.group: s.version for s in state.latest_slices()}
@@ -213,7 +217,7 @@ def schedule_clean(table: Table, options: Mapping[str, object] | None = None) ->
     table.check_writable(keyed=False)
 
     def decide(state: TableState) -> Draft:
-        if any(a.action is Action.CLEAN for a in state.pending()):
+        if state.restoring or any(a.action is Action.CLEAN for a in state.pending()):
             raise _NoPlan
         plan = plan_clean(state, table.storage.root, chosen, table.saved_instants())
         if plan is None:
@@ -267,17 +271,22 @@ def _check_pending(state: TableState, instant: str) -> None:
 
 
 def roll_back_dead(table: Table) -> list[str]:
-    """Roll back every write whose writer is dead, and finish rollbacks that died; returns the instants undone.
+    """Roll back every write whose writer is dead, finish rollbacks and a restore that died; returns the instants undone.
 
     Clustering and compaction that died are left to their next attempt: the plan can be run again.
     """
     table.check_writable(keyed=False)
-    undone = []
+    undone: list[str] = []
+    if table.is_exclusive and table.state.restoring:
+        restored = finish_restore(table.timeline, table.state.restoring)
+        if restored is None:
+            return undone  # until it is done nothing else may be
+        undone += [*restored.undone, *restored.fenced]
     for record in list(table.state.pending()):
         if not table.state.actions[record.instant].is_pending:
             continue  # it ended while the ones before it were rolled back
         unfinished = bool(record.fenced_by)
-        if record.action in (Action.ROLLBACK, Action.CLEAN, Action.COMPACTION) or (record.is_clustering and not unfinished):
+        if record.action in _GO_ON or (record.is_clustering and not unfinished):
             continue
         if roll_back(table.timeline, record.instant) is not None:
             undone.append(record.instant)

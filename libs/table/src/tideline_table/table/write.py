@@ -29,6 +29,7 @@ from tideline_table.errors import (
     DuplicateKey,
     InvalidOption,
     ObjectNotFound,
+    RestoredMeanwhile,
     SchemaMismatch,
     TransactionRolledBack,
     WriteConflict,
@@ -140,7 +141,8 @@ def write_with_retries(contention: Contention, run: Callable[[], Committed], on_
     retrying = tenacity.Retrying(
         stop=tenacity.stop_after_attempt(contention.options[WRITE_RETRIES] + 1),
         wait=tenacity.wait_random_exponential(multiplier=0.05, max=3.0),
-        retry=tenacity.retry_if_exception_type((WriteConflict, TransactionRolledBack)),
+        retry=tenacity.retry_if_exception_type((WriteConflict, TransactionRolledBack))
+        & tenacity.retry_if_not_exception_type(RestoredMeanwhile),
         sleep=contention.table.clock.sleep,
         before_sleep=lambda call: _report(call, on_conflict),
         reraise=True,

@@ -18,6 +18,7 @@ from tideline_table.timeline.plans import (
     SAVEPOINT_METADATA,
     encode_document,
 )
+from tideline_table.timeline.rewind import REWIND_KEY, Rewind
 from tideline_table.timeline.write_stats import CommitMetadata
 
 EMPTY_REPLACE_REQUEST = {"operationType": None, "clusteringPlan": None, "extraMetadata": None, "version": None}
@@ -53,6 +54,8 @@ def timeline_files(entry: Entry) -> TimelineFiles:
     """What the timeline has to hold once `entry` is in the log."""
     if entry.action is Action.SAVEPOINT:
         return _savepoint_files(entry)
+    if entry.action is Action.RESTORE:
+        return _restore_files(entry)
     create: list[tuple[str, bytes]] = []
     delete: tuple[str, ...] = ()
     if entry.before is State.NONE:
@@ -72,6 +75,16 @@ def _savepoint_files(entry: Entry) -> TimelineFiles:
     if entry.after is State.COMPLETED:
         return TimelineFiles(((inflight, b""), (completed, _completed(entry))))
     return TimelineFiles((), (completed, inflight))
+
+
+def _restore_files(entry: Entry) -> TimelineFiles:
+    content = {State.REQUESTED: _requested, State.COMPLETED: _completed}.get(entry.after, lambda _: b"")
+    gone: tuple[str, ...] = ()
+    if entry.after is State.INFLIGHT:
+        if REWIND_KEY not in entry.body:
+            return TimelineFiles(())  # another attempt
+        gone = Rewind.from_json(entry.body[REWIND_KEY]).timeline_files()
+    return TimelineFiles(((_path(entry, entry.after), content(entry)),), gone)
 
 
 def _path(entry: Entry, state: State) -> str:

@@ -18,6 +18,7 @@ from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.files import timeline_files
 from tideline_table.timeline.instant import Action, State, next_instant, time_from_instant
 from tideline_table.timeline.log import Draft, PlaceTrimmed, TableLog
+from tideline_table.transaction.conflict import check_not_restoring
 from tideline_table.transaction.log_upkeep import LogUpkeep
 
 _LOGGER = logging.getLogger(__name__)
@@ -130,6 +131,9 @@ class ActiveTimeline:
                         remedy="open it again",
                     )
                 draft = decide(self.state)
+                check_not_restoring(
+                    self.state, draft.instant, begins=draft.before is State.NONE or draft.action is Action.SAVEPOINT
+                )
                 # A step that nobody may fold would lock every reader out of the table for good.
                 self.state.check(draft)
                 self._heal_head()

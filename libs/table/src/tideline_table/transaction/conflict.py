@@ -30,6 +30,15 @@ input is gone fails when it reads. Field notes: #13255, #9472, #18830, #9831.
 |---|---|---|---|---|
 | savepoint                 | no: it protects a completed one | names files that it would keep: conflict | keeps only later commits readable: refused | refused                     |
 | clean                     | no                            | no plan beside another                  | no                                         | what it keeps is left out   |
+
+| own \\ other             | requested or inflight restore           | completed restore                                | restore asked for                    |
+|---|---|---|---|
+| write, clustering, rollback under way, newer compaction | fenced: `RestoredMeanwhile`   | fenced: `RestoredMeanwhile`                      | it fences them                       |
+| compaction planned before the savepoint | waits: `RestorePending`         | goes on: it holds rows of its time               | it leaves the plan                   |
+| whatever begins, a savepoint | waits: `RestorePending`              | no                                               | no                                   |
+| clean                     | waits: `RestorePending`                 | no                                               | pending: conflict, it ends first     |
+| restore                   | waits: `RestorePending`                 | no, as long as its savepoint is there            | one of them                          |
+| incremental read          | no                                      | has read what is undone: `HistoryRewritten`      | no                                   |
 """
 
 from __future__ import annotations
@@ -42,6 +51,8 @@ import numpy as np
 from tideline_table.errors import (
     CorruptMetadata,
     ProgressMoved,
+    RestoredMeanwhile,
+    RestorePending,
     SavepointRefused,
     TransactionRolledBack,
     UnsupportedTable,
@@ -139,6 +150,8 @@ def check_still_own(state: TableState, instant: str) -> None:
     if record is None or record.state is not State.INFLIGHT or record.fenced_by:
         by = f" by {record.fenced_by}" if record and record.fenced_by else ""
         fence = state.actions.get(record.fenced_by) if record else None
+        if fence is not None and fence.action is Action.RESTORE:
+            raise _restored(instant, fence.instant)
         if fence is not None and fence.is_peers:
             remedy = (
                 "begin again; if its heartbeat was fresh, the other writer cleans failed writes eagerly: "
@@ -147,6 +160,30 @@ def check_still_own(state: TableState, instant: str) -> None:
         else:
             remedy = "its heartbeat had expired; begin again"
         raise TransactionRolledBack(f"instant {instant} was rolled back{by}", expected="an inflight instant", remedy=remedy)
+
+
+def check_not_restoring(state: TableState, instant: str, *, begins: bool) -> None:
+    """Raise what a pending restore means for a step of `instant` (`begins`: its first one); nothing for the restore's own steps."""
+    restore = state.restoring
+    if restore in ("", instant):
+        return
+    record = state.actions.get(instant)
+    if record is not None and record.fenced_by == restore and not begins:
+        raise _restored(instant, restore)
+    raise RestorePending(
+        f"restore {restore} is bringing the table back to a savepoint",
+        with_instant=restore,
+        expected="a table that is not being restored",
+        remedy="retry when it is done; if its process died, tideline run rollback PATH finishes it",
+    )
+
+
+def _restored(instant: str, restore: str) -> RestoredMeanwhile:
+    return RestoredMeanwhile(
+        f"instant {instant} was taken back by restore {restore}",
+        expected="an inflight instant",
+        remedy="the table was brought back to a savepoint: read it again before you write",
+    )
 
 
 def check_progress(step: ProgressStep | None, state: TableState) -> None:

@@ -51,7 +51,7 @@ def roll_back(timeline: ActiveTimeline, target: str, *, force: bool = False, att
             raise _NothingToDo
         if record.fenced_by:
             running = state.actions[record.fenced_by]
-            if is_alive(timeline.storage, running, timeline.clock, timeline.options):
+            if running.action is Action.RESTORE or is_alive(timeline.storage, running, timeline.clock, timeline.options):
                 raise _NothingToDo
             body = {**state.plans[running.instant], "attempt": token}
             return Draft(running.instant, Action.ROLLBACK, State.INFLIGHT, State.INFLIGHT, OPERATION, body)
@@ -170,7 +170,8 @@ def _execute(timeline: ActiveTimeline, rollback: str, target: str, target_action
     body = {"target": target, "target_action": target_action.value, "metadata": metadata}
 
     def decide(state: TableState) -> Draft:
-        if state.actions[rollback].state is State.COMPLETED:
+        running = state.actions[rollback]
+        if not running.is_pending or running.fenced_by:
             raise _NothingToDo
         return Draft(rollback, Action.ROLLBACK, State.INFLIGHT, State.COMPLETED, OPERATION, body)
 

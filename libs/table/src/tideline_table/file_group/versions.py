@@ -1,0 +1,49 @@
+"""The slices of one file group over time: how files join them, which one a query sees, which one a clean took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tideline_table.file_group.names import parse_log_file_name
+from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
+from tideline_table.timeline.write_stats import WriteStat
+
+
+def visible_slice(slices: Mapping[str, FileSlice], as_of: str = "", compaction: str = "") -> FileSlice | None:
+    """What a query at `as_of` (empty: now) reads of a group with these slices (by base instant), None for nothing.
+
+    `compaction` is the pending compaction of the group, if any: its slice has no base file yet, so log files from there on are merged
+    after those of the slice before it (11.2), and its instant is the base instant of new log files.
+    """
+    instants = sorted((i for i in slices if not as_of or i <= as_of), reverse=True)
+    logs: list[LogFile] = []
+    for at, instant in enumerate(instants):
+        found = slices[instant]
+        logs[:0] = [log for log in found.log_files if not as_of or log.instant <= as_of]
+        if found.base_file or at + 1 == len(instants):
+            if not found.base_file and not logs:
+                return None
+            newest = max(instants[0], compaction) if not as_of or compaction <= as_of else instants[0]
+            return replace(found, base_instant=newest, log_files=tuple(logs))
+    return None
+
+
+def fold_file(slices: dict[str, FileSlice], group: FileGroupId, instant: str, stat: WriteStat) -> None:
+    """Add the file that the write `instant` made to the slices of its group."""
+    name = stat.path.rsplit("/", 1)[-1]
+    log = parse_log_file_name(name)
+    if log is None:
+        known = slices.get(instant)
+        logs = known.log_files if known is not None else ()
+        slices[instant] = FileSlice(group, instant, name, stat.file_size_bytes, stat.num_writes, logs)
+        return
+    below = slices.get(log.base_instant) or FileSlice(group, log.base_instant, "", 0, -1)
+    added = LogFile(name, stat.file_size_bytes, instant, log.version, stat.num_inserts > 0 or not below.base_file)
+    slices[log.base_instant] = replace(below, log_files=(*below.log_files, added))
+
+
+def is_gone(file_slice: FileSlice, gone: frozenset[tuple[str, str]]) -> bool:
+    """Whether a clean that deleted these files (partition path, name) took the slice."""
+    first = file_slice.base_file or file_slice.log_files[0].name
+    return (file_slice.group.partition_path, first) in gone

@@ -1,0 +1,206 @@
+"""The process dies, or its storage fails, at each call of a savepoint, of its deletion and of a restore; a fresh one recovers, twice."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+from tests.simulation.faults import MUTATING, FaultyStorage, SimulatedCrash, copy_of, crash_at, fail_at, heal
+from tests.simulation.recovery import OPTIONS, check_sound, recover
+from tests.unit.table.tables import compact, contents, create, open_table, write
+
+from tideline_table.clock import ManualClock
+from tideline_table.errors import RestorePending, TidelineError
+from tideline_table.storage import MemoryStorage, Storage
+from tideline_table.table import (
+    Table,
+    TableType,
+    create_savepoint,
+    delete_savepoint,
+    restore_to_savepoint,
+    schedule_clean,
+    schedule_clustering,
+)
+from tideline_table.transaction import WriteTransaction
+from tideline_table.writer import Operation
+
+ROWS = [("a", "p", 1, "x"), ("b", "p", 1, "x"), ("a", "q", 1, "x"), ("c", "q", 1, "x")]
+
+
+def saved(table: Table) -> str:
+    return min(table.state.savepoints)
+
+
+def save(table: Table) -> None:
+    create_savepoint(table, table.state.completed_writes()[-1].instant)
+
+
+def give_up(table: Table) -> None:
+    delete_savepoint(table, saved(table))
+
+
+def restore(table: Table) -> None:
+    restore_to_savepoint(table, saved(table))
+
+
+OPERATIONS = [save, give_up, restore]
+
+
+@functools.cache
+def prepared(kind: TableType) -> tuple[MemoryStorage, float]:
+    """A savepoint; behind it writes of each kind, a savepoint, a clean that is pending, a write and a plan under way."""
+    clock = ManualClock()
+    storage = MemoryStorage(clock=clock)
+    create(storage, clock, type=kind)
+    table = open_table(storage, clock, **OPTIONS)
+    write(table, ROWS)
+    write(table, [("a", "p", 2, "saved"), ("d", "p", 1, "saved")])
+    create_savepoint(table)
+    write(table, [("a", "p", 3, "y"), ("n", "r", 1, "new")])
+    write(table, [("b", "p", 9, ""), ("c", "q", 9, "")], Operation.DELETE)
+    create_savepoint(table)
+    write(table, [("a", "q", 2, "over")], Operation.INSERT_OVERWRITE)
+    if kind is TableType.MOR:
+        for number in range(4, 6):
+            compact(table)
+            write(table, [("a", "p", number, "z")])
+    else:
+        for number in range(4, 7):
+            write(table, [("a", "p", number, "z")])
+    assert schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
+    schedule_clustering(table, {"tideline.clustering.min.input.files": 1})
+    faulty = FaultyStorage(storage)
+    dying = open_table(faulty, clock, "dying")
+    crash_at(faulty, 8, "before")
+    with pytest.raises(SimulatedCrash):
+        write(dying, [("a", "p", 8, "never"), ("m", "s", 1, "never")])
+    return storage, clock.monotonic_s()
+
+
+def place(kind: TableType) -> tuple[FaultyStorage, MemoryStorage, ManualClock]:
+    storage, passed_s = prepared(kind)
+    clock = ManualClock()
+    clock.advance(passed_s)
+    disk = copy_of(storage, clock)
+    return FaultyStorage(disk), disk, clock
+
+
+@functools.cache
+def outcome(operation: Callable[[Table], None], kind: TableType) -> tuple[tuple, tuple, int, int]:
+    """Rows before and after, the number of mutating calls and of all calls."""
+    faulty, disk, clock = place(kind)
+    before = contents(open_table(disk, clock))
+    table = open_table(faulty, clock, **OPTIONS)
+    start = len(faulty.calls)
+    operation(table)
+    made = faulty.calls[start:]
+    return tuple(before), tuple(contents(table)), sum(c in MUTATING for c, _ in made), len(made)
+
+
+def check(disk: Storage, clock: ManualClock, allowed: list[tuple]) -> None:
+    """Also that log files on storage are those of the state, and that the savepoint can be read, or is gone."""
+    table = open_table(disk, clock)
+    on_disk = {o.path for o in disk.list_objects("") if ".log." in o.path and not o.path.startswith(".hoodie")}
+    assert on_disk == {path for s in table.state.every_slice() for path in s.log_paths}
+    for instant in table.state.savepoints:
+        contents(table, as_of=instant)
+    check_sound(disk, clock, [list(rows) for rows in allowed])
+
+
+def test_the_operations_do_something():
+    for kind in TableType:
+        for operation in OPERATIONS:
+            before, after, mutating, _ = outcome(operation, kind)
+            assert (before != after) == (operation is restore)
+            assert mutating >= (40 if operation is restore else 3)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("kind", TableType)
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
+def test_crash_at_every_call(operation, kind, when):
+    before, after, mutating, _ = outcome(operation, kind)
+    seen = set()
+    # Before one call is nearly after the one in front of it.
+    for number in range(0, mutating, 4 if when == "before" and operation is restore else 1):
+        faulty, disk, clock = place(kind)
+        table = open_table(faulty, clock, **OPTIONS)
+        crash_at(faulty, number, when)
+        with pytest.raises(SimulatedCrash):
+            operation(table)
+        assert tuple(contents(open_table(disk, clock))) in (before, after), "readers see the one or the other, recovered or not"
+        recover(disk, clock)
+        seen.add(tuple(contents(open_table(disk, clock))))
+        check(disk, clock, [before, after])
+    assert seen == {before, after}, "crashes on both sides of the commit point"
+
+
+@pytest.mark.parametrize("number", range(0, 60, 20))
+@pytest.mark.parametrize("kind", TableType)
+def test_crash_in_the_recovery_of_a_crashed_restore(kind, number):
+    """Also of a recovery that is itself the second one; nothing comes back once it began."""
+    before, after, mutating, _ = outcome(restore, kind)
+    for first in (mutating // 2, mutating - 4):
+        faulty, disk, clock = place(kind)
+        table = open_table(faulty, clock, **OPTIONS)
+        crash_at(faulty, first, "after")
+        with pytest.raises(SimulatedCrash):
+            restore(table)
+        began = bool(open_table(disk, clock).state.restoring)
+        for attempt in range(2):
+            again = FaultyStorage(disk)
+            crash_at(again, number, "before" if attempt else "after")
+            try:
+                recover(again, clock)
+            except SimulatedCrash:
+                continue
+        recover(disk, clock)
+        check(disk, clock, [after] if began else [before, after])
+
+
+@pytest.mark.parametrize("times", [1, 4])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
+def test_storage_error_at_every_call(operation, when, times):
+    """A call that fails (or whose reply is lost): the operation says so or succeeds; what it acknowledged is there."""
+    kind = TableType.MOR
+    before, after, _, calls = outcome(operation, kind)
+    for number in range(0, calls, 7 if operation is restore else 2):
+        faulty, disk, clock = place(kind)
+        table = open_table(faulty, clock, **OPTIONS)
+        fail_at(faulty, number, times, when)
+        allowed = [before, after]
+        try:
+            operation(table)
+            allowed = [after]
+        except TidelineError:
+            pass
+        heal(faulty)
+        assert tuple(contents(open_table(disk, clock))) in allowed
+        recover(disk, clock)
+        check(disk, clock, allowed)
+
+
+@pytest.mark.parametrize("kind", TableType)
+def test_a_writer_that_lives_through_a_restore_that_died(kind):
+    """At whichever call: its write never becomes visible beside the restored rows, and no file of it stays."""
+    before, after, mutating, _ = outcome(restore, kind)
+    for number in range(0, mutating, 5):
+        faulty, disk, clock = place(kind)
+        writer = open_table(disk, clock, "writer", **{"tideline.write.conflict.retries": 0})
+        begun = WriteTransaction.begin(writer.timeline, writer.lock, "UPSERT")
+        table = open_table(faulty, clock, **OPTIONS)
+        crash_at(faulty, number, "after")
+        with pytest.raises(SimulatedCrash):
+            restore(table)
+        try:
+            write(writer, [("live", "p", 1, "x")])
+            allowed = [(*rows, ("live", "p", 1, "x")) for rows in (before, after)]
+        except RestorePending:
+            allowed = [after]
+        except TidelineError:
+            allowed = [before, after]
+        begun.roll_back()
+        recover(disk, clock)
+        check(disk, clock, [tuple(sorted(rows, key=repr)) for rows in allowed])
