@@ -14,6 +14,8 @@ from tideline_table.errors import StorageError
 from tideline_table.storage import Folder, MemoryStorage, ObjectStat, Storage
 
 MUTATING = frozenset({"put", "put_if_absent", "delete", "open_output"})
+TORN = frozenset({"put", "open_output"})
+"""Calls of which a disk without atomic renames may do half."""
 
 
 class SimulatedCrash(BaseException):
@@ -89,7 +91,7 @@ class FaultyStorage:
 
 
 def crash_at(storage: FaultyStorage, number: int, when: str) -> None:
-    """Die at the `number`-th mutating call, `before` or `after` it took effect."""
+    """Die at the `number`-th mutating call, `before` or `after` it took effect; or `torn`: half of what it put is there."""
     died = threading.Event()
     seen = 0
 
@@ -104,8 +106,11 @@ def crash_at(storage: FaultyStorage, number: int, when: str) -> None:
                 raise SimulatedCrash
 
     def after(_: int, call: str, path: str) -> None:
-        if call in MUTATING and when == "after" and seen > number and not died.is_set():  # a refused put has no after
+        if call in MUTATING and when != "before" and seen > number and not died.is_set():  # a refused put has no after
             died.set()
+            if when == "torn" and call in TORN:
+                whole = storage.inner.read(path)
+                storage.inner.put(path, whole[: len(whole) // 2])
             raise SimulatedCrash
 
     storage.before, storage.after = before, after

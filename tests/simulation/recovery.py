@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tests.simulation.visible_files import is_data_file
 from tests.unit.table.tables import DEATH_S, Row, cluster, contents, open_table, write
 
 from tideline_table.clock import ManualClock
 from tideline_table.file_group.state import TableState
+from tideline_table.log_format.key_index import INDEX_FOLDER, index_path
+from tideline_table.service.compaction import compact_slice
 from tideline_table.storage import Storage
-from tideline_table.table import Table, roll_back_dead, run_clean
+from tideline_table.table import Table, roll_back_dead, run_clean, run_compaction
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.files import timeline_files
 from tideline_table.timeline.instant import Action, parse_timeline_file_name
 from tideline_table.timeline.log import TableLog
+from tideline_table.transaction import Committed
 
 OPTIONS = {"tideline.log.checkpoint.interval": 2}
 
@@ -26,9 +30,16 @@ def recover(storage: Storage, clock: ManualClock) -> Table:
         roll_back_dead(table)
         while any(a.is_clustering for a in table.state.pending()):
             cluster(table)
+        while any(a.action is Action.COMPACTION for a in table.state.pending()):
+            compact(table)
         while any(a.action is Action.CLEAN for a in table.state.pending()):
             run_clean(table)
     return table
+
+
+def compact(table: Table) -> Committed | None:
+    """Run the oldest pending compaction here."""
+    return run_compaction(table, run=lambda tasks: [compact_slice(task, table.storage) for task in tasks])
 
 
 def expected_timeline(storage: Storage, clock: ManualClock) -> dict[str, bytes]:
@@ -65,10 +76,11 @@ def check_sound(storage: Storage, clock: ManualClock, allowed: list[list[Row]], 
     write(table, [("further", "p", 1, "write")])
     assert contents(table) == sorted([*found, ("further", "p", 1, "write")], key=repr)
     assert timeline_on_disk(storage) == expected_timeline(storage, clock)
-    on_disk = {o.path for o in storage.list_objects("") if o.path.endswith(".parquet")}
-    known = {s.path for s in table.state.every_slice()}
-    assert known <= on_disk
+    everything = {o.path for o in storage.list_objects("")}
+    known = {path for s in table.state.every_slice() for path in s.paths}
+    assert known <= everything
     if not orphans:
-        assert on_disk == known
+        assert {path for path in everything if is_data_file(path)} == known
+        assert {path for path in everything if path.startswith(INDEX_FOLDER)} <= {index_path(path) for path in known}
     ended = {a.instant for a in table.state.actions.values()}
     assert {o.path.split("/")[2] for o in storage.list_objects(".hoodie/.heartbeat")} <= ended

@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from tests.simulation.sabotage import sabotage
+from tests.simulation.seeded_log_bugs import LOG_BUGS
 from tests.simulation.world import World
 
+from tideline_service.table_lock import ProviderLock
 from tideline_table.file_group import checkpoint
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.file_group.state import TableState
 from tideline_table.service import cleaning
-from tideline_table.table import services
-from tideline_table.timeline.instant import instant_from_time
+from tideline_table.table import compaction, services
+from tideline_table.timeline.instant import Action, instant_from_time
 from tideline_table.timeline.log import TableLog
 from tideline_table.transaction import active_timeline, conflict, rollback, write
 from tideline_table.transaction.active_timeline import ActiveTimeline
 from tideline_table.writer.marker import marked_files
-
-Patch = tuple[Any, str, Any]
-
-
-def _bug(*patches: Patch) -> Callable[[World], Any]:
-    @contextmanager
-    def sabotage(world: World) -> Iterator[None]:
-        with ExitStack() as stack:
-            for target, name, instead in patches:
-                stack.enter_context(patch.object(target, name, instead))
-            yield
-
-    return sabotage
-
 
 # --- the commit point --------------------------------------------------------------------------------------------------------
 
@@ -116,7 +105,7 @@ def _check_without_fence(state: TableState, step: Any) -> None:
 _real_roll_back = rollback.roll_back
 
 
-def _roll_back_deleting_first(timeline: ActiveTimeline, target: str, *, force: bool = False) -> Any:
+def _roll_back_deleting_first(timeline: ActiveTimeline, target: str, *, force: bool = False, attempt: int = 0) -> Any:
     record = timeline.state.actions.get(target)
     if (
         record is not None
@@ -125,13 +114,13 @@ def _roll_back_deleting_first(timeline: ActiveTimeline, target: str, *, force: b
     ):
         for path in sorted(marked_files(timeline.storage, target)):
             timeline.storage.delete(path)
-    return _real_roll_back(timeline, target, force=force)
+    return _real_roll_back(timeline, target, force=force, attempt=attempt)
 
 
-def _roll_back_of_completed(timeline: ActiveTimeline, target: str, *, force: bool = False) -> Any:
+def _roll_back_of_completed(timeline: ActiveTimeline, target: str, *, force: bool = False, attempt: int = 0) -> Any:
     # Deletes by its own idea of who is dead, formed before it asked the log.
     paths = sorted(marked_files(timeline.storage, target))
-    done = _real_roll_back(timeline, target, force=force)
+    done = _real_roll_back(timeline, target, force=force, attempt=attempt)
     for path in paths:
         timeline.storage.delete(path)
     return done
@@ -139,6 +128,39 @@ def _roll_back_of_completed(timeline: ActiveTimeline, target: str, *, force: boo
 
 def _never_a_file(storage: Any, instant: str) -> list[str]:
     return []
+
+
+# --- who owns what -----------------------------------------------------------------------------------------------------------
+
+
+def _nobody_lives(storage: Any, record: Any, clock: Any, options: Any) -> bool:
+    return False
+
+
+_real_is_alive = rollback.is_alive
+
+
+def _rollbacks_have_no_owner(storage: Any, record: Any, clock: Any, options: Any) -> bool:
+    return record.action is not Action.ROLLBACK and _real_is_alive(storage, record, clock, options)
+
+
+_real_target = rollback._target
+
+
+def _target_without_fence(state: TableState, target: str) -> Any:
+    return replace(_real_target(state, target), fenced_by="")
+
+
+def _rollback_of_anything(state: TableState, step: Any) -> None:
+    return None
+
+
+def _roll_back_whoever_has_it(timeline: ActiveTimeline, target: str, *, force: bool = False, attempt: int = 0) -> Any:
+    return _real_roll_back(timeline, target, force=force)
+
+
+def _unlocked(lock: ProviderLock, fence: Any) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 # --- table services ----------------------------------------------------------------------------------------------------------
@@ -213,36 +235,52 @@ def _begin_for_good(*arguments: Any) -> Any:
 
 
 BUGS: dict[str, Callable[[World], Any]] = {
-    "conflict check off": _bug((write, "find_conflict", _no_conflict)),
-    "slice versions not compared": _bug((write, "find_conflict", _find_without_versions)),
-    "writes into replaced groups": _bug((write, "find_conflict", _find_without_replaced)),
-    "key intersection off": _bug((write, "find_conflict", _find_without_keys)),
-    "clustering conflict off": _bug((services, "find_conflict", _no_conflict)),
-    "clustering goes on after it was taken over": _bug((services, "_begin_clustering", _begin_for_good)),
-    "a win where the log was trimmed": _bug((TableLog, "_check_place", lambda log, entry: None)),
+    "conflict check off": sabotage((write, "find_conflict", _no_conflict)),
+    "slice versions not compared": sabotage((write, "find_conflict", _find_without_versions)),
+    "writes into replaced groups": sabotage((write, "find_conflict", _find_without_replaced)),
+    "key intersection off": sabotage((write, "find_conflict", _find_without_keys)),
+    "clustering conflict off": sabotage((services, "find_conflict", _no_conflict)),
+    "clustering goes on after it was taken over": sabotage((services, "_begin_clustering", _begin_for_good)),
+    "a win where the log was trimmed": sabotage((TableLog, "_check_place", lambda log, entry: None)),
     "put overwrites": put_overwrites,
-    "read-back skipped": _bug((TableLog, "_put", _put_without_read_back)),
-    "another's entry taken for one's own": _bug((TableLog, "_put", _put_believing)),
-    "decided on stale state": _bug((ActiveTimeline, "append", _append_deciding_once)),
-    "rollback without fence": _bug(
+    "read-back skipped": sabotage((TableLog, "_put", _put_without_read_back)),
+    "another's entry taken for one's own": sabotage((TableLog, "_put", _put_believing)),
+    "decided on stale state": sabotage((ActiveTimeline, "append", _append_deciding_once)),
+    "rollback without fence": sabotage(
         (write, "check_still_own", _still_own_without_fence),
         (conflict, "check_still_own", _still_own_without_fence),
         (TableState, "check", _check_without_fence),
     ),
-    "rollback deletes before its fence": _bug((services, "roll_back", _roll_back_deleting_first)),
-    "rollback deletes files of a completed write": _bug((services, "roll_back", _roll_back_of_completed)),
-    "rollback forgets files": _bug((rollback, "marked_files", _never_a_file)),
-    "clean takes the newest slice": _bug((cleaning, "_doomed", _doomed_newest), (services, "execute_clean", _execute_blindly)),
-    "clean takes slices by the wrong end": _bug(
+    "rollback deletes before its fence": sabotage((services, "roll_back", _roll_back_deleting_first)),
+    "rollback deletes files of a completed write": sabotage((services, "roll_back", _roll_back_of_completed)),
+    "the living are rolled back": sabotage((rollback, "is_alive", _nobody_lives)),
+    "clusterings are taken from the living": sabotage((services, "is_alive", _nobody_lives)),
+    "compactions are taken from the living": sabotage((compaction, "is_alive", _nobody_lives)),
+    "rollbacks are taken from the living": sabotage((rollback, "is_alive", _rollbacks_have_no_owner)),
+    "two roll the same instant back": sabotage(
+        (rollback, "_target", _target_without_fence), (TableState, "_check_rollback", _rollback_of_anything)
+    ),
+    "who lost a clustering rolls it back": sabotage((services, "roll_back", _roll_back_whoever_has_it)),
+    "lock ignored": sabotage((ProviderLock, "hold", _unlocked)),
+    "rollback forgets files": sabotage((rollback, "marked_files", _never_a_file)),
+    "clean takes the newest slice": sabotage((cleaning, "_doomed", _doomed_newest), (services, "execute_clean", _execute_blindly)),
+    "clean takes slices by the wrong end": sabotage(
         (cleaning, "_doomed", _doomed_replaced_early), (services, "execute_clean", _execute_blindly)
     ),
-    "late timeline files stay": _bug((TableLog, "_withdraw", _withdraw_nothing)),
-    "nobody heals": _bug((ActiveTimeline, "_heal_head", _heal_nothing)),
-    "checkpoint forgets replaced groups": _bug((checkpoint, "_to_json", _checkpoint_without_replaced)),
-    "checkpoint forgets a file group": _bug((checkpoint, "_to_json", _checkpoint_without_a_group)),
-    "instants by the clock alone": _bug((active_timeline, "next_instant", _mint_by_clock)),
+    "late timeline files stay": sabotage((TableLog, "_withdraw", _withdraw_nothing)),
+    "nobody heals": sabotage((ActiveTimeline, "_heal_head", _heal_nothing)),
+    "checkpoint forgets replaced groups": sabotage((checkpoint, "_to_json", _checkpoint_without_replaced)),
+    "checkpoint forgets a file group": sabotage((checkpoint, "_to_json", _checkpoint_without_a_group)),
+    "instants by the clock alone": sabotage((active_timeline, "next_instant", _mint_by_clock)),
+    **LOG_BUGS,
 }
 """Name → the protection that it takes away."""
 
-FOCUS = {"clustering goes on after it was taken over": "slow", "a win where the log was trimmed": "trimmed"}
+FOCUS = {
+    "clustering goes on after it was taken over": "slow",
+    "who lost a clustering rolls it back": "slow",
+    "a win where the log was trimmed": "trimmed",
+    "compactions are taken from the living": "logs",
+    **dict.fromkeys(LOG_BUGS, "logs"),
+}
 """Those that only histories of one kind show: they are looked for among these."""

@@ -273,6 +273,26 @@ def test_a_slow_healer_removes_what_a_rollback_removed_meanwhile(table, store):
     assert not [o.path for o in store.list_folder(".hoodie").objects if transaction.instant in o.path and "rollback" not in o.path]
 
 
+def test_a_healer_that_fails_half_way_looks_behind_itself_too(table, store):
+    """Found by the simulator: the first file came late and the second one failed, so the first one stayed for ever."""
+    transaction = WriteTransaction.begin(table.timeline, table.lock, "UPSERT")
+    begun = table.timeline.log.read(table.state.sequence)
+    for path in (f".hoodie/{transaction.instant}.commit.requested", f".hoodie/{transaction.instant}.inflight"):
+        store.delete(path)
+    faulty = FaultyStorage(store)
+
+    def fail(number, call, path):
+        if call == "put_if_absent" and path.endswith(".requested"):
+            transaction.roll_back()
+        if call == "put_if_absent" and path.endswith(".inflight"):
+            raise StorageError("no space left")
+
+    faulty.before = fail
+    with pytest.raises(StorageError):
+        TableLog(faulty, store._clock, "healer").materialise(begun)
+    assert not [o.path for o in store.list_folder(".hoodie").objects if transaction.instant in o.path and "rollback" not in o.path]
+
+
 def test_a_newer_log_is_not_written_to(table, store):
     head = table.state.sequence
     store.put(entry_path(head + 1), b'{"log_format": 2}')

@@ -183,13 +183,21 @@ class TableLog:
         for path in files.delete:
             self._storage.delete(path)
         created = False
-        for path, content in files.create:
-            with contextlib.suppress(ObjectExists):
-                self._storage.put_if_absent(path, content)
-                created = True
+        try:
+            for path, content in files.create:
+                with contextlib.suppress(ObjectExists):
+                    self._storage.put_if_absent(path, content)
+                    created = True
+        except StorageError:
+            # Some are there, and of the one that failed nobody knows.
+            self._look_behind(entry, started, created=True)
+            raise
+        self._look_behind(entry, started, created=created)
+
+    def _look_behind(self, entry: Entry, started_s: float, *, created: bool) -> None:
         # A begun instant may have been rolled back, a savepoint deleted, while we were on our way here, however short that was: its files
         # would come back.
-        late = self._clock.monotonic_s() - started > HEAL_DEADLINE_S
+        late = self._clock.monotonic_s() - started_s > HEAL_DEADLINE_S
         if late or (created and (entry.after is not State.COMPLETED or entry.action is Action.SAVEPOINT)):
             self._withdraw(entry)
 

@@ -1,0 +1,221 @@
+"""As `test_crash_points`, in a merge-on-read table, with the calls to a lock and a board of intents beside it, and in the recovery itself."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+from tests.simulation.faults import MUTATING, TORN, FaultyStorage, SimulatedCrash, copy_of, crash_at
+from tests.simulation.recovery import OPTIONS, check_sound, compact, recover
+from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
+
+from tideline_locks import StorageIntents, StorageLockProvider
+from tideline_service.table_lock import ProviderLock
+from tideline_table.clock import ManualClock
+from tideline_table.storage import MemoryStorage
+from tideline_table.table import (
+    Table,
+    TableType,
+    delete_partitions,
+    roll_back_dead,
+    run_clean,
+    schedule_clean,
+    schedule_clustering,
+    schedule_compaction,
+)
+from tideline_table.transaction.intents import Intent
+from tideline_table.writer import Operation
+
+ROWS = [("a", "p", 1, "x"), ("b", "p", 1, "x"), ("a", "q", 1, "x"), ("c", "q", 1, "x")]
+AT_ONCE = {"hoodie.compact.inline.max.delta.commits": 1}
+
+
+def upsert(table: Table) -> None:
+    """To two logs, to a new group, to a new partition."""
+    write(table, [("a", "p", 2, "new"), ("n", "p", 2, "new"), ("c", "q", 2, "new"), ("z", "r", 2, "new")])
+
+
+def upsert_all_to_logs(table: Table) -> None:
+    rows = [("a", "p", 2, "new"), ("n", "p", 2, "new"), ("z", "r", 2, "new")]
+    write(table, rows, **{"tideline.insert.to.log": True, "hoodie.parquet.small.file.limit": 10**8})
+
+
+def delete(table: Table) -> None:
+    write(table, [("a", "p", 0, ""), ("b", "p", 0, ""), ("c", "q", 0, "")], Operation.DELETE)
+
+
+def compact_all(table: Table) -> None:
+    schedule_compaction(table, AT_ONCE)
+    compact(table)
+
+
+def append_beside_a_compaction(table: Table) -> None:
+    upsert(table)
+
+
+def cluster_all(table: Table) -> None:
+    schedule_clustering(table, {"tideline.clustering.min.input.files": 1, "hoodie.clustering.plan.strategy.sort.columns": "v"})
+    cluster(table)
+
+
+def clean(table: Table) -> None:
+    schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
+    run_clean(table)
+
+
+def overwrite(table: Table) -> None:
+    write(table, [("o", "p", 1, "only")], Operation.INSERT_OVERWRITE)
+
+
+def drop_partition(table: Table) -> None:
+    delete_partitions(table, ["q"])
+
+
+def roll_back_abandoned(table: Table) -> None:
+    """Of a writer that died behind two of its log files."""
+    assert len(roll_back_dead(table)) == 1
+
+
+def upsert_in_turn(table: Table) -> None:
+    """Under a lock and a board of intents, both beside the table; somebody dead is on the board."""
+    provider = StorageLockProvider(table.storage, clock=table.clock)
+    table.lock = ProviderLock(provider, "table:t", "w")
+    table.intents = StorageIntents(table.storage, table.clock)
+    rows = [("a", "p", 2, "new"), ("n", "p", 2, "new")]
+    write(table, rows, **{"hoodie.parquet.small.file.limit": 10**8})
+    overwrite(table)
+
+
+CHANGES_ROWS = [upsert, upsert_all_to_logs, delete, append_beside_a_compaction, overwrite, drop_partition, upsert_in_turn]
+OPERATIONS = [*CHANGES_ROWS, compact_all, cluster_all, clean, roll_back_abandoned]
+
+
+@functools.cache
+def prepared(operation: Callable[[Table], None]) -> tuple[MemoryStorage, float]:
+    """A table just before the operation, and how much time has passed."""
+    clock = ManualClock()
+    storage = MemoryStorage(clock=clock)
+    create(storage, clock, type=TableType.MOR)
+    table = open_table(storage, clock, **OPTIONS)
+    write(table, ROWS)
+    write(table, [("a", "p", 1, "y"), ("d", "p", 1, "x")])
+    write(table, [("c", "q", 1, "y")])
+    if operation is append_beside_a_compaction:
+        schedule_compaction(table, AT_ONCE)
+        write(table, [("b", "p", 1, "y")])
+    if operation is clean:
+        compact_all(table)
+        write(table, [("a", "p", 1, "z"), ("c", "q", 1, "z")])
+    if operation is upsert_in_turn:
+        dead = Intent("20260101000000001", frozenset(s.group.file_id for s in table.slices()))
+        StorageIntents(storage, clock).claim(dead)
+    if operation is roll_back_abandoned:
+        faulty = FaultyStorage(storage)
+        other = open_table(faulty, clock, "other")
+        crash_at(faulty, 15, "before")
+        with pytest.raises(SimulatedCrash):
+            upsert(other)
+        clock.advance(DEATH_S)
+    return storage, clock.monotonic_s()
+
+
+def place(operation: Callable[[Table], None]) -> tuple[FaultyStorage, MemoryStorage, ManualClock]:
+    storage, passed_s = prepared(operation)
+    clock = ManualClock()
+    clock.advance(passed_s)
+    disk = copy_of(storage, clock)
+    return FaultyStorage(disk), disk, clock
+
+
+@functools.cache
+def outcome(operation: Callable[[Table], None]) -> tuple[tuple, tuple, tuple[str, ...]]:
+    """Rows before and after, and the mutating calls."""
+    faulty, disk, clock = place(operation)
+    before = contents(open_table(disk, clock))
+    table = open_table(faulty, clock, **OPTIONS)
+    start = len(faulty.calls)
+    operation(table)
+    made = tuple(call for call, _ in faulty.calls[start:] if call in MUTATING)
+    return tuple(before), tuple(contents(table)), made
+
+
+def allowed(operation: Callable[[Table], None]) -> list[list]:
+    before, after, _ = outcome(operation)
+    between = [] if operation is not upsert_in_turn else [outcome_of_first_write()]
+    return [list(before), *between, list(after)]
+
+
+@functools.cache
+def outcome_of_first_write() -> list:
+    _, disk, clock = place(upsert_in_turn)
+    table = open_table(disk, clock, **OPTIONS)
+    write(table, [("a", "p", 2, "new"), ("n", "p", 2, "new")])
+    return contents(table)
+
+
+def test_the_operations_do_something():
+    for operation in OPERATIONS:
+        before, after, made = outcome(operation)
+        assert (before != after) == (operation in CHANGES_ROWS)
+        assert len(made) >= 9, operation
+    logs = [path for path in prepared(upsert)[0]._objects if ".log." in path and not path.startswith(".hoodie")]
+    assert len(logs) == 2
+
+
+@pytest.mark.parametrize("when", ["before", "after", "torn"])
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
+def test_crash_at_every_call(operation, when):
+    before, after, made = outcome(operation)
+    seen = set()
+    for number, call in enumerate(made):
+        if when == "torn" and call not in TORN:
+            continue
+        faulty, disk, clock = place(operation)
+        table = open_table(faulty, clock, **OPTIONS)
+        crash_at(faulty, number, when)
+        with pytest.raises(SimulatedCrash):
+            operation(table)
+        recover(disk, clock)
+        seen.add(tuple(contents(open_table(disk, clock))))
+        check_sound(disk, clock, allowed(operation))
+    if when != "torn":
+        assert {before, after} <= seen, "crashes on both sides of the commit point"
+
+
+@pytest.mark.parametrize("operation", [upsert, compact_all, cluster_all, drop_partition], ids=lambda o: o.__name__)
+def test_crash_in_the_recovery(operation):
+    """At every third call of a first recovery, and of the one that takes over from it."""
+    _, _, made = outcome(operation)
+    for first in (len(made) // 2, len(made) - 4):
+        for number in range(0, 30, 3):
+            faulty, disk, clock = place(operation)
+            table = open_table(faulty, clock, **OPTIONS)
+            crash_at(faulty, first, "after")
+            with pytest.raises(SimulatedCrash):
+                operation(table)
+            died = 0
+            for attempt in range(2):
+                again = FaultyStorage(disk)
+                crash_at(again, number, "before" if attempt else "after")
+                try:
+                    recover(again, clock)
+                except SimulatedCrash:
+                    died += 1
+            recover(disk, clock)
+            check_sound(disk, clock, allowed(operation))
+            if died == 0:
+                break  # this recovery has no more calls
+
+
+def test_a_writer_that_died_under_the_lock_does_not_keep_the_next_one_out():
+    _, _, made = outcome(upsert_in_turn)
+    for number in range(len(made)):
+        faulty, disk, clock = place(upsert_in_turn)
+        table = open_table(faulty, clock, **OPTIONS)
+        crash_at(faulty, number, "after")
+        with pytest.raises(SimulatedCrash):
+            upsert_in_turn(table)
+        recover(disk, clock)
+        upsert_in_turn(open_table(disk, clock, "next", **OPTIONS))
+        assert ("o", "p", 1, "only") in contents(open_table(disk, clock))
