@@ -53,6 +53,8 @@ class Outcome:
     faults: Counter[str]
     entries: tuple[Entry, ...]
     ops: Counter[str]
+    work: Counter[str]
+    """Histories and completed actions by kind."""
 
     @property
     def digest(self) -> str:
@@ -93,7 +95,14 @@ def simulate(seed: int, sabotage: Sabotage = no_sabotage, focus: str = "") -> Ou
         world.faults,
         tuple(oracle.entries),
         Counter(f"{op.kind} {op.status}" for op in oracle.ops.values()),
+        _work(world, oracle),
     )
+
+
+def _work(world: World, oracle: Oracle) -> Counter[str]:
+    work = Counter(f"{e.action} {e.operation}" for e in oracle.entries if e.after is State.COMPLETED)
+    work["merge-on-read histories" if world.is_merge_on_read else "copy-on-write histories"] += 1
+    return work
 
 
 @functools.cache
