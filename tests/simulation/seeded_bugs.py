@@ -284,3 +284,10 @@ FOCUS = {
     **dict.fromkeys(LOG_BUGS, "logs"),
 }
 """Those that only histories of one kind show: they are looked for among these."""
+
+START = {
+    "who lost a clustering rolls it back": 455,
+    "clean takes what a compaction reads": 110,
+    "a slice that was compacted looks unchanged": 370,
+}
+"""Rare ones: the histories begin shortly before the first that shows them, for the time of the test alone."""
