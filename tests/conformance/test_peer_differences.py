@@ -20,6 +20,7 @@ from tests.conformance.stories.schemas import ordered
 from tests.conformance.stories.story import Library, Maker, Recorded, Story
 
 from tideline_table.errors import UnsupportedTable
+from tideline_table.log_format import BlockType, scan_log
 from tideline_table.table import Table
 
 
@@ -158,6 +159,34 @@ def test_12_nobody_reads_parts_of_deleted_records(maker: Maker) -> None:
         maker.hudi.read(maker.base)
     with pytest.raises(UnsupportedTable, match=r"parts \(IS_PARTIAL\) of 1 record\(s\) that were deleted"):
         Table.open(str(maker.base)).read()
+
+
+@pytest.mark.parametrize("version", [6, 8, 9])
+def test_13_hudi_does_not_read_its_hfile_blocks(apache_hudi: ApacheHudi, workdir: Path, version: int) -> None:
+    made = {}
+    for kind in ("hfile", "avro"):
+        options = {**KEYS, **EVENT_TIME, "hoodie.logfile.data.block.format": kind}
+        made[kind] = maker = Maker(apache_hudi, workdir / kind, Story(f"blocks-{kind}", Kind.MOR, (), options, version=version))
+        maker.write(trips(range(12), 5), "bulk_insert")
+        maker.write(trips(range(4, 14), 6), "upsert")
+        maker.write(trips([0, 5], 7), "delete")
+        maker.write(marked_deleted(trips([1], 7)), "upsert")
+        # Late, of a deleted key, and new ones in a second block of the same file group.
+        maker.write(trips([3, 5, 6, 7, 8], lambda n: 4 if n == 3 else 9), "upsert")
+    with pytest.raises(PeerFailed, match="ClassCastException"):
+        made["hfile"].read()
+    ours = {kind: Table.open(str(maker.base)) for kind, maker in made.items()}
+    paths = [path for found in ours["hfile"].slices() for path in found.log_paths]
+    assert {block.type for path in paths for block in scan_log(ours["hfile"].storage, path).blocks} == {
+        BlockType.HFILE,
+        BlockType.DELETE,
+    }
+    # Other instants, files and row numbers, for they are other writes.
+    meta = {"_hoodie_commit_time", "_hoodie_commit_seqno", "_hoodie_file_name"}
+    wanted = made["avro"].read()
+    for table in ours.values():
+        assert difference(table.read(), wanted, "_hoodie_record_key", ignore=meta) is None
+    assert ours["hfile"].look_up(["k0006"]).column("ts").to_pylist() == [9]
 
 
 def _same_rows(one: pa.Table, other: pa.Table) -> bool:

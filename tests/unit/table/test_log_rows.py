@@ -9,12 +9,14 @@ import struct
 import pyarrow as pa
 import pytest
 from tests.property.avro_shapes import fastavro_block, fastavro_table, framed, records
+from tests.unit.table.hfiles import hfile
 from tests.unit.table.log_files import SCHEMA, data, logs_of_tables, rows, single_log, stored
 
 from tideline_table.errors import CorruptMetadata, SchemaMismatch, UnsupportedTable
 from tideline_table.log_format import BlockType, HeaderKey, avro_block, parquet_block, read_rows, scan_log
 from tideline_table.log_format.avro import row_schema
-from tideline_table.log_format.framing import frame_block
+from tideline_table.log_format.framing import command_block, frame_block
+from tideline_table.log_format.hfile import read_hfile
 from tideline_table.log_format.record_spans import _ends_from_many_places, record_spans
 
 LOGS = logs_of_tables()
@@ -291,11 +293,65 @@ def test_change_data_blocks_hold_rows_too():
     assert read(block, columns=["op", "ts_ms"]).to_pylist() == [{"op": "i", "ts_ms": "1"}]
 
 
-def test_blocks_of_other_types_are_refused():
+def test_hfile_rows_of_hudi():
+    content = single_log("valid_log_hfile_data")
+    storage, (block,) = blocks(content, BlockType.HFILE)
+    entries = read_hfile(content_of(storage, block)).read()
+    expected = fastavro_table(block.schema_json, entries.column("value").to_pylist())
+    found = read_rows(storage, block)
+    assert found.equals(expected)
+    assert [row["_hoodie_record_key"] for row in found.to_pylist()] == ["k0003", "k0005", "k0007"]
+    assert found.column("_hoodie_record_key").to_pylist() == [key.decode() for key in entries.column("key").to_pylist()]
+    assert read_rows(storage, block, columns=["n", "id"]).equals(expected.select(["n", "id"]))
+    assert read_rows(storage, block, columns=[]).num_rows == 3
+
+
+def hfile_block(text, entries, **layout):
+    return frame_block(BlockType.HFILE, {HeaderKey.INSTANT_TIME: "1", HeaderKey.SCHEMA: text}, hfile(entries, **layout))
+
+
+KEYED = record(("key", "string"), ("n", "long"))
+
+
+@pytest.mark.parametrize("layout", [{}, {"levels": 2, "gz": True}, {"mvcc": None}], ids=str)
+def test_hfile_rows_get_back_the_key_that_hudi_emptied(layout):
+    datums = records(
+        content_of(
+            *(
+                (s, b[0]) for s, b in [blocks(fastavro_block(KEYED, [{"key": "", "n": n} for n in range(4)]), BlockType.AVRO)]
+            ).__next__()
+        )
+    )
+    parts = [[(b"a%d" % n, datums[n]) for n in part] for part in ((0, 1), (2,), (3,))]
+    block = hfile_block(KEYED, parts, **layout)
+    assert read(block).to_pylist() == [{"key": f"a{n}", "n": n} for n in range(4)]
+    assert read(block, columns=["n"]).to_pylist() == [{"n": n} for n in range(4)]
+
+
+def test_hfile_rows_that_are_none():
+    assert read(hfile_block(KEYED, [[]])).num_rows == 0
+    for entries, what in (
+        ([[(b"a", b"")]], "past the end"),
+        ([[(b"a", b"\x00\x02\x07")]], "longer than its fields"),
+        ([[(b"\xff", b"\x00\x02")]], "no text"),
+    ):
+        with pytest.raises(CorruptMetadata, match=what):
+            read(hfile_block(KEYED, entries))
+    with pytest.raises(CorruptMetadata, match="no trailer"):
+        read(frame_block(BlockType.HFILE, {HeaderKey.INSTANT_TIME: "1", HeaderKey.SCHEMA: KEYED}, b"x"))
+
+
+def test_rows_of_metadata_tables_are_refused_by_name():
     content = next(c for n, c in LOGS.items() if "/metadata/" in n)
     storage, found = blocks(content, BlockType.HFILE)
-    with pytest.raises(UnsupportedTable, match="HFILE block at 0"):
+    with pytest.raises(CorruptMetadata, match=r"union of 1[23] types"):
         read_rows(storage, found[0])
+
+
+def test_blocks_of_other_types_are_refused():
+    storage, (block,) = blocks(command_block("2", "1"), BlockType.COMMAND)
+    with pytest.raises(UnsupportedTable, match="COMMAND block at 0"):
+        read_rows(storage, block)
 
 
 def with_prefix(version, count, datums=b""):

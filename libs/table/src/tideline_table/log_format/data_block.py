@@ -1,4 +1,4 @@
-"""Blocks of rows: Avro, parquet and change data (format reference 9.6)."""
+"""Blocks of rows: Avro, parquet, HFile and change data (format reference 9.6)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tideline_table.config import COMPRESSION_CODEC
@@ -15,24 +16,26 @@ from tideline_table.log_format.avro import Node, decode_datums, encode_datums, p
 from tideline_table.log_format.avro.cursor import Ints
 from tideline_table.log_format.block import BlockType, HeaderKey, LogBlock, damaged, read_content
 from tideline_table.log_format.framing import BLOCK_VERSION, frame_block
+from tideline_table.log_format.hfile import read_hfile
 from tideline_table.log_format.record_spans import record_spans
 from tideline_table.schema.evolution import conform
 from tideline_table.storage import Storage
 
 _PREFIX = struct.Struct(">ii")
+_EMPTIED_FIELD = "key"
 _BATCH_ROWS = 16_384
 """Records decoded at a time: as many as keep their positions in the processor's cache."""
 _BATCH_BYTES = 64 * 1024 * 1024
 
 
 def read_rows(storage: Storage, block: LogBlock, columns: Sequence[str] | None = None, schema_json: str | None = None) -> pa.Table:
-    """The rows of an Avro, parquet or change data block, typed as `tideline_table.schema` types the block's Avro schema.
+    """The rows of an Avro, parquet, HFile or change data block, typed as `tideline_table.schema` types the block's Avro schema.
 
     Meta fields are strings. `columns` selects and orders columns. With `schema_json`, a later Avro schema of the table, rows come
     in that schema: columns that the block lacks are null, types are widened. Raises `CorruptMetadata` for content that is not
     what the header says, `SchemaMismatch` for columns that are not there or do not fit, `UnsupportedTable` for other blocks.
     """
-    content = read_content(storage, block, BlockType.AVRO, BlockType.CDC, BlockType.PARQUET)
+    content = read_content(storage, block, BlockType.AVRO, BlockType.CDC, BlockType.PARQUET, BlockType.HFILE)
     text = block.schema_json or schema_json
     if text is None:
         raise damaged(block, "has no schema in its header")
@@ -43,6 +46,8 @@ def read_rows(storage: Storage, block: LogBlock, columns: Sequence[str] | None =
     try:
         if block.type is BlockType.PARQUET:
             rows = _parquet_rows(content, own, read)
+        elif block.type is BlockType.HFILE:
+            rows = _hfile_rows(content, parse_schema(text), own, read)
         else:
             rows = _avro_rows(content, parse_schema(text), own, read)
     except CorruptMetadata as error:
@@ -64,6 +69,8 @@ def _parquet_rows(content: bytes, own: pa.Schema, read: Sequence[str]) -> pa.Tab
     try:
         with pq.ParquetFile(pa.BufferReader(content)) as file:
             found = file.read(columns=[name for name in read if name in file.schema_arrow.names])
+            # Arrow takes the bytes of a text for UTF-8 without looking.
+            found.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = str(error).split("\n", 1)[0]
         raise CorruptMetadata(f"no readable parquet file ({reason})", expected="a parquet file") from None
@@ -88,6 +95,38 @@ def _avro_rows(content: bytes, node: Node, own: pa.Schema, read: Collection[str]
         if read
     ]
     return pa.Table.from_batches(batches, schema) if read else pa.table({"": pa.nulls(count)}).select([])
+
+
+def _hfile_rows(content: bytes, node: Node, own: pa.Schema, read: Collection[str]) -> pa.Table:
+    """Avro records again, each behind its record key."""
+    schema = pa.schema([field for field in own if field.name in read])
+    count, batches = 0, []
+    for entries in read_hfile(content).entries():
+        count += entries.num_rows
+        if read:
+            batches.append(_with_keys(entries.column(0), _hfile_batch(entries.column(1), node, own, schema)))
+    return pa.Table.from_batches(batches, schema) if read else pa.table({"": pa.nulls(count)}).select([])
+
+
+def _hfile_batch(values: pa.BinaryArray, node: Node, own: pa.Schema, schema: pa.Schema) -> pa.RecordBatch:
+    _, offsets, datums = values.buffers()
+    places = np.frombuffer(offsets, dtype=np.int32, count=len(values) + 1).astype(np.int64)
+    return pa.RecordBatch.from_arrays(
+        decode_datums(memoryview(datums or b""), places[:-1], places[1:], node, own, schema.names), schema=schema
+    )
+
+
+def _with_keys(keys: pa.BinaryArray, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Hudi empties a field of this name where the key of the entry says the same."""
+    at = rows.schema.get_field_index(_EMPTIED_FIELD)
+    if at < 0 or not pa.types.is_string(rows.schema.field(at).type):
+        return rows
+    try:
+        texts = keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        raise CorruptMetadata("a key that is no text", expected="UTF-8") from None
+    column = rows.column(at)
+    return rows.set_column(at, rows.schema.field(at), pc.if_else(pc.equal(column, pa.scalar("")), texts, column))
 
 
 def _stretches(begins: Ints, ends: Ints) -> Iterator[tuple[slice, int, int]]:
