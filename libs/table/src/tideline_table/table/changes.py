@@ -16,12 +16,13 @@ from datetime import datetime
 
 from tideline_table.errors import HistoryRewritten, HistoryUnavailable, InstantNotFound, InvalidOption
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
-from tideline_table.file_group.state import COMPACT, ActionRecord, TableState
+from tideline_table.file_group.state import COMPACT, PEER_WRITER, ActionRecord, TableState
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.table.query import CommitTimes, Snapshot
 from tideline_table.timeline.instant import Action, State, time_from_instant
 
 _INSTANT = re.compile(r"\d{14}(?:\d{3})?", re.ASCII)
+_LAST_INSTANT = "9" * 17
 _SEQUENCE = re.compile(r"\d{1,13}", re.ASCII)
 
 
@@ -92,8 +93,8 @@ def _moves_rows(action: ActionRecord) -> bool:
 
 def _through(state: TableState, kind: PointKind, done: Iterable[ActionRecord], point: str) -> list[str]:
     if kind is PointKind.SEQUENCE:
-        last = sequence_of(state, point)
-        return [a.instant for a in done if a.sequence <= last]
+        last, tie = _place(state, point)
+        return [a.instant for a in done if a.sequence < last or (a.sequence == last and a.instant <= tie)]
     if not _INSTANT.fullmatch(point):
         raise InvalidOption(f"point {point!r} in the history of a table that others write", expected="an instant (14 or 17 digits)")
     if kind is PointKind.INSTANT:
@@ -113,21 +114,38 @@ def newest_write(state: TableState) -> int:
 
 
 def sequence_of(state: TableState, point: str) -> int:
-    """The sequence of the table log that a point of an own table means; errors as `stretch_of`."""
+    """The sequence of the table log that a point of an own table means; errors as `stretch_of`.
+
+    Raises `HistoryUnavailable` for a point in what others wrote before the table had a log: all of that has one sequence.
+    """
+    last, tie = _place(state, point)
+    taken_over = (a for a in state.completed_writes() if a.sequence == last and a.writer_id == PEER_WRITER)
+    later = [a.instant for a in taken_over if a.instant > tie]
+    if later or (not is_sequence(point) and not last and state.archived_before):
+        raise HistoryUnavailable(
+            f"point {point}, which lies before the table had a table log",
+            expected=f"a sequence, or an instant from {max(later, default=state.archived_before)} on",
+            remedy="begin again with a snapshot",
+        )
+    return last
+
+
+def _place(state: TableState, point: str) -> tuple[int, str]:
+    """The last sequence that a point takes in, and of what has that sequence the last instant."""
     if is_sequence(point):
         if int(point) > state.sequence:
             raise InstantNotFound(f"sequence {point}", expected=f"at most {state.sequence}, the newest entry of the table log")
-        return int(point)
+        return int(point), _LAST_INSTANT
     if not _INSTANT.fullmatch(point):
         raise InvalidOption(f"point {point!r} in the history of the table", expected="a sequence of the table log or an instant")
     known = state.actions.get(point)
     if known is not None:
         if known.state is not State.COMPLETED and known.sequence not in _rewritten_places(state, known):
             raise InstantNotFound(f"instant {point}, which is {known.state}", expected="a completed instant, or a sequence")
-        return known.sequence
+        return known.sequence, point
     moment = time_from_instant(point)
-    completed = (a for a in state.completed_writes() if datetime.fromisoformat(a.since) <= moment)
-    return max((a.sequence for a in completed), default=0)
+    completed = ((a.sequence, a.instant) for a in state.completed_writes() if datetime.fromisoformat(a.since) <= moment)
+    return max(completed, default=(0, ""))
 
 
 def _rewritten_places(state: TableState, known: ActionRecord) -> range:
@@ -170,7 +188,7 @@ def check_kept(state: TableState, kind: PointKind, stretch: Stretch, *, at_start
     known = stretch.before if at_start else stretch.through
     what = f"the {'start' if at_start else 'end'} of the changes asked for"
     later = [a.instant for a in state.completed_writes() if a.instant not in known]
-    if later and not known and kind is not PointKind.SEQUENCE:
+    if later and not known and (kind is not PointKind.SEQUENCE or state.archived_before):
         raise HistoryUnavailable(
             f"{what} lies before the active timeline, which begins with {min(later)}",
             expected="a later point",
@@ -202,8 +220,9 @@ def changed_rows(state: TableState, kind: PointKind, current: Snapshot, stretch:
 
 def _written_in(state: TableState, kind: PointKind, stretch: Stretch) -> CommitTimes:
     first = min(state.actions, default="")
-    # What was archived is known by its instant only.
-    archived = (stretch.since, first) if kind is not PointKind.SEQUENCE and stretch.since < first else None
+    # What was archived is known by its instant only. What Tideline itself writes stays in its state.
+    by_instant = kind is not PointKind.SEQUENCE or (bool(state.archived_before) and not is_sequence(stretch.since))
+    archived = (stretch.since, first) if by_instant and stretch.since < first else None
     return CommitTimes(stretch.written, archived)
 
 
