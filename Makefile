@@ -6,11 +6,13 @@ MEMBERS := $(sort $(wildcard libs/*/pyproject.toml services/*/pyproject.toml))
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup java demo test test-real conformance simulate bench lint format docs requirements clean
+.PHONY: help setup java demo test test-real conformance simulate fuzz bench lint format docs requirements clean
 
 SEEDS ?= 5000
 SEED_START ?= 0
 SCALE ?= 0.2
+RUNS ?= 1000000
+TARGETS ?=
 
 help: ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -44,6 +46,10 @@ conformance: java ## against Apache Hudi 1.2.0 and hudi-rs
 simulate: $(STAMP) ## many simulated histories: make simulate SEEDS=50000 SEED_START=0
 	$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --seed-start $(SEED_START)
 
+fuzz: $(STAMP) ## many inputs for each parser, chosen by coverage: make fuzz RUNS=1000000 TARGETS="hfile plans"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/fuzz.txt
+	$(BIN)/python -m tests.fuzz.run --guided --runs $(RUNS) $(TARGETS)
+
 bench: java ## ratios against Apache Hudi and plain Spark: make bench SCALE=0.2
 	$(BIN)/python -m tests.conformance.peers.environment
 	$(BIN)/python -m tests.benchmarks --scale $(SCALE)
@@ -66,7 +72,8 @@ requirements: ## pin requirements/*.in anew, with hashes (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header requirements/dev.in -o requirements/dev.txt
 	for f in service spark; do uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 		-c requirements/dev.txt requirements/$$f.in -o requirements/$$f.txt; done
-	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header requirements/peer-hudi.in -o requirements/peer-hudi.txt
+	for f in peer-hudi fuzz; do uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+		requirements/$$f.in -o requirements/$$f.txt; done
 
 clean: ## remove what the commands above made
 	rm -rf $(VENV) .venv-peer .cache demo-tables .pytest_cache .mypy_cache .ruff_cache

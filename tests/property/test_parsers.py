@@ -1,11 +1,11 @@
-"""Bytes that anybody may have written: typed errors only, and quickly."""
+"""Bytes that anybody may have written: typed errors only, and quickly. Inputs by the thousand: tests/fuzz."""
 
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.property.profile import quick
+from tests.property.profile import quick, some
 from tests.unit.table.tables import base_stat, instant
 
 from tideline_table.config import Options
@@ -128,7 +128,7 @@ def only_typed(call, *arguments):
         return None
 
 
-@quick
+@some
 @given(files(VALID_ENTRY))
 def test_log_entries(content):
     entry = only_typed(Entry.from_bytes, content, "x")
@@ -137,7 +137,7 @@ def test_log_entries(content):
         only_typed(TableState().apply, entry)
 
 
-@quick
+@some
 @given(st.sampled_from(list(Action)), st.sampled_from(list(State)), st.dictionaries(names, documents, max_size=3))
 def test_bodies_of_entries(action, after, body):
     """Folded whole or not at all, whatever the body says."""
@@ -159,7 +159,7 @@ def test_bodies_of_entries(action, after, body):
     only_typed(plan_clean, state, "memory:/t", Options())
 
 
-@quick
+@some
 @given(files(VALID_COMMIT))
 def test_commit_metadata(content):
     metadata = only_typed(CommitMetadata.from_bytes, content, "x")
@@ -191,13 +191,13 @@ def test_commit_metadata_round_trip(stats, extra, replaced):
     assert (set(found.stats), found.extra, found.replaced) == (set(stats), extra, replaced)
 
 
-@quick
+@some
 @given(files(VALID_PLAN))
 def test_plan_documents(content):
     only_typed(decode_document, content, "x")
 
 
-@quick
+@some
 @given(files(VALID_PROPERTIES))
 def test_properties_files(content):
     only_typed(parse_properties, content)
@@ -211,20 +211,20 @@ def test_properties_round_trip(properties):
     assert parse_properties(content) == properties
 
 
-@quick
+@some
 @given(documents.map(json.dumps) | texts)
 def test_avro_schemas(text):
     only_typed(arrow_from_avro, text)
 
 
-@quick
+@some
 @given(st.lists(st.tuples(names, documents), max_size=3))
 def test_avro_record_fields(fields):
     text = json.dumps({"type": "record", "name": "r", "fields": [{"name": n, "type": t} for n, t in fields]})
     only_typed(arrow_from_avro, text)
 
 
-@quick
+@some
 @given(st.text(max_size=40) | st.from_regex(r"\A[.]?[0-9a-z-]{0,4}_?[0-9-]{0,5}_?\d{0,20}[.](parquet|log[.]1|commit|inflight)\Z"))
 def test_names(name):
     parse_base_file_name(name)
@@ -264,7 +264,7 @@ CHECKPOINT_KEYS = [
 ]
 
 
-@quick
+@some
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(CHECKPOINT_KEYS, documents)), st.binary(max_size=4))
 def test_checkpoints(document, pointer):
     storage = MemoryStorage()

@@ -1,6 +1,6 @@
 """Timelines of anybody: names, metadata and history. Typed errors only, and slices that follow the rules.
 
-TIDELINE_FUZZ_EXAMPLES sets the number of examples of each test; runs with more than the usual number are not repeatable on purpose.
+Inputs by the thousand: tests/fuzz. TIDELINE_FUZZ_EXAMPLES sets the number of examples of each test; runs with more than the usual number are not repeatable on purpose.
 """
 
 import io
@@ -36,7 +36,7 @@ from tideline_table.timeline.plans import COMPACTION_PLAN, encode_document
 from tideline_table.timeline.properties import parse_properties
 from tideline_table.timeline.write_stats import CommitMetadata
 
-EXAMPLES = int(os.environ.get("TIDELINE_FUZZ_EXAMPLES", "300"))
+EXAMPLES = int(os.environ.get("TIDELINE_FUZZ_EXAMPLES", "200"))
 fuzz = settings(quick, max_examples=EXAMPLES, derandomize="TIDELINE_FUZZ_EXAMPLES" not in os.environ)
 
 

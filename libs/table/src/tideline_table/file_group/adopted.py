@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.timeline.instant import Action, State
 
 AdoptedAction = tuple[str, str, str, str, str]
 """Instant, action, state, operation, and when it completed."""
@@ -52,7 +53,7 @@ class AdoptedTable:
 
 def _action(fields: Iterable[Any]) -> AdoptedAction:
     instant, action, state, operation, since = map(str, fields)
-    return instant, action, state, operation, since
+    return instant, Action(action).value, State(state).value, operation, since
 
 
 def _group(partition: str, file_id: str, slices: Iterable[Any]) -> tuple[FileGroupId, dict[str, FileSlice]]:

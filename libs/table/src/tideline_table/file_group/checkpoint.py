@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tideline_table.errors import CorruptMetadata, ObjectNotFound, UnsupportedTable
+from tideline_table.file_group.content import compacted_groups, planned_groups
 from tideline_table.file_group.savepoint import Savepoint
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.file_group.state import ActionRecord, TableState
 from tideline_table.file_group.undo import Rewritten
+from tideline_table.json_text import parse_json
 from tideline_table.storage import Folder, Storage
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import Action, State
@@ -138,7 +140,7 @@ def read_checkpoint(storage: Storage) -> TableState:
 
 
 def _pointer(storage: Storage) -> tuple[Checkpoint, tuple[Entry, ...]]:
-    document = json.loads(storage.read(POINTER))
+    document = parse_json(storage.read(POINTER))
     if isinstance(document, int):  # the whole of an early one
         return Checkpoint(document), ()
     marks = tuple(Mark(int(sequence), str(recorded)) for sequence, recorded in document["marks"])
@@ -156,7 +158,7 @@ def _pointer(storage: Storage) -> tuple[Checkpoint, tuple[Entry, ...]]:
 
 
 def _read(storage: Storage, sequence: int) -> TableState:
-    return _from_json(json.loads(storage.read(_path(sequence))), sequence)
+    return _from_json(parse_json(storage.read(_path(sequence))), sequence)
 
 
 def _path(sequence: int) -> str:
@@ -212,25 +214,46 @@ def _to_json(state: TableState) -> dict[str, Any]:
 def _from_json(document: dict[str, Any], sequence: int) -> TableState:
     if document["format"] != CHECKPOINT_FORMAT or document["sequence"] != sequence:
         raise CorruptMetadata(f"checkpoint {sequence} in format {document['format']}", expected=f"format {CHECKPOINT_FORMAT}")
-    state = TableState(sequence=sequence, last_instant=document["last_instant"], schema_json=document["schema"])
+    state = TableState(sequence=sequence, last_instant=str(document["last_instant"]), schema_json=str(document["schema"]))
     # Earlier releases kept the newest schema only.
-    state.schemas = document.get("schemas", {"": state.schema_json} if state.schema_json else {})
-    state.last_clean_retained = document["last_clean_retained"]
-    state.progress = {key: Progress(value, instant) for key, value, instant in document.get("progress", ())}
+    state.schemas = {
+        str(at): str(text) for at, text in document.get("schemas", {"": state.schema_json} if state.schema_json else {}).items()
+    }
+    state.last_clean_retained = str(document["last_clean_retained"])
+    state.progress = {str(key): Progress(str(value), str(instant)) for key, value, instant in document.get("progress", ())}
     state.savepoints = {s.instant: s for s in map(Savepoint.from_json, document.get("savepoints", ()))}
-    state.rewritten = tuple(Rewritten(*fields) for fields in document.get("rewritten", ()))
-    state.archived_before = document.get("archived_before", "")
+    state.rewritten = tuple(Rewritten(int(first), int(last), str(at)) for first, last, at in document.get("rewritten", ()))
+    state.archived_before = str(document.get("archived_before", ""))
     state.sharing = Sharing.from_json(document["sharing"]) if document.get("sharing") else None
-    for instant, action, name, operation, seq, started, writer, since, fenced in document["actions"]:
-        state.actions[instant] = ActionRecord(instant, Action(action), State(name), operation, seq, started, writer, since, fenced)
+    for fields in document["actions"]:
+        state.actions[str(fields[0])] = _action(*fields)
     for partition, file_id, slices in document["slices"]:
-        group = FileGroupId(partition, file_id)
+        group = FileGroupId(str(partition), str(file_id))
         state.slices[group] = {s[0]: FileSlice.from_list(group, s) for s in slices}
         if len(slices) > 1:
             state.excess.add(group)
     for partition, file_id, instant in document["replaced"]:
-        state.replaced[FileGroupId(partition, file_id)] = instant
-        state.excess.add(FileGroupId(partition, file_id))
-    state.plans = document["plans"]
-    state.clustering_losses = {FileGroupId(p, f): n for p, f, n in document["clustering_losses"]}
+        state.replaced[FileGroupId(str(partition), str(file_id))] = str(instant)
+        state.excess.add(FileGroupId(str(partition), str(file_id)))
+    state.plans = {str(instant): dict(body) for instant, body in document["plans"].items()}
+    for body in state.plans.values():
+        # What cannot be understood would otherwise be found out when somebody asks for it.
+        planned_groups(body)
+        compacted_groups(body)
+    state.clustering_losses = {FileGroupId(str(p), str(f)): int(n) for p, f, n in document["clustering_losses"]}
     return state
+
+
+def _action(
+    instant: object,
+    action: str,
+    state: str,
+    operation: object,
+    sequence: int,
+    started: int,
+    writer: object,
+    since: object,
+    fenced: object,
+) -> ActionRecord:
+    texts = (str(writer), str(since), str(fenced))
+    return ActionRecord(str(instant), Action(action), State(state), str(operation), int(sequence), int(started), *texts)

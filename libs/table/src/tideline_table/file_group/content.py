@@ -49,12 +49,7 @@ def understood(entry: Entry) -> EntryContent:
         if entry.after is not State.COMPLETED:
             return EntryContent()
         if entry.action in WRITE_ACTIONS or entry.action is Action.COMPACTION:
-            sharing, adopted = entry.body.get(SHARING_KEY), entry.body.get(ADOPTED_KEY)
-            return EntryContent(
-                commit=CommitMetadata.from_json(entry.body["metadata"]),
-                sharing=Sharing.from_json(sharing) if sharing else None,
-                adopted=AdoptedTable.from_json(adopted) if adopted else None,
-            )
+            return _written(entry.body)
         if entry.action is Action.SAVEPOINT:
             return EntryContent(savepoint=saved_by(entry))
         if entry.action is Action.RESTORE:
@@ -64,7 +59,7 @@ def understood(entry: Entry) -> EntryContent:
             names = {(p, str(name)) for p, part in metadata["partitionMetadata"].items() for name in part["successDeleteFiles"]}
             return EntryContent(retained=str(metadata.get("earliestCommitToRetain") or ""), cleaned=frozenset(names))
         return EntryContent()
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise CorruptMetadata(
             f"table log entry {entry.sequence} ({entry.action} {entry.instant}) cannot be understood ({type(error).__name__}: {error})",
             expected="the body of its action",
@@ -72,7 +67,20 @@ def understood(entry: Entry) -> EntryContent:
         ) from None
 
 
+def _written(body: Mapping[str, Any]) -> EntryContent:
+    sharing = Sharing.from_json(body[SHARING_KEY]) if body.get(SHARING_KEY) else None
+    adopted = AdoptedTable.from_json(body[ADOPTED_KEY]) if body.get(ADOPTED_KEY) else None
+    for plan in adopted.plans.values() if adopted else ():
+        planned_groups(plan)
+        compacted_groups(plan)
+    return EntryContent(commit=CommitMetadata.from_json(body["metadata"]), sharing=sharing, adopted=adopted)
+
+
 def planned_groups(body: Mapping[str, Any]) -> list[FileGroupId]:
     """File groups that a clustering plan (in the body of its entry) names."""
     plan = (body.get("plan") or {}).get("clusteringPlan") or {}
-    return [FileGroupId(s["partitionPath"], s["fileId"]) for group in plan.get("inputGroups") or () for s in group["slices"]]
+    return [
+        FileGroupId(str(s["partitionPath"] or ""), str(s["fileId"]))
+        for group in plan.get("inputGroups") or ()
+        for s in group["slices"]
+    ]

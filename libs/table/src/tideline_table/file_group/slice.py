@@ -88,12 +88,16 @@ class FileSlice:
 
     @classmethod
     def from_list(cls, group: FileGroupId, fields: Sequence[Any]) -> FileSlice:
-        """The slice that `to_list` gave."""
+        """The slice that `to_list` gave. Raises `TypeError` or `ValueError` for anything else."""
         base_instant, base_file, size_bytes, rows, *logs = fields
+        if not (type(base_instant) is type(base_file) is str and type(size_bytes) is type(rows) is int):
+            raise TypeError(f"a file slice of {fields!r}")
         return cls(group, base_instant, base_file, size_bytes, rows, tuple(_log_file(*log) for log in (logs[0] if logs else ())))
 
 
 def _log_file(name: str, size_bytes: int, instant: str, version: int, adds_keys: int = 1) -> LogFile:
+    if not (type(name) is type(instant) is str and type(size_bytes) is type(version) is int):
+        raise TypeError(f"a log file {name!r} of {size_bytes!r} bytes")
     return LogFile(name, size_bytes, instant, version, bool(adds_keys))
 
 

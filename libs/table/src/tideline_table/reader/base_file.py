@@ -23,7 +23,7 @@ MIN_KEY = b"hoodie_min_record_key"
 MAX_KEY = b"hoodie_max_record_key"
 BLOOM_FILTER = b"org.apache.hudi.bloomfilter"
 BLOOM_TYPE = b"hoodie_bloom_filter_type_code"
-_BROKEN = (pa.ArrowInvalid, OSError)
+_BROKEN = (pa.ArrowException, OSError, ValueError)
 """What Arrow raises on bytes that are no sound Parquet file."""
 
 
@@ -49,8 +49,11 @@ def read_footer(storage: Storage, path: str, *, with_bloom: bool = False) -> Bas
     """The footer of a base file; its Bloom filter only where asked for."""
     with _opened(storage, path) as file:
         pairs = file.metadata.metadata or {}
-        low, high = pairs.get(MIN_KEY, b"").decode(), pairs.get(MAX_KEY, b"").decode()
-        columns = frozenset(file.schema_arrow.names)
+        try:
+            low, high = pairs.get(MIN_KEY, b"").decode(), pairs.get(MAX_KEY, b"").decode()
+            columns = frozenset(file.schema_arrow.names)
+        except _BROKEN as error:
+            raise _corrupt(path, error) from None
         return BaseFileFooter(file.metadata.num_rows, low, high, columns, _bloom_filter(pairs) if with_bloom else None)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from tideline_table.errors import CorruptMetadata
+from tideline_table.json_text import parse_json
 from tideline_table.schema.meta_fields import META_FIELDS
 
 _INSTANT_DIGITS = 17
@@ -68,7 +69,7 @@ class SchemaVersions:
             try:
                 document = json.loads(text)
                 found[int(document["version_id"])] = _members(document, 0)
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
                 raise CorruptMetadata(
                     f"a schema of the history that cannot be read ({type(error).__name__}: {error})", expected="columns with ids"
                 ) from None
@@ -92,7 +93,7 @@ class SchemaVersions:
 def history_texts(content: bytes, path: str) -> list[str]:
     """The documents in a file of the schema history (`.hoodie/.schema/<instant>.schemacommit`)."""
     try:
-        return [json.dumps(version) for version in json.loads(content)["schemas"]]
+        return [json.dumps(version) for version in parse_json(content)["schemas"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptMetadata(
             f"{path} cannot be read ({type(error).__name__}: {error})", expected="the history of the table's schema"

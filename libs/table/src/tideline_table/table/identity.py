@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tideline_table.clock import Clock
 from tideline_table.errors import CorruptMetadata, ObjectExists, ObjectNotFound, TableFrozen
+from tideline_table.json_text import parse_json
 from tideline_table.storage import Storage
 from tideline_table.timeline.sharing import Sharing
 
@@ -36,11 +37,11 @@ class TableIdentity:
 def read_identity(storage: Storage) -> TableIdentity | None:
     """The identity, None for a table that others made."""
     try:
-        document = json.loads(storage.read(IDENTITY_PATH))
+        document = parse_json(storage.read(IDENTITY_PATH))
         return TableIdentity(str(document["uid"]), str(document["base_path"]))
     except ObjectNotFound:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptMetadata(
             f"{IDENTITY_PATH} cannot be read ({error})", expected="the table's uid and base path in JSON"
         ) from None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tideline_table.errors import CorruptMetadata, UnsupportedTable
+from tideline_table.json_text import parse_json
 from tideline_table.timeline.instant import Action, State
 
 LOG_FORMAT = 1
@@ -81,7 +82,7 @@ class Entry:
     def from_bytes(cls, content: bytes, path: str) -> Entry:
         """Read an entry; a newer log format is refused by name, a broken one is `CorruptMetadata`."""
         try:
-            document = json.loads(content)
+            document = parse_json(content)
             version = document["log_format"]
             if version != LOG_FORMAT:
                 raise UnsupportedTable(

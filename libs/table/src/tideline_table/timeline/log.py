@@ -20,6 +20,7 @@ import tenacity
 
 from tideline_table.clock import Clock
 from tideline_table.errors import CommitUnknown, CorruptMetadata, ObjectExists, ObjectNotFound, StorageError, StorageRefused
+from tideline_table.json_text import parse_json
 from tideline_table.storage import Storage
 from tideline_table.timeline.entry import BODY_FOLDER, INLINE_BODY_BYTES, BodyReference, Entry, entry_path
 from tideline_table.timeline.files import timeline_files
@@ -229,7 +230,7 @@ class TableLog:
                 f"{reference.path} does not have the hash {reference.sha256}", expected="the body that its entry names"
             )
         try:
-            body = json.loads(text)
+            body = parse_json(text)
         except (ValueError, RecursionError) as error:
             raise CorruptMetadata(f"{reference.path} cannot be read ({error})", expected="a body in JSON") from None
         if not isinstance(body, dict):

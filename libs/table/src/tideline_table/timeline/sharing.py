@@ -65,7 +65,7 @@ class Sharing:
         """Raises `CorruptMetadata`."""
         try:
             return cls(PeerLockKind(document["lock"]), int(document["expire_min"]))
-        except (KeyError, TypeError, ValueError, InvalidOption) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, InvalidOption) as error:
             raise CorruptMetadata(
                 f"sharing {document!r} ({type(error).__name__}: {error})",
                 expected=f"a lock among {', '.join(PeerLockKind)} and its expiry in minutes",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from tideline_table.errors import CorruptMetadata
+from tideline_table.json_text import parse_json
 
 NO_PREVIOUS_COMMIT = "null"
 """Hudi's literal text for a file group that did not exist before."""
@@ -147,7 +148,7 @@ class CommitMetadata:
     def from_bytes(cls, content: bytes, path: str) -> CommitMetadata:
         """Parse a completed timeline file; `CorruptMetadata` names it when it is broken."""
         try:
-            document = json.loads(content) if content else {}
+            document = parse_json(content) if content else {}
             return cls.from_json(document)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise CorruptMetadata(

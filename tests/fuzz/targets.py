@@ -1,0 +1,8 @@
+"""Every parser of bytes that come from outside this process."""
+
+from __future__ import annotations
+
+from tests.fuzz import log_targets, timeline_targets
+from tests.fuzz.target import Target
+
+TARGETS: dict[str, Target] = {target.name: target for target in (*log_targets.TARGETS, *timeline_targets.TARGETS)}

@@ -1,0 +1,142 @@
+"""What fuzzing found, each once: these inputs led to untyped errors, or to states that were folded by half."""
+
+import io
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.unit.table.log_files import stored
+from tests.unit.table.tables import instant
+
+from tideline_table.errors import CorruptMetadata
+from tideline_table.file_group.checkpoint import CHECKPOINT_FOLDER, POINTER, read_opening, write_checkpoint
+from tideline_table.file_group.state import TableState
+from tideline_table.json_text import parse_json
+from tideline_table.log_format import parquet_block, read_rows, scan_log
+from tideline_table.reader.base_file import MIN_KEY, read_footer
+from tideline_table.schema.identity import SchemaVersions
+from tideline_table.storage import MemoryStorage
+from tideline_table.table.identity import IDENTITY_PATH, read_identity
+from tideline_table.timeline.entry import Entry
+from tideline_table.timeline.instant import Action, State
+from tideline_table.timeline.sharing import Sharing
+from tideline_table.timeline.write_stats import CommitMetadata
+
+HALVES = [rb'"\ud800"', rb'"\uDFFFx"', b'"\xed\xa0\x80"']
+
+
+@pytest.mark.parametrize("text", HALVES, ids=ascii)
+def test_half_a_surrogate_pair_is_no_text(text):
+    with pytest.raises(ValueError, match=r"surrogates not allowed|invalid continuation"):
+        parse_json(b'{"a": [' + text + b"]}")
+    with pytest.raises(CorruptMetadata):
+        CommitMetadata.from_bytes(b'{"operationType": ' + text + b"}", "x")
+    entry = Entry(1, "a", "2026-01-01T00:00:00+00:00", "w", instant(1), Action.COMMIT, State.NONE, State.INFLIGHT, "OPERATION", {})
+    with pytest.raises(CorruptMetadata):
+        Entry.from_bytes(entry.to_bytes().replace(b'"OPERATION"', text), "x")
+
+
+def test_whole_surrogate_pairs_are_text():
+    assert parse_json(rb'{"a": "\ud83d\ude00 \\ud800 \u0394"}') == {"a": "😀 \\ud800 Δ"}
+
+
+@pytest.mark.parametrize("number", ["1e999", "-Infinity"])
+def test_endless_numbers(number):
+    with pytest.raises(CorruptMetadata):
+        SchemaVersions.parsed([f'{{"version_id": {number}, "type": "record", "fields": []}}'])
+    with pytest.raises(CorruptMetadata):
+        Sharing.from_json({"lock": "filesystem", "expire_min": float(number)})
+
+
+def test_identities_nested_too_deep():
+    with pytest.raises(CorruptMetadata):
+        read_identity(stored_at(IDENTITY_PATH, b'{"uid":' * 100_000))
+
+
+def stored_at(path, content):
+    storage = MemoryStorage()
+    storage.put(path, content)
+    return storage
+
+
+def test_texts_of_parquet_blocks_are_utf_8():
+    text = '{"type":"record","name":"r","fields":[{"name":"a","type":["null","string"]}]}'
+    block = parquet_block(pa.table({"a": ["needle"]}), text, instant(1), "none")
+    storage = stored(block.replace(b"needle", b"need\xff\xfe"))
+    with pytest.raises(CorruptMetadata, match="UTF8"):
+        read_rows(storage, scan_log(storage, "log").blocks[0])
+
+
+def test_key_ranges_of_base_files_are_utf_8():
+    sink = io.BytesIO()
+    rows = pa.table({"a": ["x"]})
+    with pq.ParquetWriter(sink, rows.schema) as writer:
+        writer.write_table(rows)
+        writer.add_key_value_metadata({MIN_KEY: b"needle"})
+    assert read_footer(stored_at("f", sink.getvalue()), "f").min_key == "needle"
+    with pytest.raises(CorruptMetadata, match="cannot be read"):
+        read_footer(stored_at("f", sink.getvalue().replace(b"needle", b"need\xff\xfe")), "f")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"actions": [[instant(2), "commit", "finished", "UPSERT", ""]]},
+        {"actions": [[instant(2), "merge", "completed", "UPSERT", ""]]},
+        {"slices": [["p", "f-0", [[]]]]},
+        {"slices": [["p", "f-0", [[instant(2), None, 1, 1]]]]},
+        {"slices": [["p", "f-0", [[instant(2), "f", 1, 1, [["l", 1, None, 1]]]]]]},
+        {"plans": {instant(2): {"plan": {"operations": [1]}}}},
+        {"plans": {instant(2): {"plan": {"clusteringPlan": {"inputGroups": [{}]}}}}},
+    ],
+    ids=str,
+)
+def test_entries_are_folded_whole_or_not_at_all(changes):
+    state = TableState()
+    common = {
+        "append_id": "a",
+        "recorded": "2026-01-01T00:00:00+00:00",
+        "writer_id": "w",
+        "instant": instant(1),
+        "operation": "UPSERT",
+    }
+    state.apply(Entry(1, action=Action.COMMIT, before=State.NONE, after=State.INFLIGHT, body={}, **common))
+    adopted = {
+        "actions": [],
+        "slices": [],
+        "replaced": [],
+        "plans": {},
+        "schema": "",
+        "last_clean_retained": "",
+        "archived_before": "",
+    }
+    body = {"metadata": {}, "adopted": {**adopted, **changes}}
+    with pytest.raises(CorruptMetadata):
+        state.apply(Entry(2, action=Action.COMMIT, before=State.INFLIGHT, after=State.COMPLETED, body=body, **common))
+    assert state.sequence == 1
+    assert state.actions[instant(1)].state is State.INFLIGHT
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("slices", [["p", "f-0", [[instant(1), None, 1, 1]]]]),
+        ("slices", [["p", "f-0", [[None, "f", 1, 1]]]]),
+        ("plans", {instant(1): {"plan": {"clusteringPlan": {"inputGroups": [{"slices": [{"fileId": 1}]}]}}}}),
+        ("plans", [1]),
+        ("progress", [["k", "v"]]),
+    ],
+)
+def test_checkpoints_of_another_shape_are_not_used(name, value):
+    state = TableState()
+    state.apply(Entry(1, "a", "", "w", instant(1), Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", {}))
+    storage = MemoryStorage()
+    write_checkpoint(storage, state)
+    (path,) = (o.path for o in storage.list_folder(CHECKPOINT_FOLDER).objects if o.path != POINTER)
+    assert read_opening(storage).state.sequence == 1
+    document = json.loads(storage.read(path))
+    storage.delete(path)
+    storage.put(path, json.dumps({**document, name: value}).encode())
+    # The whole log is read instead.
+    assert read_opening(storage).state.sequence == 0
