@@ -213,12 +213,19 @@ def _entry_of(sequence: int, at: str, action: Action, before: State, after: Stat
     return Entry(sequence, "a", NOW, "w", at, action, before, after, operation, body)
 
 
+_EARLY = instant(0)
 _BEGUN = (
-    _entry_of(1, _AT, Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT"),
-    _entry_of(2, _DONE, Action.CLEAN, State.NONE, State.REQUESTED),
-    _entry_of(3, _DONE, Action.CLEAN, State.REQUESTED, State.INFLIGHT),
+    _entry_of(1, _EARLY, Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT"),
+    _entry_of(2, _EARLY, Action.COMMIT, State.INFLIGHT, State.COMPLETED, "UPSERT", metadata={}),
+    _entry_of(3, _AT, Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT"),
+    _entry_of(4, _DONE, Action.CLEAN, State.NONE, State.REQUESTED),
+    _entry_of(5, _DONE, Action.CLEAN, State.REQUESTED, State.INFLIGHT),
 )
-_COMMITTED = _entry_of(4, _AT, Action.COMMIT, State.INFLIGHT, State.COMPLETED, "UPSERT", metadata=json.loads(_COMMIT))
+_SAVED = {
+    "metadata": {"savepointedBy": "u", "savepointedAt": 1, "comments": "c", "partitionMetadata": {}},
+    "progress": {"k": ["v", _EARLY]},
+}
+_COMMITTED = _entry_of(6, _AT, Action.COMMIT, State.INFLIGHT, State.COMPLETED, "UPSERT", metadata=json.loads(_COMMIT))
 _ADOPTED = {
     "actions": [[_AT, "commit", "completed", "UPSERT", _AT]], "slices": [["p", "f-0", [[_AT, "f", 1, 1, [["l", 1, _AT, 1]]]]]],
     "replaced": [["p", "g-0", _AT]], "plans": {}, "schema": "{}", "last_clean_retained": "", "archived_before": _AT,
@@ -229,13 +236,14 @@ _CLEANED = plans.decode_document(_PLANS[f"{_AT}.clean"], "x")
 _NEXT = instant(3)
 _ENTRIES = (
     _COMMITTED,
-    _entry_of(4, _NEXT, Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT"),
-    _entry_of(4, _DONE, Action.CLEAN, State.INFLIGHT, State.COMPLETED, metadata=_CLEANED),
-    _entry_of(4, _NEXT, Action.REPLACE_COMMIT, State.NONE, State.REQUESTED, "CLUSTER", plan=_CLUSTERING),
-    _entry_of(4, _NEXT, Action.COMPACTION, State.NONE, State.REQUESTED, "COMPACT", plan=_COMPACTION),
-    _entry_of(4, _NEXT, Action.ROLLBACK, State.NONE, State.REQUESTED, target=_AT, target_action="commit"),
+    _entry_of(6, _EARLY, Action.SAVEPOINT, State.NONE, State.COMPLETED, "", **_SAVED),
+    _entry_of(6, _NEXT, Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT"),
+    _entry_of(6, _DONE, Action.CLEAN, State.INFLIGHT, State.COMPLETED, metadata=_CLEANED),
+    _entry_of(6, _NEXT, Action.REPLACE_COMMIT, State.NONE, State.REQUESTED, "CLUSTER", plan=_CLUSTERING),
+    _entry_of(6, _NEXT, Action.COMPACTION, State.NONE, State.REQUESTED, "COMPACT", plan=_COMPACTION),
+    _entry_of(6, _NEXT, Action.ROLLBACK, State.NONE, State.REQUESTED, target=_AT, target_action="commit"),
     _entry_of(
-        4, _AT, Action.COMMIT, State.INFLIGHT, State.COMPLETED, metadata=json.loads(_COMMIT),
+        6, _AT, Action.COMMIT, State.INFLIGHT, State.COMPLETED, metadata=json.loads(_COMMIT),
         **{ADOPTED_KEY: _ADOPTED, SHARING_KEY: {"lock": "filesystem", "expire_min": 5}},
     ),
 )  # fmt: skip
@@ -258,7 +266,7 @@ def _entry(content: bytes) -> None:
 
 def _written_checkpoint() -> tuple[str, bytes, bytes]:
     storage, state = MemoryStorage(), _begun()
-    for sequence, entry in enumerate((_COMMITTED, _ENTRIES[3]), _COMMITTED.sequence):
+    for sequence, entry in enumerate((_COMMITTED, _ENTRIES[1], _ENTRIES[4]), _COMMITTED.sequence):
         state.apply(dataclasses.replace(entry, sequence=sequence))
     write_checkpoint(storage, state)
     (path,) = (o.path for o in storage.list_folder(CHECKPOINT_FOLDER).objects if o.path != POINTER)

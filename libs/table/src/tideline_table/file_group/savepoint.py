@@ -36,7 +36,8 @@ class Savepoint:
     def from_json(cls, fields: Iterable[Any]) -> Savepoint:
         """The savepoint that `to_json` gave."""
         instant, sequence, created, user, comment, progress = fields
-        return cls(instant, int(sequence), created, user, comment, {key: Progress(value, at) for key, value, at in progress})
+        held = {str(key): Progress(str(value), str(at)) for key, value, at in progress}
+        return cls(str(instant), int(sequence), str(created), str(user), str(comment), held)
 
 
 def saved_by(entry: Entry) -> Savepoint:

@@ -16,10 +16,11 @@ from datetime import datetime
 
 from tideline_table.errors import HistoryRewritten, HistoryUnavailable, InstantNotFound, InvalidOption
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
-from tideline_table.file_group.state import COMPACT, PEER_WRITER, ActionRecord, TableState
+from tideline_table.file_group.state import COMPACT, ActionRecord, TableState
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.table.query import CommitTimes, Snapshot
 from tideline_table.timeline.instant import Action, State, time_from_instant
+from tideline_table.timeline.sharing import PEER_WRITER
 
 _INSTANT = re.compile(r"\d{14}(?:\d{3})?", re.ASCII)
 _LAST_INSTANT = "9" * 17
