@@ -18,7 +18,7 @@ from tests.fuzz.verdict import MAX_CPU_S, MAX_MEMORY_BYTES, Verdict, tried
 from tideline_table.errors import CorruptMetadata
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_parser_keeps_its_word(name, verdicts):
     assert name in verdicts, "its process ended before it: a crash, or more memory than it may have"

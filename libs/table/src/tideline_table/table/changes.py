@@ -76,8 +76,8 @@ def stretch_of(state: TableState, kind: PointKind, since: str, until: str) -> St
 
 
 def _check_rewritten(state: TableState, since: str, until: str) -> None:
-    start = sequence_of(state, since) if since else 0
-    end = sequence_of(state, until) if until else state.sequence
+    start = _place(state, since)[0] if since else 0
+    end = _place(state, until)[0] if until else state.sequence
     for gone in state.rewritten:
         for place, what in ((start, "start"), (end, "end")):
             if gone.first <= place < gone.sequence:
