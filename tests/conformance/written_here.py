@@ -109,7 +109,7 @@ class Readers:
 
     def timeline(self) -> set[tuple[str, str, str]]:
         """Instants, actions and states that the peer has to see."""
-        found = set()
+        found = {(instant, "savepoint", "COMPLETED") for instant in self.table.refresh().savepoints}
         for record in self.table.refresh().actions.values():
             if record.state is not State.ROLLED_BACK:
                 done = record.state is State.COMPLETED
