@@ -29,24 +29,13 @@ from tideline_table.errors import (
     TransactionRolledBack,
     WriteConflict,
 )
-from tideline_table.service.clustering import ClusteringTask, cluster_group
-from tideline_table.service.compaction import CompactionTask, compact_slice
 from tideline_table.storage import Storage
 from tideline_table.table import (
     Table,
-    roll_back_dead,
-    run_clean,
-    run_clustering,
-    run_compaction,
-    schedule_clean,
-    schedule_clustering,
-    schedule_compaction,
     write_rows,
 )
 from tideline_table.table import write as table_write
-from tideline_table.timeline.instant import Action
 from tideline_table.timeline.progress import ProgressStep
-from tideline_table.timeline.write_stats import WriteStat
 from tideline_table.transaction import Committed, WriteTransaction
 from tideline_table.writer import FileGroupResult, FileGroupTask, Operation, RoutedTask, WriteContext, prepare_input
 
@@ -123,7 +112,7 @@ class Cluster:
         return None
 
 
-def _pause(cluster: Cluster, choose: random.Random, longest_s: float) -> None:
+def pause(cluster: Cluster, choose: random.Random, longest_s: float) -> None:
     cluster.world.scheduler.sleep(round(choose.uniform(0, longest_s) * SECOND))
 
 
@@ -143,7 +132,7 @@ def writer(cluster: Cluster, process: Process) -> None:
         if committed is not None:
             cluster.world.events.publish(process, committed.sequence)
         rests_s = (0.1, 0.3) if cluster.world.is_crowded else (0.1, 5, 30)
-        _pause(cluster, choose, choose.choice(rests_s) if choose.random() < 0.95 else 900)
+        pause(cluster, choose, choose.choice(rests_s) if choose.random() < 0.95 else 900)
 
 
 def _one_write(cluster: Cluster, process: Process, name: str, choose: random.Random, table: Table) -> Committed:
@@ -156,24 +145,27 @@ def _one_write(cluster: Cluster, process: Process, name: str, choose: random.Ran
         keys = (choose.choice(INSERTED),)
     else:
         keys = (choose.choice(REGISTERS if choose.random() < 0.5 else INSERTED),)
-    world = cluster.world
-    op = Op(name, kind, keys, world.scheduler.steps)
-    cluster.oracle.ops[name] = op
+    op = Op(name, kind, keys, cluster.world.scheduler.steps)
     options = {"tideline.write.conflict.retries": choose.choice((0, 3))}
+    return acknowledged(cluster, op, lambda t: write_once(cluster, t, process, op, options, choose), table)
+
+
+def acknowledged(cluster: Cluster, op: Op, act: Callable[[Table], Committed], table: Table) -> Committed:
+    """Run an operation and note what its actor was told."""
+    world, oracle = cluster.world, cluster.oracle
+    oracle.ops[op.id] = op
     try:
-        committed = write_once(cluster, table, process, op, options, choose)
+        committed = act(table)
     except CommitUnknown:
         raise
     except TidelineError:
         op.status, op.ended_step = "failed", world.scheduler.steps
-        if cluster.oracle.committed(name):
-            cluster.oracle.report(f"operation {name} was reported as failed and had completed at {cluster.oracle.committed(name)}")
+        if oracle.committed(op.id):
+            oracle.report(f"operation {op.id} was reported as failed and had completed at {oracle.committed(op.id)}")
         raise
     op.status, op.ended_step, op.sequence = "committed", world.scheduler.steps, committed.sequence
-    if cluster.oracle.committed(name) != committed.sequence:
-        cluster.oracle.report(
-            f"operation {name} was acknowledged at {committed.sequence}, the log has it at {cluster.oracle.committed(name)}"
-        )
+    if oracle.committed(op.id) != committed.sequence:
+        oracle.report(f"operation {op.id} was acknowledged at {committed.sequence}, the log has it at {oracle.committed(op.id)}")
     return committed
 
 
@@ -243,7 +235,7 @@ def reading_writers(cluster: Cluster) -> Iterator[None]:
         process = world.scheduler.process
         if not process.on_executors:
             return write_group(context, task, incoming, storage)
-        return _on_executor(
+        return on_executor(
             cluster, process, lambda number, s: write_group(context, replace(task, attempt=number), incoming, s), attempts=3
         )
 
@@ -254,7 +246,7 @@ def reading_writers(cluster: Cluster) -> Iterator[None]:
         yield
 
 
-def _on_executor(cluster: Cluster, driver: Process, work: Callable[[int, Storage], T], *, attempts: int) -> T:
+def on_executor(cluster: Cluster, driver: Process, work: Callable[[int, Storage], T], *, attempts: int) -> T:
     """Run `work(attempt, storage)` in a process of its own, which outlives a driver that dies, and again when it fails."""
     world = cluster.world
     for number in range(attempts):
@@ -301,7 +293,7 @@ def reader(cluster: Cluster, process: Process) -> None:
                 cluster.round(table, lambda t: _look_back(cluster, t, choose, looked_back))
         except (ObjectNotFound, InstantNotFound, HistoryUnavailable):
             pass  # cleaned under a reader slower than the commits that cleaning retains
-        _pause(cluster, choose, choose.choice((1, 30)))
+        pause(cluster, choose, choose.choice((1, 30)))
 
 
 def read_once(cluster: Cluster, name: str, choose: random.Random, table: Table) -> None:
@@ -318,7 +310,7 @@ def read_once(cluster: Cluster, name: str, choose: random.Random, table: Table) 
     op.status, op.ended_step, op.sequence = "committed", world.scheduler.steps, sequence
     oracle.ops[name] = op
     if choose.random() < 0.3:
-        _pause(cluster, choose, 5)
+        pause(cluster, choose, 5)
         columns = held.read(["id", "v"]).columns
         again = dict(zip(*(c.to_pylist() for c in columns), strict=True))
         if again != values:
@@ -326,8 +318,11 @@ def read_once(cluster: Cluster, name: str, choose: random.Random, table: Table) 
 
 
 def _look_back(cluster: Cluster, table: Table, choose: random.Random, seen: dict[str, dict[str, str]]) -> None:
-    # Only instants that nobody may still complete before: the others change until then.
+    # Only instants that nobody may still complete before, and no restore took back: the others change until then.
     state = table.state
+    kept = {a.instant for a in state.completed_writes()}
+    for instant in seen.keys() - kept:
+        del seen[instant]
     pending = min((a.instant for a in state.pending()), default="9")
     settled = [a.instant for a in state.completed_writes() if a.instant < pending]
     if not settled:
@@ -357,104 +352,3 @@ def follower(cluster: Cluster, process: Process) -> None:
         if table.state != oracle.state_at(table.state.sequence):
             oracle.report(f"{process.name} has another state at {table.state.sequence} than the log says")
         world.events.wait(process.actor, 30 * SECOND)
-
-
-# --- table services ----------------------------------------------------------------------------------------------------------
-
-
-def clusterer(cluster: Cluster, process: Process) -> None:
-    """Plans and runs clustering when an event says that somebody committed, or now and then."""
-    table = cluster.open(process)
-    if table is None:
-        return
-    world = cluster.world
-    choose = world.chooser(process.name)
-    world.events.subscribe(process.actor)
-    while not world.is_over():
-        cluster.round(table, lambda t: schedule_clustering(t) if choose.random() < 0.8 else None)
-        committed = cluster.round(table, lambda t: cluster_once(cluster, t, process, choose))
-        if committed is not None:
-            world.events.publish(process, committed.sequence)
-        world.events.wait(process.actor, round(choose.choice((1, 60)) * SECOND))
-
-
-def cluster_once(cluster: Cluster, table: Table, process: Process, choose: random.Random) -> Committed | None:
-    """Run the oldest pending clustering, sometimes on executors that outlive this process."""
-    on_executors = choose.random() < 0.3
-
-    def run(tasks: Sequence[ClusteringTask]) -> list[list[WriteStat]]:
-        if not on_executors:
-            return [cluster_group(task, table.storage) for task in tasks]
-        return [_on_executor(cluster, process, lambda _, s, task=task: cluster_group(task, s), attempts=1) for task in tasks]
-
-    try:
-        return run_clustering(table, run=run)
-    except ObjectNotFound:
-        return None  # an input was cleaned: the clustering was rolled back
-
-
-def compactor(cluster: Cluster, process: Process) -> None:
-    """Plans and runs compactions when an event says that somebody committed, or now and then."""
-    table = cluster.open(process)
-    if table is None:
-        return
-    world = cluster.world
-    choose = world.chooser(process.name)
-    world.events.subscribe(process.actor)
-    while not world.is_over():
-        cluster.round(table, lambda t: schedule_compaction(t) if choose.random() < 0.8 else None)
-        # Writers append beside a plan that waits.
-        if choose.random() < 0.7:
-            cluster.round(table, lambda t: compact_once(cluster, t, process, choose))
-        world.events.wait(process.actor, round(choose.choice((0.3, 1, 60)) * SECOND))
-
-
-def compact_once(cluster: Cluster, table: Table, process: Process, choose: random.Random) -> Committed | None:
-    """Run the oldest pending compaction, sometimes on executors that outlive this process."""
-    on_executors = choose.random() < 0.3
-    begun: list[str] = []
-
-    def run(tasks: Sequence[CompactionTask]) -> list[WriteStat]:
-        begun.extend(task.instant for task in tasks)
-        if not on_executors:
-            return [compact_slice(task, table.storage) for task in tasks]
-        return [_on_executor(cluster, process, lambda _, s, task=task: compact_slice(task, s), attempts=1) for task in tasks]
-
-    try:
-        return run_compaction(table, run=run)
-    except ObjectNotFound as error:
-        # Whoever took it over may have finished, and cleaning followed. What a pending one reads nobody may take.
-        if any(a.instant in begun for a in cluster.oracle.state.pending()):
-            cluster.oracle.report(f"{error.path}, which the pending compaction {begun[0]} reads, is gone")
-        return None
-
-
-def cleaner(cluster: Cluster, process: Process) -> None:
-    """The cleaner's tick: roll back who died, finish a clean that died, clean."""
-    table = cluster.open(process)
-    if table is None:
-        return
-    world = cluster.world
-    choose = world.chooser(process.name)
-    world.events.subscribe(process.actor)
-    while not world.is_over():
-        cluster.round(table, roll_back_dead)
-        if any(a.action is Action.CLEAN for a in table.state.pending()):
-            cluster.round(table, run_clean)
-        if cluster.round(table, schedule_clean) is not None:
-            cluster.round(table, run_clean)
-        world.events.wait(process.actor, round(choose.choice((1, 20, 70)) * SECOND))
-
-
-def recoverer(cluster: Cluster, process: Process) -> None:
-    """Looks for the dead often, and takes their clusterings and compactions over."""
-    table = cluster.open(process)
-    if table is None:
-        return
-    choose = cluster.world.chooser(process.name)
-    while not cluster.world.is_over():
-        cluster.round(table, roll_back_dead)
-        if choose.random() < 0.5:
-            cluster.round(table, lambda t: cluster_once(cluster, t, process, choose))
-            cluster.round(table, lambda t: compact_once(cluster, t, process, choose))
-        _pause(cluster, choose, 70)

@@ -22,6 +22,7 @@ import tideline_table.transaction.intents
 from tideline_table.reader import base_file, read_plan
 from tideline_table.timeline import listing, retention
 from tideline_table.timeline.instant import parse_timeline_file_name
+from tideline_table.transaction import restore
 
 T = TypeVar("T")
 _PARSED = functools.lru_cache(maxsize=4096)(parse_timeline_file_name)
@@ -57,7 +58,8 @@ def deterministic(seed: int, scheduler: Scheduler) -> Iterator[None]:
         stack.enter_context(patch.object(tideline_locks.renewal, "threading", threads))
         # A pure function that every writer asks about every timeline file: remembered, for speed alone.
         stack.enter_context(patch.object(listing, "parse_timeline_file_name", _PARSED))
-        stack.enter_context(patch.object(retention, "ThreadPoolExecutor", _OneByOne))
+        for module in (retention, restore):
+            stack.enter_context(patch.object(module, "ThreadPoolExecutor", _OneByOne))
         for module in (base_file, read_plan):
             stack.enter_context(patch.object(module, "BaseFileScan", SmallFileScan))
         logging.disable(logging.CRITICAL)

@@ -20,6 +20,7 @@ from tideline_table.errors import TidelineError
 from tideline_table.file_group.state import CLUSTER, TableState
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State
+from tideline_table.timeline.rewind import REWIND_KEY
 from tideline_table.timeline.write_stats import CommitMetadata
 
 OP_KEY = "simulation.operation"
@@ -37,6 +38,8 @@ class Op:
     kind: str
     keys: tuple[str, ...]
     began_step: int
+    clears: tuple[str, ...] = ()
+    """Keys that it takes away first: all of a partition that it overwrites or drops."""
     status: str = "running"
     """`committed`, `failed` (certainly without effect), or `running` (nobody was told: it may have happened)."""
     ended_step: int = 0
@@ -60,6 +63,8 @@ class _After:
     model: Model
     files: VisibleFiles
     writes: int
+    changes: Mapping[str, str | None] = field(default_factory=dict)
+    """What a commit made of keys; None: nothing is left of them."""
 
     @property
     def visible(self) -> frozenset[str]:
@@ -85,6 +90,8 @@ class Oracle:
         self._log_changes: dict[str, tuple[tuple[str, Row | None], ...]] = {}
         self._done: dict[str, int] = {}
         self._trimmed: set[int] = set()
+        self._saved: dict[str, int] = {}
+        self._undone: set[int] = set()
 
     # --- questions ---------------------------------------------------------------------------------------------------
 
@@ -107,6 +114,11 @@ class Oracle:
     def entries(self) -> list[Entry]:
         """The log."""
         return [after.entry for after in self._history]
+
+    @property
+    def loses_writes(self) -> bool:
+        """Whether acknowledged writes were taken away on purpose: by a restore, or with their partition."""
+        return bool(self._undone) or any(op.clears for op in self.ops.values())
 
     @property
     def trimmed(self) -> int:
@@ -160,6 +172,7 @@ class Oracle:
         lost = self._history.pop()
         assert lost.entry.path == path
         self._living.forget(lost.entry)
+        self._undone = {sequence for sequence in self._undone if sequence < lost.entry.sequence}
         self._done = {op: sequence for op, sequence in self._done.items() if sequence < lost.entry.sequence}
         self.state = TableState()
         for after in self._history:
@@ -178,7 +191,8 @@ class Oracle:
         if entry.sequence <= self.state.sequence:
             self.report(f"{process.name} overwrote entry {entry.sequence}")
             return
-        known = self.state.actions.get(entry.instant)
+        # A savepoint goes by the instant of the write that it protects.
+        known = self.state.actions.get(entry.instant) if entry.action is not Action.SAVEPOINT else None
         if entry.after is State.COMPLETED and known is not None and (known.fenced_by or not known.is_pending):
             by = f", which rollback {known.fenced_by} had fenced" if known.fenced_by else ""
             self.report(f"entry {entry.sequence} of {process.name} completes the {known.state} {entry.instant}{by}")
@@ -191,6 +205,11 @@ class Oracle:
         if wrong and self.judges_the_living():
             self.report(wrong[0])
         before = self._history[-1] if self._history else _After(entry, {}, VisibleFiles(), 0)
+        if entry.action is Action.SAVEPOINT:
+            self._saved[entry.instant] = entry.sequence
+        if entry.action is Action.RESTORE and REWIND_KEY in entry.body and entry.after is State.INFLIGHT:
+            self._rewind(entry, before)
+            return
         if entry.after is not State.COMPLETED or entry.action not in _PUBLISHING:
             self._history.append(_After(entry, before.model, before.files, before.writes))
             return
@@ -198,31 +217,50 @@ class Oracle:
         if holder is not None and holder != entry.writer_id:
             self.report(f"entry {entry.sequence} of {entry.writer_id} publishes while {holder or 'nobody'} holds the table lock")
         metadata = CommitMetadata.from_json(entry.body["metadata"])
-        after = _After(
-            entry, self._applied(entry, metadata, before.model), before.files.after(entry.instant, metadata), before.writes + 1
-        )
+        changes = self._changes(entry, metadata, before.model)
+        files = before.files.after(entry.instant, metadata)
+        after = _After(entry, _changed(before.model, changes), files, before.writes + 1, changes)
         self._history.append(after)
         self._compare(before, after)
 
-    def _applied(self, entry: Entry, metadata: CommitMetadata, model: Model) -> Model:
+    def _rewind(self, entry: Entry, before: _After) -> None:
+        """A restore takes back what is newer than its savepoint; table services of before that ended since hold the same rows."""
+        requested = next(a.entry for a in reversed(self._history) if a.entry.instant == entry.instant)
+        instant = requested.body["plan"]["savepointToRestoreTimestamp"]
+        model: Model = {}
+        files = VisibleFiles()
+        for after in self._history:
+            found = after.entry
+            if found.after is not State.COMPLETED or found.action not in _PUBLISHING or found.sequence in self._undone:
+                continue
+            if found.instant <= instant and (found.sequence < self._saved[instant] or _moves_rows(found)):
+                model = _changed(model, after.changes)
+                files = files.after(found.instant, CommitMetadata.from_json(found.body["metadata"]))
+            else:
+                self._undone.add(found.sequence)
+        after = _After(entry, model, files, before.writes)
+        self._history.append(after)
+        self._compare(before, after)
+
+    def _changes(self, entry: Entry, metadata: CommitMetadata, model: Model) -> dict[str, str | None]:
         op = self.ops.get(metadata.extra.get(OP_KEY, ""))
         if op is None:
-            return model
+            return {}
         if op.id in self._done:
             self.report(f"operation {op.id} completed twice, at {self._done[op.id]} and {entry.sequence}")
         if op.status == "failed":
             self.report(f"operation {op.id} was reported as failed and completes at {entry.sequence}")
         self._done[op.id] = entry.sequence
         op.instant = entry.instant
-        changed = dict(model)
+        changes: dict[str, str | None] = dict.fromkeys(op.clears)
         for key in op.keys:
             if op.kind == "delete":
                 # A delete that did not see the key changes nothing.
                 if any(s.num_deletes for s in metadata.stats):
-                    changed.pop(key, None)
+                    changes[key] = None
             elif op.kind != "insert" or self._inserts(entry, metadata, key):
-                changed[key] = op.value(key, changed.get(key))
-        return changed
+                changes[key] = op.value(key, model.get(key))
+        return changes
 
     def _inserts(self, entry: Entry, metadata: CommitMetadata, key: str) -> bool:
         """Whether an insert that keeps what the table holds wrote its key: never beside a living one, always where there was none."""
@@ -257,7 +295,7 @@ class Oracle:
             odd = sorted(k for k in found.keys() | after.model.keys() if found.get(k) != after.model.get(k))
             odder = ", ".join(f"{k}: {found.get(k)!r} instead of {after.model.get(k)!r}" for k in odd[:3])
             self.report(f"{what} leaves other rows than its operations say: {odder}")
-        if entry.action is Action.COMPACTION or entry.operation == CLUSTER:
+        if _moves_rows(entry):
             were = before.files.slices
             taken = sorted(row for group, paths in were.items() if slices.get(group) != paths for row in self.rows(paths))
             given = sorted(row for group, paths in slices.items() if were.get(group) != paths for row in self.rows(paths))
@@ -275,3 +313,12 @@ class Oracle:
             if path not in self._log_changes:
                 self._log_changes[path] = log_changes(self._disk._objects[path][0])
         return merged(self._base_rows[base[0]] if base else (), [self._log_changes[path] for path in logs])
+
+
+def _moves_rows(entry: Entry) -> bool:
+    """Whether a table service published it: the rows are the same."""
+    return entry.action is Action.COMPACTION or entry.operation == CLUSTER
+
+
+def _changed(model: Model, changes: Mapping[str, str | None]) -> Model:
+    return {key: value for key, value in {**model, **changes}.items() if value is not None}

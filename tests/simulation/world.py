@@ -124,6 +124,11 @@ class World:
         """Writers hardly rest: most writes meet others."""
         self.is_loaded = choose.random() < 0.5
         """The table holds every key already, in few file groups: writers meet in them."""
+        # Drawn apart: histories without them stay the same.
+        self.is_saved = random.Random(f"saved {seed}").random() < 0.15 and not focus
+        """Somebody makes savepoints and restores the table to them."""
+        self.is_overwritten = random.Random(f"overwritten {seed}").random() < 0.15 and not focus
+        """Somebody overwrites and drops partitions."""
         self._restart: dict[str, Callable[[Process], None]] = {}
         self._processes: list[Process] = []
         self._started: Counter[str] = Counter()

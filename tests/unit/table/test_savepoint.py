@@ -21,6 +21,7 @@ from tests.unit.table.tables import (
     write,
 )
 
+from tideline_table.clock import ManualClock
 from tideline_table.errors import (
     CorruptMetadata,
     IllegalTransition,
@@ -205,15 +206,20 @@ def test_a_clean_that_names_the_files_of_a_savepoint_deletes_nothing():
     assert {p for p in listing(storage) if p.endswith(".parquet")} == before
 
 
-def test_a_deletion_that_died_behind_its_entry_freezes_nobody():
+@pytest.mark.parametrize("behind_s", [0, 1])
+def test_a_deletion_that_died_behind_its_entry_freezes_nobody(behind_s):
+    """Not those either whose clock is behind (found by the simulator)."""
     table, storage, clock = new_table()
     write(table, A)
+    clock.advance(1)
     at = create_savepoint(table).instant
     files = {p: c for p, c in listing(storage).items() if "savepoint" in p}
     delete_savepoint(table, at)
     for path, content in files.items():
         storage.put(path, content)
-    fresh = open_table(storage, clock)
+    slow = ManualClock()
+    slow.advance(clock.monotonic_s() - 1 - behind_s)
+    fresh = open_table(storage, slow)
     write(fresh, [("c", "p", 1, "x")])
     assert not [p for p in listing(storage) if "savepoint" in p]
     storage.put(f".hoodie/{at}.savepoint", b"")

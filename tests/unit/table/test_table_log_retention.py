@@ -126,6 +126,25 @@ def test_a_pending_action_holds_back_everything_since_its_begin(table, storage, 
     assert kept_entries(storage)[0] > held.begin_sequence
 
 
+def test_an_entry_that_came_late_is_as_young_as_its_arrival(table, storage, clock):
+    """Found by the simulator: it was trimmed by the time at which it was recorded, and who looked before it came saw no end of the log ever after."""
+    live_on(table, 1, clock, step_s=60)
+    slow = FaultyStorage(storage)
+    reader = open_table(storage, clock, "reader", **SHORT)
+
+    def take_days(number, call, path):
+        if call == "put_if_absent" and path == entry_path(4):
+            clock.advance(8 * DAY_S)
+            reader.refresh()
+
+    slow.before = take_days
+    write(open_table(slow, clock, "slow", **SHORT), [("k0", "p", 1, "late")])
+    assert reader.state.sequence == 3
+    live_on(table, 10, clock, step_s=60)
+    reader.refresh()
+    assert reader.state == table.state
+
+
 def test_bodies_go_with_their_entries(table, storage, clock):
     live_on(table, 1, clock)
     log = table.timeline.log

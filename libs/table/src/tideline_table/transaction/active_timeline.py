@@ -107,11 +107,14 @@ class ActiveTimeline:
         return self.state.sequence
 
     def heal(self, min_age_s: float) -> bool:
-        """Create the timeline files of a head entry older than `min_age_s` if its writer did not; True when something was missing."""
+        """Create the timeline files of a head entry older than `min_age_s` (0: of any age) if its writer did not; True when one was missing."""
         with self._mutex:
             self.refresh()
             head = self._head or self.log.read(self.state.sequence)
-            if head is None or self.clock.now() - datetime.fromisoformat(head.recorded) < timedelta(seconds=min_age_s):
+            if head is None:
+                return False
+            # By a clock that is behind the writer's its age would be negative.
+            if min_age_s and self.clock.now() - datetime.fromisoformat(head.recorded) < timedelta(seconds=min_age_s):
                 return False
             return self._heal_head()
 

@@ -68,7 +68,8 @@ class LogUpkeep:
             self._checkpoint = newer
 
     def _write(self, entry: Entry, state: TableState) -> None:
-        marks = (*self._checkpoint.marks, Mark(entry.sequence, entry.recorded))
+        # Not when the entry was recorded: its put may have taken long, and who looked at the log before that would miss what is trimmed.
+        marks = (*self._checkpoint.marks, Mark(entry.sequence, self._clock.now().isoformat()))
         self._checkpoint, oldest = write_checkpoint(self._storage, state, marks)
         self._tail = []
         retention = Retention(self._options[LOG_RETAINED_ENTRIES], self._options[LOG_RETENTION_S])
