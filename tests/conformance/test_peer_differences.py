@@ -123,8 +123,10 @@ def test_8_hudi_cannot_log_deletions_ordered_by_a_date(maker: Maker) -> None:
 def test_9_hudi_merge_into_logs_rows_without_their_partition_column(library: Library) -> None:
     recorded = _step(library, "mor-sql", "merge into")
     hudi = {row["id"]: str(row["day"]) for row in recorded.snapshot.to_pylist()}
+    ours = {row["id"]: str(row["day"]) for row in Table.open(str(recorded.base)).read().to_pylist()}
     rust = {row["id"]: row["day"] for row in read_hudi_rs(recorded.base).to_pylist()}
     assert hudi[3] == "2024-05-02"
+    assert ours == hudi
     assert rust[3] is None
 
 
@@ -187,6 +189,22 @@ def test_13_hudi_does_not_read_its_hfile_blocks(apache_hudi: ApacheHudi, workdir
     for table in ours.values():
         assert difference(table.read(), wanted, "_hoodie_record_key", ignore=meta) is None
     assert ours["hfile"].look_up(["k0006"]).column("ts").to_pylist() == [9]
+
+
+def test_14_hudi_hides_the_partition_column_of_rows_that_stayed(maker: Maker) -> None:
+    options = {"hoodie.index.type": "GLOBAL_SIMPLE", "hoodie.simple.index.update.partition.path": "false"}
+    cow = Maker(maker.hudi, maker.base, Story("difference", Kind.COW, (), {**KEYS, **EVENT_TIME, **options}))
+    cow.write(trips(range(3), 5, lambda n: "a"), "upsert")
+    cow.write(trips([1], 6, lambda n: "b"), "upsert")
+    found = [{row["id"]: row["part"] for row in rows.to_pylist()} for rows in _three_answers(maker)]
+    assert found == [{"k0000": "a", "k0001": part, "k0002": "a"} for part in ("a", "b", "b")]
+    written = pc.field("part") == "b"
+    assert maker.hudi.read(maker.base, where="part = 'b'").num_rows == 0
+    assert Table.open(str(maker.base)).read(["id"], where=written).to_pylist() == [{"id": "k0001"}]
+
+
+def _three_answers(maker: Maker) -> tuple[pa.Table, pa.Table, pa.Table]:
+    return maker.hudi.read(maker.base), read_hudi_rs(maker.base), Table.open(str(maker.base)).read()
 
 
 def _same_rows(one: pa.Table, other: pa.Table) -> bool:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
@@ -13,7 +17,7 @@ from tests.spark.tables import Tables, content, rows
 from tideline_spark.read import read
 from tideline_table.errors import SchemaMismatch
 from tideline_table.schema import META_FIELDS
-from tideline_table.table import run_clustering, schedule_clustering, write_rows
+from tideline_table.table import Table, TableType, run_clustering, schedule_clustering, write_rows
 from tideline_table.timeline.properties import DROP_PARTITION_COLUMNS, PROPERTIES_PATH
 from tideline_table.writer import Operation
 
@@ -55,6 +59,24 @@ def test_partition_columns_that_only_paths_hold(spark: SparkSession, tables: Tab
     place.write_text(place.read_text() + f"{DROP_PARTITION_COLUMNS}=true\n")
     found = read(spark, str(tables.folder / "t"), columns=["id", "region"]).toArrow()
     assert sorted(map(str, found.to_pylist())) == sorted(map(str, table.read(["id", "region"]).to_pylist()))
+
+
+def test_partition_values_that_files_of_others_have_lost(spark: SparkSession, tables: Tables) -> None:
+    table = tables.create("t", partition_fields=("region",), type=TableType.MOR)
+    write_rows(table, rows(0, 5, 1), Operation.UPSERT)
+    expected = table.read(["id", "region"])
+    path = Path(tables.folder / "t")
+    lossy = next(path.rglob("*.parquet"))
+    held = pq.read_table(lossy, partitioning=None)
+    pq.write_table(held.set_column(held.column_names.index("region"), "region", pa.nulls(held.num_rows, pa.string())), lossy)
+    shutil.rmtree(path / ".hoodie" / ".tideline")
+    found = Table.open(str(path))
+    assert not found.is_exclusive
+    region = pq.read_table(lossy, partitioning=None, columns=["_hoodie_partition_path"])[0][0].as_py().removeprefix("region=")
+    ours = found.read(["id"], where=pc.field("region") == region)
+    assert sorted(ours["id"].to_pylist()) == sorted(held["id"].to_pylist())
+    for answer in (found.read(["id", "region"]), read(spark, str(path), columns=["id", "region"]).toArrow()):
+        assert sorted(map(str, answer.to_pylist())) == sorted(map(str, expected.to_pylist()))
 
 
 def test_types(spark: SparkSession, tables: Tables) -> None:

@@ -93,8 +93,8 @@ KEYLESS = (
 WHOLE_RECORDS = {"hoodie.spark.sql.merge.into.partial.updates": "false"}
 STORIES = (
     Story("cow-sql", Kind.COW, STATEMENTS),
-    Story("mor-sql", Kind.MOR, STATEMENTS, ignore=frozenset({"day"}), excuse=9),
-    Story("mor-sql-9", Kind.MOR, STATEMENTS, WHOLE_RECORDS, version=9, ignore=frozenset({"day"}), excuse=9),
+    Story("mor-sql", Kind.MOR, STATEMENTS),
+    Story("mor-sql-9", Kind.MOR, STATEMENTS, WHOLE_RECORDS, version=9),
     Story("cow-keyless", Kind.COW, KEYLESS),
     Story("mor-keyless", Kind.MOR, KEYLESS),
 )

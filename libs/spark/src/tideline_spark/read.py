@@ -20,7 +20,7 @@ from tideline_spark.settings import KNOWN_FILES, planning_settings
 from tideline_spark.tagging import scan_files
 from tideline_table.errors import InvalidOption
 from tideline_table.file_group.slice import FileSlice
-from tideline_table.reader.base_file import BaseFileScan
+from tideline_table.reader.base_file import BaseFileScan, may_hold_nulls
 from tideline_table.schema import MetaField, arrow_from_avro
 from tideline_table.table import Table
 from tideline_table.table.query import CommitTimes, Snapshot
@@ -52,8 +52,10 @@ def read(
         table.refresh()
     found = query_of(table, as_of=as_of, read_optimized=read_optimized, since=since, until=until)
     schema = spark_schema(found.output(columns))
-    by_value = found.rule.path_columns is not None or found.rule.versions is not None
-    by_engine = {s for s in found.slices if s.log_files or by_value} | older_types(table, found, schema.names)
+    filled = found.rule.path_columns
+    by_value = (filled is not None and not filled.only_fill) or found.rule.versions is not None
+    by_engine = {s for s in found.slices if s.log_files or by_value}
+    by_engine |= older_types(table, found, schema.names) | lost_values(found, schema.names)
     plain = tuple(s for s in found.slices if s not in by_engine)
     merged = tuple(s for s in found.slices if s in by_engine)
     frames = []
@@ -84,6 +86,22 @@ def older_types(table: Table, snapshot: Snapshot, columns: Sequence[str]) -> set
     plain = [s for s in snapshot.slices if not s.log_files]
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
         return {s for s, older in zip(plain, pool.map(is_older, plain), strict=True) if older}
+
+
+def lost_values(snapshot: Snapshot, columns: Sequence[str]) -> set[FileSlice]:
+    """Slices whose base files may have lost values of `columns` that their paths still tell. Footers are read only in tables by others with logs."""
+    filled = snapshot.rule.path_columns
+    if filled is None or not filled.only_fill or set(columns).isdisjoint(filled.fields):
+        return set()
+
+    def has_lost(file_slice: FileSlice) -> bool:
+        known = filled.values(file_slice.group.partition_path, snapshot.schema)
+        wanted = known.keys() & set(columns)
+        return bool(wanted) and may_hold_nulls(snapshot.storage, file_slice.path, wanted)
+
+    plain = [s for s in snapshot.slices if not s.log_files]
+    with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
+        return {s for s, lost in zip(plain, pool.map(has_lost, plain), strict=True) if lost}
 
 
 def query_of(

@@ -1,4 +1,4 @@
-"""Partition columns that a table keeps in its paths only (`hoodie.datasource.write.drop.partition.columns`)."""
+"""Partition columns whose values stand in the paths of a table: only there (`hoodie.datasource.write.drop.partition.columns`), or there too."""
 
 from __future__ import annotations
 
@@ -16,12 +16,23 @@ class PathColumns:
     """The partition columns whose values stand in the path, in the order of its levels."""
 
     fields: tuple[str, ...]
+    only_fill: bool = False
+    """Files hold them too, and the path counts where a file has null: Apache Hudi's `MERGE INTO` logs rows without them."""
 
     def values(self, partition_path: str, schema: pa.Schema) -> dict[str, pa.Scalar]:
         """The value of each column in this partition, in its type in `schema`.
 
-        Raises `UnsupportedTable` for a path of another depth and for text that is no value of the type.
+        Raises `UnsupportedTable` for a path of another depth and for text that is no value of the type; where they only fill, such columns
+        are left out, and those of the default partition.
         """
+        if not self.only_fill:
+            return self._values(partition_path, schema)
+        try:
+            return {name: value for name, value in self._values(partition_path, schema).items() if value.is_valid}
+        except UnsupportedTable:
+            return {}
+
+    def _values(self, partition_path: str, schema: pa.Schema) -> dict[str, pa.Scalar]:
         levels = partition_path.split("/")
         if len(self.fields) == 1:
             # Values may hold slashes, as dates do.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -55,6 +55,19 @@ def read_footer(storage: Storage, path: str, *, with_bloom: bool = False) -> Bas
         except _BROKEN as error:
             raise _corrupt(path, error) from None
         return BaseFileFooter(file.metadata.num_rows, low, high, columns, _bloom_filter(pairs) if with_bloom else None)
+
+
+def may_hold_nulls(storage: Storage, path: str, columns: Collection[str]) -> bool:
+    """Whether the footer of a base file leaves it open that one of these top-level columns has a null."""
+    with _opened(storage, path) as file:
+        found = file.metadata
+        indexes = [i for i in range(found.num_columns) if found.schema.column(i).path in columns]
+        for group in range(found.num_row_groups):
+            for index in indexes:
+                statistics = found.row_group(group).column(index).statistics
+                if statistics is None or not statistics.has_null_count or statistics.null_count:
+                    return True
+        return len(indexes) < len(columns)
 
 
 def _bloom_filter(pairs: Mapping[bytes, bytes]) -> BloomFilter | None:

@@ -1,4 +1,4 @@
-"""Rows with the columns that only the path of their file slice knows."""
+"""Rows with the columns that the path of their file slice knows."""
 
 from __future__ import annotations
 
@@ -22,10 +22,14 @@ def scan_with_path(
     where: pc.Expression | None,
     scan: Scan,
 ) -> Iterator[pa.RecordBatch]:
-    """What `scan` reads of a slice in this partition, with the values of the path, whatever its files hold in these columns."""
-    values = path_columns.values(partition_path, schema)
+    """What `scan` reads of a slice in this partition, with the values of the path: where the files have null, or whatever they hold."""
     needed = set(names) | (referenced_columns(where, schema) if where is not None else frozenset())
-    stored = pa.schema([field for field in schema if field.name not in values])
+    values = {name: value for name, value in path_columns.values(partition_path, schema).items() if name in needed}
+    if not values:
+        yield from scan(schema, names, where)
+        return
+    only_fill = path_columns.only_fill
+    stored = schema if only_fill else pa.schema([field for field in schema if field.name not in values])
     # A filter that speaks of a value of the path is applied behind it.
     pushed = where if where is not None and values.keys().isdisjoint(referenced_columns(where, schema)) else None
     inner = [name for name in stored.names if name in needed] or stored.names[:1]
@@ -33,6 +37,9 @@ def scan_with_path(
     for batch in scan(stored, inner, pushed):
         rows = pa.Table.from_batches([batch])
         for name, value in values.items():
-            rows = rows.append_column(schema.field(name), pa.repeat(value, batch.num_rows))
+            if only_fill:
+                rows = rows.set_column(rows.column_names.index(name), name, pc.fill_null(rows.column(name), value))
+            else:
+                rows = rows.append_column(schema.field(name), pa.repeat(value, batch.num_rows))
         kept = rows if where is None or pushed is not None else rows.filter(where)
         yield from (found for found in kept.select(list(names)).cast(output).to_batches() if found.num_rows)

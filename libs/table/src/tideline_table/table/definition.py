@@ -60,6 +60,14 @@ class TableDefinition:
         return PathColumns(tuple(self.keygen.partition_fields)) if ordering.isdisjoint(self.keygen.partition_fields) else None
 
     @property
+    def filling_columns(self) -> PathColumns | None:
+        """Partition columns that the paths of a table by others tell where its log files have lost them, None where they cannot."""
+        is_plain = self.keygen.time_based is None and self.keygen.declared_type is not KeyGeneratorType.OTHER
+        if self.type is not TableType.MOR or not self.keygen.partition_fields or not is_plain:
+            return None
+        return PathColumns(tuple(self.keygen.partition_fields), only_fill=True)
+
+    @property
     def has_meta_fields(self) -> bool:
         """Whether rows carry the five meta fields."""
         return self.properties.get(p.POPULATE_META_FIELDS, "true").lower() == "true"

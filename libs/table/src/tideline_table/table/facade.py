@@ -242,7 +242,7 @@ class Table:
             visible=None if self.is_exclusive else visible_instants(self.state),
             as_of=as_of,
             keygen=None if self.definition.has_meta_fields else self.definition.keygen,
-            path_columns=self.definition.path_columns,
+            path_columns=self.definition.path_columns or (None if self.is_exclusive else self.definition.filling_columns),
             versions=SchemaVersions.parsed(identified) if identified else None,
         )
         if not merges or self.definition.type is not TableType.MOR:
