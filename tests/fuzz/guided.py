@@ -17,12 +17,13 @@ import atheris
 with atheris.instrument_imports(include=["tideline_table", "tideline_events", "tideline_locks"]):
     from tests.fuzz.targets import TARGETS
 
-from tests.fuzz.mutation import MAX_BYTES, mutated
+from tests.fuzz.mutation import mutated
 from tests.fuzz.run import keep
 from tests.fuzz.verdict import MAX_MEMORY_BYTES, Verdict, peak_memory_bytes
 
 TIMEOUT_S = 30
 _REPORT_EVERY = 5_000
+_LEAST_MAX_BYTES = 2048
 
 
 def main(name: str, runs: int, seed: int, folder: Path) -> None:
@@ -54,11 +55,13 @@ def main(name: str, runs: int, seed: int, folder: Path) -> None:
             return bytes(atheris.Mutate(content, max_bytes))
         return mutated(target, random.Random(number), content)[:max_bytes]
 
+    # Longer ones find little more and take their time.
+    max_bytes = max(_LEAST_MAX_BYTES, 2 * max(map(len, target.seeds)))
     memory_mb = (before + MAX_MEMORY_BYTES) // 2**20
     limits = [
         f"-runs={runs}",
         f"-seed={seed + 1}",
-        f"-max_len={MAX_BYTES // 4}",
+        f"-max_len={max_bytes}",
         f"-timeout={TIMEOUT_S}",
         f"-rss_limit_mb={memory_mb}",
     ]

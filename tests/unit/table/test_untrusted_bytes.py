@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,12 +14,14 @@ from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.checkpoint import CHECKPOINT_FOLDER, POINTER, read_opening, write_checkpoint
 from tideline_table.file_group.state import TableState
 from tideline_table.json_text import parse_json
-from tideline_table.log_format import parquet_block, read_rows, scan_log
+from tideline_table.log_format import BlockType, HeaderKey, parquet_block, read_rows, scan_log
+from tideline_table.log_format.framing import frame_block
 from tideline_table.reader.base_file import MIN_KEY, read_footer
 from tideline_table.schema.identity import SchemaVersions
 from tideline_table.storage import MemoryStorage
 from tideline_table.table.identity import IDENTITY_PATH, read_identity
 from tideline_table.timeline.entry import Entry
+from tideline_table.timeline.history import HistoricInstant, history_instants
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.sharing import Sharing
 from tideline_table.timeline.write_stats import CommitMetadata
@@ -66,6 +69,37 @@ def test_texts_of_parquet_blocks_are_utf_8():
     storage = stored(block.replace(b"needle", b"need\xff\xfe"))
     with pytest.raises(CorruptMetadata, match="UTF8"):
         read_rows(storage, scan_log(storage, "log").blocks[0])
+
+
+def repeated(schema, rows, **values):
+    """A small Parquet file of very many equal rows."""
+    sink = io.BytesIO()
+    table = pa.table({name: pa.repeat(pa.scalar(values[name], schema.field(name).type), rows) for name in schema.names})
+    pq.write_table(table, sink, compression="zstd", store_schema=False)
+    return sink.getvalue()
+
+
+def test_parquet_blocks_do_not_repeat_a_row_for_ever():
+    text = '{"type":"record","name":"r","fields":[{"name":"n","type":["null","long"]}]}'
+    rows = 500_000
+    content = repeated(pa.schema([("n", pa.int64())]), rows, n=5)
+    assert len(content) < 3000
+    block = frame_block(BlockType.PARQUET, {HeaderKey.INSTANT_TIME: instant(1), HeaderKey.SCHEMA: text}, content)
+    storage = stored(block)
+    with pytest.raises(CorruptMetadata, match=f"{rows} rows in {len(content)} bytes"):
+        read_rows(storage, scan_log(storage, "log").blocks[0])
+
+
+def test_an_instant_of_the_history_counts_once():
+    columns = ["instantTime", "completionTime", "action"]
+    content = repeated(
+        pa.schema([(name, pa.string()) for name in columns]), 1_000_000, **dict.fromkeys(columns[:2], instant(1)), action="commit"
+    )
+    started = time.process_time()
+    found = history_instants(pa.BufferReader(content), "x")
+    assert len(found) <= 1_000_000 // 8192 + 1
+    assert set(found) == {HistoricInstant(instant(1), "commit", instant(1))}
+    assert time.process_time() - started < 1
 
 
 def test_key_ranges_of_base_files_are_utf_8():

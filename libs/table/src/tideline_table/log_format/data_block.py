@@ -23,6 +23,8 @@ from tideline_table.storage import Storage
 
 _PREFIX = struct.Struct(">ii")
 _EMPTIED_FIELD = "key"
+_LEAST_BLOCK_ROWS = 10_000
+_MOST_ROWS_PER_BYTE = 16
 _BATCH_ROWS = 16_384
 """Records decoded at a time: as many as keep their positions in the processor's cache."""
 _BATCH_BYTES = 64 * 1024 * 1024
@@ -68,6 +70,7 @@ def _selected(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
 def _parquet_rows(content: bytes, own: pa.Schema, read: Sequence[str]) -> pa.Table:
     try:
         with pq.ParquetFile(pa.BufferReader(content)) as file:
+            _check_rows(file.metadata, len(content))
             found = file.read(columns=[name for name in read if name in file.schema_arrow.names])
             # Arrow takes the bytes of a text for UTF-8 without looking.
             found.validate(full=True)
@@ -76,6 +79,14 @@ def _parquet_rows(content: bytes, own: pa.Schema, read: Sequence[str]) -> pa.Tab
         raise CorruptMetadata(f"no readable parquet file ({reason})", expected="a parquet file") from None
     present = pa.schema([own.field(name) for name in read if name in found.column_names])
     return conform(found, present) if present.names else found.select([])
+
+
+def _check_rows(metadata: pq.FileMetaData, size_bytes: int) -> None:
+    """Records have a key each, so a block does not hold many more of them than bytes, whatever compression makes of it."""
+    rows = sum(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
+    most = _LEAST_BLOCK_ROWS + _MOST_ROWS_PER_BYTE * size_bytes
+    if not 0 <= max(rows, metadata.num_rows) <= most:
+        raise CorruptMetadata(f"{rows} rows in {size_bytes} bytes", expected=f"at most {most}")
 
 
 def _avro_rows(content: bytes, node: Node, own: pa.Schema, read: Collection[str]) -> pa.Table:

@@ -132,7 +132,10 @@ def history_instants(source: pa.NativeFile, path: str) -> list[HistoricInstant]:
 
 
 def _instants(batch: pa.RecordBatch, path: str) -> list[HistoricInstant]:
-    columns = [_texts(batch, name, path) for name in _COLUMNS]
+    # One value that a small file repeats millions of times would take minutes and gigabytes as objects.
+    grouped = pa.Table.from_batches([batch]).group_by(batch.schema.names, use_threads=False).aggregate([])
+    (distinct,) = grouped.combine_chunks().to_batches() or [batch]
+    columns = [_texts(distinct, name, path) for name in _COLUMNS]
     found = []
     for time, completion, action in zip(*columns, strict=True):
         if time is None or action is None or not _TIME.fullmatch(time) or (completion and not _TIME.fullmatch(completion)):
