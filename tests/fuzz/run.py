@@ -12,6 +12,7 @@ import logging
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 from tests.fuzz.targets import TARGETS
@@ -30,7 +31,10 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--json", action="store_true", help="one JSON object for each parser instead of text")
     chosen = parser.parse_args()
+    if chosen.guided and find_spec("atheris") is None:
+        parser.error("--guided needs atheris: make fuzz, or pip install --require-hashes -r requirements/fuzz.txt")
     logging.disable(logging.CRITICAL)
+    chosen.folder.mkdir(parents=True, exist_ok=True)
     if not chosen.guided:
         allow_memory()
     failed = 0
