@@ -35,7 +35,7 @@ def _find_without_compactions(own: Any, state: TableState, inserted_since: Any) 
     return find_conflict(replace(own, based_on=kept), state, inserted_since)
 
 
-_real_fold_file = group_state._fold_file
+_real_fold_file = group_state.fold_file
 
 
 def _fold_forgetting_newer_logs(slices: dict[str, FileSlice], group: FileGroupId, instant: str, stat: WriteStat) -> None:
@@ -110,7 +110,7 @@ def _with_everything_on_disk(world: World, file_slice: FileSlice) -> FileSlice:
 LOG_BUGS: dict[str, Callable[[World], Any]] = {
     "moves behind others without looking at keys": sabotage((write.WriteTransaction, "_check_rows", _key_check_off)),
     "appends to a slice that is being compacted": sabotage((write, "find_conflict", _find_without_compactions)),
-    "compaction forgets log files that came after its plan": sabotage((group_state, "_fold_file", _fold_forgetting_newer_logs)),
+    "compaction forgets log files that came after its plan": sabotage((group_state, "fold_file", _fold_forgetting_newer_logs)),
     "compaction leaves a log file out": sabotage((compaction, "_planned_slice", _planned_without_the_last_log)),
     "clustering leaves logs out": sabotage((clustering, "_planned_slice", _clustered_without_logs)),
     "a slice that was compacted looks unchanged": sabotage((FileSlice, "version", property(_version_by_count))),

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 
 import pytest
-from tests.simulation.faults import MUTATING, FaultyStorage, SimulatedCrash, copy_of, crash_at, fail_at, heal
+from tests.simulation.faults import MUTATING, TORN, FaultyStorage, SimulatedCrash, copy_of, crash_at, fail_at, heal
 from tests.simulation.recovery import OPTIONS, check_sound, recover
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
 
@@ -113,6 +113,25 @@ def test_crash_at_every_call(operation, when):
         seen.add(found)
         check_sound(disk, clock, [list(before), list(after)])
     assert seen == {before, after}, "crashes on both sides of the commit point"
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
+def test_crash_in_the_middle_of_every_put(operation):
+    """Half of what it put is there: disks without atomic renames do that."""
+    before, after, _, _ = outcome(operation)
+    faulty, _, clock = place(operation)
+    table = open_table(faulty, clock, **OPTIONS)
+    start = len(faulty.calls)
+    operation(table)
+    made = [call for call, _ in faulty.calls[start:] if call in MUTATING]
+    for number in (number for number, call in enumerate(made) if call in TORN):
+        faulty, disk, clock = place(operation)
+        table = open_table(faulty, clock, **OPTIONS)
+        crash_at(faulty, number, "torn")
+        with pytest.raises(SimulatedCrash):
+            operation(table)
+        recover(disk, clock)
+        check_sound(disk, clock, [list(before), list(after)])
 
 
 @pytest.mark.parametrize("number", range(0, 30, 3))
