@@ -8,10 +8,11 @@ from typing import Any
 
 from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.adopted import AdoptedTable
-from tideline_table.file_group.savepoint import Savepoint, saved_by
+from tideline_table.file_group.savepoint import PROGRESS_KEY, Savepoint, progress_from, saved_by
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State
+from tideline_table.timeline.progress import Progress
 from tideline_table.timeline.rewind import REWIND_KEY, Rewind
 from tideline_table.timeline.sharing import ADOPTED_KEY, SHARING_KEY, Sharing
 from tideline_table.timeline.write_stats import CommitMetadata
@@ -31,6 +32,8 @@ class EntryContent:
     retained: str = ""
     cleaned: frozenset[tuple[str, str]] | None = None
     undone: tuple[str, ...] = ()
+    progress: Mapping[str, Progress] | None = None
+    """What it becomes, where others restored."""
     sharing: Sharing | None = None
     adopted: AdoptedTable | None = None
     savepoint: Savepoint | None = None
@@ -53,7 +56,8 @@ def understood(entry: Entry) -> EntryContent:
         if entry.action is Action.SAVEPOINT:
             return EntryContent(savepoint=saved_by(entry))
         if entry.action is Action.RESTORE:
-            return EntryContent(undone=tuple(str(instant) for instant in entry.body.get("undone") or ()))
+            progress = progress_from(entry.body[PROGRESS_KEY]) if PROGRESS_KEY in entry.body else None
+            return EntryContent(undone=tuple(str(instant) for instant in entry.body.get("undone") or ()), progress=progress)
         if entry.action is Action.CLEAN:
             metadata = entry.body["metadata"]
             names = {(p, str(name)) for p, part in metadata["partitionMetadata"].items() for name in part["successDeleteFiles"]}

@@ -11,6 +11,9 @@ from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.progress import Progress
 
+PROGRESS_KEY = "progress"
+"""In the body of savepoints, and of restores that others made: where the feeders of the table stand then."""
+
 
 @dataclass(frozen=True, slots=True)
 class Savepoint:
@@ -42,20 +45,25 @@ class Savepoint:
 
 def saved_by(entry: Entry) -> Savepoint:
     """The savepoint that an entry makes; what its body lacks raises as reading a mapping does."""
-    metadata, progress = entry.body["metadata"], entry.body["progress"]
+    metadata = entry.body["metadata"]
     return Savepoint(
         entry.instant,
         entry.sequence,
         entry.recorded,
         str(metadata["savepointedBy"]),
         str(metadata["comments"]),
-        {str(key): Progress(str(value), str(at)) for key, (value, at) in progress.items()},
+        progress_from(entry.body[PROGRESS_KEY]),
     )
 
 
 def progress_json(progress: Mapping[str, Progress]) -> dict[str, list[str]]:
-    """Progress as the entry of a savepoint carries it."""
+    """Progress as entries carry it; `progress_from` reads it."""
     return {key: [held.value, held.instant] for key, held in progress.items()}
+
+
+def progress_from(document: Mapping[str, Any]) -> dict[str, Progress]:
+    """See `progress_json`."""
+    return {str(key): Progress(str(value), str(at)) for key, (value, at) in document.items()}
 
 
 def saved_slices(slices: Mapping[str, FileSlice], replaced_by: str | None, instant: str) -> list[FileSlice]:

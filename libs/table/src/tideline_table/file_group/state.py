@@ -207,6 +207,8 @@ class TableState:
                     self._apply_clean(content.retained, content.cleaned)
                 if content.undone:
                     take_back(self, frozenset(content.undone), entry.instant, entry.sequence)
+                if content.progress is not None:
+                    self.progress = dict(content.progress)
                 if content.adopted is not None:
                     self._take_over(content.adopted, entry.sequence)
                 self.sharing = content.sharing or self.sharing

@@ -13,7 +13,7 @@ from tideline_table.errors import (
     UnsupportedTable,
     WriteConflict,
 )
-from tideline_table.file_group.savepoint import Savepoint, progress_json, saved_by
+from tideline_table.file_group.savepoint import PROGRESS_KEY, Savepoint, progress_json, saved_by
 from tideline_table.file_group.state import ActionRecord, TableState
 from tideline_table.service.restore import plan_restore
 from tideline_table.service.savepoint import OPERATION, savepoint_metadata
@@ -22,7 +22,7 @@ from tideline_table.table.services import run_clean
 from tideline_table.timeline.files import timeline_path
 from tideline_table.timeline.instant import Action, Instant, State
 from tideline_table.timeline.log import Draft
-from tideline_table.timeline.progress import Progress, progress_in
+from tideline_table.timeline.progress import Progress, progress_said_by
 from tideline_table.timeline.rewind import Rewind
 from tideline_table.timeline.write_stats import CommitMetadata
 from tideline_table.transaction.conflict import find_savepoint_conflict
@@ -46,7 +46,7 @@ def create_savepoint(table: Table, instant: str = "", *, comment: str = "", user
         if conflict is not None:
             raise conflict
         metadata = savepoint_metadata(state, chosen, user or _user(), comment, table.clock.now())
-        body = {"metadata": metadata, "progress": progress_json(progress_as_of(table, state, chosen))}
+        body = {"metadata": metadata, PROGRESS_KEY: progress_json(progress_as_of(table, state, chosen))}
         return Draft(chosen, Action.SAVEPOINT, State.NONE, State.COMPLETED, OPERATION, body)
 
     return saved_by(table.timeline.append(decide))
@@ -131,16 +131,10 @@ def progress_as_of(table: Table, state: TableState, instant: str) -> dict[str, P
 
     Raises `HistoryUnavailable` when the commit that would say so is not on the timeline any more.
     """
-    found = {key: held for key, held in state.progress.items() if held.instant <= instant}
-    missing = set(state.progress) - set(found)
-    earlier = sorted((a for a in state.completed_writes() if a.instant <= instant), key=lambda a: -a.sequence)
-    for record in earlier:
-        if not missing:
-            break
-        said = progress_in(_commit_metadata(table, record).extra, record.instant)
-        found |= {key: said[key] for key in missing & set(said)}
-        missing -= set(said)
-    return found
+    earlier = {a.instant: a for a in sorted(state.completed_writes(), key=lambda a: -a.sequence) if a.instant <= instant}
+    return progress_said_by(
+        state.progress, lambda at: at <= instant, earlier, lambda at: _commit_metadata(table, earlier[at]).extra
+    )
 
 
 def _commit_metadata(table: Table, record: ActionRecord) -> CommitMetadata:

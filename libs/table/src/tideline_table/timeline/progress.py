@@ -7,7 +7,7 @@ the commit, outlives the entries of the log, and nothing but a later value of th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tideline_table.errors import InvalidOption
@@ -58,3 +58,24 @@ def progress_in(extra: Mapping[str, str], instant: str) -> dict[str, Progress]:
         for name, value in extra.items()
         if name.startswith(PROGRESS_PREFIX)
     }
+
+
+def progress_said_by(
+    progress: Mapping[str, Progress],
+    counts: Callable[[str], bool],
+    earlier: Iterable[str],
+    extra_of: Callable[[str], Mapping[str, str]],
+) -> dict[str, Progress]:
+    """`progress` as far as only writes that count said so: for what others moved, what the newest of `earlier` (newest first) said.
+
+    `extra_of` gives the extra metadata of a write and is asked only until every key is found. A key that none of them said is left out.
+    """
+    found = {key: held for key, held in progress.items() if counts(held.instant)}
+    missing = set(progress) - set(found)
+    for instant in earlier:
+        if not missing:
+            break
+        said = progress_in(extra_of(instant), instant)
+        found |= {key: said[key] for key in missing & set(said)}
+        missing -= set(said)
+    return found

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from tideline_table.errors import CorruptMetadata, ObjectNotFound, StorageError
+from tideline_table.file_group.savepoint import PROGRESS_KEY, progress_json
 from tideline_table.file_group.state import CLUSTER, COMPACT, ActionRecord, TableState
 from tideline_table.storage import ObjectStat, Storage
 from tideline_table.timeline.commit_avro import read_commit_metadata
@@ -20,6 +22,7 @@ from tideline_table.timeline.instant import WRITE_ACTIONS, Action, Instant, Stat
 from tideline_table.timeline.listing import TimelineFolders, TimelineListing, timeline_listing
 from tideline_table.timeline.log import Draft
 from tideline_table.timeline.plans import decode_document
+from tideline_table.timeline.progress import progress_said_by
 from tideline_table.timeline.sharing import PEER_WRITER
 
 _ORDER = (State.NONE, State.REQUESTED, State.INFLIGHT, State.COMPLETED)
@@ -181,8 +184,25 @@ def _completed(
             "metadata": document,
         }, operation
     if step.action is Action.RESTORE:
-        return {"undone": list(document.get("instantsToRollback") or ())}, operation
+        undone = [str(instant) for instant in document.get("instantsToRollback") or ()]
+        return {"undone": undone, PROGRESS_KEY: _progress_without(storage, timeline, state, frozenset(undone))}, operation
     return {}, operation
+
+
+def _progress_without(
+    storage: Storage, timeline: TimelineListing, state: TableState, undone: AbstractSet[str]
+) -> dict[str, list[str]]:
+    """Where feeders stand once these writes are undone. A key whose earlier value left the timeline is forgotten: it is fed from the start."""
+    paths = {i.time: path for i, path in timeline.paths.items() if i.state is State.COMPLETED and i.action in WRITE_ACTIONS}
+    earlier = [a.instant for a in sorted(state.completed_writes(), key=lambda a: -a.sequence) if a.instant not in undone]
+    return progress_json(
+        progress_said_by(
+            state.progress,
+            lambda at: at not in undone,
+            (at for at in earlier if at in paths),
+            lambda at: read_commit_metadata(storage.read(paths[at]), paths[at]).extra,
+        )
+    )
 
 
 def _document(storage: Storage, timeline: TimelineListing, instant: Instant) -> dict[str, Any]:

@@ -1,0 +1,54 @@
+"""Apache Hudi restores a shared table: rows, schema and the progress of feeders go back, and readers of changes are told."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.table.shared import opened, shared_table
+from tests.unit.table.tables import contents, rows_of
+
+from tideline_table.errors import HistoryRewritten
+from tideline_table.file_group.savepoint import Savepoint
+from tideline_table.service.restore import plan_restore, restore_metadata
+from tideline_table.storage import Storage
+from tideline_table.table import Table, write_rows
+from tideline_table.timeline.plans import RESTORE_METADATA, RESTORE_PLAN, encode_document
+from tideline_table.timeline.progress import ProgressStep
+from tideline_table.writer import Operation
+
+
+def restore_as_hudi(storage: Storage, table: Table, at: str) -> None:
+    """The files that its restore leaves, and none of those that it removes."""
+    state = table.refresh()
+    plan = plan_restore(state, Savepoint(at, state.sequence, ""))
+    for path in (*plan.rewind.timeline_files(), *(p for paths in plan.files.values() for p in paths)):
+        storage.delete(path)
+    restore = table.timeline.mint(state)
+    storage.put(f".hoodie/{restore}.restore.requested", encode_document(RESTORE_PLAN, plan.to_body()["plan"]))
+    storage.put(f".hoodie/{restore}.restore.inflight", b"")
+    metadata = restore_metadata(restore, plan.rewind, plan.files, storage.root, 1)
+    storage.put(f".hoodie/{restore}.restore", encode_document(RESTORE_METADATA, metadata))
+
+
+def test_everything_goes_back():
+    table, storage, clock = shared_table()
+
+    def fed(key, before, value, row):
+        clock.advance(1)
+        return write_rows(table, rows_of([row]), Operation.UPSERT, progress=ProgressStep(key, before, value))
+
+    fed("k", None, "1", ("a", "p", 1, "x"))
+    at = fed("j", None, "7", ("b", "q", 1, "x")).instant
+    saved = contents(table)
+    fed("k", "1", "2", ("a", "p", 2, "y"))
+    fed("n", None, "1", ("c", "p", 2, "y"))
+    seen = table.refresh().sequence
+    clock.advance(1)
+    restore_as_hudi(storage, table, at)
+    fresh = opened(storage, clock)
+    for found in (fresh, opened(storage, clock)):
+        assert contents(found) == saved
+        assert {key: held.value for key, held in found.state.progress.items()} == {"k": "1", "j": "7"}
+    fed("k", "1", "2", ("a", "p", 2, "again"))
+    assert ("a", "p", 2, "again") in contents(opened(storage, clock))
+    with pytest.raises(HistoryRewritten):
+        opened(storage, clock).incremental(seen)
