@@ -32,6 +32,7 @@ class Topic(enum.StrEnum):
     COMPACTION = "compaction"
     CLUSTERING = "clustering"
     CLEAN = "clean"
+    ARCHIVAL = "archival"
     ROLLBACK = "rollback"
     SAVEPOINT = "savepoint"
     INSERT_OVERWRITE = "insert-overwrite"

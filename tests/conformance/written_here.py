@@ -111,7 +111,7 @@ class Readers:
         """Instants, actions and states that the peer has to see."""
         found = {(instant, "savepoint", "COMPLETED") for instant in self.table.refresh().savepoints}
         for record in self.table.refresh().actions.values():
-            if record.state is not State.ROLLED_BACK:
+            if record.state is not State.ROLLED_BACK and record.action is not Action.ARCHIVAL:
                 done = record.state is State.COMPLETED
                 action = COMPLETED_AS.get(record.action, record.action.value) if done else record.action.value
                 found.add((record.instant, action, record.state.name))

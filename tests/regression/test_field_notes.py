@@ -6,15 +6,18 @@ from dataclasses import replace
 
 import pytest
 from tests.simulation.faults import FaultyStorage
+from tests.unit.table.archives import TASK_S, seen_by_others
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
 
 from tideline_table.clock import ManualClock
 from tideline_table.errors import ObjectExists, StorageError, UnsupportedTable, WriteConflict
+from tideline_table.service.archival import held_back
 from tideline_table.service.clustering import cluster_group
 from tideline_table.service.compaction import compact_slice
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import (
     TableType,
+    archive,
     roll_back_dead,
     run_clean,
     run_clustering,
@@ -24,12 +27,14 @@ from tideline_table.table import (
     schedule_compaction,
 )
 from tideline_table.table import write as table_write
+from tideline_table.table.health import health
 from tideline_table.timeline.instant import WRITE_ACTIONS, State
 from tideline_table.transaction import WriteTransaction, roll_back
 from tideline_table.writer import Operation
 
 AT_ONCE = {"hoodie.compact.inline.max.delta.commits": 1}
 LOG = ".hoodie/.tideline/log/"
+FEW = {"hoodie.keep.min.commits": 2, "hoodie.keep.max.commits": 2, "hoodie.cleaner.commits.retained": 1, **AT_ONCE}
 
 
 class Place:
@@ -272,6 +277,45 @@ def test_hudi_9139_a_compaction_with_a_failed_task_does_not_commit(mor):
     mor.compact()
     assert contents(mor.other) == expected
     assert mor.data_files() == {path for s in mor.other.state.every_slice() for path in s.paths}
+
+
+def test_hudi_6938_7401_11440_archival_waits_for_the_cleaning_of_what_was_replaced(cow):
+    """Once the replacement is forgotten, files that it replaced and nobody deleted would come back as duplicates."""
+    write(cow.other, [("n", "p", 1, "x")])
+    replacing = schedule_clustering(cow.other, {"tideline.clustering.min.input.files": 1})
+    cluster(cow.other)
+    for n in range(4):
+        write(cow.other, [("z", "q", n, "x")])
+    expected = contents(cow.other)
+    cow.clock.advance(TASK_S)
+    archive(cow.other, FEW)
+    assert replacing in cow.other.state.actions
+    assert seen_by_others(cow.storage, cow.clock) == expected
+    assert schedule_clean(cow.other, FEW)
+    run_clean(cow.other)
+    done, _ = archive(cow.other, FEW)
+    assert done is not None
+    assert replacing in done.instants
+    assert seen_by_others(cow.storage, cow.clock) == expected
+
+
+def test_hudi_10964_17879_8567_a_stuck_inflight_instant_is_named_repaired_and_passed(cow):
+    stuck = WriteTransaction.begin(cow.other.timeline, cow.other.lock, "UPSERT")
+    stuck.abandon()
+    for n in range(4):
+        write(cow.other, [("z", "q", n, "x")])
+    cow.clock.advance(TASK_S)
+    done, _ = archive(cow.other, FEW)
+    assert done is None or max(done.instants) < stuck.instant
+    options = cow.other.options.merged(FEW)
+    assert f"{stuck.instant} is inflight" in held_back(cow.other.state, options, cow.clock.now()).reason
+    assert any(stuck.instant in problem for problem in health(cow.other).problems)
+    assert roll_back_dead(cow.other) == [stuck.instant]
+    cow.clock.advance(TASK_S)
+    done, _ = archive(cow.other, FEW)
+    assert done is not None
+    assert stuck.instant in done.instants
+    assert seen_by_others(cow.storage, cow.clock) == contents(cow.other)
 
 
 def test_a_key_deleted_before_a_compaction_and_written_during_it_stands_once(mor):

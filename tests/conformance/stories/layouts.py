@@ -132,7 +132,7 @@ def _archived(maker: Maker) -> None:
 
 _ARCHIVE = (
     Step("bulk insert", Topic.BULK_INSERT, lambda m: m.write(trips(range(10), 5), "bulk_insert")),
-    Step("archived and cleaned", Topic.CLEAN, _archived),
+    Step("archived and cleaned", Topic.ARCHIVAL, _archived),
 )
 
 STORIES = (

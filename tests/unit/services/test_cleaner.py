@@ -1,9 +1,9 @@
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, begin, die, rows, write
 
-from tideline_cleaner.metrics import FILES_DELETED, ROLLBACKS
+from tideline_cleaner.metrics import ARCHIVED, FILES_DELETED, LATE_FILES, ROLLBACKS
 from tideline_cleaner.service import CleanerService
 from tideline_cleaner.settings import CleanerSettings
-from tideline_table.table import schedule_clean, schedule_clustering, write_rows
+from tideline_table.table import schedule_archival, schedule_clean, schedule_clustering, write_rows
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.log import Draft
 from tideline_table.writer import Operation
@@ -114,3 +114,70 @@ def test_a_frozen_table_does_not_starve_the_others(fleet):
     assert len(base_files(fleet)) == 2
     frozen.refresh()
     assert Action.CLEAN not in {a.action for a in frozen.state.actions.values()}
+
+
+FEW = {"hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3", **RETAINED}
+
+
+def archiving(fleet, **more):
+    return fleet.service(CleanerService, CleanerSettings, "cleaner", options={**FEW, **more}, clean_min_commits=1)
+
+
+def test_archives_behind_the_clean(fleet):
+    table = fleet.create()
+    service, context = archiving(fleet)
+    for _ in range(4):
+        upsert(table)
+    expected = table.read(["id", "fare"])
+    service.tick()
+    assert context.metrics.value(ARCHIVED, table=table.uid) == 0, "nothing that ended less than an hour ago"
+    fleet.clock.advance(3601)
+    upsert(table)
+    service.tick()
+    assert context.metrics.value(ARCHIVED, table=table.uid) == 3
+    assert len(table.refresh().completed_writes()) == 2
+    assert table.read(["id", "fare"]).equals(expected)
+    upsert(table)
+    service.tick()
+    assert len(base_files(fleet)) == 2, "cleaning goes on although there are fewer commits than at the last look"
+    assert len(list((fleet.folder / "tables" / "trips" / ".hoodie" / "archived").iterdir())) == 1
+
+
+def test_archives_nothing_where_it_is_told_not_to(fleet):
+    table = fleet.create()
+    service, context = archiving(fleet, **{"hoodie.archive.automatic": "false"})
+    for _ in range(4):
+        upsert(table)
+    fleet.clock.advance(3601)
+    service.tick()
+    assert context.metrics.value(ARCHIVED, table=table.uid) == 0
+
+
+def test_finishes_an_archival_that_died_and_deletes_late_files(fleet):
+    table = fleet.create()
+    upsert(table)
+    dead = die(table)
+    fleet.clock.advance(HEARTBEAT_GONE_S)
+    service, context = archiving(fleet)
+    service.tick()
+    late = fleet.folder / "tables" / "trips" / "oslo" / f"late-0_0-0-0_{dead}.parquet"
+    marker = fleet.folder / "tables" / "trips" / ".hoodie" / ".temp" / dead / "oslo" / f"{late.name}.marker.CREATE"
+    marker.parent.mkdir(parents=True)
+    marker.touch()
+    late.write_bytes(b"")
+    for _ in range(4):
+        upsert(table)
+    fleet.clock.advance(6 * 3600 + 1)
+    table.refresh()
+    assert schedule_archival(table, FEW) is None, "the late file holds it"
+    service.tick()
+    assert context.metrics.value(LATE_FILES, table=table.uid) == 1
+    assert not late.exists()
+    upsert(table)
+    swept = frozenset({dead})
+    planned = schedule_archival(table, FEW, swept)
+    service.tick()
+    table.refresh()
+    assert table.state.actions[planned].state is State.COMPLETED
+    assert dead not in table.state.actions
+    assert context.metrics.value(ARCHIVED, table=table.uid) > 0

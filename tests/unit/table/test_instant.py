@@ -41,7 +41,8 @@ CASES = [
 
 
 def test_table_of_names_covers_every_action():
-    assert set(NAMES) == set(Action)
+    assert set(NAMES) == set(Action) - {Action.ARCHIVAL}
+    assert parse_timeline_file_name("20260101000000000.archival") is None
 
 
 @pytest.mark.parametrize(("instant", "name"), CASES, ids=lambda v: v if isinstance(v, str) else "")

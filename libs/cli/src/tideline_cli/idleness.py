@@ -8,10 +8,13 @@ from tideline_table.config import (
     CLUSTERING_MIN_INPUT_FILES,
     CLUSTERING_SMALL_FILE_LIMIT,
     COMPACTION_DELTA_COMMITS,
+    KEEP_MAX_COMMITS,
     Options,
 )
 from tideline_table.file_group.state import TableState
+from tideline_table.service.archival import bounds, held_back
 from tideline_table.service.compaction import delta_commits_since_compaction
+from tideline_table.table import Table
 from tideline_table.timeline.instant import Action
 
 
@@ -51,6 +54,18 @@ def why_no_clean_plan(state: TableState, options: Options) -> str:
     if completed <= retained:
         return f"{CLEANER_COMMITS_RETAINED.key}={retained} keeps all {completed} completed writes readable"
     return f"every file is still read by a query of the last {retained} writes, by a pending plan, or by a write under way"
+
+
+def why_no_archival_plan(table: Table, swept: frozenset[str], state: TableState, options: Options) -> str:
+    """The reason for which `schedule_archival` published nothing."""
+    pending = [a.instant for a in state.pending() if a.action is Action.ARCHIVAL]
+    if pending:
+        return f"archival {pending[0]} is pending already; run it first"
+    most, completed = bounds(options).most, len(state.completed_writes())
+    if completed <= most:
+        return f"{KEEP_MAX_COMMITS.key}={most} keeps all {completed} completed writes on the timeline"
+    barrier = held_back(state, options, table.clock.now(), table.saved_instants(), swept)
+    return f"the timeline cannot begin later than it does: {barrier.reason}"
 
 
 def why_nothing_to_run(service: str, base_path: str) -> str:

@@ -161,7 +161,8 @@ def timeline(
     table = Table.open(path)
     instants = instant_documents(table, limit)
     if as_json:
-        print_json({"base_path": table.storage.root, "total": len(table.state.actions), "instants": instants})
+        archived = {"archived_before": table.state.archived_before} if table.state.archived_sequence else {}
+        print_json({"base_path": table.storage.root, "total": len(table.state.actions), **archived, "instants": instants})
         return
     columns = ("INSTANT", "ACTION", "STATE", "OPERATION", "SEQUENCE", "INSERTED", "UPDATED", "DELETED", "FILES", "WRITER")
     names = (
@@ -180,3 +181,5 @@ def timeline(
     print_listing(columns, [[i[n] for n in names] for i in shown], right=columns[4:9])
     if len(table.state.actions) > len(instants):
         print_line(f"… and {len(table.state.actions) - len(instants)} older; see --limit")
+    if table.state.archived_sequence:
+        print_line(f"writes before {table.state.archived_before} are in the archive")

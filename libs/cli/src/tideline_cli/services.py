@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import enum
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from tideline_cli.arguments import AsJson, LockUrl, Settings, TablePath, choice, settings_from
-from tideline_cli.idleness import why_no_clean_plan, why_no_clustering_plan, why_no_compaction_plan, why_nothing_to_run
+from tideline_cli.idleness import (
+    why_no_archival_plan,
+    why_no_clean_plan,
+    why_no_clustering_plan,
+    why_no_compaction_plan,
+    why_nothing_to_run,
+)
 from tideline_cli.opening import open_writable
 from tideline_cli.report import print_json, print_line
 from tideline_cli.tables import committed_document
@@ -16,12 +23,15 @@ from tideline_table.errors import InstantNotFound, InvalidOption
 from tideline_table.table import (
     Table,
     roll_back_dead,
+    run_archival,
     run_clean,
     run_clustering,
     run_compaction,
+    schedule_archival,
     schedule_clean,
     schedule_clustering,
     schedule_compaction,
+    sweep_late_files,
 )
 from tideline_table.timeline.instant import Action
 
@@ -34,6 +44,7 @@ class Plannable(enum.StrEnum):
     CLUSTERING = "clustering"
     COMPACTION = "compaction"
     CLEAN = "clean"
+    ARCHIVAL = "archival"
 
 
 class Runnable(enum.StrEnum):
@@ -42,6 +53,7 @@ class Runnable(enum.StrEnum):
     CLUSTERING = "clustering"
     COMPACTION = "compaction"
     CLEAN = "clean"
+    ARCHIVAL = "archival"
     ROLLBACK = "rollback"
 
 
@@ -57,7 +69,8 @@ def plan(
     """Publish a plan on the timeline for anybody to run, or say why there is nothing to do.
 
     Clustering turns small files into fewer, sorted ones; compaction merges log files into base files (merge-on-read tables); clean deletes
-    file slices that no retained query reads.
+    file slices that no retained query reads; archival takes old instants off the timeline (and first deletes what tasks of rolled-back writes
+    wrote behind their rollback).
     """
     chosen = choice("service", service, Plannable)
     table = open_writable(path, settings_from(option), locks)
@@ -65,6 +78,9 @@ def plan(
         instant, reason = schedule_clustering(table), why_no_clustering_plan
     elif chosen is Plannable.COMPACTION:
         instant, reason = schedule_compaction(table), why_no_compaction_plan
+    elif chosen is Plannable.ARCHIVAL:
+        swept = sweep_late_files(table).swept
+        instant, reason = schedule_archival(table, swept=swept), partial(why_no_archival_plan, table, swept)
     else:
         instant, reason = schedule_clean(table), why_no_clean_plan
     why = "" if instant else reason(table.state, table.options)
@@ -95,7 +111,9 @@ def run(
     chosen = choice("service", service, Runnable)
     if instant and chosen is Runnable.ROLLBACK:
         raise InvalidOption(
-            "--instant with rollback", expected="clustering, compaction or clean", remedy="rollback finds dead writes by itself"
+            "--instant with rollback",
+            expected="clustering, compaction, clean or archival",
+            remedy="rollback finds dead writes by itself",
         )
     table = open_writable(path, settings_from(option), locks)
     if chosen is Runnable.CLUSTERING:
@@ -104,6 +122,8 @@ def run(
         document = _run_compaction(table, instant)
     elif chosen is Runnable.CLEAN:
         document = _run_clean(table, instant)
+    elif chosen is Runnable.ARCHIVAL:
+        document = _run_archival(table, instant)
     else:
         document = _roll_back(table)
     if as_json:
@@ -131,16 +151,30 @@ def _run_compaction(table: Table, instant: str) -> dict[str, Any]:
 
 
 def _run_clean(table: Table, instant: str) -> dict[str, Any]:
+    _check_pending(table, instant, Action.CLEAN)
     pending = [a.instant for a in table.state.pending() if a.action is Action.CLEAN]
-    if instant and instant not in pending:
-        raise InstantNotFound(
-            f"no pending clean {instant}", expected=f"one of {', '.join(pending)}" if pending else "a pending plan"
-        )
     deleted = run_clean(table, instant)
     if deleted is None:
         return {"instant": None, "outcome": f"nothing to do: {why_nothing_to_run('clean', table.base_path)}"}
     ran = instant or pending[0]
     return {"instant": ran, "files_deleted": deleted, "outcome": f"clean {ran} completed: {deleted} files deleted"}
+
+
+def _run_archival(table: Table, instant: str) -> dict[str, Any]:
+    _check_pending(table, instant, Action.ARCHIVAL)
+    done = run_archival(table, instant)
+    if done is None:
+        return {"instant": None, "outcome": f"nothing to do: {why_nothing_to_run('archival', table.base_path)}"}
+    outcome = f"archival {done.instant} completed: {len(done.instants)} instants in {done.path}"
+    return {"instant": done.instant, "archived": list(done.instants), "file": done.path, "outcome": outcome}
+
+
+def _check_pending(table: Table, instant: str, action: Action) -> None:
+    pending = [a.instant for a in table.state.pending() if a.action is action]
+    if instant and instant not in pending:
+        raise InstantNotFound(
+            f"no pending {action} {instant}", expected=f"one of {', '.join(pending)}" if pending else "a pending plan"
+        )
 
 
 def _roll_back(table: Table) -> dict[str, Any]:

@@ -13,7 +13,9 @@ from datetime import datetime
 
 from tideline_events.errors import InvalidEvent
 
-REARRANGING_ACTIONS = frozenset({"compaction", "logcompaction", "clustering", "clean", "savepoint", "rollback", "indexing"})
+REARRANGING_ACTIONS = frozenset(
+    {"compaction", "logcompaction", "clustering", "clean", "savepoint", "rollback", "indexing", "archival"}
+)
 REARRANGING_OPERATIONS = frozenset({"compact", "log_compact", "cluster", "index"})
 
 

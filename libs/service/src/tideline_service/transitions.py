@@ -33,8 +33,6 @@ def transition_of(identity: TableIdentity, entry: Entry, observed_by: str) -> Tr
     back = Rewind.from_json(entry.body[REWIND_KEY]) if REWIND_KEY in entry.body else None
     is_clustering = entry.action is Action.REPLACE_COMMIT and entry.operation == "CLUSTER"
     stats = commit.stats if commit else ()
-    # What a deleted savepoint was called; there is no file of a state that undoes.
-    shown = State.COMPLETED if entry.action is Action.SAVEPOINT else entry.after
     schema = commit.extra.get(SCHEMA_KEY, "") if commit else ""
     return Transition(
         table=identity,
@@ -49,8 +47,8 @@ def transition_of(identity: TableIdentity, entry: Entry, observed_by: str) -> Tr
         sequence=entry.sequence,
         writer_id=entry.writer_id,
         observed_by=observed_by,
-        timeline_file=f".hoodie/{timeline_file_name(Instant(entry.instant, entry.action, shown))}",
-        plan_instant=entry.instant if is_clustering or entry.action is Action.CLEAN else None,
+        timeline_file=_timeline_file(entry),
+        plan_instant=entry.instant if is_clustering or entry.action in (Action.CLEAN, Action.ARCHIVAL) else None,
         # Of a restore the oldest write that it takes back: from there on everything is gone.
         undone_instant=entry.target or (min(back.undone_instants, default=None) if back is not None else None),
         files_added=len(stats),
@@ -71,6 +69,15 @@ def _files_deleted(entry: Entry) -> int:
         by_instant = (entry.body.get("metadata") or {}).get("hoodieRestoreMetadata") or {}
         return sum(int(one["totalFilesDeleted"]) for found in by_instant.values() for one in found)
     return 0
+
+
+def _timeline_file(entry: Entry) -> str:
+    if entry.action is Action.ARCHIVAL:
+        # It has none; once it is done, what it wrote.
+        return str(entry.body.get("file", ""))
+    # What a deleted savepoint was called; there is no file of a state that undoes.
+    shown = State.COMPLETED if entry.action is Action.SAVEPOINT else entry.after
+    return f".hoodie/{timeline_file_name(Instant(entry.instant, entry.action, shown))}"
 
 
 def backfill(table: Table, first: int, last: int) -> Iterator[Transition]:

@@ -153,6 +153,37 @@ CLEANER_COMMITS_RETAINED = Option(
     unit="instants",
     minimum=1,
 )
+KEEP_MIN_COMMITS = Option(
+    "hoodie.keep.min.commits",
+    20,
+    "Archival leaves the newest N completed writes on the active timeline: more than cleaning retains, unless it is set 10 more at least.",
+    unit="instants",
+    minimum=2,
+)
+KEEP_MAX_COMMITS = Option(
+    "hoodie.keep.max.commits",
+    30,
+    "Archival begins once more than N completed writes are on the active timeline; unless it is set 10 more than it leaves at least.",
+    unit="instants",
+    minimum=2,
+)
+ARCHIVAL_BATCH = Option("hoodie.commits.archival.batch", 10, "Records in one block of an archive file.", unit="records", minimum=1)
+ARCHIVE_AUTOMATIC = Option("hoodie.archive.automatic", True, "The cleaner archives behind each clean.")
+ARCHIVAL_MIN_AGE_S = Option(
+    "tideline.archive.min.age",
+    3600.0,
+    "Archival takes only instants that ended so long ago: whoever was about to write their timeline files has done so.",
+    unit="seconds",
+    minimum=0,
+)
+TASK_MAX_LIFETIME_S = Option(
+    "tideline.task.max.lifetime",
+    6 * 3600.0,
+    "No task of a write runs longer. Archival passes a rolled-back instant this long after its rollback, when a look at its partitions finds none "
+    "of its files.",
+    unit="seconds",
+    minimum=0,
+)
 CLUSTERING_SMALL_FILE_LIMIT = Option(
     "hoodie.clustering.plan.strategy.small.file.limit",
     300 * 1024 * 1024,

@@ -8,3 +8,15 @@ FILES_DELETED = Counter(
 ROLLBACKS = Counter(
     "tideline_cleaner_rollbacks_total", unit="instants", doc="Instants of dead writers rolled back.", labels=("table",)
 )
+ARCHIVED = Counter(
+    "tideline_cleaner_instants_archived_total",
+    unit="instants",
+    doc="Instants that left the timeline for the archive.",
+    labels=("table",),
+)
+LATE_FILES = Counter(
+    "tideline_cleaner_late_files_deleted_total",
+    unit="files",
+    doc="Files that tasks of rolled-back writes wrote behind their rollback, found before archival and deleted.",
+    labels=("table",),
+)

@@ -1,14 +1,15 @@
-"""The cleaner's tick: finish what died, then clean what nobody reads."""
+"""The cleaner's tick: finish what died, then clean what nobody reads, then archive what is clean."""
 
 from __future__ import annotations
 
-from tideline_cleaner.metrics import FILES_DELETED, ROLLBACKS
+from tideline_cleaner.metrics import ARCHIVED, FILES_DELETED, LATE_FILES, ROLLBACKS
 from tideline_cleaner.settings import CleanerSettings
 from tideline_service.contract import ServiceContext
 from tideline_service.logging import get_logger
 from tideline_service.open_tables import OpenTables, open_tables
+from tideline_table.config import ARCHIVE_AUTOMATIC
 from tideline_table.file_group.state import ActionRecord
-from tideline_table.table import Table, roll_back_dead, run_clean, schedule_clean
+from tideline_table.table import Table, archive, roll_back_dead, run_clean, schedule_clean
 from tideline_table.timeline.instant import Action
 from tideline_table.transaction import is_alive
 
@@ -22,7 +23,7 @@ class CleanerService:
         self._settings = settings
         self._context = context
         self._tables: OpenTables = open_tables(settings, context, settings.options)
-        self._commits: dict[str, int] = {}
+        self._looked: dict[str, int] = {}
 
     def start(self) -> None:
         """Nothing to get: tables are opened by the ticks."""
@@ -47,12 +48,19 @@ class CleanerService:
                 _log.info("rolled back", table=table.uid, name=table.definition.name, instant=instant)
         if any(record.action is Action.CLEAN for record in pending):
             self._clean(table)  # one that died before it was complete
-        commits = len(table.state.completed_writes())
-        if commits - self._commits.get(table.uid, 0) < self._settings.clean_min_commits:
+        if any(record.action is Action.ARCHIVAL for record in pending):
+            self._archive(table)
+        if self._commits_since_look(table) < self._settings.clean_min_commits:
             return
         if schedule_clean(table) is not None:
             self._clean(table)
-        self._commits[table.uid] = commits
+        if table.options[ARCHIVE_AUTOMATIC] and table.is_exclusive:
+            self._archive(table)
+        self._looked[table.uid] = table.state.sequence
+
+    def _commits_since_look(self, table: Table) -> int:
+        last = self._looked.get(table.uid, 0)
+        return sum(1 for a in table.state.completed_writes() if a.sequence > last)
 
     def _clean(self, table: Table) -> None:
         deleted = run_clean(table)
@@ -60,9 +68,20 @@ class CleanerService:
             self._context.metrics.increment(FILES_DELETED, deleted, table=table.uid)
             _log.info("cleaned", table=table.uid, name=table.definition.name, files=deleted)
 
+    def _archive(self, table: Table) -> None:
+        done, sweep = archive(table)
+        if sweep.deleted:
+            self._context.metrics.increment(LATE_FILES, len(sweep.deleted), table=table.uid)
+            _log.warning(
+                "late files of rolled-back writes deleted", table=table.uid, name=table.definition.name, files=sweep.deleted
+            )
+        if done is not None:
+            self._context.metrics.increment(ARCHIVED, len(done.instants), table=table.uid)
+            _log.info("archived", table=table.uid, name=table.definition.name, instants=len(done.instants), file=done.path)
+
 
 def _is_abandoned(table: Table, record: ActionRecord) -> bool:
     """Whether nobody alive drives the write or the rollback `record`. Dead clusterings and compactions belong to whoever runs plans."""
-    if record.action in (Action.CLEAN, Action.COMPACTION) or (record.is_clustering and not record.fenced_by):
+    if record.action in (Action.CLEAN, Action.COMPACTION, Action.ARCHIVAL) or (record.is_clustering and not record.fenced_by):
         return False
     return not is_alive(table.storage, record, table.clock, table.options)

@@ -207,6 +207,7 @@ def _to_json(state: TableState) -> dict[str, Any]:
         "archived_before": state.archived_before,
         "savepoints": [s.to_json() for s in state.savepoints.values()],
         "rewritten": [[r.first, r.sequence, r.instant] for r in state.rewritten],
+        "archived_sequence": state.archived_sequence,
         "sharing": state.sharing.to_json() if state.sharing else None,
     }
 
@@ -224,6 +225,7 @@ def _from_json(document: dict[str, Any], sequence: int) -> TableState:
     state.savepoints = {s.instant: s for s in map(Savepoint.from_json, document.get("savepoints", ()))}
     state.rewritten = tuple(Rewritten(int(first), int(last), str(at)) for first, last, at in document.get("rewritten", ()))
     state.archived_before = str(document.get("archived_before", ""))
+    state.archived_sequence = int(document.get("archived_sequence", 0))
     state.sharing = Sharing.from_json(document["sharing"]) if document.get("sharing") else None
     for fields in document["actions"]:
         state.actions[str(fields[0])] = _action(*fields)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.adopted import AdoptedTable
+from tideline_table.file_group.archived import ArchivedInstants
 from tideline_table.file_group.savepoint import PROGRESS_KEY, Savepoint, progress_from, saved_by
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.timeline.entry import Entry
@@ -38,6 +39,7 @@ class EntryContent:
     adopted: AdoptedTable | None = None
     savepoint: Savepoint | None = None
     rewind: Rewind | None = None
+    archived: ArchivedInstants | None = None
 
 
 def understood(entry: Entry) -> EntryContent:
@@ -49,6 +51,8 @@ def understood(entry: Entry) -> EntryContent:
             compacted_groups(entry.body)
         if entry.action is Action.RESTORE and REWIND_KEY in entry.body:
             return EntryContent(rewind=Rewind.from_json(entry.body[REWIND_KEY]))
+        if entry.action is Action.ARCHIVAL and "plan" in entry.body:
+            ArchivedInstants.from_json(entry.body["plan"])
         if entry.after is not State.COMPLETED:
             return EntryContent()
         if entry.action in WRITE_ACTIONS or entry.action is Action.COMPACTION:
@@ -58,6 +62,8 @@ def understood(entry: Entry) -> EntryContent:
         if entry.action is Action.RESTORE:
             progress = progress_from(entry.body[PROGRESS_KEY]) if PROGRESS_KEY in entry.body else None
             return EntryContent(undone=tuple(str(instant) for instant in entry.body.get("undone") or ()), progress=progress)
+        if entry.action is Action.ARCHIVAL:
+            return EntryContent(archived=ArchivedInstants.from_json(entry.body["metadata"]))
         if entry.action is Action.CLEAN:
             metadata = entry.body["metadata"]
             names = {(p, str(name)) for p, part in metadata["partitionMetadata"].items() for name in part["successDeleteFiles"]}

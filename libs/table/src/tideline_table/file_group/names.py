@@ -72,4 +72,9 @@ def log_write_token(task: int, attempt: int, instant: str) -> str:
 
     The middle number stays below 2^31, which is what Java readers take.
     """
-    return f"{task}-{int(instant) % 2_147_483_647}-{attempt}"
+    return f"{task}-{instant_token(instant)}-{attempt}"
+
+
+def instant_token(instant: str) -> str:
+    """The middle of the write tokens of an instant's log files."""
+    return str(int(instant) % 2_147_483_647)

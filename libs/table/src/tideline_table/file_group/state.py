@@ -9,6 +9,7 @@ from typing import Any
 
 from tideline_table.errors import CorruptMetadata, IllegalTransition
 from tideline_table.file_group.adopted import AdoptedTable
+from tideline_table.file_group.archived import ArchivedInstants
 from tideline_table.file_group.content import compacted_groups, planned_groups, understood
 from tideline_table.file_group.savepoint import Savepoint
 from tideline_table.file_group.slice import FileGroupId, FileSlice
@@ -84,7 +85,9 @@ class TableState:
     """In a table that others write, where columns have ids: the history of its schema, oldest first."""
     last_clean_retained: str = ""
     archived_before: str = ""
-    """In a table that others write: instants before it that are not on the timeline were archived when they had completed (11.1)."""
+    """Where the active timeline begins: older instants that are not among `actions` were archived when they had completed (11.1)."""
+    archived_sequence: int = 0
+    """In a table with a log: the last place in its completion order that an archived write had."""
     excess: set[FileGroupId] = field(default_factory=set)
     """Groups that cleaning may find something in: more than one slice, or replaced."""
     savepoints: dict[str, Savepoint] = field(default_factory=dict)
@@ -211,6 +214,8 @@ class TableState:
                     self.progress = dict(content.progress)
                 if content.adopted is not None:
                     self._take_over(content.adopted, entry.sequence)
+                if content.archived is not None:
+                    self._apply_archival(entry.instant, content.archived)
                 self.sharing = content.sharing or self.sharing
             if entry.after in (State.COMPLETED, State.ROLLED_BACK):
                 self.plans.pop(entry.instant, None)
@@ -293,6 +298,13 @@ class TableState:
                 self.excess.discard(group)
             elif len(slices) == 1 and group not in self.replaced:
                 self.excess.discard(group)
+
+    def _apply_archival(self, instant: str, archived: ArchivedInstants) -> None:
+        earlier = [a.instant for a in self.actions.values() if a.action is Action.ARCHIVAL and a.instant < instant]
+        gone = [self.actions.pop(i) for i in (*archived.instants, *earlier) if i in self.actions]
+        done = [a.sequence for a in gone if a.state is State.COMPLETED and a.action in _PUBLISHING]
+        self.archived_sequence = max([self.archived_sequence, *done])
+        self.archived_before = max(self.archived_before, archived.before)
 
     # --- questions ---------------------------------------------------------------------------------------------------
 

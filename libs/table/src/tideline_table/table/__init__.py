@@ -1,5 +1,6 @@
 """The engine's facade: create or open a table, read it, write it, run its table services."""
 
+from tideline_table.table.archival import Archival, archive, run_archival, schedule_archival, sweep_late_files
 from tideline_table.table.compaction import run_compaction, schedule_compaction
 from tideline_table.table.create import TableRequest, create_table
 from tideline_table.table.definition import TableDefinition, TableType
@@ -11,12 +12,14 @@ from tideline_table.table.sharing import share_table
 from tideline_table.table.write import delete_partitions, write_rows
 
 __all__ = [
+    "Archival",
     "Table",
     "TableDefinition",
     "TableHealth",
     "TableRequest",
     "TableSummary",
     "TableType",
+    "archive",
     "create_savepoint",
     "create_table",
     "delete_partitions",
@@ -24,13 +27,16 @@ __all__ = [
     "preview_restore",
     "restore_to_savepoint",
     "roll_back_dead",
+    "run_archival",
     "run_clean",
     "run_clustering",
     "run_compaction",
+    "schedule_archival",
     "schedule_clean",
     "schedule_clustering",
     "schedule_compaction",
     "share_table",
     "summarise",
+    "sweep_late_files",
     "write_rows",
 ]

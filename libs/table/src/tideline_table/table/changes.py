@@ -64,6 +64,8 @@ def stretch_of(state: TableState, kind: PointKind, since: str, until: str) -> St
     for a moment at which none began everything completed by then. Raises `InstantNotFound` for a point that lies ahead,
     `HistoryRewritten` for one behind which writes were taken back since, `InvalidOption` for text that is no point or for an end before the start.
     """
+    if kind is PointKind.SEQUENCE:
+        _check_active(state, since, until)
     done = [a for a in state.completed_writes() if a.state is State.COMPLETED]
     if kind is PointKind.SEQUENCE:
         _check_rewritten(state, since, until)
@@ -86,6 +88,18 @@ def _check_rewritten(state: TableState, since: str, until: str) -> None:
                     expected=f"a point before sequence {gone.first}, or from {gone.sequence} on",
                     remedy="begin again with a snapshot",
                 )
+
+
+def _check_active(state: TableState, since: str, until: str) -> None:
+    """Raise `HistoryUnavailable` where writes in the stretch, or in front of its end, were archived: which ones they are is not known any more."""
+    last = state.archived_sequence
+    for what, point in (("start", since), ("end", until)):
+        if point and not (what == "start" and point == "0") and sequence_of(state, point) < last:
+            raise HistoryUnavailable(
+                f"the {what} of the changes asked for, {point}, lies before entry {last} of the table log: writes up to it were archived",
+                expected=f"a sequence from {last} on, or the instant of a write from {state.archived_before} on",
+                remedy="begin again with a snapshot, and raise hoodie.keep.min.commits to look back further",
+            )
 
 
 def _moves_rows(action: ActionRecord) -> bool:
@@ -210,7 +224,7 @@ def changed_rows(state: TableState, kind: PointKind, current: Snapshot, stretch:
     """
     check_kept(state, kind, stretch, at_start=False)
     # A row of the stretch lies in a file of its own write, or of a later action that carried it along.
-    slices = [s for s in slices_at(state, stretch.through).values() if stretch.from_start or _is_new(s, stretch.before)]
+    slices = [s for s in slices_at(state, stretch.through).values() if stretch.from_start or _is_new(state, s, stretch.before)]
     return replace(
         current,
         slices=tuple(sorted(slices, key=lambda s: s.group)),
@@ -235,7 +249,9 @@ def rule_at(current: Snapshot, known: AbstractSet[str]) -> LogRule:
     return replace(current.rule, visible=replace(visible, completed=visible.completed & known))
 
 
-def _is_new(file_slice: FileSlice, before: AbstractSet[str]) -> bool:
-    if file_slice.base_file and file_slice.base_instant not in before:
-        return True
-    return any(log.instant not in before for log in file_slice.log_files)
+def _is_new(state: TableState, file_slice: FileSlice, before: AbstractSet[str]) -> bool:
+    instants = [file_slice.base_instant] if file_slice.base_file else []
+    instants += [log.instant for log in file_slice.log_files]
+    # In a table with a log, what was archived lies before every start that is accepted.
+    archived_before = state.archived_before if state.archived_sequence else ""
+    return any(i not in before and (i in state.actions or i >= archived_before) for i in instants)

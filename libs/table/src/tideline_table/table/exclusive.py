@@ -5,10 +5,11 @@ from __future__ import annotations
 from tideline_table.errors import TableFrozen
 from tideline_table.file_group.state import ActionRecord, TableState
 from tideline_table.storage import Storage
-from tideline_table.table.foreign import timeline_instants
+from tideline_table.table.foreign import is_archived, timeline_instants
 from tideline_table.timeline.files import timeline_path
 from tideline_table.timeline.instant import Action, Instant, State, completed_as
 from tideline_table.transaction import ActiveTimeline
+from tideline_table.transaction.peer_rules import read_properties
 
 
 def check_no_intruder(storage: Storage, timeline: ActiveTimeline) -> None:
@@ -39,6 +40,9 @@ def _is_known(storage: Storage, state: TableState, instant: Instant) -> bool:
     if instant.action is Action.SAVEPOINT:
         return instant.time in state.savepoints
     record = state.actions.get(instant.time)
+    if record is None and instant.time < state.archived_before:
+        # Somebody slow brought a file of an archived instant back; the next archival removes it.
+        return is_archived(storage, read_properties(storage), instant.time)
     if record is None or instant.action not in (record.action, completed_as(record.action)):
         return False
     if record.state is State.ROLLED_BACK:

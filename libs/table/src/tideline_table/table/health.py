@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from tideline_table.table.facade import Table
-from tideline_table.timeline.instant import State
+from tideline_table.timeline.instant import Action, State
 from tideline_table.transaction import is_alive
 
 
@@ -90,6 +90,6 @@ def health(table: Table) -> TableHealth:
         if record.state is State.INFLIGHT and not is_alive(table.storage, record, table.clock, table.options):
             problems.append(
                 f"{record.action} {record.instant} is inflight and its writer {record.writer_id or 'unknown'} shows no heartbeat; "
-                "run: tideline run rollback PATH"
+                f"run: tideline run {'archival' if record.action is Action.ARCHIVAL else 'rollback'} PATH"
             )
     return TableHealth(tuple(pending), tuple(problems))

@@ -37,7 +37,8 @@ class Images:
 
     before: Snapshot
     after: Snapshot
-    written: frozenset[str]
+    written: frozenset[str] | None
+    """Which writes changed rows; None: whichever, the stretch begins with the table itself."""
 
     def by_partition(self) -> list[Images]:
         """One for each partition path: nothing of them depends on another."""
@@ -74,7 +75,7 @@ def images_of(state: TableState, kind: PointKind, current: Snapshot, stretch: St
         kept = tuple(slices[group] for group in sorted(changed) if group in slices)
         return replace(current, slices=kept, rule=rule_at(current, known))
 
-    return Images(at(old, stretch.before), at(new, stretch.through), stretch.written)
+    return Images(at(old, stretch.before), at(new, stretch.through), None if stretch.from_start else stretch.written)
 
 
 def _may_differ(old: FileSlice | None, new: FileSlice | None) -> bool:
@@ -117,7 +118,7 @@ def _partition_changes(images: Images, chosen: pa.Schema, where: pc.Expression |
     old, new = images.before, images.after
     needed = {*chosen.names, MetaField.RECORD_KEY, *(referenced_columns(where, new.schema) if where is not None else ())}
     names = [name for name in new.schema.names if name in needed]
-    after = new.read(names, CommitTimes(images.written).expression())
+    after = new.read(names, CommitTimes(images.written).expression() if images.written is not None else None)
     known = _keys(old)
     gone = known.filter(pc.invert(pc.is_in(known, value_set=_keys(new)))) if len(known) else known
     touched = after.column(MetaField.RECORD_KEY).combine_chunks()

@@ -36,7 +36,7 @@ RunTasks = Callable[[Sequence[ClusteringTask]], Sequence[Sequence[WriteStat]]]
 """Runs tasks somewhere (here, or on Spark executors) and returns each task's stats in order."""
 
 
-_GO_ON = frozenset({Action.ROLLBACK, Action.CLEAN, Action.COMPACTION, Action.RESTORE})
+_GO_ON = frozenset({Action.ROLLBACK, Action.CLEAN, Action.COMPACTION, Action.RESTORE, Action.ARCHIVAL})
 
 
 class _NoPlan(Exception):

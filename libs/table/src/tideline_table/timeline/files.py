@@ -56,6 +56,8 @@ def timeline_files(entry: Entry) -> TimelineFiles:
         return _savepoint_files(entry)
     if entry.action is Action.RESTORE:
         return _restore_files(entry)
+    if entry.action is Action.ARCHIVAL:
+        return TimelineFiles(())
     create: list[tuple[str, bytes]] = []
     delete: tuple[str, ...] = ()
     if entry.before is State.NONE:

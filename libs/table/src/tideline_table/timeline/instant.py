@@ -23,6 +23,8 @@ class Action(enum.StrEnum):
     RESTORE = "restore"
     SAVEPOINT = "savepoint"
     INDEXING = "indexing"
+    ARCHIVAL = "archival"
+    """Of the table log alone: on Hudi's timeline an archival shows by the instants that are gone."""
 
 
 class State(enum.StrEnum):
@@ -122,6 +124,7 @@ class Instant:
 
 
 _FILE = re.compile(r"^(\d{14,20})\.(?:(inflight)|([a-z]+)(?:\.(requested|inflight))?)\Z", re.ASCII)
+_ON_TIMELINE = frozenset(Action) - {Action.ARCHIVAL}
 _COMPLETED_AS = {Action.COMPACTION: Action.COMMIT, Action.LOG_COMPACTION: Action.DELTA_COMMIT}
 
 
@@ -147,6 +150,6 @@ def parse_timeline_file_name(name: str) -> Instant | None:
     time, bare_inflight, action, state = match.groups()
     if bare_inflight:
         return Instant(time, Action.COMMIT, State.INFLIGHT)
-    if action not in set(Action):
+    if action not in _ON_TIMELINE:
         return None
     return Instant(time, Action(action), State(state) if state else State.COMPLETED)

@@ -11,13 +11,14 @@ from itertools import islice
 from tideline_table.clock import Clock
 from tideline_table.config import INSTANT_SKEW_S, LOG_RETENTION_S, Options
 from tideline_table.errors import ClockSkew, CorruptMetadata, ObjectNotFound, TableFrozen, TidelineError
+from tideline_table.file_group.archived import archived_by
 from tideline_table.file_group.checkpoint import read_opening
 from tideline_table.file_group.state import TableState
 from tideline_table.storage import Storage
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.files import timeline_files
 from tideline_table.timeline.instant import Action, State, next_instant, time_from_instant
-from tideline_table.timeline.log import Draft, PlaceTrimmed, TableLog
+from tideline_table.timeline.log import HEAL_DEADLINE_S, Draft, PlaceTrimmed, TableLog
 from tideline_table.transaction.conflict import check_not_restoring
 from tideline_table.transaction.log_upkeep import LogUpkeep
 
@@ -182,7 +183,7 @@ class ActiveTimeline:
 
     def _publish(self, entry: Entry) -> None:
         try:
-            self.log.materialise(entry)
+            self._materialise(entry)
             self._materialised = entry.sequence
         except TidelineError as error:
             _LOGGER.warning(
@@ -204,9 +205,28 @@ class ActiveTimeline:
             head = self.log.read(self.state.sequence)
         was_incomplete = head is not None and self._is_incomplete(head)
         if head is not None and was_incomplete:
-            self.log.materialise(head)
+            self._materialise(head)
         self._materialised = self.state.sequence
         return was_incomplete
+
+    def _materialise(self, entry: Entry) -> None:
+        self.log.materialise(entry)
+        if self.clock.now() - datetime.fromisoformat(entry.recorded) <= timedelta(seconds=HEAL_DEADLINE_S):
+            return
+        # Whoever slept on the way here may have brought back files of an instant that was archived meanwhile.
+        if self._was_archived(entry):
+            for path, _ in timeline_files(entry).create:
+                self.storage.delete(path)
+
+    def _was_archived(self, entry: Entry) -> bool:
+        """What the log says by now; the state stays where it is: whoever appended `entry` goes on from there."""
+        read_to = entry.sequence
+        if self.log.trimmed_to() > read_to:
+            state = read_opening(self.storage).state
+            if entry.instant not in state.actions and entry.instant < state.archived_before:
+                return True
+            read_to = state.sequence
+        return any(entry.instant in archived_by(later) for later in self.log.after(read_to))
 
     def _is_incomplete(self, entry: Entry) -> bool:
         files = timeline_files(entry)

@@ -26,10 +26,11 @@ A write also conflicts with every other one that changed the schema of the table
 Cleaning conflicts with no write: it takes only slices that no transaction on the latest state reads; a transaction so slow that its
 input is gone fails when it reads. Field notes: #13255, #9472, #18830, #9831.
 
-| own \\ other             | write, clustering, compaction | pending clean                           | completed clean                            | savepoint of the same write |
-|---|---|---|---|---|
-| savepoint                 | no: it protects a completed one | names files that it would keep: conflict | keeps only later commits readable: refused | refused                     |
-| clean                     | no                            | no plan beside another                  | no                                         | what it keeps is left out   |
+| own \\ other             | write, clustering, compaction | pending clean                           | completed clean                            | savepoint of the same write | archival |
+|---|---|---|---|---|---|
+| savepoint                 | no: it protects a completed one | names files that it would keep: conflict | keeps only later commits readable: refused | refused                     | of the same write, pending: conflict; completed: refused |
+| clean                     | no                            | no plan beside another                  | no                                         | what it keeps is left out   | no       |
+| archival                  | pending: the timeline goes on beginning before it | no                  | frees the replacements whose files are gone | the timeline goes on beginning with it, or before | no plan beside another |
 
 | own \\ other             | requested or inflight restore           | completed restore                                | restore asked for                    |
 |---|---|---|---|
@@ -39,6 +40,13 @@ input is gone fails when it reads. Field notes: #13255, #9472, #18830, #9831.
 | clean                     | waits: `RestorePending`                 | no                                               | pending: conflict, it ends first     |
 | restore                   | waits: `RestorePending`                 | no, as long as its savepoint is there            | one of them                          |
 | incremental read          | no                                      | has read what is undone: `HistoryRewritten`      | no                                   |
+| archival                  | waits: `RestorePending`                 | no: what it takes is older than the savepoint    | no                                   |
+
+Archival conflicts with no write: what it takes off the timeline is complete, and older than everything that is pending. A write that was
+rolled back is passed only when a sweep found none of its files (`service.archival`). A writer so slow that its instant was forgotten meanwhile
+finds that out like any other that was rolled back. Field notes: #6938, PR 7401, PR 11440, #10964.
+
+Schema changes are part of a write and follow the rule above. Indexing has no rule: no index is kept beside the files.
 """
 
 from __future__ import annotations
@@ -62,6 +70,7 @@ from tideline_table.file_group.savepoint import every_saved_slice
 from tideline_table.file_group.slice import FileGroupId, FileSlice, SliceVersion
 from tideline_table.file_group.state import TableState
 from tideline_table.schema import arrow_from_avro
+from tideline_table.service.archival import under_archival
 from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State
 from tideline_table.timeline.progress import ProgressStep
 
@@ -216,6 +225,10 @@ def find_savepoint_conflict(state: TableState, instant: str, root: str) -> Savep
             f"a savepoint of {instant}, of which cleaning may have removed files",
             expected=f"an instant from {state.last_clean_retained} on",
             remedy="raise hoodie.cleaner.commits.retained to keep more",
+        )
+    if instant in under_archival(state):
+        return WriteConflict(
+            f"an archival is about to take {instant} off the timeline", with_instant=instant, remedy="save a later write"
         )
     keeps = {f"{root}/{path}" for s in every_saved_slice(state.slices, state.replaced, frozenset({instant})) for path in s.paths}
     for clean in (a for a in state.pending() if a.action is Action.CLEAN):

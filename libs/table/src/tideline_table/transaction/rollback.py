@@ -19,7 +19,7 @@ from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.log import Draft
 from tideline_table.transaction.active_timeline import ActiveTimeline
 from tideline_table.transaction.heartbeat import Heartbeat, heartbeat_path, is_alive
-from tideline_table.writer.marker import forget_markers, marked_files
+from tideline_table.writer.marker import forget_marked, forget_markers, marked_files
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -70,14 +70,17 @@ def roll_back(timeline: ActiveTimeline, target: str, *, force: bool = False, att
 def forget_late_files(timeline: ActiveTimeline, target: str, staged: Iterable[str]) -> None:
     """Delete what the writer of `target` wrote behind its rollback by somebody else: `staged`, and what it announced since.
 
-    Whoever rolled it back could not see files that came later. Does nothing unless `target` is fenced: until then it could complete.
+    Whoever rolled it back could not see files that came later. Does nothing unless `target` is fenced: until then it could complete. What was
+    announced stays announced: tasks that cannot be stopped may be behind this, and the sweep before archival looks where they may write.
     """
     record = timeline.state.actions.get(target)
-    if record is None or not (record.fenced_by or record.state is State.ROLLED_BACK):
+    forgotten = record is None and target < timeline.state.archived_before
+    if not forgotten and (record is None or not (record.fenced_by or record.state is State.ROLLED_BACK)):
         return
     for path in sorted({*marked_files(timeline.storage, target), *staged}):
         timeline.storage.delete(path)
-    forget_markers(timeline.storage, target)
+    if forgotten:
+        forget_markers(timeline.storage, target)  # no sweep comes any more
 
 
 class _NothingToDo(Exception):
@@ -98,10 +101,16 @@ def _uncommitted(state: TableState, paths: Iterable[str]) -> list[str]:
 
 def _target(state: TableState, target: str) -> ActionRecord:
     record = state.actions.get(target)
+    if record is None and target < state.archived_before:
+        raise _NothingToDo  # rolled back so long ago that nobody keeps it any more
     if record is not None and record.action is Action.COMPACTION:
         # Log files may be named after it by now: without its base files other readers would never find them.
         raise UnsupportedTable(
             f"instant {target} is a compaction", expected="a write", remedy="run it again: tideline run compaction PATH"
+        )
+    if record is not None and record.action is Action.ARCHIVAL:
+        raise UnsupportedTable(
+            f"instant {target} is an archival", expected="a write", remedy="run it again: tideline run archival PATH"
         )
     if record is None:
         raise InstantNotFound(f"no instant {target} to roll back", expected="a pending instant of this table")
@@ -137,7 +146,8 @@ def _plan(timeline: ActiveTimeline, record: ActionRecord, paths: Sequence[str]) 
 def _execute(timeline: ActiveTimeline, rollback: str, target: str, target_action: Action) -> None:
     started = timeline.clock.monotonic_s()
     # Listed again behind the fence: a late executor may have announced more since the plan was made.
-    paths = _uncommitted(timeline.state, marked_files(timeline.storage, target))
+    announced = list(marked_files(timeline.storage, target))
+    paths = _uncommitted(timeline.state, announced)
     root = timeline.storage.root.removeprefix("file:")
     partitions: dict[str, dict[str, object]] = {}
     for path in paths:
@@ -179,7 +189,11 @@ def _execute(timeline: ActiveTimeline, rollback: str, target: str, target_action
         timeline.append(decide)
     except _NothingToDo:
         return
-    forget_markers(timeline.storage, target)
+    if timeline.state.sharing is None:
+        # What came later stays announced until the sweep before archival.
+        forget_marked(timeline.storage, target, announced)
+    else:
+        forget_markers(timeline.storage, target)
     try:
         timeline.storage.delete(heartbeat_path(target))
     except TidelineError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tideline_table.errors import TidelineError
 from tideline_table.storage import Storage
@@ -46,5 +46,16 @@ def forget_markers(storage: Storage, instant: str) -> None:
     """Remove what `instant` announced, once it has ended. Failing to is a warning: the log says already how it ended."""
     try:
         storage.delete_below(f"{MARKER_FOLDER}/{instant}")
+    except TidelineError as error:
+        _LOGGER.warning("markers of %s stay behind: %s", instant, error)
+
+
+def forget_marked(storage: Storage, instant: str, paths: Iterable[str]) -> None:
+    """Remove the announcements of these files alone: what a task announces later tells the sweep where to look. A failure is a warning."""
+    start, named = f"{MARKER_FOLDER}/{instant}/", set(paths)
+    try:
+        for found in list(storage.list_objects(start.rstrip("/"))):
+            if found.path[len(start) :].rpartition(".marker.")[0] in named:
+                storage.delete(found.path)
     except TidelineError as error:
         _LOGGER.warning("markers of %s stay behind: %s", instant, error)

@@ -54,6 +54,11 @@ def read_archived_instants(storage: Storage, properties: Mapping[str, str]) -> l
     return sorted(best.values())
 
 
+def is_archived(storage: Storage, properties: Mapping[str, str], instant: str) -> bool:
+    """Whether the archive has `instant`. Reads all of it."""
+    return any(archived.time == instant for archived in read_archived_instants(storage, properties))
+
+
 def _files(storage: Storage, folder: str) -> list[str]:
     named = ((_FILE.match(o.path.rsplit("/", 1)[-1]), o.path) for o in storage.list_folder(folder).objects)
     return [path for _, path in sorted((int(match.group(1)), path) for match, path in named if match)]

@@ -1,0 +1,93 @@
+"""The sweep: a look for files that tasks of rolled-back writes wrote behind their rollback (design: "Late files").
+
+A fence keeps such files invisible as long as the timeline begins before their instant. Archival moves that beginning, so it asks here first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from tideline_table.config import TASK_MAX_LIFETIME_S, Options
+from tideline_table.errors import ObjectNotFound
+from tideline_table.file_group.names import instant_token, parse_base_file_name, parse_log_file_name
+from tideline_table.file_group.state import ActionRecord, TableState
+from tideline_table.log_format import HeaderKey, scan_log
+from tideline_table.log_format.key_index import forget_index
+from tideline_table.storage import Storage
+from tideline_table.timeline.files import timeline_path
+from tideline_table.timeline.instant import Action, Instant, State
+from tideline_table.timeline.plans import decode_document
+from tideline_table.writer.marker import marked_files
+
+MOST_SWEPT = 1000
+"""Instants of one sweep, the oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What a sweep found: instants of which there was nothing, and files of the others, which it deleted."""
+
+    swept: frozenset[str] = frozenset()
+    deleted: tuple[str, ...] = ()
+
+
+def due(state: TableState, rolled_back: Iterable[ActionRecord], options: Options, now: datetime) -> list[ActionRecord]:
+    """Those whose tasks are over by now, however long they ran."""
+    ended = now - timedelta(seconds=options[TASK_MAX_LIFETIME_S])
+    fences = ((record, state.actions.get(record.fenced_by, record)) for record in rolled_back)
+    return [r for r, fence in fences if fence.since and datetime.fromisoformat(fence.since) <= ended][:MOST_SWEPT]
+
+
+def sweep(storage: Storage, state: TableState, rolled_back: Sequence[ActionRecord]) -> Sweep:
+    """List the partitions that these rolled-back writes may have written to; delete what is there of them.
+
+    Every file is announced before it is written, so an announcement that is still there, or that the rollback saw, tells of each partition.
+    """
+    by_partition: dict[str, set[str]] = {}
+    for record in rolled_back:
+        for partition in _partitions(storage, state, record):
+            by_partition.setdefault(partition, set()).add(record.instant)
+    kept = {path for file_slice in state.every_slice() for path in file_slice.paths}
+    late = {
+        path: instant
+        for partition, instants in sorted(by_partition.items())
+        for path, instant in _files_of(storage, partition, instants)
+        if path not in kept
+    }
+    for path in sorted(late):
+        forget_index(storage, path)
+        storage.delete(path)
+    return Sweep(frozenset(r.instant for r in rolled_back) - frozenset(late.values()), tuple(sorted(late)))
+
+
+def _partitions(storage: Storage, state: TableState, record: ActionRecord) -> set[str]:
+    announced = {path.rpartition("/")[0] for path in marked_files(storage, record.instant)}
+    try:
+        plan = _document(storage, record.fenced_by, State.REQUESTED)
+        done = _document(storage, record.fenced_by, State.COMPLETED)
+    except ObjectNotFound:
+        # Nobody can say where it wrote.
+        return announced | {group.partition_path for group in state.slices}
+    planned = {str(request["partitionPath"] or "") for request in plan["RollbackRequests"] or ()}
+    return announced | planned | set(done["partitionMetadata"])
+
+
+def _document(storage: Storage, rollback: str, at: State) -> Mapping[str, Any]:
+    path = timeline_path(Instant(rollback, Action.ROLLBACK, at))
+    return decode_document(storage.read(path), path)
+
+
+def _files_of(storage: Storage, partition: str, instants: set[str]) -> Iterator[tuple[str, str]]:
+    tokens = {instant_token(instant) for instant in instants}
+    for found in storage.list_folder(partition).objects:
+        name = found.path.rpartition("/")[2]
+        base, log = parse_base_file_name(name), parse_log_file_name(name)
+        if base is not None and base.instant in instants:
+            yield found.path, base.instant
+        elif log is not None and log.write_token.split("-")[1:2] in ([token] for token in tokens):
+            # Only its blocks say for sure which write made it.
+            wrote = {block.header.get(HeaderKey.INSTANT_TIME, "") for block in scan_log(storage, found.path).blocks}
+            yield from ((found.path, instant) for instant in sorted(wrote & instants)[:1])

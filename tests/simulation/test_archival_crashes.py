@@ -1,0 +1,147 @@
+"""An archiver dies, or its storage fails, at each call; whoever comes next finishes. Nothing is lost, nothing comes back, strangers see no late file."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+from tests.simulation.faults import MUTATING, FaultyStorage, SimulatedCrash, copy_of, crash_at, fail_at, heal
+from tests.simulation.recovery import timeline_on_disk
+from tests.unit.table.archives import INSERT, TASK_S, UPDATE, seen_by_others, write_late
+from tests.unit.table.tables import contents, create, open_table, write
+
+from tideline_table.clock import ManualClock
+from tideline_table.errors import TidelineError
+from tideline_table.storage import MemoryStorage
+from tideline_table.table import TableType, archive
+from tideline_table.table.foreign import read_archived_instants
+from tideline_table.timeline.instant import State, parse_timeline_file_name
+
+FEW = {"hoodie.keep.min.commits": 2, "hoodie.keep.max.commits": 2, "hoodie.cleaner.commits.retained": 1}
+OPTIONS = {"tideline.log.checkpoint.interval": 2}
+
+
+@functools.cache
+def prepared(kind: TableType) -> tuple[MemoryStorage, float]:
+    """A table with four commits and a late file of a fenced write, whose tasks are over, in front of the last two."""
+    clock = ManualClock()
+    storage = MemoryStorage(clock=clock)
+    create(storage, clock, type=kind)
+    table = open_table(storage, clock, **OPTIONS)
+    write(table, [("s", "still", 1, "x")])
+    write(table, [("b", "p", 1, "x")])
+    write_late(storage, clock, UPDATE if kind is TableType.MOR else INSERT)
+    for n in range(3):
+        write(table, [("b", "p", 2 + n, "x")])
+    clock.advance(TASK_S)
+    return storage, clock.monotonic_s()
+
+
+def place(kind: TableType) -> tuple[FaultyStorage, MemoryStorage, ManualClock]:
+    storage, passed_s = prepared(kind)
+    clock = ManualClock()
+    clock.advance(passed_s)
+    disk = copy_of(storage, clock)
+    return FaultyStorage(disk), disk, clock
+
+
+def archive_all(storage: FaultyStorage | MemoryStorage, clock: ManualClock, writer: str) -> None:
+    """The first one deletes the late file and stops in front of it, the second one passes."""
+    for _ in range(2):
+        table = open_table(storage, clock, writer, **OPTIONS)
+        archive(table, {**FEW, "hoodie.compact.inline.max.delta.commits": 1})
+
+
+@functools.cache
+def calls(kind: TableType) -> tuple[int, int]:
+    """Mutating and all calls of an undisturbed run."""
+    faulty, disk, clock = place(kind)
+    files = {f"{name.rpartition('/')[2]}" for name in timeline_on_disk(disk)}
+    archive_all(faulty, clock, "w")
+    gone = files - {name.rpartition("/")[2] for name in timeline_on_disk(disk)}
+    assert len(gone) == 9, "three writes of three files each"
+    return sum(call in MUTATING for call, _ in faulty.calls), len(faulty.calls)
+
+
+def check(disk: MemoryStorage, clock: ManualClock, expected: list, known: set[str]) -> None:
+    """What holds at each moment: also for readers between two steps of an archiver."""
+    assert contents(open_table(disk, clock, "reader")) == expected
+    assert seen_by_others(disk, clock) == expected
+    state = open_table(disk, clock, "reader").state
+    completed = {a.instant for a in state.completed_writes()}
+    archived = {a.time for a in read_archived_instants(disk, {}) if a.state is State.COMPLETED}
+    assert completed | archived >= known, "an instant was lost"
+
+
+def check_finished(disk: MemoryStorage, clock: ManualClock, known: set[str]) -> None:
+    table = open_table(disk, clock, "checker")
+    assert list(table.state.pending()) == []
+    archived = {a.time for a in read_archived_instants(disk, {})}
+    active = {parse_timeline_file_name(path.rpartition("/")[2]).time for path in timeline_on_disk(disk)}
+    assert not archived & active, "an instant came back"
+    assert {a.instant for a in table.state.completed_writes()} <= active
+    assert len(archived & known) == 3
+    on_disk = {o.path for o in disk.list_objects("") if not o.path.startswith(".hoodie") and ".hoodie_partition" not in o.path}
+    assert on_disk == {path for s in table.state.every_slice() for path in s.paths}, "late files"
+    rows = contents(table)
+    write(table, [("z", "p", 1, "further")])
+    assert contents(table) == sorted([*rows, ("z", "p", 1, "further")], key=repr) == seen_by_others(disk, clock)
+
+
+@pytest.mark.parametrize(("kind", "when"), [(TableType.COW, "before"), (TableType.MOR, "after")])
+def test_crash_at_every_call(kind: TableType, when: str) -> None:
+    mutating, _ = calls(kind)
+    assert mutating > 20
+    for number in range(mutating):
+        faulty, disk, clock = place(kind)
+        expected = contents(open_table(disk, clock))
+        known = {a.instant for a in open_table(disk, clock).state.completed_writes()}
+        crash_at(faulty, number, when)
+        with pytest.raises(SimulatedCrash):
+            archive_all(faulty, clock, "w")
+        check(disk, clock, expected, known)
+        for attempt in range(2):
+            archive_all(disk, clock, f"recovery-{attempt}")
+            check(disk, clock, expected, known)
+        check_finished(disk, clock, known)
+
+
+@pytest.mark.parametrize("number", range(0, 24, 6))
+def test_crash_in_the_recovery(number: int) -> None:
+    kind = TableType.MOR
+    mutating, _ = calls(kind)
+    faulty, disk, clock = place(kind)
+    expected = contents(open_table(disk, clock))
+    known = {a.instant for a in open_table(disk, clock).state.completed_writes()}
+    crash_at(faulty, mutating // 2, "after")
+    with pytest.raises(SimulatedCrash):
+        archive_all(faulty, clock, "w")
+    for when in ("after", "before"):
+        again = FaultyStorage(disk)
+        crash_at(again, number, when)
+        try:
+            archive_all(again, clock, f"dies {when}")
+        except SimulatedCrash:
+            check(disk, clock, expected, known)
+    archive_all(disk, clock, "recovery")
+    check(disk, clock, expected, known)
+    check_finished(disk, clock, known)
+
+
+@pytest.mark.parametrize(("start", "when"), [(0, "before"), (3, "after")])
+def test_storage_error_at_every_sixth_call(start: int, when: str) -> None:
+    kind = TableType.COW
+    _, every = calls(kind)
+    for number in range(start, every, 6):
+        faulty, disk, clock = place(kind)
+        expected = contents(open_table(disk, clock))
+        known = {a.instant for a in open_table(disk, clock).state.completed_writes()}
+        fail_at(faulty, number, 1, when)
+        try:
+            archive_all(faulty, clock, "w")
+        except TidelineError:
+            check(disk, clock, expected, known)
+        heal(faulty)
+        archive_all(disk, clock, "recovery")
+        check(disk, clock, expected, known)
+        check_finished(disk, clock, known)
