@@ -306,10 +306,14 @@ def test_a_missing_timeline_file_is_named(old):
     assert run_archival(table) is not None
 
 
-def test_a_writer_that_slept_brings_no_timeline_file_back():
+@pytest.mark.parametrize("trimmed", [False, True])
+def test_a_writer_that_slept_brings_no_timeline_file_back(trimmed: bool):
+    """Also when the log does not go back so far any more."""
     _, storage, clock = new_table()
+    short = {"tideline.log.checkpoint.interval": 2, "tideline.log.retained.entries": 10, "tideline.log.retention": 0}
     faulty = FaultyStorage(storage)
-    slow, other = open_table(faulty, clock, "slow"), open_table(storage, clock, "other")
+    options = short if trimmed else {}
+    slow, other = open_table(faulty, clock, "slow", **options), open_table(storage, clock, "other", **options)
 
     def before(_: int, call: str, path: str) -> None:
         if call == "put_if_absent" and path.endswith(".commit"):
@@ -318,10 +322,13 @@ def test_a_writer_that_slept_brings_no_timeline_file_back():
                 write(other, [("b", "p", n, "x")])
             clock.advance(OLD_S)
             assert archive(other, FEW)[0] is not None
+            for n in range(12 if trimmed else 0):
+                write(other, [("b", "p", n, "y")])
+            assert (other.timeline.log.trimmed_to() > 20) == trimmed
 
     faulty.before = before
     slept = write(slow, [("a", "p", 1, "x")]).instant
-    assert slept not in slow.state.actions
+    assert slept not in slow.refresh().actions
     assert not [name for name in timeline(storage) if name.startswith(slept)]
     assert contents(other) == seen_by_others(storage, clock)
 
