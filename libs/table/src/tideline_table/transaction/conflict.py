@@ -46,7 +46,8 @@ Archival conflicts with no write: what it takes off the timeline is complete, an
 rolled back is passed only when a sweep found none of its files (`service.archival`). A writer so slow that its instant was forgotten meanwhile
 finds that out like any other that was rolled back. Field notes: #6938, PR 7401, PR 11440, #10964.
 
-Schema changes are part of a write and follow the rule above. Indexing has no rule: no index is kept beside the files.
+Schema changes are part of a write and follow the rule above. Indexing has no rule: no index is kept beside the files. Table properties have none:
+they are written at creation, and by sharing under the lock of both sides.
 """
 
 from __future__ import annotations
