@@ -50,6 +50,7 @@ from tideline_table.table import (
     schedule_clean,
     schedule_clustering,
     schedule_compaction,
+    summarise,
     write_rows,
 )
 from tideline_table.table.changes import newest_write
@@ -242,8 +243,11 @@ def test_nothing_begins_while_it_is_pending_and_whoever_comes_by_finishes_it():
     assert roll_back_dead(other) == [], "it is alive"
     with pytest.raises(RestorePending):
         restore_to_savepoint(other, at)
+    assert summarise(other).health.is_healthy
     clock.advance(DEATH_S)
     fresh = open_table(storage, clock, "fresh")
+    (problem,) = [p for p in summarise(fresh).health.problems if f"restore {pending} is requested" in p]
+    assert "tideline run rollback" in problem
     assert begun.instant in roll_back_dead(fresh)
     assert contents(fresh) == A
     assert list(fresh.state.pending()) == []

@@ -71,7 +71,7 @@ def schedule_archival(table: Table, options: Mapping[str, object] | None = None,
     _check_ours(table)
 
     def decide(state: TableState) -> Draft:
-        if any(a.action is Action.ARCHIVAL for a in state.pending()):
+        if state.restoring or any(a.action is Action.ARCHIVAL for a in state.pending()):
             raise _NoPlan
         found = archivable(state, chosen, table.clock.now(), table.saved_instants(), swept)
         if found is None:

@@ -87,9 +87,11 @@ def health(table: Table) -> TableHealth:
     pending, problems = [], []
     for record in table.state.pending():
         pending.append(f"{record.instant} {record.action} {record.state}")
-        if record.state is State.INFLIGHT and not is_alive(table.storage, record, table.clock, table.options):
+        # A restore keeps everybody out from its request on.
+        driven = record.state is State.INFLIGHT or record.action is Action.RESTORE
+        if driven and not is_alive(table.storage, record, table.clock, table.options):
             problems.append(
-                f"{record.action} {record.instant} is inflight and its writer {record.writer_id or 'unknown'} shows no heartbeat; "
+                f"{record.action} {record.instant} is {record.state} and its writer {record.writer_id or 'unknown'} shows no heartbeat; "
                 f"run: tideline run {'archival' if record.action is Action.ARCHIVAL else 'rollback'} PATH"
             )
     return TableHealth(tuple(pending), tuple(problems))
