@@ -17,7 +17,7 @@ from tideline_table.file_group import checkpoint
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.file_group.state import TableState
 from tideline_table.service import cleaning
-from tideline_table.table import compaction, services
+from tideline_table.table import compaction, exclusive, services
 from tideline_table.timeline.instant import Action, instant_from_time
 from tideline_table.timeline.log import TableLog
 from tideline_table.transaction import active_timeline, conflict, rollback, write
@@ -194,6 +194,10 @@ def _withdraw_nothing(log: TableLog, entry: Any) -> None:
     return None
 
 
+def _forget_nothing(storage: Any, record: Any) -> None:
+    return None
+
+
 _TO_JSON = checkpoint._to_json
 
 
@@ -267,7 +271,7 @@ BUGS: dict[str, Callable[[World], Any]] = {
     "clean takes slices by the wrong end": sabotage(
         (cleaning, "_doomed", _doomed_replaced_early), (services, "execute_clean", _execute_blindly)
     ),
-    "late timeline files stay": sabotage((TableLog, "_withdraw", _withdraw_nothing)),
+    "late timeline files stay": sabotage((TableLog, "_withdraw", _withdraw_nothing), (exclusive, "_forget_files", _forget_nothing)),
     "nobody heals": sabotage((ActiveTimeline, "_heal_head", _heal_nothing)),
     "checkpoint forgets replaced groups": sabotage((checkpoint, "_to_json", _checkpoint_without_replaced)),
     "checkpoint forgets a file group": sabotage((checkpoint, "_to_json", _checkpoint_without_a_group)),
@@ -286,7 +290,9 @@ FOCUS = {
 """Those that only histories of one kind show: they are looked for among these."""
 
 START = {
-    "who lost a clustering rolls it back": 455,
+    "late timeline files stay": 60,
+    "compactions are taken from the living": 95,
+    "who lost a clustering rolls it back": 245,
     "clean takes what a compaction reads": 110,
     "a slice that was compacted looks unchanged": 370,
 }

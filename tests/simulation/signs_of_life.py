@@ -19,6 +19,8 @@ HEARTBEATS = ".hoodie/.heartbeat/"
 INTERVAL_S = 31
 """Dead after 62 s: above the deadline of a healer, and short enough that many die in one history."""
 _DEAD_AFTER_US = 2 * INTERVAL_S * SECOND
+_REPEATABLE = frozenset({Action.CLEAN, Action.RESTORE})
+"""Two that do it at once do no harm: all that follows is deleting what is to go."""
 
 
 @dataclass(slots=True)
@@ -57,7 +59,7 @@ class SignsOfLife:
         found: list[str] = []
         if entry.after is not State.INFLIGHT:
             return found
-        if entry.before is State.INFLIGHT and entry.action is not Action.CLEAN:  # cleaning twice at once does no harm
+        if entry.before is State.INFLIGHT and entry.action not in _REPEATABLE:
             found += self._ended_alive(entry, entry.instant, now_us)
         elif entry.action is Action.ROLLBACK:
             earlier = self._undone_by.setdefault(entry.target, entry.instant)
