@@ -94,7 +94,7 @@ def _check_active(state: TableState, since: str, until: str) -> None:
     """Raise `HistoryUnavailable` where writes in the stretch, or in front of its end, were archived: which ones they are is not known any more."""
     last = state.archived_sequence
     for what, point in (("start", since), ("end", until)):
-        if point and not (what == "start" and point == "0") and sequence_of(state, point) < last:
+        if point and not (what == "start" and point == "0") and _place(state, point)[0] < last:
             raise HistoryUnavailable(
                 f"the {what} of the changes asked for, {point}, lies before entry {last} of the table log: writes up to it were archived",
                 expected=f"a sequence from {last} on, or the instant of a write from {state.archived_before} on",
@@ -236,7 +236,8 @@ def changed_rows(state: TableState, kind: PointKind, current: Snapshot, stretch:
 def _written_in(state: TableState, kind: PointKind, stretch: Stretch) -> CommitTimes:
     first = min(state.actions, default="")
     # What was archived is known by its instant only. What Tideline itself writes stays in its state.
-    by_instant = kind is not PointKind.SEQUENCE or (bool(state.archived_before) and not is_sequence(stretch.since))
+    taken_over = bool(state.archived_before) and not state.archived_sequence and not is_sequence(stretch.since)
+    by_instant = kind is not PointKind.SEQUENCE or taken_over
     archived = (stretch.since, first) if by_instant and stretch.since < first else None
     return CommitTimes(stretch.written, archived)
 
