@@ -333,6 +333,26 @@ def test_the_larger_ordering_value_wins_in_logs(begun: Any, kind: str, block: st
         step.agree(model if kind != "zero" else None)
 
 
+@pytest.mark.parametrize(("how", "shown"), [("deleted", 10), ("marked", None)])
+def test_a_late_row_behind_a_deletion(begun: Any, how: str, shown: int | None) -> None:
+    """A deletion without an ordering value gives way to any later row, which then loses to the base row. All readers say so, however odd."""
+    readers = begun(replace(BASE, type=TableType.MOR), {})
+    table = readers.table
+    write_rows(table, rows(range(4), 10), Operation.BULK_INSERT)
+    with readers.step(Topic.DELETE, how) as step:
+        if how == "deleted":
+            write_rows(table, rows([0], 0), Operation.DELETE)
+        else:
+            write_rows(table, marked_deleted(rows([0], 12)), Operation.UPSERT)
+        write_rows(table, rows([0], 5), Operation.UPSERT)
+        step.agree()
+    with readers.step(Topic.COMPACTION, how) as step:
+        assert schedule_compaction(table, NOW) is not None
+        assert run_compaction(table) is not None
+        found = {row["id"]: row["ts"] for row in step.agree().to_pylist()}
+    assert found.get("k0000") == shown
+
+
 # --- schemas that change -----------------------------------------------------------------------------------------------------
 
 EVOLVE = {"tideline.write.schema.evolution": "evolve", "hoodie.write.set.null.for.missing.columns": True}

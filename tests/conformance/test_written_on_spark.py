@@ -6,6 +6,7 @@ The files are written by the code of `test_written_here.py`, so this looks at wh
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from pyspark.sql import SparkSession
 from tests.conformance.matrix import Matrix, Topic
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.stories.schemas import ADDED, FIRST, NESTED, WIDER, evolving
-from tests.conformance.written_here import Readers
+from tests.conformance.written_here import BASE, Readers, rows
 
 from tideline_spark.session import local_session, stop_session
 from tideline_spark.write import write_dataframe
@@ -52,3 +53,28 @@ def test_a_schema_that_grows(spark: SparkSession, apache_hudi: ApacheHudi, matri
             assert schedule_compaction(table, NOW) is not None
             assert run_compaction(table) is not None
             step.agree()
+
+
+def test_inserts_in_logs(spark: SparkSession, apache_hudi: ApacheHudi, matrix: Matrix, workdir: Path) -> None:
+    """Groups that begin with a log file, and keys that come back to the log that deleted them."""
+    base = str(workdir / "logs")
+    create_table(base, replace(BASE, type=TableType.MOR))
+    table = Table.open(base, options={"tideline.insert.to.log": True})
+    readers = Readers(table, apache_hudi, matrix, "written on Spark, inserts in logs")
+    for name, numbers, ts, operation, topic, options in (
+        ("first", range(10), 5, Operation.UPSERT, Topic.INSERT, {}),
+        ("more", range(6, 16), 6, Operation.UPSERT, Topic.UPSERT, {}),
+        ("deleted", range(2, 8), 7, Operation.DELETE, Topic.DELETE, {}),
+        ("again", range(20), 8, Operation.INSERT, Topic.INSERT, {"hoodie.datasource.insert.dup.policy": "drop"}),
+    ):
+        with readers.step(topic, name) as step:
+            write_dataframe(table, spark.createDataFrame(rows(numbers, ts)), operation, options=options)
+            step.agree()
+    assert not any(s.base_file for s in table.slices())
+    with readers.step(Topic.COMPACTION, "compacted") as step:
+        assert schedule_compaction(table, NOW) is not None
+        assert run_compaction(table) is not None
+        step.agree()
+    assert {row["id"]: row["ts"] for row in table.read(["id", "ts"]).to_pylist()} == {
+        f"k{n:04}": 8 if 2 <= n < 8 or n >= 16 else 6 if n >= 6 else 5 for n in range(20)
+    }

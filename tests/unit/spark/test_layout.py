@@ -29,7 +29,16 @@ def layout(
     **options: object,
 ) -> WriteLayout:
     chosen = Options({k.replace("_", "."): v for k, v in options.items()})
-    return decide_layout(visible, closed, operation, chosen, is_partitioned=partitioned, cores=cores, source_bytes=source_bytes)
+    return decide_layout(
+        visible,
+        closed,
+        operation,
+        chosen,
+        is_partitioned=partitioned,
+        is_merge_on_read=False,
+        cores=cores,
+        source_bytes=source_bytes,
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,7 +87,9 @@ def test_keys_are_looked_up_only_where_the_operation_needs_them() -> None:
     assert layout(visible, Operation.DELETE).looked_up == tuple(visible)
     assert layout(visible, Operation.INSERT).looked_up == ()
     policy = Options({"hoodie.datasource.insert.dup.policy": "drop"})
-    with_policy = decide_layout(visible, (), Operation.INSERT, policy, is_partitioned=True, cores=2, source_bytes=None)
+    with_policy = decide_layout(
+        visible, (), Operation.INSERT, policy, is_partitioned=True, is_merge_on_read=False, cores=2, source_bytes=None
+    )
     assert with_policy.looked_up == tuple(visible)
 
 

@@ -68,3 +68,12 @@ def test_bulk_inserts_know_that_it_is_gone(deleted):
     rows = [("c", "p", 3, "second"), ("b", "p", 3, "second"), ("a", "p", 3, "second")]
     write(deleted, rows, Operation.BULK_INSERT, **DROP, **{"hoodie.bulkinsert.user.defined.partitioner.sort.columns": "id"})
     assert contents(deleted) == [("a", "p", 3, "second"), ("b", "p", 1, "first"), ("c", "p", 3, "second")]
+
+
+def test_logs_without_deletions_are_not_asked(deleted, monkeypatch):
+    asked = []
+    monkeypatch.setattr("tideline_table.table.live_keys.read_slice", lambda *args, **more: asked.append(args))
+    write(deleted, [("b", "q", 1, "first")])
+    write(deleted, [("b", "q", 2, "second")])
+    write(deleted, [("b", "q", 3, "third"), ("c", "q", 3, "third")], Operation.INSERT, **DROP)
+    assert asked == []

@@ -200,7 +200,10 @@ def test_only_log_files_that_may_add_keys_are_looked_into():
     write(table, [("a", "p", 2, "x")])
     assert [log.adds_keys for log in table.slices()[0].log_files] == [False]
     write(table, [("b", "p", 2, "x")], **TO_LOG)
-    assert [log.adds_keys for log in table.slices()[0].log_files] == [False, True]
+    write(table, [("b", "p", 3, "")], Operation.DELETE)
+    write(table, [("a", "p", 3, "x"), ("b", "p", 3, "x")], **TO_LOG)
+    flags = [(log.adds_keys, log.deletes_keys) for log in table.slices()[0].log_files]
+    assert flags == [(False, False), (True, False), (False, True), (False, False)]
     write_checkpoint(storage, table.refresh())
     assert read_checkpoint(storage).slices == table.state.slices
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from tideline_table.config import SPARK_BROADCAST_KEYS, SPARK_INSERT_PARALLELISM, Options
 from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.table.live_keys import may_delete
 from tideline_table.writer import Operation
 from tideline_table.writer.operation import minds_known_keys
 from tideline_table.writer.routing import FilePlacement
@@ -52,6 +53,18 @@ class WriteLayout:
     """Slices with log files, or under a pending compaction, by partition path and unit."""
     filled_by: Mapping[FileGroupId, int] = field(default_factory=dict)
     """File group of a filler → its bucket."""
+    inserts_to_log: bool = False
+    """Rows that are added go to log files."""
+
+    def unit_of(self, file_slice: FileSlice) -> str:
+        """The unit that updates a slice: a bucket's number where one fills it, otherwise its name."""
+        bucket = self.filled_by.get(file_slice.group)
+        return unit_name(file_slice) if bucket is None else str(bucket)
+
+    @property
+    def with_deletions(self) -> tuple[FileSlice, ...]:
+        """Slices that are looked up and whose logs may take keys away."""
+        return tuple(s for s in self.looked_up if may_delete(s))
 
     @property
     def with_log_keys(self) -> tuple[FileSlice, ...]:
@@ -76,12 +89,13 @@ def decide_layout(
     options: Options,
     *,
     is_partitioned: bool,
+    is_merge_on_read: bool,
     cores: int,
     source_bytes: int | None,
 ) -> WriteLayout:
     """Lay a write out. Groups in `closed` (under a pending plan) take no inserts; `source_bytes` is Spark's estimate, None for unknown."""
     looks_up = minds_known_keys(operation, options)
-    placement = FilePlacement.of(options, visible)
+    placement = FilePlacement.of(options, visible).for_inserts(operation, options, is_merge_on_read=is_merge_on_read)
     partitions = len({s.group.partition_path for s in visible})
     buckets = options[SPARK_INSERT_PARALLELISM] or _buckets(
         operation, placement, partitions if is_partitioned else 1, cores, source_bytes, is_partitioned=is_partitioned
@@ -104,6 +118,7 @@ def decide_layout(
             if s.log_files or not s.base_file.endswith(f"_{s.base_instant}.parquet")
         },
         filled_by={filler.file_slice.group: bucket for (_, bucket), filler in fillers.items()},
+        inserts_to_log=placement.inserts_to_log,
     )
 
 
@@ -126,7 +141,7 @@ def _fillers(
     shut = frozenset(closed)
     found: dict[tuple[str, int], Filler] = {}
     taken: dict[str, int] = {}
-    for file_slice in sorted(visible, key=lambda s: (s.size_bytes, s.group)):
+    for file_slice in sorted(visible, key=lambda s: (s.total_bytes, s.group)):
         partition = file_slice.group.partition_path
         bucket, room = taken.get(partition, 0), placement.free_rows(file_slice)
         if room and bucket < buckets and file_slice.group not in shut:

@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tideline_spark.keys import NativeKeys
-from tideline_spark.layout import WriteLayout, unit_name
+from tideline_spark.layout import WriteLayout
 from tideline_table.config import Options
 from tideline_table.errors import SchemaMismatch
 from tideline_table.file_group.slice import FileSlice
@@ -39,8 +39,11 @@ POSITION = "_tideline_position"
 """Ascending in the order of the source: decides ties between rows of one key."""
 LOCATED = "_tideline_located"
 """Whether the table holds the key."""
+KNOWN = "_tideline_known"
+"""Whether the table shows the key: a log may have deleted one that it holds."""
 KEY = "_tideline_key"
 """Record key by the native expression."""
+_GONE_FROM = "_tideline_gone_from"
 _GLOB = re.compile(r"[\\{}\[\]*?]")
 """What Hadoop takes for a pattern. (Spark's own switch for it, `__globPaths__`, reads all paths once more for each that looks like one.)"""
 
@@ -56,6 +59,19 @@ class Routing:
     sort_columns: tuple[str, ...] = ()
     keeps_position: bool = False
     drops_known: bool = False
+    """Of the keys that the table shows already no row is written."""
+    refuses_known: bool = False
+    """Such keys are an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogKeys:
+    """What log files say about keys beside the base files: tables of `PARTITION`, `KEY` and `UNIT`, None for no keys."""
+
+    added: pa.Table | None = None
+    """Those that base files may lack."""
+    deleted: pa.Table | None = None
+    """Those that a log took away from its slice."""
 
 
 def evolved_by(
@@ -83,11 +99,8 @@ def _arrow_schema(df: DataFrame) -> pa.Schema:
         raise SchemaMismatch(f"a DataFrame whose types Arrow cannot hold ({error})", expected="types of the table") from error
 
 
-def routed_rows(df: DataFrame, routing: Routing, layout: WriteLayout, root: str, log_keys: pa.Table | None = None) -> DataFrame:
-    """The source's rows, repartitioned so that each unit is in one task, sorted by `ORDER`. `root` is the table's base path as a URI.
-
-    `log_keys` has the keys that are in log files only; see `log_key_table`.
-    """
+def routed_rows(df: DataFrame, routing: Routing, layout: WriteLayout, root: str, log_keys: LogKeys) -> DataFrame:
+    """The source's rows, repartitioned so that each unit is in one task, sorted by `ORDER`. `root` is the table's base path as a URI."""
     keyed = df.select(*(f.col(f"`{n}`") for n in routing.columns))
     extra = {PARTITION: routing.keys.partition_path(), KEY: routing.keys.record_key()}
     if routing.keeps_position:
@@ -95,15 +108,7 @@ def routed_rows(df: DataFrame, routing: Routing, layout: WriteLayout, root: str,
     keyed = keyed.withColumns(extra)
     bucket = f.pmod(f.xxhash64(KEY), f.lit(layout.buckets)).cast("string")
     if layout.looked_up:
-        existing = existing_keys(df.sparkSession, root, layout, log_keys)
-        if layout.broadcasts_keys:
-            existing = f.broadcast(existing)
-        else:
-            keyed = keyed.repartition(layout.join_tasks, KEY, PARTITION)
-            existing = existing.repartition(layout.join_tasks, KEY, PARTITION).hint("shuffle_hash")
-        keyed = keyed.join(existing, [PARTITION, KEY], "left")
-        if routing.drops_known:
-            keyed = keyed.filter(f.col(UNIT).isNull())
+        keyed = _located(keyed, routing, layout, existing_keys(df.sparkSession, root, layout, log_keys.added), log_keys.deleted)
         keyed = keyed.withColumns({LOCATED: f.col(UNIT).isNotNull(), UNIT: f.coalesce(f.col(UNIT), bucket)})
     else:
         keyed = keyed.withColumn(UNIT, bucket)
@@ -114,6 +119,35 @@ def routed_rows(df: DataFrame, routing: Routing, layout: WriteLayout, root: str,
     return ordered.sortWithinPartitions(ORDER, *(f"`{n}`" for n in routing.sort_columns))
 
 
+def _located(keyed: DataFrame, routing: Routing, layout: WriteLayout, existing: DataFrame, deleted: pa.Table | None) -> DataFrame:
+    """With `UNIT` where a key is; one that logs deleted is there only if nowhere else."""
+    gone = None if deleted is None else f.broadcast(_by_key(keyed.sparkSession, deleted))
+    if gone is not None:
+        here = f.coalesce(f.array_contains(_GONE_FROM, f.col(UNIT)), f.lit(False))
+        existing = existing.join(gone, [PARTITION, KEY], "left").filter(~here).drop(_GONE_FROM)
+    if layout.broadcasts_keys:
+        existing = f.broadcast(existing)
+    else:
+        keyed = keyed.repartition(layout.join_tasks, KEY, PARTITION)
+        existing = existing.repartition(layout.join_tasks, KEY, PARTITION).hint("shuffle_hash")
+    keyed = keyed.join(existing, [PARTITION, KEY], "left")
+    if routing.drops_known:
+        keyed = keyed.filter(f.col(UNIT).isNull())
+    if routing.refuses_known:
+        keyed = keyed.withColumn(KNOWN, f.col(UNIT).isNotNull())
+    if gone is None:
+        return keyed
+    # By the same columns as above, so that Spark broadcasts it once.
+    keyed = keyed.join(gone, [PARTITION, KEY], "left")
+    return keyed.withColumn(UNIT, f.coalesce(UNIT, f.get(_GONE_FROM, f.lit(0)))).drop(_GONE_FROM)
+
+
+def _by_key(spark: SparkSession, deleted: pa.Table) -> DataFrame:
+    return spark.createDataFrame(
+        deleted.group_by([PARTITION, KEY]).aggregate([(UNIT, "list")]).rename_columns([PARTITION, KEY, _GONE_FROM])
+    )
+
+
 def log_key_table(layout: WriteLayout, index: SimpleIndex) -> pa.Table | None:
     """Partition path, record key and unit of what log files of the slices that are looked up add to their base files.
 
@@ -122,7 +156,7 @@ def log_key_table(layout: WriteLayout, index: SimpleIndex) -> pa.Table | None:
     pieces = []
     for file_slice in layout.with_log_keys:
         keys = index.log_keys(file_slice)
-        partition, unit = file_slice.group.partition_path, unit_name(file_slice)
+        partition, unit = file_slice.group.partition_path, layout.unit_of(file_slice)
         columns = [pa.repeat(pa.scalar(partition), len(keys)), keys, pa.repeat(pa.scalar(unit), len(keys))]
         pieces.append(pa.table(columns, names=[PARTITION, KEY, UNIT]))
     return pa.concat_tables(pieces) if pieces else None

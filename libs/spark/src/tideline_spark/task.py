@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from tideline_spark.layout import Filler
-from tideline_spark.tagging import KEY, LOCATED, ORDER, PARTITION, POSITION, UNIT
-from tideline_table.config import INSERT_DUP_POLICY, Options
+from tideline_spark.tagging import KEY, KNOWN, LOCATED, ORDER, PARTITION, POSITION, UNIT
+from tideline_table.config import Options
 from tideline_table.errors import DuplicateKey, Recovery, TidelineError, VerificationFailed
 from tideline_table.file_group.names import new_file_id, parse_base_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice
@@ -51,6 +51,8 @@ class UnitWriter:
     tasks: int
     appended: Mapping[tuple[str, str], FileSlice] = field(default_factory=dict)
     """Visible slices of a merge-on-read table that cannot be told from their base file alone, by partition path and unit."""
+    inserts_to_log: bool = False
+    """Rows that are added go to log files."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write all units of this task; yields one pickled `FileGroupResult` or `TidelineError` a row.
@@ -117,13 +119,11 @@ class _RunningTask:
     partitions: set[str] = field(default_factory=set)
     combines: bool = field(init=False)
     unique: bool = field(init=False)
-    policy: str = field(init=False)
 
     def __post_init__(self) -> None:
         options, operation = self.shared.options, self.shared.context.operation
         self.combines = combines_input(operation, options)
         self.unique = promises_unique_keys(operation, options)
-        self.policy = options[INSERT_DUP_POLICY]
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[FileGroupResult]:
         """Results of all units, in the order of arrival; holds the rows of one unit (of one file where nothing has to be combined)."""
@@ -174,16 +174,12 @@ class _RunningTask:
         rows = pa.concat_tables(unit.pieces)
         unit.pieces = []
         located = np.asarray(rows.column(LOCATED)) if LOCATED in rows.column_names else np.zeros(rows.num_rows, dtype=bool)
-        if self.policy == "fail" and not self.shared.context.operation.looks_up_keys and located.any():
-            raise DuplicateKey(
-                f"{int(located.sum())} record key(s) that the table holds already",
-                expected="new keys only",
-                remedy="use upsert, or drop them",
-            )
         if self.shared.context.operation is Operation.DELETE:
             yield from self._delete(unit, self._prepared(unit, rows), found=bool(located.any()))
             return
         prepared = self._prepared(unit, rows)
+        if KNOWN in rows.column_names:
+            _refuse_known(prepared, rows.column(KNOWN))
         kept = self._kept(prepared, rows)
         if kept is not None:
             prepared, located = prepared.take(kept), located[kept]
@@ -241,29 +237,31 @@ class _RunningTask:
         filler = self._filler(unit)
         if filler is not None:
             here = np.concatenate([np.flatnonzero(mask), fresh[: filler.free_rows]])
-            adds = len(fresh) > 0 and filler.free_rows > 0
-            yield self._write_group(unit.partition, filler.file_slice, prepared.take(here), adds=adds)
+            added = min(len(fresh), filler.free_rows)
+            yield self._write_group(unit.partition, filler.file_slice, prepared.take(here), added=added)
             fresh = fresh[filler.free_rows :]
             unit.filled = True
         per_file = self.shared.rows_per_file
         for start in range(0, len(fresh), per_file):
             part = prepared if len(fresh) == prepared.rows.num_rows <= per_file else prepared.take(fresh[start : start + per_file])
-            yield self._write_group(unit.partition, None, part, self._new_file_id(unit))
+            yield self._write_group(unit.partition, None, part, self._new_file_id(unit), added=part.rows.num_rows)
             unit.new_groups += 1
 
     def _new_file_id(self, unit: _Unit) -> str:
         return new_file_id(self.shared.context.instant, f"{unit.partition}/{unit.name}", unit.new_groups)
 
     def _write_group(
-        self, partition: str, base: FileSlice | None, rows: PreparedInput, file_id: str = "", *, adds: bool = False
+        self, partition: str, base: FileSlice | None, rows: PreparedInput, file_id: str = "", *, added: int = 0
     ) -> FileGroupResult:
+        """Write rows, the last `added` of them new to the group, over `base`, or to a new group."""
         if base is None and partition not in self.partitions:
             write_partition_metafile(self.storage, partition, self.shared.context.instant)
             self.partitions.add(partition)
         # Unique in the commit and equal for every attempt.
         number = self.groups * self.shared.tasks + self.number
         self.groups += 1
-        task = FileGroupTask(number, partition, base.group.file_id if base else file_id, base, self.attempt, adds)
+        to_log = added if self.shared.inserts_to_log and (self.unique or _has_each_key_once(rows)) else 0
+        task = FileGroupTask(number, partition, base.group.file_id if base else file_id, base, self.attempt, added > 0, to_log)
         return write_file_group(self.shared.context, task, rows.rows, self.storage)
 
     def _named_slice(self, unit: _Unit) -> FileSlice:
@@ -274,6 +272,20 @@ class _RunningTask:
         if parsed is None:
             raise VerificationFailed(f"base file {unit.name!r} in {unit.partition!r}", expected="a base file's name")
         return FileSlice(FileGroupId(unit.partition, parsed.file_id), parsed.instant, unit.name, size_bytes=-1, rows=-1)
+
+
+def _refuse_known(prepared: PreparedInput, known: pa.ChunkedArray) -> None:
+    # A key that several files hold met its row several times.
+    count = pc.count_distinct(prepared.keys.filter(known)).as_py()
+    if count:
+        raise DuplicateKey(
+            f"{count} record key(s) that the table holds already", expected="new keys only", remedy="use upsert, or drop them"
+        )
+
+
+def _has_each_key_once(rows: PreparedInput) -> bool:
+    """Otherwise merging a log would take two of the rows for one."""
+    return bool(pc.count_distinct(rows.keys).as_py() == rows.rows.num_rows)
 
 
 def _by_unit(rows: pa.Table) -> Iterator[tuple[str, str, pa.Table]]:

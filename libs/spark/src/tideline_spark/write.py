@@ -12,17 +12,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkConf
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from tideline_spark.deleted_keys import deleted_key_table
 from tideline_spark.errors import spark_failure
 from tideline_spark.keys import NativeKeys
 from tideline_spark.layout import WriteLayout, decide_layout
 from tideline_spark.report import WriteReport, jobs_with_tag, report_of
 from tideline_spark.settings import KNOWN_FILES, planning_settings
-from tideline_spark.tagging import Routing, evolved_by, log_key_table, routed_rows, source_columns
+from tideline_spark.tagging import LogKeys, Routing, evolved_by, log_key_table, routed_rows, source_columns
 from tideline_spark.task import RESULT_SCHEMA, UnitWriter, read_results
 from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, Options, column_list
 from tideline_table.errors import InvalidOption, ObjectNotFound
@@ -30,6 +32,7 @@ from tideline_table.file_group.slice import FileSlice
 from tideline_table.index.key_hash import key_hashes
 from tideline_table.table import Table
 from tideline_table.table.contention import Contention
+from tideline_table.table.definition import TableType
 from tideline_table.table.evolution import TargetSchema
 from tideline_table.table.write import (
     OnConflict,
@@ -138,13 +141,15 @@ def _routing(table: Table, df: DataFrame, target: TargetSchema, operation: Opera
         check_sort_columns(target.schema, options)
         # What the source lacks is null in every row.
         sort_columns = tuple(n for n in column_list(options[BULK_INSERT_SORT_COLUMNS]) if n in columns)
+    minds = minds_known_keys(operation, options) and not operation.looks_up_keys
     return Routing(
         operation=operation,
         keys=NativeKeys(keygen, df.select(*(f"`{n}`" for n in columns)).schema, target.schema),
         columns=columns,
         sort_columns=sort_columns,
         keeps_position=operation is Operation.UPSERT or (operation is not Operation.DELETE and combines_input(operation, options)),
-        drops_known=minds_known_keys(operation, options) and not operation.looks_up_keys and options[INSERT_DUP_POLICY] == "drop",
+        drops_known=minds and options[INSERT_DUP_POLICY] == "drop",
+        refuses_known=minds and options[INSERT_DUP_POLICY] == "fail",
     )
 
 
@@ -173,12 +178,13 @@ class _Attempt:
             self.routing.operation,
             self.options,
             is_partitioned=bool(self.table.definition.keygen.partition_fields),
+            is_merge_on_read=self.table.definition.type is TableType.MOR,
             cores=self.df.sparkSession.sparkContext.defaultParallelism,
             source_bytes=self.source_bytes,
         )
 
-    def plan(self, instant: str, layout: WriteLayout) -> DataFrame:
-        """One row per file group written, its physical plan fixed."""
+    def plan(self, instant: str, layout: WriteLayout, deleted: pa.Table | None = None) -> DataFrame:
+        """One row per file group written, its physical plan fixed. `deleted` are the keys that logs took away."""
         writer = UnitWriter(
             context=write_context(self.table, instant, self.routing.operation, self.options, self.target),
             keygen=self.table.definition.keygen,
@@ -187,9 +193,10 @@ class _Attempt:
             rows_per_file=layout.rows_per_file,
             tasks=layout.tasks,
             appended=layout.appended,
+            inserts_to_log=layout.inserts_to_log,
         )
         with planning_settings(self.df.sparkSession, _settings(layout)):
-            log_keys = log_key_table(layout, self.table.index)
+            log_keys = LogKeys(log_key_table(layout, self.table.index), deleted)
             rows = routed_rows(self.df, self.routing, layout, self.table.storage.root, log_keys)
             written = rows.mapInArrow(writer, RESULT_SCHEMA)
             written._jdf.queryExecution().executedPlan()  # noqa: SLF001 - plans are lazy; the settings hold now
@@ -200,8 +207,7 @@ class _Attempt:
         self.contention.take_turn(transaction.instant)
         layout = self.layout()
         with _translated(layout.looked_up):
-            written = self.plan(transaction.instant, layout)
-            rows = self._execute(written, layout)
+            rows = self._execute(transaction.instant, layout)
         results = read_results(rows)
         self.contention.needs(r.stat.file_id for r in results if r.stat is not None and r.read is not None and not r.stat.is_log)
         look_up = _key_look_up(self.table, results) if promises_unique_keys(self.routing.operation, self.options) else None
@@ -209,10 +215,13 @@ class _Attempt:
         target = self.target
         return transaction.commit(results, target.text, self.extra, look_up, target.based_on, self.progress, overwrite)
 
-    def _execute(self, written: DataFrame, layout: WriteLayout) -> list[bytes]:
-        context, tag = written.sparkSession.sparkContext, f"tideline-{uuid.uuid4().hex}"
+    def _execute(self, instant: str, layout: WriteLayout) -> list[bytes]:
+        spark, tag = self.df.sparkSession, f"tideline-{uuid.uuid4().hex}"
+        context = spark.sparkContext
         context.addJobTag(tag)
         try:
+            deleted = deleted_key_table(spark, self.table, layout)
+            written = self.plan(instant, layout, deleted)
             rows = [bytes(row[0]) for row in written.collect()]
         except BaseException:
             context.cancelJobsWithTag(tag)
@@ -220,7 +229,8 @@ class _Attempt:
         finally:
             context.removeJobTag(tag)
         if self.on_report is not None:
-            self.on_report(report_of(self.df, written, layout.key_scans, jobs_with_tag(written.sparkSession, tag)))
+            key_scans = layout.key_scans + (deleted is not None)
+            self.on_report(report_of(self.df, written, key_scans, jobs_with_tag(spark, tag)))
         return rows
 
 

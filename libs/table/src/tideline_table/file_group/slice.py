@@ -25,6 +25,8 @@ class LogFile:
     adds_keys: bool = True
     """Whether it may hold record keys that the base file of its slice does not: inserted ones, and those of a log file that was written
     while a compaction was pending, which may have dropped them from the base file."""
+    deletes_keys: bool = True
+    """Whether it may take record keys away."""
 
 
 class SliceVersion(NamedTuple):
@@ -83,7 +85,7 @@ class FileSlice:
     def to_list(self) -> list[object]:
         """Compact form for checkpoints."""
         fixed: list[object] = [self.base_instant, self.base_file, self.size_bytes, self.rows]
-        logs = [[log.name, log.size_bytes, log.instant, log.version, *(() if log.adds_keys else (0,))] for log in self.log_files]
+        logs = [[log.name, log.size_bytes, log.instant, log.version, *_flags(log)] for log in self.log_files]
         return [*fixed, logs] if logs else fixed
 
     @classmethod
@@ -95,10 +97,19 @@ class FileSlice:
         return cls(group, base_instant, base_file, size_bytes, rows, tuple(_log_file(*log) for log in (logs[0] if logs else ())))
 
 
-def _log_file(name: str, size_bytes: int, instant: str, version: int, adds_keys: int = 1) -> LogFile:
+_FLAGS = {(True, True): (), (False, True): (0,), (True, False): (2,), (False, False): (3,)}
+"""Whether a log file adds and deletes keys, as checkpoints have it. Earlier releases know 0, no keys added, and take all else for keys added."""
+_MEANING = {flags[0]: meaning for meaning, flags in _FLAGS.items() if flags}
+
+
+def _flags(log: LogFile) -> tuple[int, ...]:
+    return _FLAGS[log.adds_keys, log.deletes_keys]
+
+
+def _log_file(name: str, size_bytes: int, instant: str, version: int, flags: int = 1) -> LogFile:
     if not (type(name) is type(instant) is str and type(size_bytes) is type(version) is int):
         raise TypeError(f"a log file {name!r} of {size_bytes!r} bytes")
-    return LogFile(name, size_bytes, instant, version, bool(adds_keys))
+    return LogFile(name, size_bytes, instant, version, *_MEANING.get(flags, (True, True)))
 
 
 def join_path(partition_path: str, name: str) -> str:

@@ -39,7 +39,8 @@ def fold_file(slices: dict[str, FileSlice], group: FileGroupId, instant: str, st
         slices[instant] = FileSlice(group, instant, name, stat.file_size_bytes, stat.num_writes, logs)
         return
     below = slices.get(log.base_instant) or FileSlice(group, log.base_instant, "", 0, -1)
-    added = LogFile(name, stat.file_size_bytes, instant, log.version, stat.num_inserts > 0 or not below.base_file)
+    adds_keys = stat.num_inserts > 0 or not below.base_file
+    added = LogFile(name, stat.file_size_bytes, instant, log.version, adds_keys, stat.num_deletes > 0)
     slices[log.base_instant] = replace(below, log_files=(*below.log_files, added))
 
 

@@ -11,21 +11,34 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.file_group.slice import FileSlice
-from tideline_table.index.simple import Location, one_chunk
+from tideline_table.index.simple import Location, SimpleIndex, one_chunk
 from tideline_table.reader.file_slice import read_slice
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.table.facade import Table
+from tideline_table.table.query import Snapshot
 
 
 def deleted_keys(table: Table, file_slice: FileSlice, keys: pa.ChunkedArray | pa.Array) -> np.ndarray:
     """True for each of `keys`, which stand in the base file, that the log of `file_slice` takes away."""
-    if not file_slice.log_files or not len(keys):
+    if not may_delete(file_slice) or not len(keys):
         return np.zeros(len(keys), dtype=bool)
     wanted = one_chunk(keys) if isinstance(keys, pa.ChunkedArray) else keys
     schema = with_meta_fields(table.schema)
     rows = read_slice(table.storage, file_slice, schema, table.log_rule(), [MetaField.RECORD_KEY], keys=wanted)
     held: np.ndarray = np.asarray(pc.is_in(wanted, value_set=one_chunk(rows.column(0))))
     return ~held
+
+
+def may_delete(file_slice: FileSlice) -> bool:
+    """Whether the log of a slice may take keys away."""
+    return any(log.deletes_keys for log in file_slice.log_files)
+
+
+def all_deleted_keys(snapshot: Snapshot, file_slice: FileSlice) -> pa.Array:
+    """All keys that files of `file_slice` hold and its log takes away, each once."""
+    held = pc.unique(SimpleIndex(snapshot.storage).keys(file_slice))
+    rows = read_slice(snapshot.storage, file_slice, snapshot.schema, snapshot.rule, [MetaField.RECORD_KEY])
+    return held.filter(pc.invert(pc.is_in(held, value_set=one_chunk(rows.column(0)))))
 
 
 def without_deleted(table: Table, location: Location, keys: pa.ChunkedArray) -> Location:

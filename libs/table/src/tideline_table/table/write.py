@@ -19,7 +19,6 @@ from tideline_table.config import (
     COMBINE_BEFORE_INSERT,
     COMBINE_BEFORE_UPSERT,
     INSERT_DUP_POLICY,
-    INSERT_TO_LOG,
     WRITE_RETRIES,
     Options,
     column_list,
@@ -254,12 +253,11 @@ class _Attempt:
 
     def _placement(self, placement: FilePlacement) -> FilePlacement:
         """With where inserts go: to log files if the options say so, as long as merging a log cannot take one row for two."""
-        if not self.options[INSERT_TO_LOG] or self.table.definition.type is not TableType.MOR or self.operation.opens_groups_only:
-            return placement
-        unique = promises_unique_keys(self.operation, self.options)
-        if not unique and pa.compute.count_distinct(self.prepared.identities).as_py() < self.prepared.rows.num_rows:
-            return placement
-        return replace(placement, inserts_to_log=True, fills_groups=unique)
+        is_merge_on_read = self.table.definition.type is TableType.MOR
+        chosen = placement.for_inserts(self.operation, self.options, is_merge_on_read=is_merge_on_read)
+        if not chosen.inserts_to_log or promises_unique_keys(self.operation, self.options):
+            return chosen
+        return chosen if pa.compute.count_distinct(self.prepared.identities).as_py() == self.prepared.rows.num_rows else placement
 
     def _without_known(
         self, by_partition: Mapping[str, np.ndarray], locations: Mapping[str, Location], policy: str

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tideline_table.config import MAX_FILE_SIZE, RECORD_SIZE_ESTIMATE, SMALL_FILE_LIMIT, Options
+from tideline_table.config import INSERT_TO_LOG, MAX_FILE_SIZE, RECORD_SIZE_ESTIMATE, SMALL_FILE_LIMIT, Options
 from tideline_table.file_group.names import new_file_id
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.index.simple import Location
 from tideline_table.writer.file_group import FileGroupTask
-from tideline_table.writer.operation import Operation
+from tideline_table.writer.operation import Operation, promises_unique_keys
 
 _SIZE_SAMPLE = 64
 
@@ -36,6 +36,15 @@ class FilePlacement:
     """Rows that are added go to log files, also of small groups that have some already."""
     fills_groups: bool = True
     """Whether small groups take any at all."""
+
+    def for_inserts(self, operation: Operation, options: Options, *, is_merge_on_read: bool) -> FilePlacement:
+        """With inserts going to log files if the options say so.
+
+        Blind ones then open new groups only: beside rows that nobody looked up, merging a log could take two rows for one.
+        """
+        if not options[INSERT_TO_LOG] or not is_merge_on_read or operation.opens_groups_only:
+            return self
+        return replace(self, inserts_to_log=True, fills_groups=promises_unique_keys(operation, options))
 
     @classmethod
     def of(cls, options: Options, slices: Sequence[FileSlice]) -> FilePlacement:
