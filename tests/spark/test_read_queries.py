@@ -70,6 +70,18 @@ def test_read_optimized_and_time_travel(spark: SparkSession, written: tuple[Tabl
         assert plain(read(spark, table, as_of=action.instant).toArrow()) == plain(table.read(as_of=action.instant))
 
 
+def test_look_ups_by_record_key(spark: SparkSession, written: tuple[Table, list[int]]) -> None:
+    table, _ = written
+    # One in a log, one deleted by a log, one in a base file alone, one nowhere.
+    keys = ["k000000", "k000003", "k000035", "nowhere"]
+    for columns in (None, ["ts", "id"]):
+        assert plain(read(spark, table, keys=keys, columns=columns).toArrow()) == plain(table.look_up(keys, columns))
+    assert read(spark, table, keys=["k000001"]).count() == 1
+    assert read(spark, table, keys=[]).count() == 0
+    with pytest.raises(InvalidOption):
+        read(spark, table, keys=keys, since=1)
+
+
 def test_incremental(spark: SparkSession, written: tuple[Table, list[int]]) -> None:
     table, ends = written
     for since, until, count in [("", ends[0], 30), (ends[0], "", 19), (ends[0], ends[1], 10), (ends[2], "", 0)]:

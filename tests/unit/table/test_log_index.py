@@ -90,6 +90,31 @@ def test_a_look_up_reads_only_blocks_that_can_hold_the_key(log_format):
     assert without_bytes / read_bytes > 4
 
 
+@pytest.mark.parametrize("log_format", ["parquet", "avro"])
+def test_changes_read_only_blocks_that_can_hold_the_keys_of_the_new_ones(log_format, monkeypatch):
+    """Of a group that only grew: an update and a deletion behind 24 log files, by who has just opened the table."""
+    table, storage, _ = appended(**{"hoodie.logfile.data.block.format": log_format})
+    before = table.state.sequence
+    write(table, [(k, p, 500, "new") for k, p, _, _ in batch(3)[:5]])
+    write(table, [(k, p, 0, "") for k, p, _, _ in batch(5)[:2]], Operation.DELETE)
+
+    def changed():
+        reader = open_table(storage, table.clock)
+        storage.forget()
+        images = pa.Table.from_batches(reader.changes(before).scan(["id", "ts"])).to_pylist()
+        return sorted((i["op"], str(i["before"]), str(i["after"])) for i in images), dict(storage.requests), storage.read_bytes
+
+    found, requests, read_bytes = changed()
+    monkeypatch.setattr("tideline_table.table.images._appended", lambda old, new: None)
+    expected, without, without_bytes = changed()
+    assert found == expected
+    assert [op for op, _, _ in found] == ["d"] * 2 + ["u"] * 5
+    assert sum(without.values()) / sum(requests.values()) > 5
+    assert without_bytes / read_bytes > 5
+    # The two blocks with what was before, and those of the stretch.
+    assert requests["log"] <= 12
+
+
 def test_an_open_table_keeps_the_indexes_that_it_read():
     table, storage, _ = appended(6)
     table.look_up([batch(1)[0][0]])

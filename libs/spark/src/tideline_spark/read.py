@@ -6,7 +6,7 @@ Everything else never leaves the JVM.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -21,9 +21,10 @@ from tideline_spark.tagging import scan_files
 from tideline_table.errors import InvalidOption
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.reader.base_file import BaseFileScan, may_hold_nulls
+from tideline_table.reader.log_index import LogIndexes
 from tideline_table.schema import MetaField, arrow_from_avro
 from tideline_table.table import Table
-from tideline_table.table.query import CommitTimes, Snapshot
+from tideline_table.table.query import CommitTimes, Snapshot, sorted_keys
 from tideline_table.timeline.properties import CREATE_SCHEMA
 
 _FOOTERS_AT_ONCE = 16
@@ -38,11 +39,13 @@ def read(
     read_optimized: bool = False,
     since: str | int = "",
     until: str | int = "",
+    keys: Iterable[str] | None = None,
 ) -> DataFrame:
     """A query as a DataFrame: all columns with meta fields first unless `columns` names them.
 
     A snapshot now or at the instant `as_of` (in), of base files only where `read_optimized`; or the rows written after the point `since` up to
-    `until`, as `Table.incremental` has them. The files are fixed when this returns; cleaning may take them once they are older than it
+    `until`, as `Table.incremental` has them. Of a snapshot with `keys` the rows with these record keys only, from what can hold them, as
+    `Table.look_up`. The files are fixed when this returns; cleaning may take them once they are older than it
     retains. An open table is refreshed first. Raises what `Table.open`, `Table.snapshot` and `Table.incremental` raise, and
     `SchemaMismatch` for unknown columns.
     """
@@ -52,6 +55,11 @@ def read(
         table.refresh()
     found = query_of(table, as_of=as_of, read_optimized=read_optimized, since=since, until=until)
     schema = spark_schema(found.output(columns))
+    wanted = None if keys is None else sorted_keys(keys)
+    if wanted is not None:
+        if found.commit_times is not None or not table.definition.has_meta_fields:
+            raise InvalidOption("keys of an incremental query, or of a table without meta fields", expected="a snapshot query")
+        found = table.narrowed(found, wanted) if len(wanted) else replace(found, slices=())
     filled = found.rule.path_columns
     by_value = (filled is not None and not filled.only_fill) or found.rule.versions is not None
     by_engine = {s for s in found.slices if s.log_files or by_value}
@@ -60,9 +68,9 @@ def read(
     merged = tuple(s for s in found.slices if s in by_engine)
     frames = []
     if plain:
-        frames.append(_scanned(spark, replace(found, slices=plain), schema))
+        frames.append(_scanned(spark, replace(found, slices=plain), schema, wanted))
     if merged:
-        frames.append(_merged(spark, replace(found, slices=merged), schema))
+        frames.append(_merged(spark, replace(found, slices=merged), schema, wanted))
     if not frames:
         return spark.createDataFrame([], schema)
     return frames[0] if len(frames) == 1 else frames[0].unionAll(frames[1])
@@ -117,37 +125,50 @@ def query_of(
     return table.incremental(since, until)
 
 
-def _scanned(spark: SparkSession, snapshot: Snapshot, schema: StructType) -> DataFrame:
+def _scanned(spark: SparkSession, snapshot: Snapshot, schema: StructType, keys: pa.Array | None) -> DataFrame:
     root, paths = snapshot.storage.root, [s.path for s in snapshot.slices]
+    condition, column = _condition(snapshot.commit_times, keys)
     with planning_settings(spark, KNOWN_FILES):
-        if snapshot.commit_times is None:
+        if condition is None:
             return scan_files(spark, root, paths, schema)
-        scanned = schema if MetaField.COMMIT_TIME in schema.names else StructType(list(schema)).add(MetaField.COMMIT_TIME, "string")
-        rows = scan_files(spark, root, paths, scanned).where(_condition(snapshot.commit_times))
+        scanned = schema if column in schema.names else StructType(list(schema)).add(column, "string")
+        rows = scan_files(spark, root, paths, scanned).where(condition)
         return rows.select(*(f.col(f"`{name}`") for name in schema.names))
 
 
-def _condition(times: CommitTimes) -> Column:
+def _condition(times: CommitTimes | None, keys: pa.Array | None) -> tuple[Column | None, str]:
+    """Which rows of base files a query is about, None for all, and the column that tells."""
+    if keys is not None:
+        return f.col(MetaField.RECORD_KEY).isin(keys.to_pylist()), MetaField.RECORD_KEY
+    if times is None:
+        return None, ""
     commit_time = f.col(MetaField.COMMIT_TIME)
     named = commit_time.isin(sorted(times.instants))
     if times.between is None:
-        return named
+        return named, MetaField.COMMIT_TIME
     low, high = times.between
-    return named | ((commit_time > low) & (commit_time < high))
+    return named | ((commit_time > low) & (commit_time < high)), MetaField.COMMIT_TIME
 
 
-def _merged(spark: SparkSession, snapshot: Snapshot, schema: StructType) -> DataFrame:
+def _merged(spark: SparkSession, snapshot: Snapshot, schema: StructType, keys: pa.Array | None) -> DataFrame:
     tasks = spread(snapshot, 2 * spark.sparkContext.defaultParallelism)
     numbers = spark.range(0, len(tasks), 1, len(tasks))
-    return numbers.mapInArrow(_reader(tasks, schema), schema)
+    return numbers.mapInArrow(merged_rows(tasks, schema, keys), schema)
 
 
-def _reader(tasks: Sequence[Snapshot], schema: StructType) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def merged_rows(
+    tasks: Sequence[Snapshot], schema: StructType, keys: pa.Array | None = None
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What workers do with the numbers of `tasks`: read them, of record keys only where given."""
     names = list(schema.names)
 
     def rows(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from spark_batches(tasks[number].scan(names), schema)
+                part = tasks[number]
+                if keys is not None and part.rule.visible is None:
+                    # The logs of such a table are its own, and have indexes.
+                    part = replace(part, log_indexes=LogIndexes(part.storage))
+                yield from spark_batches(part.scan(names, keys=keys), schema)
 
     return rows

@@ -328,10 +328,13 @@ class Table:
         found = self.snapshot(as_of)
         if not len(wanted):
             return found.output(columns).empty_table()
-        narrowed = self._key_ranges.narrowed(found.slices, wanted)
+        return self.narrowed(found, wanted).read(columns, where, wanted)
+
+    def narrowed(self, found: Snapshot, wanted: pa.Array) -> Snapshot:
+        """What of a snapshot has to be read for the record keys `wanted` (as `sorted_keys` gives them)."""
         # Others write no indexes: asking for them would only cost requests.
         indexes = self._log_indexes if self.is_exclusive else None
-        return replace(found, slices=narrowed, log_indexes=indexes).read(columns, where, wanted)
+        return replace(found, slices=self._key_ranges.narrowed(found.slices, wanted), log_indexes=indexes)
 
     def incremental(self, since: str | int = "", until: str | int = "") -> Snapshot:
         """What reads the rows that were written after `since` (empty: all) up to `until` (in; empty: now) and are visible then.
@@ -347,7 +350,7 @@ class Table:
 
     def _merging(self) -> Snapshot:
         """A snapshot whose rule reads slices of any time."""
-        return replace(self.snapshot(), rule=self.log_rule())
+        return replace(self.snapshot(), rule=self.log_rule(), log_indexes=self._log_indexes)
 
     def _stretch(self, since: str | int, until: str | int) -> Stretch:
         if not self.definition.has_meta_fields:

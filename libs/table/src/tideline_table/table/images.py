@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.file_group.state import TableState
 from tideline_table.reader.base_file import referenced_columns
+from tideline_table.reader.log_index import LogIndexes
+from tideline_table.reader.log_keys import log_keys
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.table.changes import PointKind, Stretch, check_kept, rule_at, slices_at
 from tideline_table.table.query import CommitTimes, Snapshot
@@ -31,8 +33,9 @@ def images_schema(rows: pa.Schema) -> pa.Schema:
 class Images:
     """The net changes of a stretch with their images, by comparing the state at its start with the one at its end.
 
-    Only file groups that a write of the stretch touched are read, and those that clustering emptied or filled. A record is its partition path
-    and key: one that moved to another partition is deleted there and inserted here.
+    Only file groups that a write of the stretch touched are read, and those that clustering emptied or filled; of those that only got more log
+    files, only what can hold the keys in these. A record is its partition path and key: one that moved to another partition is deleted
+    there and inserted here.
     """
 
     before: Snapshot
@@ -96,8 +99,35 @@ def _in_partition(snapshot: Snapshot, partition: str) -> Snapshot:
     return replace(snapshot, slices=tuple(s for s in snapshot.slices if s.group.partition_path == partition))
 
 
-def _keys(snapshot: Snapshot) -> pa.Array:
-    return snapshot.read([MetaField.RECORD_KEY]).column(0).combine_chunks()
+def _keys(snapshot: Snapshot, keys: pa.Array | None = None) -> pa.Array:
+    return snapshot.read([MetaField.RECORD_KEY], keys=keys).column(0).combine_chunks()
+
+
+def _appended(old: FileSlice | None, new: FileSlice) -> tuple[str, ...] | None:
+    """The log files by which a slice grew; None where more than that happened, or nobody knows when."""
+    if old is None or (old.base_file, old.log_files) != (new.base_file, new.log_files[: len(old.log_files)]):
+        return None
+    return new.log_paths[len(old.log_files) :] if all(log.instant for log in new.log_files) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One end of a stretch in one partition: slices that are compared whole, and those whose changes have keys that are known before."""
+
+    whole: Snapshot
+    grown: Snapshot
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, grown: AbstractSet[FileGroupId]) -> _Side:
+        indexed = snapshot.log_indexes or LogIndexes(snapshot.storage)
+        return cls(
+            replace(snapshot, slices=tuple(s for s in snapshot.slices if s.group not in grown)),
+            replace(snapshot, slices=tuple(s for s in snapshot.slices if s.group in grown), log_indexes=indexed),
+        )
+
+    def read(self, names: list[str], where: pc.Expression | None, keys: pa.Array, whole_keys: pa.Array | None = None) -> pa.Table:
+        """Rows of the slices that grew with `keys`, and of the others, with `whole_keys` only where given."""
+        return pa.concat_tables([self.whole.read(names, where, whole_keys), self.grown.read(names, where, keys)])
 
 
 def _structs(rows: pa.Table, chosen: pa.Schema, present: pa.Array) -> pa.Array:
@@ -115,15 +145,27 @@ def _satisfies(rows: pa.Table, present: pa.Array, where: pc.Expression) -> pa.Ar
 
 
 def _partition_changes(images: Images, chosen: pa.Schema, where: pc.Expression | None) -> Iterator[pa.RecordBatch]:
-    old, new = images.before, images.after
-    needed = {*chosen.names, MetaField.RECORD_KEY, *(referenced_columns(where, new.schema) if where is not None else ())}
-    names = [name for name in new.schema.names if name in needed]
-    after = new.read(names, CommitTimes(images.written).expression() if images.written is not None else None)
-    known = _keys(old)
-    gone = known.filter(pc.invert(pc.is_in(known, value_set=_keys(new)))) if len(known) else known
+    slices = {s.group: s for s in images.before.slices}
+    # In tables that others write too, what a log file counts for is not told by its slice.
+    is_told = images.after.rule.visible is None
+    appended = {s.group: _appended(slices.get(s.group), s) if is_told else None for s in images.after.slices}
+    grown = {group: paths for group, paths in appended.items() if paths is not None}
+    old, new = (_Side.of(snapshot, grown.keys()) for snapshot in (images.before, images.after))
+    # What a log file does not name it does not change.
+    written = log_keys(images.after.storage, [path for paths in grown.values() for path in paths])
+    schema = images.after.schema
+    needed = {*chosen.names, MetaField.RECORD_KEY, *(referenced_columns(where, schema) if where is not None else ())}
+    names = [name for name in schema.names if name in needed]
+    after = new.read(names, CommitTimes(images.written).expression() if images.written is not None else None, written)
     touched = after.column(MetaField.RECORD_KEY).combine_chunks()
+    # A record may have moved between the slices that grew and the others.
+    known = pa.concat_arrays([_keys(old.whole), _keys(old.grown, pc.unique(pa.concat_arrays([written, touched])))])
+    gone = known
+    for kept in (new.whole, new.grown):
+        gone = gone.filter(pc.invert(pc.is_in(gone, value_set=_keys(kept, gone)))) if len(gone) else gone
     updated = touched.filter(pc.is_in(touched, value_set=known))
-    before = old.read(names, keys=pa.concat_arrays([updated, gone])) if len(updated) or len(gone) else after.slice(0, 0)
+    asked = pa.concat_arrays([updated, gone])
+    before = old.read(names, None, asked, asked) if len(asked) else after.slice(0, 0)
     before_keys = before.column(MetaField.RECORD_KEY).combine_chunks()
     # After: each row that was written, with what it replaced; then what is gone.
     found = pc.index_in(touched, value_set=before_keys)
