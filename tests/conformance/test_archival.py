@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.written_here import Readers, rows
 
 from tideline_locks import open_peer_lock
+from tideline_table.errors import WritesMissed
 from tideline_table.table import (
     Table,
     TableRequest,
@@ -136,3 +138,25 @@ def test_archived_here_then_by_hudi(apache_hudi: ApacheHudi, matrix: Matrix, wor
         assert theirs > ours, "both archives are one"
         turns.ours(trips(range(5, 7), 40))
         turns.agree(compare, "we write on", 12)
+
+
+def test_archived_by_hudi_before_we_looked(apache_hudi: ApacheHudi, workdir: Path) -> None:
+    turns = Turns(apache_hudi, workdir / "turns", Kind.COW)
+    create_table(str(turns.path), TableRequest("turns", trips([], 0).schema, ("id",), ("part",), "ts"))
+    table = Table.open(str(turns.path))
+    write_rows(table, trips(range(12), 1), Operation.BULK_INSERT)
+    share_table(table, SHARING, open_peer_lock)
+    tidy = {"hoodie.archive.automatic": "true", "hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}
+    opened = turns.open()
+    for number in range(6):
+        turns.theirs(
+            trips([20 + number], 2), "insert", **tidy, **{"hoodie.clean.automatic": "true", "hoodie.cleaner.commits.retained": "1"}
+        )
+    for reader in (turns.open, opened.refresh):
+        with pytest.raises(WritesMissed, match="archived before anybody adopted them"):
+            reader()
+    with pytest.raises(WritesMissed):
+        write_rows(opened, trips([40], 3), Operation.INSERT)
+    shutil.rmtree(turns.path / ".hoodie" / ".tideline")
+    anew = share_table(Table.open(str(turns.path)), SHARING, open_peer_lock)
+    assert sorted(anew.read(["id"])["id"].to_pylist()) == sorted(trips([*range(12), *range(20, 26)], 0)["id"].to_pylist())

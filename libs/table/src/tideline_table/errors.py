@@ -134,6 +134,10 @@ class HistoryRewritten(HistoryUnavailable):
     """Changes across a restore: whoever asks has read writes that were taken back. Begin again with a snapshot."""
 
 
+class WritesMissed(TidelineError):
+    """Writes of Apache Hudi to a shared table left the timeline before anybody adopted them: what the table holds cannot be said any more."""
+
+
 # --- state on storage that is not what it should be -----------------------------------------------------------------------
 
 

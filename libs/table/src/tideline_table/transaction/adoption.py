@@ -6,7 +6,7 @@ Which steps those are is decided from a listing and the state alone; `read_step`
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -24,6 +24,7 @@ from tideline_table.timeline.log import Draft
 from tideline_table.timeline.plans import decode_document
 from tideline_table.timeline.progress import progress_said_by
 from tideline_table.timeline.sharing import PEER_WRITER
+from tideline_table.transaction.archive import ArchivedInstant
 
 _ORDER = (State.NONE, State.REQUESTED, State.INFLIGHT, State.COMPLETED)
 _BEFORE_COMPLETION = {Action.COMMIT: (Action.COMPACTION,), Action.DELTA_COMMIT: (Action.LOG_COMPACTION,)}
@@ -53,6 +54,11 @@ class ListedTimeline:
     def time_of(self, instant: Instant) -> datetime:
         """When the file of an instant at its state was written."""
         return self.modified[self.timeline.path(instant)]
+
+    @property
+    def first_completed(self) -> str:
+        """The first completed write: where the timeline begins. Empty without one."""
+        return min((i.time for i in self.timeline.instants if i.state is State.COMPLETED and i.action in WRITE_ACTIONS), default="")
 
     @property
     def last_completion(self) -> datetime | None:
@@ -86,6 +92,20 @@ def vanished(listed: ListedTimeline, state: TableState) -> list[Step]:
     """Pending actions that are on the timeline no more although nobody's rollback is there: whoever made them took them back."""
     there = {i.time for i in listed.timeline.instants}
     return [Step(a.instant, a.action, a.state, State.ROLLED_BACK) for a in state.pending() if a.instant not in there]
+
+
+def may_be_archived(listed: ListedTimeline, state: TableState) -> bool:
+    """Whether something that the log knows has left the timeline: then what it does not know may have left, too."""
+    there = {i.time for i in listed.timeline.instants}
+    published = (a.instant for a in state.completed_writes() if a.instant >= state.archived_before)
+    return any(instant not in there for instant in published) or bool(vanished(listed, state))
+
+
+def missed_writes(archived: Iterable[ArchivedInstant], state: TableState) -> list[str]:
+    """Completed writes in the archive whose completion the log does not have."""
+    publishing = {action.value for action in _PUBLISHING}
+    writes = (a.time for a in archived if a.state is State.COMPLETED and a.action in publishing and a.time >= state.archived_before)
+    return [at for at in writes if (known := state.actions.get(at)) is None or known.is_pending]
 
 
 def peer_savepoints(storage: Storage) -> frozenset[str]:
@@ -211,13 +231,16 @@ def _document(storage: Storage, timeline: TimelineListing, instant: Instant) -> 
     return decode_document(content, path or "") if content else {}
 
 
-def seen_through(storage: Storage, state: TableState, now: datetime) -> TableState:
+def seen_through(
+    storage: Storage, state: TableState, now: datetime, check: Callable[[ListedTimeline], None] = lambda _: None
+) -> TableState:
     """`state`, or where the timeline shows more a copy of it with the missing steps taken: what a reader sees before anybody adopts them.
 
-    Raises `StorageError` when others kept removing timeline files while they were read.
+    Raises `StorageError` when others kept removing timeline files while they were read, and what `check` raises about a listing.
     """
     for _ in range(_LISTINGS):
         listed = ListedTimeline.read(storage)
+        check(listed)
         view = state
         try:
             for step in missing_steps(listed, state):

@@ -22,6 +22,7 @@ from tideline_table.errors import (
     TransactionRolledBack,
     UnsupportedTable,
     WriteConflict,
+    WritesMissed,
 )
 from tideline_table.file_group.state import TableState
 from tideline_table.storage import Storage
@@ -30,10 +31,20 @@ from tideline_table.timeline.files import TimelineFiles, timeline_files, timelin
 from tideline_table.timeline.instant import WRITE_ACTIONS, Action, Instant, State, instant_from_time, next_instant
 from tideline_table.timeline.log import Draft, PlaceTrimmed
 from tideline_table.transaction.active_timeline import ActiveTimeline, Decide
-from tideline_table.transaction.adoption import ListedTimeline, draft_entry, missing_steps, read_step, seen_through, vanished
+from tideline_table.transaction.adoption import (
+    ListedTimeline,
+    draft_entry,
+    may_be_archived,
+    missed_writes,
+    missing_steps,
+    read_step,
+    seen_through,
+    vanished,
+)
+from tideline_table.transaction.archive import read_archived_instants
 from tideline_table.transaction.heartbeat import beats
 from tideline_table.transaction.lock import HeldPeerLock, PeerLock
-from tideline_table.transaction.peer_rules import hold_to_rules
+from tideline_table.transaction.peer_rules import hold_to_rules, read_properties
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -64,6 +75,7 @@ class SharedTimeline(ActiveTimeline):
         self._lock = lock
         self._listed: ListedTimeline | None = None
         self._view: tuple[int, TableState] | None = None
+        self._archive_read: str | None = None
 
     # --- reading -------------------------------------------------------------------------------------------------------------
 
@@ -83,7 +95,7 @@ class SharedTimeline(ActiveTimeline):
         """See what anybody did, adopted or not."""
         with self._mutex:
             self.refresh()
-            self._view = (self.state.sequence, seen_through(self.storage, self.state, self.clock.now()))
+            self._view = (self.state.sequence, seen_through(self.storage, self.state, self.clock.now(), self._check_archive))
             return self._view[1]
 
     def adopt(self) -> int:
@@ -91,6 +103,7 @@ class SharedTimeline(ActiveTimeline):
         with self._mutex:
             self.refresh()
             listed = ListedTimeline.read(self.storage)
+            self._check_archive(listed)
             if not missing_steps(listed, self.state) and not vanished(listed, self.state):
                 return 0
         before = self.state.sequence
@@ -178,10 +191,25 @@ class SharedTimeline(ActiveTimeline):
     def _adopt(self) -> None:
         self.refresh()
         listed = self._listed = ListedTimeline.read(self.storage)
+        self._check_archive(listed)
         for step in missing_steps(listed, self.state):
             self._log(self._judged(read_step(self.storage, step, listed.timeline, self.state)))
         for step in vanished(listed, self.state):
             self._log(read_step(self.storage, step, listed.timeline, self.state))
+
+    def _check_archive(self, listed: ListedTimeline) -> None:
+        """Raise `WritesMissed` when Apache Hudi archived writes that the log does not have. The archive is read when the timeline's begin has moved."""
+        first = listed.first_completed
+        if first == self._archive_read or not may_be_archived(listed, self.state):
+            return
+        missed = missed_writes(read_archived_instants(self.storage, read_properties(self.storage)), self.state)
+        if missed:
+            raise WritesMissed(
+                f"{len(missed)} write(s) of Apache Hudi, the first {missed[0]}, were archived before anybody adopted them",
+                expected="a look at the table at least once in hoodie.keep.min.commits of Apache Hudi's commits: the mirror's",
+                remedy="with all writers stopped, remove .hoodie/.tideline and share the table again (tideline share PATH)",
+            )
+        self._archive_read = first
 
     def _judged(self, draft: Draft) -> Draft:
         """With a note when a rollback of the other side undoes a write of ours that is alive (`peer_rules.check_lazy`)."""
