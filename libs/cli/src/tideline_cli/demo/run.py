@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 import statistics
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from tideline_cli.demo.tally import TableRow, Tally
 from tideline_cli.demo.verification import verify
 from tideline_cli.demo.view import View
 from tideline_events import open_event_log
+from tideline_service.signals import on_termination
 from tideline_table.errors import InvalidOption, TidelineError
 from tideline_table.table import Table, create_table, schedule_clustering
 
@@ -28,6 +31,9 @@ MARK = "tideline-demo"
 _CLUSTERING_WAIT_S = 90.0
 _EVENTS_WAIT_S = 20.0
 _QUERY_RUNS = 7
+
+Pause = Callable[[float], None]
+"""Waits for so many seconds. Raises `KeyboardInterrupt` once Ctrl-C was pressed."""
 
 
 class DemoFailed(TidelineError):
@@ -48,22 +54,22 @@ def run_demo(folder: Path, console: Console) -> bool:
     view = View(console, total_batches=sum(sum(1 for _ in w.batches()) for w in WRITERS))
     consumer = CommitConsumer(event_log, layout.tables, view.heard)
     try:
-        with stopping(processes), view:
+        with _interruptible() as pause, stopping(processes), view:
             view.phase(f"{len(WRITERS)} writers and all services at work on {len(TABLES)} tables in {layout.tables}")
             processes.append(start_services(layout))
             consumer.start()
             writers = [start_writer(w, layout, tally.add) for w in WRITERS]
             processes += writers
             began = time.monotonic()
-            _watch(view, tally, tables, processes, writers)
+            _watch(view, tally, tables, processes, writers, pause)
             ingest_s = time.monotonic() - began
             view.phase("all batches are in: clustering what is left, as an operator would by `tideline plan clustering`")
             before = _rows(tally, tables)
             query = _Query.on(tables["flights"])
-            _cluster(tables, processes, view, tally)
+            _cluster(tables, processes, view, tally, pause)
             after = _rows(tally, tables)
             times = query.again(tables["flights"])
-            events = _await_events(consumer, tables)
+            events = _await_events(consumer, tables, pause)
     finally:
         consumer.stop()
         event_log.close()
@@ -83,6 +89,19 @@ def run_demo(folder: Path, console: Console) -> bool:
     )
     print_report(console, outcome, folder)
     return outcome.succeeded
+
+
+@contextmanager
+def _interruptible() -> Iterator[Pause]:
+    """Ctrl-C ends the demo between two steps: in the middle of one it could be swallowed, or leave a lock held that ending needs."""
+    asked = threading.Event()
+
+    def pause(wait_s: float) -> None:
+        if asked.wait(wait_s):
+            raise KeyboardInterrupt
+
+    with on_termination(lambda _: asked.set()):
+        yield pause
 
 
 def _prepare(folder: Path) -> Layout:
@@ -105,11 +124,13 @@ def _rows(tally: Tally, tables: Mapping[str, Table]) -> dict[str, TableRow]:
     return {name: tally.row(name, table) for name, table in tables.items()}
 
 
-def _watch(view: View, tally: Tally, tables: Mapping[str, Table], processes: list[Process], writers: list[Process]) -> None:
+def _watch(
+    view: View, tally: Tally, tables: Mapping[str, Table], processes: list[Process], writers: list[Process], pause: Pause
+) -> None:
     while any(w.exit_code is None for w in writers):
         view.show(list(_rows(tally, tables).values()), tally.batches_done(), time.monotonic())
         _check(processes, writers)
-        time.sleep(0.5)
+        pause(0.5)
     _check(processes, writers)
     view.show(list(_rows(tally, tables).values()), tally.batches_done(), time.monotonic())
 
@@ -123,7 +144,7 @@ def _check(processes: list[Process], writers: list[Process]) -> None:
             )
 
 
-def _cluster(tables: Mapping[str, Table], processes: list[Process], view: View, tally: Tally) -> None:
+def _cluster(tables: Mapping[str, Table], processes: list[Process], view: View, tally: Tally, pause: Pause) -> None:
     """Publish last plans and wait until the launcher has run everything that is pending."""
     deadline = time.monotonic() + _CLUSTERING_WAIT_S
     planned = set()
@@ -143,16 +164,16 @@ def _cluster(tables: Mapping[str, Table], processes: list[Process], view: View, 
         if time.monotonic() > deadline:
             raise DemoFailed(f"clustering plans are pending after {_CLUSTERING_WAIT_S:.0f} s", remedy="see the launcher's log")
         view.show(list(_rows(tally, tables).values()), tally.batches_done(), time.monotonic())
-        time.sleep(0.3)
+        pause(0.3)
 
 
-def _await_events(consumer: CommitConsumer, tables: Mapping[str, Table]) -> dict[str, tuple[int, int]]:
+def _await_events(consumer: CommitConsumer, tables: Mapping[str, Table], pause: Pause) -> dict[str, tuple[int, int]]:
     deadline = time.monotonic() + _EVENTS_WAIT_S
     while True:
         found = {name: (consumer.seen[t.uid], t.refresh().sequence) for name, t in tables.items()}
         if all(seen == head for seen, head in found.values()) or time.monotonic() > deadline:
             return found
-        time.sleep(0.2)
+        pause(0.2)
 
 
 @dataclass(frozen=True, slots=True)
