@@ -62,7 +62,7 @@ class TableDefinition:
     @property
     def filling_columns(self) -> PathColumns | None:
         """Partition columns that the paths of a table by others tell where its log files have lost them, None where they cannot."""
-        is_plain = self.keygen.time_based is None and self.keygen.declared_type is not KeyGeneratorType.OTHER
+        is_plain = self.keygen.has_plain_paths and self.keygen.type in (KeyGeneratorType.SIMPLE, KeyGeneratorType.COMPLEX)
         if self.type is not TableType.MOR or not self.keygen.partition_fields or not is_plain:
             return None
         return PathColumns(tuple(self.keygen.partition_fields), only_fill=True)
