@@ -73,7 +73,12 @@ def test_back_to_a_savepoint(done, cli, filled):
     assert done("restore", filled, "--to", made, "--dry-run", "--json").document["restore"] is None
     assert done("read", filled).plain_rows() == changed
 
-    document = done("restore", filled, "--to", made, "--json").document
+    for unasked in ((), ("--json",)):
+        refused = cli("restore", filled, "--to", made, *unasked)
+        assert (refused.code, "--yes" in refused.stderr) == (2, True)
+    assert done("read", filled).plain_rows() == changed
+
+    document = done("restore", filled, "--to", made, "--json", "--yes").document
     assert [w["instant"] for w in document["undone"]] == undone
     assert (document["savepoint"], document["savepoints_lost"], document["files_deleted"]) == (made, [later], 2)
     assert done("read", filled).plain_rows() == rows
@@ -81,9 +86,9 @@ def test_back_to_a_savepoint(done, cli, filled):
     assert states[document["restore"]] == ("restore", "completed")
     assert {states[instant] for instant in undone} == {("commit", "rolledback")}
     assert done("show", filled, "--json").document["is_healthy"]
-    gone = cli("restore", filled, "--to", later)
+    gone = cli("restore", filled, "--to", later, "--yes")
     assert (gone.code, made in gone.stderr) == (2, True)
-    assert "0 completed write(s)" in done("restore", filled, "--to", made).text
+    assert "0 completed write(s)" in done("restore", filled, "--to", made, "--yes").text
 
 
 def test_progress_that_goes_back_is_told(done, filled):
@@ -99,7 +104,7 @@ def test_changes_across_a_restore(done, cli, filled):
     made = done("savepoint", "create", filled, "--json").document["instant"]
     done("write", filled, "--from", "-", stdin=UPDATE)
     point = done("timeline", filled, "--json").document["instants"][0]["instant"]
-    done("restore", filled, "--to", made)
+    done("restore", filled, "--to", made, "--yes")
     told = cli("read", filled, "--since", point)
     assert told.code == 1
     assert "took back" in told.stderr

@@ -11,6 +11,7 @@ from tideline_cli.arguments import AsJson, LockUrl, TablePath
 from tideline_cli.history import instant_document
 from tideline_cli.opening import open_writable
 from tideline_cli.report import print_json, print_line, print_listing
+from tideline_table.errors import InvalidOption
 from tideline_table.table import Table, preview_restore, restore_to_savepoint
 
 app = typer.Typer()
@@ -24,7 +25,7 @@ def restore(
         str, typer.Option("--to", metavar="INSTANT", help="The savepoint, see tideline savepoint list.", show_default=False)
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be lost.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask, where a terminal could be asked.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask; needed with --json and where there is no terminal.")] = False,
     locks: LockUrl = "",
     as_json: AsJson = False,
 ) -> None:
@@ -43,7 +44,7 @@ def restore(
         else:
             print_line("nothing was changed; without --dry-run it is done")
         return
-    if not as_json and not yes and sys.stdin.isatty() and not typer.confirm("Go back?"):
+    if not yes and not _agreed(as_json=as_json):
         print_line("nothing was changed")
         return
     done = restore_to_savepoint(table, to)
@@ -51,6 +52,16 @@ def restore(
         print_json({**document, "restore": done.instant, "files_deleted": done.files_deleted})
     else:
         print_line(f"restore {done.instant} completed: {len(done.undone)} write(s) undone, {done.files_deleted} files deleted")
+
+
+def _agreed(*, as_json: bool) -> bool:
+    if as_json or not sys.stdin.isatty():
+        raise InvalidOption(
+            "a restore that nobody can be asked about",
+            expected="--yes with --json, and where there is no terminal: what is undone cannot be had again",
+            remedy="look at what would be lost with --dry-run, then add --yes",
+        )
+    return typer.confirm("Go back?")
 
 
 def _losses(table: Table, to: str) -> dict[str, Any]:

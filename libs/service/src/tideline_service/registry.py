@@ -11,8 +11,8 @@ from tideline_service.errors import InvalidSetting
 from tideline_service.logging import get_logger
 from tideline_service.metrics import TABLE_SCAN_FAILURES, TABLES, Metrics
 from tideline_table.clock import Clock
-from tideline_table.errors import ObjectNotFound, StorageError, UnsupportedTable
-from tideline_table.storage import Storage, open_storage, root_uri
+from tideline_table.errors import StorageError, UnsupportedTable
+from tideline_table.storage import Storage, exists, open_storage, root_uri
 
 _log = get_logger(__name__)
 
@@ -168,11 +168,7 @@ def _matching(storage: Storage, folder: str, parts: tuple[str, ...], depth: int)
 
 
 def _is_table(storage: Storage, folder: str) -> bool:
-    try:
-        storage.stat(f"{folder}/{PROPERTIES}" if folder else PROPERTIES)
-    except ObjectNotFound:
-        return False
-    return True
+    return exists(storage, f"{folder}/{PROPERTIES}" if folder else PROPERTIES)
 
 
 def _folder_pattern(part: str) -> re.Pattern[str]:

@@ -33,10 +33,9 @@ from tideline_table.index.key_hash import key_hashes
 from tideline_table.table import Table
 from tideline_table.table.contention import Contention
 from tideline_table.table.definition import TableType
-from tideline_table.table.evolution import TargetSchema
+from tideline_table.table.evolution import TargetSchema, check_sort_columns
 from tideline_table.table.write import (
     OnConflict,
-    check_sort_columns,
     closed_to_inserts,
     combines_input,
     in_transaction,

@@ -7,7 +7,7 @@ from tideline_table.storage.local import LocalStorage
 from tideline_table.storage.location import open_storage, root_uri
 from tideline_table.storage.memory import MemoryStorage
 from tideline_table.storage.object_store import ObjectStorage
-from tideline_table.storage.port import ConditionalStorage, Folder, ObjectStat, Storage, checked_path
+from tideline_table.storage.port import ConditionalStorage, Folder, ObjectStat, Storage, checked_path, exists
 
 __all__ = [
     "ConditionalStorage",
@@ -18,6 +18,7 @@ __all__ = [
     "ObjectStorage",
     "Storage",
     "checked_path",
+    "exists",
     "open_storage",
     "root_uri",
 ]

@@ -10,7 +10,7 @@ from typing import BinaryIO, Protocol
 
 import pyarrow as pa
 
-from tideline_table.errors import UnsafePath
+from tideline_table.errors import ObjectNotFound, UnsafePath
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,15 @@ class ConditionalStorage(Storage, Protocol):
         False may be said of one's own put, from an attempt whose answer got lost: whoever has to know reads it back.
         """
         ...
+
+
+def exists(storage: Storage, path: str) -> bool:
+    """Whether there is an object at `path`. One request; raises `StorageError` where the storage does not say."""
+    try:
+        storage.stat(path)
+    except ObjectNotFound:
+        return False
+    return True
 
 
 def checked_path(path: str) -> str:

@@ -24,6 +24,7 @@ from tideline_table.service.archival import (
     state_files,
     unswept,
 )
+from tideline_table.storage import exists
 from tideline_table.table.facade import Table
 from tideline_table.table.foreign import read_archived_instants
 from tideline_table.timeline.files import timeline_path
@@ -145,7 +146,7 @@ def _check_ours(table: Table) -> None:
 
 
 def _store(table: Table, path: str, files: Sequence[StateFile], options: Options) -> None:
-    if _is_there(table, path):
+    if exists(table.storage, path):
         return
     try:
         content = archive_content(table.storage, files, options)
@@ -154,20 +155,12 @@ def _store(table: Table, path: str, files: Sequence[StateFile], options: Options
         return  # of another one who runs the same plan
     except ObjectNotFound as error:
         # Whoever runs the same plan may be further: timeline files go only behind the archive.
-        if not _is_there(table, path):
+        if not exists(table.storage, path):
             raise CorruptMetadata(
                 f"timeline file {error.path} is missing",
                 expected="the files of all states of what is archived",
                 remedy="restore it from the table log or a copy; nothing was removed",
             ) from None
-
-
-def _is_there(table: Table, path: str) -> bool:
-    try:
-        table.storage.stat(path)
-    except ObjectNotFound:
-        return False
-    return True
 
 
 def _remove_leftovers(table: Table) -> None:

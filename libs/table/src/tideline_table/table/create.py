@@ -13,10 +13,10 @@ from datetime import UTC
 import pyarrow as pa
 
 from tideline_table.clock import Clock, SystemClock
-from tideline_table.errors import InvalidOption, ObjectExists, ObjectNotFound, SchemaMismatch, TableExists, UnsupportedTable
+from tideline_table.errors import InvalidOption, ObjectExists, SchemaMismatch, TableExists, UnsupportedTable
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType
 from tideline_table.schema import META_FIELDS, arrow_from_avro, avro_from_arrow
-from tideline_table.storage import Storage, open_storage
+from tideline_table.storage import Storage, exists, open_storage
 from tideline_table.table.declared_keys import KEY_SETTINGS, read_keygen
 from tideline_table.table.definition import TableType, new_properties
 from tideline_table.table.identity import create_identity
@@ -146,13 +146,10 @@ def _check_ordering(schema: pa.Schema, name: str) -> None:
 
 
 def _refuse_existing(storage: Storage, base_path: str) -> None:
-    try:
-        storage.stat(PROPERTIES_PATH)
-    except ObjectNotFound:
-        return
-    raise TableExists(
-        f"a table at {base_path!r}", expected="an empty place", remedy="choose another path, or write into this table"
-    )
+    if exists(storage, PROPERTIES_PATH):
+        raise TableExists(
+            f"a table at {base_path!r}", expected="an empty place", remedy="choose another path, or write into this table"
+        )
 
 
 def probe_conditional_put(storage: Storage) -> None:

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tideline_table.config import RECONCILE_SCHEMA, SCHEMA_EVOLUTION, SET_NULL_FOR_MISSING_COLUMNS, Options
+from tideline_table.config import (
+    BULK_INSERT_SORT_COLUMNS,
+    RECONCILE_SCHEMA,
+    SCHEMA_EVOLUTION,
+    SET_NULL_FOR_MISSING_COLUMNS,
+    Options,
+    column_list,
+)
 from tideline_table.errors import SchemaMismatch
 from tideline_table.schema import arrow_from_avro
 from tideline_table.schema.avro import avro_evolved
@@ -65,3 +72,10 @@ def _check_missing(table: pa.Schema, given: pa.Schema, options: Options) -> None
             expected="every column of the table",
             remedy=f"add them, or set {SET_NULL_FOR_MISSING_COLUMNS.key}=true if they may become null",
         )
+
+
+def check_sort_columns(schema: pa.Schema, options: Options) -> None:
+    """Raise `SchemaMismatch` for a column to sort a bulk insert by that `schema` lacks."""
+    for name in column_list(options[BULK_INSERT_SORT_COLUMNS]):
+        if name not in schema.names:
+            raise SchemaMismatch(f"sort column {name!r} is not in the schema", expected=f"columns among {', '.join(schema.names)}")

@@ -29,7 +29,6 @@ from tideline_table.errors import (
     InvalidOption,
     ObjectNotFound,
     RestoredMeanwhile,
-    SchemaMismatch,
     TransactionRolledBack,
     WriteConflict,
 )
@@ -39,7 +38,7 @@ from tideline_table.index.simple import Location, partition_rows
 from tideline_table.schema.avro import avro_with_meta_fields
 from tideline_table.table.contention import Contention
 from tideline_table.table.definition import TableType
-from tideline_table.table.evolution import TargetSchema, target_schema
+from tideline_table.table.evolution import TargetSchema, check_sort_columns, target_schema
 from tideline_table.table.facade import Table
 from tideline_table.table.live_keys import split_by_life, without_deleted
 from tideline_table.table.partition import create_partition
@@ -175,13 +174,6 @@ def in_transaction(
     except BaseException:
         transaction.roll_back()
         raise
-
-
-def check_sort_columns(schema: pa.Schema, options: Options) -> None:
-    """Raise `SchemaMismatch` for a column to sort a bulk insert by that `schema` lacks."""
-    for name in column_list(options[BULK_INSERT_SORT_COLUMNS]):
-        if name not in schema.names:
-            raise SchemaMismatch(f"sort column {name!r} is not in the schema", expected=f"columns among {', '.join(schema.names)}")
 
 
 def _report(call: tenacity.RetryCallState, on_conflict: OnConflict | None) -> None:

@@ -10,11 +10,11 @@ from itertools import islice
 
 from tideline_table.clock import Clock
 from tideline_table.config import INSTANT_SKEW_S, LOG_RETENTION_S, Options
-from tideline_table.errors import ClockSkew, CorruptMetadata, ObjectNotFound, TableFrozen, TidelineError
+from tideline_table.errors import ClockSkew, CorruptMetadata, TableFrozen, TidelineError
 from tideline_table.file_group.archived import archived_by
 from tideline_table.file_group.checkpoint import read_opening
 from tideline_table.file_group.state import TableState
-from tideline_table.storage import Storage
+from tideline_table.storage import Storage, exists
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.files import timeline_files
 from tideline_table.timeline.instant import Action, State, next_instant, time_from_instant
@@ -230,17 +230,7 @@ class ActiveTimeline:
 
     def _is_incomplete(self, entry: Entry) -> bool:
         files = timeline_files(entry)
-        try:
-            for path, _ in files.create:
-                self.storage.stat(path)
-        except ObjectNotFound:
+        if not all(exists(self.storage, path) for path, _ in files.create):
             return True
         # Where something is created it comes last, so the rest is done.
-        return not files.create and any(self._exists(path) for path in files.delete)
-
-    def _exists(self, path: str) -> bool:
-        try:
-            self.storage.stat(path)
-        except ObjectNotFound:
-            return False
-        return True
+        return not files.create and any(exists(self.storage, path) for path in files.delete)
