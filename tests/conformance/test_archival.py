@@ -138,6 +138,7 @@ def test_archived_here_then_by_hudi(apache_hudi: ApacheHudi, matrix: Matrix, wor
         assert theirs > ours, "both archives are one"
         turns.ours(trips(range(5, 7), 40))
         turns.agree(compare, "we write on", 12)
+    assert set(archived_by(apache_hudi, f"both_{kind.name.lower()}", str(turns.path))) >= theirs
 
 
 def test_archived_by_hudi_before_we_looked(apache_hudi: ApacheHudi, workdir: Path) -> None:

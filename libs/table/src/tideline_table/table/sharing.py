@@ -23,8 +23,9 @@ from tideline_table.transaction import ActiveTimeline, OpenPeerLock
 from tideline_table.transaction.adoption import draft_entry
 from tideline_table.transaction.peer_rules import check_version, read_properties, turn_off_metadata
 
-OPERATION = "UNKNOWN"
-"""Of the empty commit from which on a table is shared: what Apache Hudi calls a write of no kind."""
+OPERATION = "UPSERT"
+"""Of the commit of no rows from which on a table is shared. One of an unknown kind Apache Hudi would archive without its metadata, and its list of
+archived commits fails over that."""
 _UNSHARABLE = frozenset({Action.LOG_COMPACTION, Action.RESTORE, Action.INDEXING})
 
 
