@@ -8,6 +8,8 @@ from tests.unit.table.tables import cluster, contents, new_table, open_table, ro
 
 from tideline_table.clock import ManualClock
 from tideline_table.errors import CorruptMetadata, InstantNotFound, UnsupportedTable
+from tideline_table.file_group.cleaned import CleanedFile, cleaned_files, first_whole
+from tideline_table.file_group.slice import FileGroupId
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import run_clean, schedule_clean, schedule_clustering, write_rows
 from tideline_table.table.foreign import foreign_state, timeline_instants
@@ -129,6 +131,42 @@ def test_time_travel_before_what_was_cleaned_is_refused(place):
     assert contents(other) == contents(table)
     with pytest.raises(InstantNotFound, match="cleaned"):
         contents(other, commits[0].instant)
+
+
+def test_cleaning_by_file_versions_tells_by_its_files_what_is_gone(place):
+    """Such a clean retains no instant by name."""
+    table, storage, clock, commits = place
+    first = next(s for s in table.state.latest_slices(commits[0].instant) if s.group.partition_path == "p")
+    successor = min(i for g, slices in table.state.slices.items() if g == first.group for i in slices if i > first.base_instant)
+    copy = foreign(storage)
+    copy.delete(first.path)
+    part = {"partitionPath": "p", "policy": "KEEP_LATEST_FILE_VERSIONS", "deletePathPatterns": [], "failedDeleteFiles": []}
+    clean = {
+        "startCleanTime": "20270101000000000",
+        "timeTakenInMillis": 1,
+        "totalFilesDeleted": 1,
+        "earliestCommitToRetain": "",
+        "lastCompletedCommitTimestamp": table.state.completed_writes()[-1].instant,
+        "partitionMetadata": {"p": {**part, "successDeleteFiles": [first.base_file]}},
+    }
+    copy.put(".hoodie/20270101000000000.clean", encode_document(CLEAN_METADATA, clean))
+    other = open_table(copy, clock)
+    with pytest.raises(InstantNotFound, match="cleaned"):
+        contents(other, commits[0].instant)
+    assert other.state.last_clean_retained == successor
+    assert contents(other, successor) == contents(table, successor)
+
+
+def test_a_cleaned_file_was_needed_until_its_group_had_a_newer_slice_or_went():
+    left, replaced, forgotten = (FileGroupId("p", name) for name in ("left", "replaced", "forgotten"))
+    slices, gone = {left: {"1", "4", "6"}}, {replaced: "5"}
+    assert first_whole([], slices, gone) == ""
+    assert first_whole([CleanedFile(left, "2", "9")], slices, gone) == "4"
+    assert first_whole([CleanedFile(replaced, "2", "9")], slices, gone) == "5"
+    assert first_whole([CleanedFile(forgotten, "2", "9")], slices, gone) == "9"
+    names = ["g-0_0-1-2_20260101000000001.parquet", "/t/p/.h-0_20260101000000002.log.1_0-1-2", "notes.txt"]
+    found = [(file.group.file_id, file.instant) for file in cleaned_files([("p", name) for name in names], "9")]
+    assert found == [("g-0", "20260101000000001"), ("h-0", "20260101000000002")]
 
 
 def test_instants_at_their_highest_state():

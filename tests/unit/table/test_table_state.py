@@ -190,6 +190,19 @@ def test_cleaning_forgets_files_and_empty_groups(history):
     assert history.state.plans == {}
 
 
+def test_a_clean_that_retains_no_instant_tells_by_its_files(history):
+    """As Apache Hudi cleans by file versions."""
+    for n in (1, 2, 3):
+        history.commit(instant(n), base_stat("a-0", instant(n)))
+    history.commit(instant(4), base_stat("b-0", instant(4)))
+    gone = [base_stat("a-0", instant(n)).path.rsplit("/", 1)[1] for n in (1, 2)]
+    history.clean(instant(5), {}, cleaned("", p=gone))
+    assert list(history.state.slices[A]) == [instant(3)]
+    assert history.state.last_clean_retained == instant(3)
+    history.clean(instant(6), {}, cleaned(""))
+    assert history.state.last_clean_retained == instant(3)
+
+
 def test_what_cleaning_removed_stays_removed_when_a_later_clean_keeps_more(history):
     history.commit(instant(1), base_stat("a-0", instant(1)))
     history.clean(instant(5), {}, cleaned(instant(3)))

@@ -10,6 +10,7 @@ from typing import Any
 from tideline_table.errors import CorruptMetadata, IllegalTransition
 from tideline_table.file_group.adopted import AdoptedTable
 from tideline_table.file_group.archived import ArchivedInstants
+from tideline_table.file_group.cleaned import cleaned_files, first_whole
 from tideline_table.file_group.content import compacted_groups, planned_groups, understood
 from tideline_table.file_group.savepoint import Savepoint
 from tideline_table.file_group.slice import FileGroupId, FileSlice
@@ -286,6 +287,11 @@ class TableState:
             return self.schemas[(before or known)[-1 if before else 0]] if known else self.schema_json
 
     def _apply_clean(self, retained: str, gone: frozenset[tuple[str, str]]) -> None:
+        if not retained:
+            # Apache Hudi cleaned by file versions.
+            left = {g: {i for i, s in self.slices.get(g, {}).items() if not is_gone(s, gone)} for g in self.excess}
+            newest = max((a.instant for a in self.completed_writes()), default="")
+            retained = first_whole(cleaned_files(gone, newest), left, self.replaced)
         # Never back: what an earlier clean removed stays removed when a later one keeps more commits.
         self.last_clean_retained = max(self.last_clean_retained, retained)
         for group in list(self.excess):

@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from tideline_table.errors import CorruptMetadata, StorageError, UnsupportedTable
+from tideline_table.file_group.cleaned import CleanedFile, cleaned_files, first_whole
 from tideline_table.file_group.content import compacted_groups
 from tideline_table.file_group.slice import FileGroupId, join_path
 from tideline_table.file_group.state import CLUSTER, ActionRecord, TableState
@@ -70,10 +71,13 @@ def _removals(listing: TimelineListing) -> frozenset[Instant]:
 
 def _state(storage: Storage, folders: TimelineFolders, listing: TimelineListing, groups: ListedGroups) -> TableState:
     state = TableState()
+    cleaned: list[CleanedFile] = []
     for number, instant in enumerate(listing.instants):
         if instant.action is Action.SAVEPOINT and instant.time in state.actions:
             continue  # it shares the instant of the commit that it protects
         operation = _fold(storage, state, listing, instant)
+        if instant.state is State.COMPLETED and instant.action is Action.CLEAN:
+            cleaned += _fold_clean(storage, state, listing, instant)
         state.actions[instant.time] = ActionRecord(
             instant.time, instant.action, instant.state, operation, number, number, "", listing.completion.get(instant.time, "")
         )
@@ -87,6 +91,8 @@ def _state(storage: Storage, folders: TimelineFolders, listing: TimelineListing,
     else:
         times = _completion(storage, folders, listing, groups, committed)
         state.slices = slices_by_completion(groups, committed, state.groups_under_compaction(), times)
+    begun = {group: slices.keys() for group, slices in state.slices.items()}
+    state.last_clean_retained = max(state.last_clean_retained, first_whole(cleaned, begun, state.replaced))
     return state
 
 
@@ -100,9 +106,7 @@ def _fold(storage: Storage, state: TableState, listing: TimelineListing, instant
     """Take in what an instant's files say; returns its operation where it has one."""
     if instant.state is State.COMPLETED and instant.action in WRITE_ACTIONS:
         return _fold_commit(storage, state, listing, instant)
-    if instant.state is State.COMPLETED and instant.action is Action.CLEAN:
-        _fold_clean(storage, state, listing.path(instant))
-    elif instant.action in (Action.REPLACE_COMMIT, Action.COMPACTION) and instant.state is not State.COMPLETED:
+    if instant.action in (Action.REPLACE_COMMIT, Action.COMPACTION) and instant.state is not State.COMPLETED:
         return _fold_plan(storage, state, listing, instant)
     return ""
 
@@ -135,10 +139,24 @@ def _identified_schemas(storage: Storage, listing: TimelineListing, known: tuple
     return known
 
 
-def _fold_clean(storage: Storage, state: TableState, path: str) -> None:
-    content = storage.read(path)
-    retained = decode_document(content, path).get("earliestCommitToRetain") if content else ""
-    state.last_clean_retained = max(state.last_clean_retained, str(retained or ""))
+def _fold_clean(storage: Storage, state: TableState, listing: TimelineListing, instant: Instant) -> list[CleanedFile]:
+    """Take in what a clean retained; the files that went where it names no instant."""
+    path = listing.path(instant)
+    if not (content := storage.read(path)):
+        return []
+    document = decode_document(content, path)
+    if retained := str(document.get("earliestCommitToRetain") or ""):
+        state.last_clean_retained = max(state.last_clean_retained, retained)
+        return []
+    try:
+        names = [(p, str(name)) for p, part in document["partitionMetadata"].items() for name in part["successDeleteFiles"]]
+        return cleaned_files(names, str(document.get("lastCompletedCommitTimestamp") or instant.time))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CorruptMetadata(
+            f"timeline file {path} is no clean metadata ({type(error).__name__}: {error})",
+            expected="the files that a clean deleted",
+            remedy="restore the file; nothing was changed",
+        ) from None
 
 
 def _fold_plan(storage: Storage, state: TableState, listing: TimelineListing, instant: Instant) -> str:
