@@ -6,13 +6,16 @@ MEMBERS := $(sort $(wildcard libs/*/pyproject.toml services/*/pyproject.toml))
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup java demo test test-real conformance simulate fuzz bench lint format docs requirements clean
+.PHONY: help setup java demo test test-real conformance simulate fuzz walk bench lint format docs requirements clean
 
 SEEDS ?= 5000
 SEED_START ?= 0
 SCALE ?= 0.2
 RUNS ?= 1000000
 TARGETS ?=
+RELEASE ?= 1.2.0
+SEED ?= 1
+TABLES ?= 20
 
 help: ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -49,6 +52,9 @@ simulate: $(STAMP) ## many simulated histories: make simulate SEEDS=50000 SEED_S
 fuzz: $(STAMP) ## many inputs for each parser, chosen by coverage: make fuzz RUNS=1000000 TARGETS="hfile plans"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/fuzz.txt
 	$(BIN)/python -m tests.fuzz.run --guided --runs $(RUNS) $(TARGETS)
+
+walk: java ## tables of Apache Hudi drawn by seeds: make walk RELEASE=0.15.0 SEED=1 TABLES=50
+	$(BIN)/python -m tests.walk --release $(RELEASE) --seed $(SEED) --tables $(TABLES)
 
 bench: java ## ratios against Apache Hudi and plain Spark: make bench SCALE=0.2
 	$(BIN)/python -m tests.conformance.peers.environment

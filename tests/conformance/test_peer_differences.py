@@ -19,7 +19,7 @@ from tests.conformance.stories.rows import marked_deleted, trips
 from tests.conformance.stories.schemas import ordered
 from tests.conformance.stories.story import Library, Maker, Recorded, Story
 
-from tideline_table.errors import UnsupportedTable
+from tideline_table.errors import InstantNotFound, UnsupportedTable
 from tideline_table.log_format import BlockType, scan_log
 from tideline_table.table import Table
 
@@ -201,6 +201,34 @@ def test_14_hudi_hides_the_partition_column_of_rows_that_stayed(maker: Maker) ->
     written = pc.field("part") == "b"
     assert maker.hudi.read(maker.base, where="part = 'b'").num_rows == 0
     assert Table.open(str(maker.base)).read(["id"], where=written).to_pylist() == [{"id": "k0001"}]
+
+
+def test_15_hudi_loses_timestamps_that_partitions_are_made_of(maker: Maker) -> None:
+    options = {**KEYS, **EVENT_TIME, "hoodie.datasource.write.partitionpath.field": "at"}
+    cow = Maker(maker.hudi, maker.base, Story("difference", Kind.COW, (), options))
+    cow.write(trips(range(3), 5), "insert")
+    written = trips(range(3), 5).column("at").to_pylist()
+    found = [sorted(rows.column("at").to_pylist(), key=str) for rows in _three_answers(maker)]
+    assert found == [[None, None, None], written, written]
+
+
+def test_16_hudi_travels_to_times_whose_files_went(maker: Maker) -> None:
+    versions = {"hoodie.cleaner.policy": "KEEP_LATEST_FILE_VERSIONS", "hoodie.cleaner.fileversions.retained": "1"}
+    cow = Maker(maker.hudi, maker.base, Story("difference", Kind.COW, (), {**KEYS, **EVENT_TIME}))
+    cow.write(trips(range(4), 5), "insert")
+    cow.write(trips([1], 6), "upsert", hoodie_clean_automatic="true", **{k.replace(".", "_"): v for k, v in versions.items()})
+    first, last = cow.instants("commit")
+    assert sorted(cow.read(as_of=first).column("id").to_pylist()) == ["k0000", "k0002"]
+    with pytest.raises(InstantNotFound, match="was cleaned"):
+        Table.open(str(cow.base)).read(as_of=first)
+    assert _same_rows(cow.read(as_of=last), Table.open(str(cow.base)).read(as_of=last))
+
+
+def test_17_hudi_takes_values_with_an_equal_sign_for_names(maker: Maker) -> None:
+    cow = Maker(maker.hudi, maker.base, Story("difference", Kind.COW, (), {**KEYS, **EVENT_TIME}))
+    cow.write(trips(range(2), 5, lambda n: "x=1" if n else "p0"), "insert")
+    found = [sorted(rows.column("part").to_pylist()) for rows in _three_answers(maker)]
+    assert found == [["1", "p0"], ["p0", "x=1"], ["p0", "x=1"]]
 
 
 def _three_answers(maker: Maker) -> tuple[pa.Table, pa.Table, pa.Table]:

@@ -1,4 +1,4 @@
-"""The real Apache Hudi (1.2.0 on Spark 3.5) as a peer that reads and writes tables next to Tideline.
+"""The real Apache Hudi (1.2.0 on Spark 3.5, or an older release) as a peer that reads and writes tables next to Tideline.
 
 One Spark process serves a whole test session: it starts with the first request, and again after it had to be ended because of a request
 that took too long. Everything runs in UTC, because Hudi 1.x derives completion times of version-6 instants from file times in the
@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -58,6 +58,7 @@ class PeerInstant:
     instant: str
     action: str
     state: str
+    completion_time: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, order=True)
@@ -217,7 +218,7 @@ class ApacheHudi:
     def timeline(self, base_path: str | Path) -> list[PeerInstant]:
         """The active timeline in Hudi's order, one entry per instant and action with its highest state."""
         found = self._ask("timeline", base_path=str(base_path))
-        return [PeerInstant(entry["instant"], entry["action"], entry["state"]) for entry in found]
+        return [PeerInstant(entry["instant"], entry["action"], entry["state"], entry["completion_time"] or "") for entry in found]
 
     def properties(self, base_path: str | Path) -> dict[str, str]:
         """`hoodie.properties` as Hudi parses it."""

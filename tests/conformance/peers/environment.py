@@ -31,8 +31,13 @@ VIRTUAL_ENVIRONMENT = REPOSITORY / ".venv-peer"
 
 HUDI_RELEASE = "1.2.0"
 BUNDLE_ARTIFACT = "hudi-spark3.5-bundle_2.12"
-BUNDLE_FILE = f"{BUNDLE_ARTIFACT}-{HUDI_RELEASE}.jar"
-BUNDLE_SHA256 = "cc79fba00822f3a6c3a860df99375c2e3d4a034d037dbf4213a4966a706a7676"
+BUNDLE_SHA256 = {
+    "0.15.0": "aab6ecdb5c65fcd20406b980b31ccec294fae95693de947d5778f0b3fb4e302a",
+    "1.0.2": "2c2ab65a11e91265e4b7346f954448c46df52d66fb72f52dad83767b621deae8",
+    "1.1.1": "5470908f0d26897fb6e0768790e6c75e3d05d2fa013f7d81c8f90c74056d1604",
+    HUDI_RELEASE: "cc79fba00822f3a6c3a860df99375c2e3d4a034d037dbf4213a4966a706a7676",
+}
+"""By release. The suite has one peer, HUDI_RELEASE; the others make tables for `tests/walk`."""
 
 MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
 DOWNLOAD_TRIES = 3
@@ -56,12 +61,12 @@ class PeerEnvironment:
     java_home: Path
 
 
-def prepare() -> PeerEnvironment:
-    """Everything that the peer needs, made or downloaded where it is missing.
+def prepare(release: str = HUDI_RELEASE) -> PeerEnvironment:
+    """Everything that the peer of this `release` (a key of BUNDLE_SHA256) needs, made or downloaded where it is missing.
 
     Raises EnvironmentFailed when no usable Java is found, pip fails, or the bundle cannot be had with the pinned checksum.
     """
-    return PeerEnvironment(python=_virtual_environment(), bundle=_bundle(), java_home=find_java_home())
+    return PeerEnvironment(python=_virtual_environment(), bundle=_bundle(release), java_home=find_java_home())
 
 
 # --- virtual environment ---------------------------------------------------------------------------------------------------
@@ -94,23 +99,27 @@ def _run(command: list[str]) -> None:
 # --- Hudi bundle -----------------------------------------------------------------------------------------------------------
 
 
-def _bundle() -> Path:
+def _bundle(release: str) -> Path:
     folder = Path(os.environ.get("TIDELINE_CACHE") or REPOSITORY / ".cache") / "hudi"
-    bundle = folder / BUNDLE_FILE
+    bundle = folder / _bundle_file(release)
     with _locked(folder / "download.lock"):
-        if not bundle.is_file() or _sha256(bundle) != BUNDLE_SHA256:
-            _download(_bundle_url(), bundle)
+        if not bundle.is_file() or _sha256(bundle) != BUNDLE_SHA256[release]:
+            _download(_bundle_url(release), bundle, BUNDLE_SHA256[release])
     return bundle
 
 
-def _bundle_url() -> str:
+def _bundle_file(release: str) -> str:
+    return f"{BUNDLE_ARTIFACT}-{release}.jar"
+
+
+def _bundle_url(release: str) -> str:
     base = (os.environ.get("MAVEN_BASE_URL") or MAVEN_CENTRAL).rstrip("/")
     if not base.startswith(("https://", "http://", "file://")):
         raise EnvironmentFailed(f"MAVEN_BASE_URL is {base!r}; expected an http, https or file URL")
-    return f"{base}/org/apache/hudi/{BUNDLE_ARTIFACT}/{HUDI_RELEASE}/{BUNDLE_FILE}"
+    return f"{base}/org/apache/hudi/{BUNDLE_ARTIFACT}/{release}/{_bundle_file(release)}"
 
 
-def _download(url: str, target: Path) -> None:
+def _download(url: str, target: Path, sha256: str) -> None:
     part = target.with_suffix(".part")
     failures: list[str] = []
     for attempt in range(DOWNLOAD_TRIES):
@@ -125,10 +134,10 @@ def _download(url: str, target: Path) -> None:
                 break
             continue
         found = _sha256(part)
-        if found == BUNDLE_SHA256:
+        if found == sha256:
             part.replace(target)
             return
-        failures.append(f"sha256 {found}, expected {BUNDLE_SHA256}")
+        failures.append(f"sha256 {found}, expected {sha256}")
     part.unlink(missing_ok=True)
     raise EnvironmentFailed(f"could not download {url}: {'; '.join(failures)}")
 

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
@@ -152,13 +152,7 @@ class Server:
     def timeline(self, base_path: str) -> list[dict[str, str | None]]:
         instants = self._meta_client(base_path).getActiveTimeline().getInstants()
         return [
-            {
-                "instant": instant.requestedTime(),
-                "action": instant.getAction(),
-                "state": instant.getState().name(),
-                "completion_time": instant.getCompletionTime(),
-            }
-            for instant in instants
+            {"action": instant.getAction(), "state": instant.getState().name(), **_instant_times(instant)} for instant in instants
         ]
 
     def properties(self, base_path: str) -> dict[str, str]:
@@ -199,6 +193,14 @@ class Server:
                     self._session.conf.unset(key)
                 else:
                     self._session.conf.set(key, value)
+
+
+def _instant_times(instant: Any) -> dict[str, str | None]:
+    try:
+        return {"instant": instant.requestedTime(), "completion_time": instant.getCompletionTime()}
+    except Py4JError:
+        # Before release 1.0 there was one time, of another name.
+        return {"instant": instant.getTimestamp(), "completion_time": None}
 
 
 def _slice(partition: str, found: Any, collectors: Any) -> dict[str, Any]:
