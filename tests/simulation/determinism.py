@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import random
 import uuid
@@ -62,6 +63,9 @@ def deterministic(seed: int, scheduler: Scheduler) -> Iterator[None]:
             stack.enter_context(patch.object(module, "ThreadPoolExecutor", _OneByOne))
         for module in (base_file, read_plan):
             stack.enter_context(patch.object(module, "BaseFileScan", SmallFileScan))
+        # Short-lived objects by the hundred thousand, few of them in cycles.
+        stack.callback(gc.set_threshold, *gc.get_threshold())
+        gc.set_threshold(100_000, 20, 50)
         logging.disable(logging.CRITICAL)
         # Arrow decodes these tiny files faster alone than with helpers that have to be woken up.
         stack.callback(pa.set_cpu_count, pa.cpu_count())

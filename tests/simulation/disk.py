@@ -51,10 +51,18 @@ class Disk(MemoryStorage):
         """(time, path, what it was before) of late changes, for listings that lag behind."""
         self.overwrites = False
         """Seeded bug: a conditional put that does not refuse."""
+        self._folders: dict[str, Folder] = {}
+        """Listings that still hold: every write lists the timeline, and most objects lie elsewhere."""
         self._scheduler = scheduler
 
     def list_folder(self, path: str) -> Folder:
-        # As the inherited one, in one pass: every write lists the timeline.
+        listed = self._folders.get(path)
+        if listed is None:
+            listed = self._folders[path] = self._listed(path)
+        return listed
+
+    def _listed(self, path: str) -> Folder:
+        # As the inherited one, in one pass.
         start = f"{path}/" if path else ""
         folders: set[str] = set()
         objects: list[ObjectStat] = []
@@ -72,6 +80,7 @@ class Disk(MemoryStorage):
         before = self._objects.get(path)
         result = do()
         after = self._objects.get(path)
+        self._forget_listings(path)
         self.recent.append((self._scheduler.now_us, path, before))
         del self.recent[:-40]
         if unsynced:
@@ -82,6 +91,11 @@ class Disk(MemoryStorage):
             elif after is None and before is not None:
                 self.watcher.deleted(path, process)
         return result
+
+    def _forget_listings(self, path: str) -> None:
+        while path:
+            path = path.rpartition("/")[0]
+            self._folders.pop(path, None)
 
     def look(self, path: str, process: Process, *, below: bool = False) -> None:
         """Somebody reads `path` (or lists below it): what was seen cannot be lost any more."""
@@ -97,6 +111,7 @@ class Disk(MemoryStorage):
             if change.seen:
                 continue
             lost.append(change.path)
+            self._forget_listings(change.path)
             if change.before is None:
                 self._objects.pop(change.path, None)
                 if self.watcher is not None:

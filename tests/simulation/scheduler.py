@@ -111,6 +111,7 @@ class Scheduler:
         self.current: Task | None = None
         self.failures: list[tuple[str, BaseException]] = []
         self._choose_from = choose
+        self._bits = choose.getrandbits
         self._stickiness = stickiness
         self._step_limit = step_limit
         self._tasks: list[Task] = []
@@ -137,7 +138,7 @@ class Scheduler:
         """Let others go first, perhaps, and a little time pass. The next call of the current task follows."""
         self._wait(self.now_us, None)
         self.steps += 1
-        self.now_us += self._choose_from.randrange(500, 20_000)
+        self.now_us += 500 + self._below(19_500)
         if self.steps > self._step_limit:
             raise NoEnd(f"{self.steps} steps")
 
@@ -201,9 +202,17 @@ class Scheduler:
         tasks = self._tasks
         if not tasks:
             return None
+        if len(tasks) == 1 and self._is_ready(tasks[0], self.now_us):
+            return tasks[0]
         while True:
             now = self.now_us
-            ready = [t for t in tasks if self._is_ready(t, now)]
+            # As `_is_ready` says: most wait for a time alone, and this is asked for every task at every step.
+            ready = [
+                t
+                for t in tasks
+                if (t.wake_us <= now and t.process.stalled_until_us <= now)
+                or ((t.condition is not None or t.process.dead) and self._is_ready(t, now))
+            ]
             if ready:
                 break
             self.now_us = min(max(t.wake_us, t.process.stalled_until_us) for t in tasks)
@@ -212,7 +221,15 @@ class Scheduler:
             return ready[0]
         if self.current in ready and self._choose_from.random() < self._stickiness:
             return self.current
-        return ready[self._choose_from.randrange(len(ready))]
+        return ready[self._below(len(ready))]
+
+    def _below(self, end: int) -> int:
+        """As `randrange(end)` draws it, which asks again and again of which type its argument is."""
+        size = end.bit_length()
+        drawn = self._bits(size)
+        while drawn >= end:
+            drawn = self._bits(size)
+        return drawn
 
     @staticmethod
     def _is_ready(task: Task, now: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -20,14 +21,14 @@ class SmallFileScan(BaseFileScan):
         assert names is None, "columns have no ids"
         self._path, self._schema, self._evolved = path, schema, set()
         with self._readable():
-            self._file = pq.ParquetFile(storage.open_input(path))
-        assert self._file.schema_arrow.names == schema.names
+            self._stored, self._row_groups = _decoded(storage.open_input(path).read())
+        assert self._stored.names == schema.names
 
     def row_groups(self, where: pc.Expression | None = None) -> list[int]:
-        return list(range(self._file.num_row_groups))
+        return list(range(len(self._row_groups)))
 
     def rows(self, row_group: int) -> int:
-        return int(self._file.metadata.row_group(row_group).num_rows)
+        return int(self._row_groups[row_group].num_rows)
 
     def batches(self, row_groups: Sequence[int], wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
         if row_groups:
@@ -43,6 +44,12 @@ class SmallFileScan(BaseFileScan):
 
     def _read(self, row_groups: Sequence[int], names: Sequence[str]) -> list[pa.RecordBatch]:
         wanted = pa.schema([self._schema.field(name) for name in names])
-        with self._readable():
-            found = self._file.read_row_groups(list(row_groups), columns=list(names), use_threads=False)
+        found = pa.concat_tables([self._stored.empty_table(), *(self._row_groups[number] for number in row_groups)])
         return found.select(list(names)).cast(wanted).to_batches()
+
+
+@functools.lru_cache(maxsize=64)
+def _decoded(content: bytes) -> tuple[pa.Schema, tuple[pa.Table, ...]]:
+    """The schema and the row groups of a file: several actors read each, few are decoded twice."""
+    file = pq.ParquetFile(pa.BufferReader(content))
+    return file.schema_arrow, tuple(file.read_row_group(number, use_threads=False) for number in range(file.num_row_groups))

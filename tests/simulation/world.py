@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tests.simulation.disk import LOG, Disk, ProcessStorage
 from tests.simulation.scheduler import SECOND, Process, Scheduler, SimulatedClock
@@ -72,8 +72,7 @@ LOOSENS_LOCK = TAKES_TIME | {"lease_expiry", "late_write"} | {kind for kind, cal
 """After these somebody may publish without the table lock: the log decides."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One line of a trace."""
 
     number: int

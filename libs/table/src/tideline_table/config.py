@@ -366,7 +366,9 @@ class Options:
 
     def merged(self, more: Mapping[str, object]) -> Options:
         """These options with `more` on top."""
-        return Options({**self._given, **more})
+        merged = Options(more)
+        merged._given = {**self._given, **merged._given}
+        return merged
 
 
 def column_list(text: str) -> tuple[str, ...]:

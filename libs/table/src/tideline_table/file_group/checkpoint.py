@@ -148,7 +148,7 @@ def _pointer(storage: Storage) -> tuple[Checkpoint, tuple[Entry, ...]]:
     tail: list[Entry] = []
     for found in document["tail"]:
         try:
-            entry = Entry.from_bytes(json.dumps(found).encode(), POINTER)
+            entry = Entry.from_json(found, POINTER)
         except (CorruptMetadata, UnsupportedTable):
             break  # read from the log instead
         if entry.sequence != checkpoint.sequence + len(tail) + 1:

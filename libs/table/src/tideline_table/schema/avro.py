@@ -6,6 +6,7 @@ counterpart are refused with `SchemaMismatch`. Names and namespaces of nested ty
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from typing import Any
@@ -82,6 +83,7 @@ def _is_same(text: str, schema: pa.Schema) -> bool:
         return False
 
 
+@functools.lru_cache(maxsize=16)
 def arrow_from_avro(text: str) -> pa.Schema:
     """The Arrow schema of an Avro record schema, meta fields left out.
 

@@ -82,7 +82,14 @@ class Entry:
     def from_bytes(cls, content: bytes, path: str) -> Entry:
         """Read an entry; a newer log format is refused by name, a broken one is `CorruptMetadata`."""
         try:
-            document = parse_json(content)
+            return cls.from_json(parse_json(content), path)
+        except (ValueError, RecursionError) as error:
+            raise _unreadable(path, error) from None
+
+    @classmethod
+    def from_json(cls, document: Any, path: str) -> Entry:
+        """The entry that `document` says; errors as `from_bytes`."""
+        try:
             version = document["log_format"]
             if version != LOG_FORMAT:
                 raise UnsupportedTable(
@@ -107,11 +114,15 @@ class Entry:
                 else None,
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise CorruptMetadata(
-                f"table log entry {path} cannot be read ({type(error).__name__}: {error})",
-                expected="an entry in JSON",
-                remedy="restore the file; nothing was changed",
-            ) from None
+            raise _unreadable(path, error) from None
+
+
+def _unreadable(path: str, error: Exception) -> CorruptMetadata:
+    return CorruptMetadata(
+        f"table log entry {path} cannot be read ({type(error).__name__}: {error})",
+        expected="an entry in JSON",
+        remedy="restore the file; nothing was changed",
+    )
 
 
 def entry_path(sequence: int) -> str:

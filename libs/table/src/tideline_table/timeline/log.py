@@ -23,7 +23,7 @@ from tideline_table.errors import CommitUnknown, CorruptMetadata, ObjectExists, 
 from tideline_table.json_text import parse_json
 from tideline_table.storage import Storage
 from tideline_table.timeline.entry import BODY_FOLDER, INLINE_BODY_BYTES, BodyReference, Entry, entry_path
-from tideline_table.timeline.files import timeline_files
+from tideline_table.timeline.files import timeline_files, timeline_paths
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.retention import trimmed_to
 
@@ -204,10 +204,10 @@ class TableLog:
 
     def _withdraw(self, entry: Entry) -> None:
         # Another process may have rolled the instant back and removed its files before we created them.
-        own, gone = {path for path, _ in timeline_files(entry).create}, set[str]()
+        own, gone = set(timeline_paths(entry).create), set[str]()
         for later in self.after(entry.sequence):
-            files = timeline_files(later)
-            gone = (gone | own.intersection(files.delete)).difference(path for path, _ in files.create)
+            files = timeline_paths(later)
+            gone = (gone | own.intersection(files.delete)).difference(files.create)
         for path in sorted(gone):
             self._storage.delete(path)
 

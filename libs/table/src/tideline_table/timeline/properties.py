@@ -49,6 +49,8 @@ TABLE_FORMAT = "hoodie.table.format"
 METADATA_PARTITIONS = "hoodie.table.metadata.partitions"
 METADATA_PARTITIONS_INFLIGHT = "hoodie.table.metadata.partitions.inflight"
 
+_KEY = re.compile(r"(?:[^\\=: \t\f]|\\(?:.|$))*", re.DOTALL)
+"""Up to the first separator that no backslash stands before."""
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
@@ -102,9 +104,8 @@ def _logical_lines(text: str) -> list[str]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    at = 0
-    while at < len(line) and line[at] not in "=: \t\f":
-        at += 2 if line[at] == "\\" else 1
+    key = _KEY.match(line)
+    at = key.end() if key else 0
     rest = line[at:].lstrip(" \t\f")
     if rest[:1] in ("=", ":"):
         rest = rest[1:].lstrip(" \t\f")

@@ -16,7 +16,7 @@ from tideline_table.file_group.checkpoint import read_opening
 from tideline_table.file_group.state import TableState
 from tideline_table.storage import Storage, exists
 from tideline_table.timeline.entry import Entry
-from tideline_table.timeline.files import timeline_files
+from tideline_table.timeline.files import timeline_paths
 from tideline_table.timeline.instant import Action, State, next_instant, time_from_instant
 from tideline_table.timeline.log import HEAL_DEADLINE_S, Draft, PlaceTrimmed, TableLog
 from tideline_table.transaction.conflict import check_not_restoring
@@ -215,7 +215,7 @@ class ActiveTimeline:
             return
         # Whoever slept on the way here may have brought back files of an instant that was archived meanwhile.
         if self._was_archived(entry):
-            for path, _ in timeline_files(entry).create:
+            for path in timeline_paths(entry).create:
                 self.storage.delete(path)
 
     def _was_archived(self, entry: Entry) -> bool:
@@ -229,8 +229,8 @@ class ActiveTimeline:
         return any(entry.instant in archived_by(later) for later in self.log.after(read_to))
 
     def _is_incomplete(self, entry: Entry) -> bool:
-        files = timeline_files(entry)
-        if not all(exists(self.storage, path) for path, _ in files.create):
+        files = timeline_paths(entry)
+        if not all(exists(self.storage, path) for path in files.create):
             return True
         # Where something is created it comes last, so the rest is done.
         return not files.create and any(exists(self.storage, path) for path in files.delete)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 
 import numpy as np
@@ -18,6 +19,7 @@ _MOST_FIXED_BYTES = 1024 * 1024 * 1024
 _DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 
+@functools.lru_cache(maxsize=16)
 def row_schema(schema_json: str) -> pa.Schema:
     """The Arrow schema of rows under an Avro record schema: its columns in its order, meta fields as nullable strings.
 

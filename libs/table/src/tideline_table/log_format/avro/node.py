@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -63,6 +64,7 @@ _PLAIN = {
 _KEY = _PLAIN["string"]
 
 
+@functools.lru_cache(maxsize=16)
 def parse_schema(text: str) -> Node:
     """The record that the Avro schema JSON `text` describes.
 
