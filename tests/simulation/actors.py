@@ -112,6 +112,25 @@ class Cluster:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One round of an actor's work: its table, its own random numbers, and a name that no other turn has."""
+
+    table: Table
+    choose: random.Random
+    name: str
+
+
+def turns(cluster: Cluster, process: Process) -> Iterator[Turn]:
+    """Round after round until the history ends; none when it ends before the table can be opened."""
+    table = cluster.open(process)
+    choose = cluster.world.chooser(process.name)
+    number = 0
+    while table is not None and not cluster.world.is_over():
+        number += 1
+        yield Turn(table, choose, f"{process.name}.{number}")
+
+
 def pause(cluster: Cluster, choose: random.Random, longest_s: float) -> None:
     cluster.world.scheduler.sleep(round(choose.uniform(0, longest_s) * SECOND))
 
@@ -121,14 +140,9 @@ def pause(cluster: Cluster, choose: random.Random, longest_s: float) -> None:
 
 def writer(cluster: Cluster, process: Process) -> None:
     """Appends to lists, sets and deletes registers, inserts keys that others insert too."""
-    table = cluster.open(process)
-    if table is None:
-        return
-    choose = cluster.world.chooser(process.name)
-    number = 0
-    while not cluster.world.is_over():
-        number += 1
-        committed = cluster.round(table, partial(_one_write, cluster, process, f"{process.name}.{number}", choose))
+    for turn in turns(cluster, process):
+        choose = turn.choose
+        committed = cluster.round(turn.table, partial(_one_write, cluster, process, turn.name, choose))
         if committed is not None:
             cluster.world.events.publish(process, committed.sequence)
         rests_s = (0.1, 0.3) if cluster.world.is_crowded else (0.1, 5, 30)
@@ -279,21 +293,15 @@ def read_values(table: Table, keys: Sequence[str] | None = None) -> dict[str, st
 
 def reader(cluster: Cluster, process: Process) -> None:
     """Reads snapshots, reads each again later from the same files, and looks back at instants."""
-    table = cluster.open(process)
-    if table is None:
-        return
-    choose = cluster.world.chooser(process.name)
     looked_back: dict[str, dict[str, str]] = {}
-    number = 0
-    while not cluster.world.is_over():
-        number += 1
+    for turn in turns(cluster, process):
         try:
-            cluster.round(table, partial(read_once, cluster, f"{process.name}.{number}", choose))
-            if choose.random() < 0.4:
-                cluster.round(table, lambda t: _look_back(cluster, t, choose, looked_back))
+            cluster.round(turn.table, partial(read_once, cluster, turn.name, turn.choose))
+            if turn.choose.random() < 0.4:
+                cluster.round(turn.table, partial(_look_back, cluster, turn.choose, looked_back))
         except (ObjectNotFound, InstantNotFound, HistoryUnavailable):
             pass  # cleaned under a reader slower than the commits that cleaning retains
-        pause(cluster, choose, choose.choice((1, 30)))
+        pause(cluster, turn.choose, turn.choose.choice((1, 30)))
 
 
 def read_once(cluster: Cluster, name: str, choose: random.Random, table: Table) -> None:
@@ -317,7 +325,7 @@ def read_once(cluster: Cluster, name: str, choose: random.Random, table: Table) 
             oracle.report(f"{name} read {again} at {sequence}, {values} before")
 
 
-def _look_back(cluster: Cluster, table: Table, choose: random.Random, seen: dict[str, dict[str, str]]) -> None:
+def _look_back(cluster: Cluster, choose: random.Random, seen: dict[str, dict[str, str]], table: Table) -> None:
     # Only instants that nobody may still complete before, and no restore took back: the others change until then.
     state = table.state
     kept = {a.instant for a in state.completed_writes()}

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
-from tests.simulation.actors import KEYS, Cluster, acknowledged, on_executor, partition_of, pause, rows_of
+from tests.simulation.actors import KEYS, Cluster, acknowledged, on_executor, partition_of, pause, rows_of, turns
 from tests.simulation.oracle import OP_KEY, Op
 from tests.simulation.scheduler import SECOND, Process
 
 from tideline_table.errors import InstantNotFound, InvalidOption, ObjectNotFound, SavepointRefused
-from tideline_table.service.clustering import ClusteringTask, cluster_group
+from tideline_table.service.clustering import cluster_group
 from tideline_table.service.compaction import CompactionTask, compact_slice
+from tideline_table.storage import Storage
 from tideline_table.table import (
     Table,
     create_savepoint,
@@ -34,64 +36,61 @@ from tideline_table.timeline.write_stats import WriteStat
 from tideline_table.transaction import Committed
 from tideline_table.writer import Operation
 
+K = TypeVar("K")
+T = TypeVar("T")
+
 
 def clusterer(cluster: Cluster, process: Process) -> None:
     """Plans and runs clustering when an event says that somebody committed, or now and then."""
-    table = cluster.open(process)
-    if table is None:
-        return
-    world = cluster.world
-    choose = world.chooser(process.name)
-    world.events.subscribe(process.actor)
-    while not world.is_over():
-        cluster.round(table, lambda t: schedule_clustering(t) if choose.random() < 0.8 else None)
-        committed = cluster.round(table, lambda t: cluster_once(cluster, t, process, choose))
+
+    def run(cluster: Cluster, table: Table, process: Process, choose: random.Random) -> None:
+        committed = cluster_once(cluster, table, process, choose)
         if committed is not None:
-            world.events.publish(process, committed.sequence)
-        world.events.wait(process.actor, round(choose.choice((1, 60)) * SECOND))
+            cluster.world.events.publish(process, committed.sequence)
+
+    _serve(cluster, process, schedule_clustering, run, rests_s=(1, 60))
+
+
+def compactor(cluster: Cluster, process: Process) -> None:
+    """Plans and runs compactions; writers append beside a plan that waits."""
+    _serve(cluster, process, schedule_compaction, compact_once, rests_s=(0.3, 1, 60), runs=0.7)
+
+
+def _serve(
+    cluster: Cluster,
+    process: Process,
+    schedule: Callable[[Table], object],
+    run_once: Callable[[Cluster, Table, Process, random.Random], object],
+    *,
+    rests_s: Sequence[float],
+    runs: float = 1.0,
+) -> None:
+    events = cluster.world.events
+    for turn in turns(cluster, process):
+        events.subscribe(process.actor)
+        cluster.round(turn.table, lambda t, choose=turn.choose: schedule(t) if choose.random() < 0.8 else None)
+        if runs == 1.0 or turn.choose.random() < runs:
+            cluster.round(turn.table, lambda t, choose=turn.choose: run_once(cluster, t, process, choose))
+        events.wait(process.actor, round(turn.choose.choice(rests_s) * SECOND))
 
 
 def cluster_once(cluster: Cluster, table: Table, process: Process, choose: random.Random) -> Committed | None:
     """Run the oldest pending clustering, sometimes on executors that outlive this process."""
-    on_executors = choose.random() < 0.3
-
-    def run(tasks: Sequence[ClusteringTask]) -> list[list[WriteStat]]:
-        if not on_executors:
-            return [cluster_group(task, table.storage) for task in tasks]
-        return [on_executor(cluster, process, lambda _, s, task=task: cluster_group(task, s), attempts=1) for task in tasks]
-
+    each = _wherever(cluster, table, process, choose, cluster_group)
     try:
-        return run_clustering(table, run=run)
+        return run_clustering(table, run=each)
     except ObjectNotFound:
         return None  # an input was cleaned: the clustering was rolled back
 
 
-def compactor(cluster: Cluster, process: Process) -> None:
-    """Plans and runs compactions when an event says that somebody committed, or now and then."""
-    table = cluster.open(process)
-    if table is None:
-        return
-    world = cluster.world
-    choose = world.chooser(process.name)
-    world.events.subscribe(process.actor)
-    while not world.is_over():
-        cluster.round(table, lambda t: schedule_compaction(t) if choose.random() < 0.8 else None)
-        # Writers append beside a plan that waits.
-        if choose.random() < 0.7:
-            cluster.round(table, lambda t: compact_once(cluster, t, process, choose))
-        world.events.wait(process.actor, round(choose.choice((0.3, 1, 60)) * SECOND))
-
-
 def compact_once(cluster: Cluster, table: Table, process: Process, choose: random.Random) -> Committed | None:
     """Run the oldest pending compaction, sometimes on executors that outlive this process."""
-    on_executors = choose.random() < 0.3
+    each = _wherever(cluster, table, process, choose, compact_slice)
     begun: list[str] = []
 
     def run(tasks: Sequence[CompactionTask]) -> list[WriteStat]:
         begun.extend(task.instant for task in tasks)
-        if not on_executors:
-            return [compact_slice(task, table.storage) for task in tasks]
-        return [on_executor(cluster, process, lambda _, s, task=task: compact_slice(task, s), attempts=1) for task in tasks]
+        return each(tasks)
 
     try:
         return run_compaction(table, run=run)
@@ -102,35 +101,37 @@ def compact_once(cluster: Cluster, table: Table, process: Process, choose: rando
         return None
 
 
+def _wherever(
+    cluster: Cluster, table: Table, process: Process, choose: random.Random, work: Callable[[K, Storage], T]
+) -> Callable[[Sequence[K]], list[T]]:
+    """Each task's work, here or each in a process of its own."""
+    if choose.random() >= 0.3:
+        return lambda tasks: [work(task, table.storage) for task in tasks]
+    return lambda tasks: [on_executor(cluster, process, lambda _, s, task=task: work(task, s), attempts=1) for task in tasks]
+
+
 def cleaner(cluster: Cluster, process: Process) -> None:
     """The cleaner's tick: roll back who died, finish a clean that died, clean."""
-    table = cluster.open(process)
-    if table is None:
-        return
-    world = cluster.world
-    choose = world.chooser(process.name)
-    world.events.subscribe(process.actor)
-    while not world.is_over():
+    events = cluster.world.events
+    for turn in turns(cluster, process):
+        table = turn.table
+        events.subscribe(process.actor)
         cluster.round(table, roll_back_dead)
         if any(a.action is Action.CLEAN for a in table.state.pending()):
             cluster.round(table, run_clean)
         if cluster.round(table, schedule_clean) is not None:
             cluster.round(table, run_clean)
-        world.events.wait(process.actor, round(choose.choice((1, 20, 70)) * SECOND))
+        events.wait(process.actor, round(turn.choose.choice((1, 20, 70)) * SECOND))
 
 
 def recoverer(cluster: Cluster, process: Process) -> None:
     """Looks for the dead often, and takes their clusterings and compactions over."""
-    table = cluster.open(process)
-    if table is None:
-        return
-    choose = cluster.world.chooser(process.name)
-    while not cluster.world.is_over():
-        cluster.round(table, roll_back_dead)
-        if choose.random() < 0.5:
-            cluster.round(table, lambda t: cluster_once(cluster, t, process, choose))
-            cluster.round(table, lambda t: compact_once(cluster, t, process, choose))
-        pause(cluster, choose, 70)
+    for turn in turns(cluster, process):
+        cluster.round(turn.table, roll_back_dead)
+        if turn.choose.random() < 0.5:
+            cluster.round(turn.table, lambda t, choose=turn.choose: cluster_once(cluster, t, process, choose))
+            cluster.round(turn.table, lambda t, choose=turn.choose: compact_once(cluster, t, process, choose))
+        pause(cluster, turn.choose, 70)
 
 
 # --- those who take away -----------------------------------------------------------------------------------------------------
@@ -138,15 +139,11 @@ def recoverer(cluster: Cluster, process: Process) -> None:
 
 def keeper(cluster: Cluster, process: Process) -> None:
     """Makes savepoints, gives them up, and brings the table back to one."""
-    table = cluster.open(process)
-    if table is None:
-        return
-    choose = cluster.world.chooser(process.name)
-    while not cluster.world.is_over():
+    for turn in turns(cluster, process):
         # Nobody wrote yet, it was cleaned, or a restore took our savepoint back.
         with suppress(SavepointRefused, InstantNotFound):
-            cluster.round(table, lambda t: _keep(t, choose))
-        pause(cluster, choose, choose.choice((1, 30)))
+            cluster.round(turn.table, lambda t, choose=turn.choose: _keep(t, choose))
+        pause(cluster, turn.choose, turn.choose.choice((1, 30)))
 
 
 def _keep(table: Table, choose: random.Random) -> object:
@@ -161,19 +158,14 @@ def _keep(table: Table, choose: random.Random) -> object:
 
 def overwriter(cluster: Cluster, process: Process) -> None:
     """Overwrites partitions, or drops them."""
-    table = cluster.open(process)
-    if table is None:
-        return
-    choose = cluster.world.chooser(process.name)
-    number = 0
-    while not cluster.world.is_over():
-        number += 1
+    for turn in turns(cluster, process):
+        choose = turn.choose
         partition = choose.choice("pq")
         everything = tuple(key for key in KEYS if partition_of(key) == partition)
         kept = tuple(sorted(choose.sample(everything, 3))) if choose.random() < 0.7 else ()
-        op = Op(f"{process.name}.{number}", "overwrite" if kept else "drop", kept, cluster.world.scheduler.steps, everything)
+        op = Op(turn.name, "overwrite" if kept else "drop", kept, cluster.world.scheduler.steps, everything)
         with suppress(InvalidOption):  # there is no such partition
-            cluster.round(table, partial(acknowledged, cluster, op, partial(_overwrite_once, op, partition)))
+            cluster.round(turn.table, partial(acknowledged, cluster, op, partial(_overwrite_once, op, partition)))
         pause(cluster, choose, choose.choice((1, 60)))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 
 import pytest
-from tests.simulation.faults import MUTATING, FaultyStorage, SimulatedCrash, copy_of, crash_at, fail_at, heal
+from tests.simulation.faults import MUTATING, FaultyStorage, SimulatedCrash, crash_at, fail_at, heal
 from tests.simulation.recovery import timeline_on_disk
+from tests.simulation.starting_point import Prepared, place
 from tests.unit.table.archives import INSERT, TASK_S, UPDATE, seen_by_others, write_late
 from tests.unit.table.tables import contents, create, open_table, write
 
@@ -22,7 +23,7 @@ OPTIONS = {"tideline.log.checkpoint.interval": 2}
 
 
 @functools.cache
-def prepared(kind: TableType) -> tuple[MemoryStorage, float]:
+def prepared(kind: TableType) -> Prepared:
     """A table with four commits and a late file of a fenced write, whose tasks are over, in front of the last two."""
     clock = ManualClock()
     storage = MemoryStorage(clock=clock)
@@ -37,14 +38,6 @@ def prepared(kind: TableType) -> tuple[MemoryStorage, float]:
     return storage, clock.monotonic_s()
 
 
-def place(kind: TableType) -> tuple[FaultyStorage, MemoryStorage, ManualClock]:
-    storage, passed_s = prepared(kind)
-    clock = ManualClock()
-    clock.advance(passed_s)
-    disk = copy_of(storage, clock)
-    return FaultyStorage(disk), disk, clock
-
-
 def archive_all(storage: FaultyStorage | MemoryStorage, clock: ManualClock, writer: str) -> None:
     """The first one deletes the late file and stops in front of it, the second one passes."""
     for _ in range(2):
@@ -55,7 +48,7 @@ def archive_all(storage: FaultyStorage | MemoryStorage, clock: ManualClock, writ
 @functools.cache
 def calls(kind: TableType) -> tuple[int, int]:
     """Mutating and all calls of an undisturbed run."""
-    faulty, disk, clock = place(kind)
+    faulty, disk, clock = place(prepared(kind))
     files = {f"{name.rpartition('/')[2]}" for name in timeline_on_disk(disk)}
     archive_all(faulty, clock, "w")
     gone = files - {name.rpartition("/")[2] for name in timeline_on_disk(disk)}
@@ -93,7 +86,7 @@ def test_crash_at_every_call(kind: TableType, when: str) -> None:
     mutating, _ = calls(kind)
     assert mutating > 20
     for number in range(mutating):
-        faulty, disk, clock = place(kind)
+        faulty, disk, clock = place(prepared(kind))
         expected = contents(open_table(disk, clock))
         known = {a.instant for a in open_table(disk, clock).state.completed_writes()}
         crash_at(faulty, number, when)
@@ -110,7 +103,7 @@ def test_crash_at_every_call(kind: TableType, when: str) -> None:
 def test_crash_in_the_recovery(number: int) -> None:
     kind = TableType.MOR
     mutating, _ = calls(kind)
-    faulty, disk, clock = place(kind)
+    faulty, disk, clock = place(prepared(kind))
     expected = contents(open_table(disk, clock))
     known = {a.instant for a in open_table(disk, clock).state.completed_writes()}
     crash_at(faulty, mutating // 2, "after")
@@ -133,7 +126,7 @@ def test_storage_error_at_every_sixth_call(start: int, when: str) -> None:
     kind = TableType.COW
     _, every = calls(kind)
     for number in range(start, every, 6):
-        faulty, disk, clock = place(kind)
+        faulty, disk, clock = place(prepared(kind))
         expected = contents(open_table(disk, clock))
         known = {a.instant for a in open_table(disk, clock).state.completed_writes()}
         fail_at(faulty, number, 1, when)

@@ -6,8 +6,9 @@ import functools
 from collections.abc import Callable
 
 import pytest
-from tests.simulation.faults import MUTATING, TORN, FaultyStorage, SimulatedCrash, copy_of, crash_at, fail_at, heal
+from tests.simulation.faults import MUTATING, TORN, FaultyStorage, SimulatedCrash, crash_at, fail_at, heal
 from tests.simulation.recovery import OPTIONS, check_sound, recover
+from tests.simulation.starting_point import Prepared, Undisturbed, place, undisturbed
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
 
 from tideline_table.clock import ManualClock
@@ -51,7 +52,7 @@ OPERATIONS = [upsert, delete, bulk_insert, cluster_all, clean, roll_back_abandon
 
 
 @functools.cache
-def prepared(operation: Callable[[Table], None]) -> tuple[MemoryStorage, float]:
+def prepared(operation: Callable[[Table], None]) -> Prepared:
     """A table just before the operation, and how much time has passed."""
     clock = ManualClock()
     storage = MemoryStorage(clock=clock)
@@ -70,40 +71,25 @@ def prepared(operation: Callable[[Table], None]) -> tuple[MemoryStorage, float]:
     return storage, clock.monotonic_s()
 
 
-def place(operation: Callable[[Table], None]) -> tuple[FaultyStorage, MemoryStorage, ManualClock]:
-    storage, passed_s = prepared(operation)
-    clock = ManualClock()
-    clock.advance(passed_s)
-    disk = copy_of(storage, clock)
-    return FaultyStorage(disk), disk, clock
-
-
 @functools.cache
-def outcome(operation: Callable[[Table], None]) -> tuple[tuple, tuple, int, int]:
-    """Rows before and after, the number of mutating calls and of all calls."""
-    faulty, disk, clock = place(operation)
-    before = contents(open_table(disk, clock))
-    table = open_table(faulty, clock, **OPTIONS)
-    start = len(faulty.calls)
-    operation(table)
-    made = faulty.calls[start:]
-    return tuple(before), tuple(contents(table)), sum(c in MUTATING for c, _ in made), len(made)
+def outcome(operation: Callable[[Table], None]) -> Undisturbed:
+    return undisturbed(prepared(operation), operation)
 
 
 def test_the_operations_do_something():
     for operation in OPERATIONS:
-        before, after, mutating, _ = outcome(operation)
-        assert (before != after) == (operation in (upsert, delete, bulk_insert))
-        assert mutating >= 9
+        done = outcome(operation)
+        assert (done.before != done.after) == (operation in (upsert, delete, bulk_insert))
+        assert len(done.mutating) >= 9
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
 def test_crash_at_every_call(operation, when):
-    before, after, mutating, _ = outcome(operation)
+    done = outcome(operation)
     seen = set()
-    for number in range(mutating):
-        faulty, disk, clock = place(operation)
+    for number in range(len(done.mutating)):
+        faulty, disk, clock = place(prepared(operation))
         table = open_table(faulty, clock, **OPTIONS)
         crash_at(faulty, number, when)
         with pytest.raises(SimulatedCrash):
@@ -111,35 +97,30 @@ def test_crash_at_every_call(operation, when):
         recover(disk, clock)
         found = tuple(contents(open_table(disk, clock)))
         seen.add(found)
-        check_sound(disk, clock, [list(before), list(after)])
-    assert seen == {before, after}, "crashes on both sides of the commit point"
+        check_sound(disk, clock, done.allowed)
+    assert seen == {done.before, done.after}, "crashes on both sides of the commit point"
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
 def test_crash_in_the_middle_of_every_put(operation):
     """Half of what it put is there: disks without atomic renames do that."""
-    before, after, _, _ = outcome(operation)
-    faulty, _, clock = place(operation)
-    table = open_table(faulty, clock, **OPTIONS)
-    start = len(faulty.calls)
-    operation(table)
-    made = [call for call, _ in faulty.calls[start:] if call in MUTATING]
-    for number in (number for number, call in enumerate(made) if call in TORN):
-        faulty, disk, clock = place(operation)
+    done = outcome(operation)
+    for number in (number for number, call in enumerate(done.mutating) if call in TORN):
+        faulty, disk, clock = place(prepared(operation))
         table = open_table(faulty, clock, **OPTIONS)
         crash_at(faulty, number, "torn")
         with pytest.raises(SimulatedCrash):
             operation(table)
         recover(disk, clock)
-        check_sound(disk, clock, [list(before), list(after)])
+        check_sound(disk, clock, done.allowed)
 
 
 @pytest.mark.parametrize("number", range(0, 30, 3))
 def test_crash_in_the_recovery_of_a_crashed_write(number):
     """Also of a recovery that is itself the second one."""
-    before, after, mutating, _ = outcome(upsert)
-    for first in (mutating // 2, mutating - 4):
-        faulty, disk, clock = place(upsert)
+    done = outcome(upsert)
+    for first in (len(done.mutating) // 2, len(done.mutating) - 4):
+        faulty, disk, clock = place(prepared(upsert))
         table = open_table(faulty, clock, **OPTIONS)
         crash_at(faulty, first, "after")
         with pytest.raises(SimulatedCrash):
@@ -152,7 +133,7 @@ def test_crash_in_the_recovery_of_a_crashed_write(number):
             except SimulatedCrash:
                 continue
         recover(disk, clock)
-        check_sound(disk, clock, [list(before), list(after)])
+        check_sound(disk, clock, done.allowed)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -184,20 +165,20 @@ def test_crash_in_creation(when):
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
 def test_storage_error_at_every_call(operation, when, times):
     """A call that fails (or whose reply is lost): the operation says so or succeeds; what it acknowledged is there."""
-    before, after, _, calls = outcome(operation)
-    for number in range(calls):
-        faulty, disk, clock = place(operation)
+    done = outcome(operation)
+    for number in range(len(done.calls)):
+        faulty, disk, clock = place(prepared(operation))
         table = open_table(faulty, clock, **OPTIONS)
         fail_at(faulty, number, times, when)
-        allowed = [list(before), list(after)]
+        allowed = done.allowed
         try:
             operation(table)
-            allowed = [list(after)]
+            allowed = [list(done.after)]
         except CommitUnknown:
             pass
         except TidelineError:
             if operation in (upsert, delete, bulk_insert):
-                allowed = [list(before)]
+                allowed = [list(done.before)]
         heal(faulty)
         assert contents(open_table(disk, clock)) in allowed
         recover(disk, clock)
@@ -206,9 +187,9 @@ def test_storage_error_at_every_call(operation, when, times):
 
 def test_a_long_outage_in_the_middle_of_a_write():
     """The writer lives on, but the storage does not answer any more; nobody waits for ever."""
-    before, after, _, calls = outcome(upsert)
-    for number in range(0, calls, 4):
-        faulty, disk, clock = place(upsert)
+    done = outcome(upsert)
+    for number in range(0, len(done.calls), 4):
+        faulty, disk, clock = place(prepared(upsert))
         table = open_table(faulty, clock, **OPTIONS)
         fail_at(faulty, number, 10**6, "before")
         with_error = False
@@ -217,14 +198,14 @@ def test_a_long_outage_in_the_middle_of_a_write():
         except TidelineError:
             with_error = True
         heal(faulty)
-        allowed = [list(before), list(after)] if with_error else [list(after)]
+        allowed = done.allowed if with_error else [list(done.after)]
         recover(disk, clock)
         check_sound(disk, clock, allowed)
 
 
 def test_an_abandoned_begin_without_any_file():
-    faulty, disk, clock = place(upsert)
+    faulty, disk, clock = place(prepared(upsert))
     table = open_table(faulty, clock, **OPTIONS)
     WriteTransaction.begin(table.timeline, table.lock, "UPSERT").abandon()
     recover(disk, clock)
-    check_sound(disk, clock, [list(outcome(upsert)[0])])
+    check_sound(disk, clock, [list(outcome(upsert).before)])

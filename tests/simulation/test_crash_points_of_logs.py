@@ -6,8 +6,9 @@ import functools
 from collections.abc import Callable
 
 import pytest
-from tests.simulation.faults import MUTATING, TORN, FaultyStorage, SimulatedCrash, copy_of, crash_at
+from tests.simulation.faults import TORN, FaultyStorage, SimulatedCrash, crash_at
 from tests.simulation.recovery import OPTIONS, check_sound, compact, recover
+from tests.simulation.starting_point import Prepared, Undisturbed, place, undisturbed
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
 
 from tideline_locks import StorageIntents, StorageLockProvider
@@ -92,7 +93,7 @@ OPERATIONS = [*CHANGES_ROWS, compact_all, cluster_all, clean, roll_back_abandone
 
 
 @functools.cache
-def prepared(operation: Callable[[Table], None]) -> tuple[MemoryStorage, float]:
+def prepared(operation: Callable[[Table], None]) -> Prepared:
     """A table just before the operation, and how much time has passed."""
     clock = ManualClock()
     storage = MemoryStorage(clock=clock)
@@ -120,35 +121,19 @@ def prepared(operation: Callable[[Table], None]) -> tuple[MemoryStorage, float]:
     return storage, clock.monotonic_s()
 
 
-def place(operation: Callable[[Table], None]) -> tuple[FaultyStorage, MemoryStorage, ManualClock]:
-    storage, passed_s = prepared(operation)
-    clock = ManualClock()
-    clock.advance(passed_s)
-    disk = copy_of(storage, clock)
-    return FaultyStorage(disk), disk, clock
-
-
 @functools.cache
-def outcome(operation: Callable[[Table], None]) -> tuple[tuple, tuple, tuple[str, ...]]:
-    """Rows before and after, and the mutating calls."""
-    faulty, disk, clock = place(operation)
-    before = contents(open_table(disk, clock))
-    table = open_table(faulty, clock, **OPTIONS)
-    start = len(faulty.calls)
-    operation(table)
-    made = tuple(call for call, _ in faulty.calls[start:] if call in MUTATING)
-    return tuple(before), tuple(contents(table)), made
+def outcome(operation: Callable[[Table], None]) -> Undisturbed:
+    return undisturbed(prepared(operation), operation)
 
 
 def allowed(operation: Callable[[Table], None]) -> list[list]:
-    before, after, _ = outcome(operation)
     between = [] if operation is not upsert_in_turn else [outcome_of_first_write()]
-    return [list(before), *between, list(after)]
+    return [*outcome(operation).allowed, *between]
 
 
 @functools.cache
 def outcome_of_first_write() -> list:
-    _, disk, clock = place(upsert_in_turn)
+    _, disk, clock = place(prepared(upsert_in_turn))
     table = open_table(disk, clock, **OPTIONS)
     write(table, [("a", "p", 2, "new"), ("n", "p", 2, "new")])
     return contents(table)
@@ -156,9 +141,9 @@ def outcome_of_first_write() -> list:
 
 def test_the_operations_do_something():
     for operation in OPERATIONS:
-        before, after, made = outcome(operation)
-        assert (before != after) == (operation in CHANGES_ROWS)
-        assert len(made) >= 9, operation
+        done = outcome(operation)
+        assert (done.before != done.after) == (operation in CHANGES_ROWS)
+        assert len(done.mutating) >= 9, operation
     logs = [path for path in prepared(upsert)[0]._objects if ".log." in path and not path.startswith(".hoodie")]
     assert len(logs) == 2
 
@@ -166,12 +151,12 @@ def test_the_operations_do_something():
 @pytest.mark.parametrize("when", ["before", "after", "torn"])
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
 def test_crash_at_every_call(operation, when):
-    before, after, made = outcome(operation)
+    done = outcome(operation)
     seen = set()
-    for number, call in enumerate(made):
+    for number, call in enumerate(done.mutating):
         if when == "torn" and call not in TORN:
             continue
-        faulty, disk, clock = place(operation)
+        faulty, disk, clock = place(prepared(operation))
         table = open_table(faulty, clock, **OPTIONS)
         crash_at(faulty, number, when)
         with pytest.raises(SimulatedCrash):
@@ -180,16 +165,16 @@ def test_crash_at_every_call(operation, when):
         seen.add(tuple(contents(open_table(disk, clock))))
         check_sound(disk, clock, allowed(operation))
     if when != "torn":
-        assert {before, after} <= seen, "crashes on both sides of the commit point"
+        assert {done.before, done.after} <= seen, "crashes on both sides of the commit point"
 
 
 @pytest.mark.parametrize("operation", [upsert, compact_all, cluster_all, drop_partition], ids=lambda o: o.__name__)
 def test_crash_in_the_recovery(operation):
     """At every third call of a first recovery, and of the one that takes over from it."""
-    _, _, made = outcome(operation)
+    made = outcome(operation).mutating
     for first in (len(made) // 2, len(made) - 4):
         for number in range(0, 30, 3):
-            faulty, disk, clock = place(operation)
+            faulty, disk, clock = place(prepared(operation))
             table = open_table(faulty, clock, **OPTIONS)
             crash_at(faulty, first, "after")
             with pytest.raises(SimulatedCrash):
@@ -209,9 +194,8 @@ def test_crash_in_the_recovery(operation):
 
 
 def test_a_writer_that_died_under_the_lock_does_not_keep_the_next_one_out():
-    _, _, made = outcome(upsert_in_turn)
-    for number in range(len(made)):
-        faulty, disk, clock = place(upsert_in_turn)
+    for number in range(len(outcome(upsert_in_turn).mutating)):
+        faulty, disk, clock = place(prepared(upsert_in_turn))
         table = open_table(faulty, clock, **OPTIONS)
         crash_at(faulty, number, "after")
         with pytest.raises(SimulatedCrash):

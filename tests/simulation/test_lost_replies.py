@@ -253,13 +253,21 @@ def test_retries_are_bounded_and_end_in_a_conflict(table, store):
     assert list(table.state.pending()) == []
 
 
+def begun_and_unseen(table, store):
+    """A write that only the log knows, and its entry: its files on the timeline are not there yet."""
+    transaction = WriteTransaction.begin(table.timeline, table.lock, "UPSERT")
+    for path in timeline_files_of(store, transaction):
+        store.delete(path)
+    return transaction, table.timeline.log.read(table.state.sequence)
+
+
+def timeline_files_of(store, transaction):
+    return [o.path for o in store.list_folder(".hoodie").objects if transaction.instant in o.path and "rollback" not in o.path]
+
+
 def test_a_slow_healer_removes_what_a_rollback_removed_meanwhile(table, store):
     """Create-only healing must not bring back the timeline files of an instant that was undone."""
-
-    transaction = WriteTransaction.begin(table.timeline, table.lock, "UPSERT")
-    begun = table.timeline.log.read(table.state.sequence)
-    for path in (f".hoodie/{transaction.instant}.commit.requested", f".hoodie/{transaction.instant}.inflight"):
-        store.delete(path)
+    transaction, begun = begun_and_unseen(table, store)
     faulty = FaultyStorage(store)
 
     def slow(number, call, path):
@@ -270,15 +278,12 @@ def test_a_slow_healer_removes_what_a_rollback_removed_meanwhile(table, store):
 
     faulty.before = slow
     TableLog(faulty, store._clock, "slow healer").materialise(begun)
-    assert not [o.path for o in store.list_folder(".hoodie").objects if transaction.instant in o.path and "rollback" not in o.path]
+    assert not timeline_files_of(store, transaction)
 
 
 def test_a_healer_that_fails_half_way_looks_behind_itself_too(table, store):
     """Found by the simulator: the first file came late and the second one failed, so the first one stayed for ever."""
-    transaction = WriteTransaction.begin(table.timeline, table.lock, "UPSERT")
-    begun = table.timeline.log.read(table.state.sequence)
-    for path in (f".hoodie/{transaction.instant}.commit.requested", f".hoodie/{transaction.instant}.inflight"):
-        store.delete(path)
+    transaction, begun = begun_and_unseen(table, store)
     faulty = FaultyStorage(store)
 
     def fail(number, call, path):
@@ -290,7 +295,7 @@ def test_a_healer_that_fails_half_way_looks_behind_itself_too(table, store):
     faulty.before = fail
     with pytest.raises(StorageError):
         TableLog(faulty, store._clock, "healer").materialise(begun)
-    assert not [o.path for o in store.list_folder(".hoodie").objects if transaction.instant in o.path and "rollback" not in o.path]
+    assert not timeline_files_of(store, transaction)
 
 
 def test_a_newer_log_is_not_written_to(table, store):

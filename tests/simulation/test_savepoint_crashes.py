@@ -6,8 +6,9 @@ import functools
 from collections.abc import Callable
 
 import pytest
-from tests.simulation.faults import MUTATING, FaultyStorage, SimulatedCrash, copy_of, crash_at, fail_at, heal
+from tests.simulation.faults import FaultyStorage, SimulatedCrash, crash_at, fail_at, heal
 from tests.simulation.recovery import OPTIONS, check_sound, recover
+from tests.simulation.starting_point import Prepared, Undisturbed, place, undisturbed
 from tests.unit.table.tables import compact, contents, create, open_table, write
 
 from tideline_table.clock import ManualClock
@@ -48,7 +49,7 @@ OPERATIONS = [save, give_up, restore]
 
 
 @functools.cache
-def prepared(kind: TableType) -> tuple[MemoryStorage, float]:
+def prepared(kind: TableType) -> Prepared:
     """A savepoint; behind it writes of each kind, a savepoint, a clean that is pending, a write and a plan under way."""
     clock = ManualClock()
     storage = MemoryStorage(clock=clock)
@@ -78,24 +79,9 @@ def prepared(kind: TableType) -> tuple[MemoryStorage, float]:
     return storage, clock.monotonic_s()
 
 
-def place(kind: TableType) -> tuple[FaultyStorage, MemoryStorage, ManualClock]:
-    storage, passed_s = prepared(kind)
-    clock = ManualClock()
-    clock.advance(passed_s)
-    disk = copy_of(storage, clock)
-    return FaultyStorage(disk), disk, clock
-
-
 @functools.cache
-def outcome(operation: Callable[[Table], None], kind: TableType) -> tuple[tuple, tuple, int, int]:
-    """Rows before and after, the number of mutating calls and of all calls."""
-    faulty, disk, clock = place(kind)
-    before = contents(open_table(disk, clock))
-    table = open_table(faulty, clock, **OPTIONS)
-    start = len(faulty.calls)
-    operation(table)
-    made = faulty.calls[start:]
-    return tuple(before), tuple(contents(table)), sum(c in MUTATING for c, _ in made), len(made)
+def outcome(operation: Callable[[Table], None], kind: TableType) -> Undisturbed:
+    return undisturbed(prepared(kind), operation)
 
 
 def check(disk: Storage, clock: ManualClock, allowed: list[tuple]) -> None:
@@ -111,38 +97,40 @@ def check(disk: Storage, clock: ManualClock, allowed: list[tuple]) -> None:
 def test_the_operations_do_something():
     for kind in TableType:
         for operation in OPERATIONS:
-            before, after, mutating, _ = outcome(operation, kind)
-            assert (before != after) == (operation is restore)
-            assert mutating >= (40 if operation is restore else 3)
+            done = outcome(operation, kind)
+            assert (done.before != done.after) == (operation is restore)
+            assert len(done.mutating) >= (40 if operation is restore else 3)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("kind", TableType)
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
 def test_crash_at_every_call(operation, kind, when):
-    before, after, mutating, _ = outcome(operation, kind)
+    done = outcome(operation, kind)
     seen = set()
     # Before one call is nearly after the one in front of it.
-    for number in range(0, mutating, 4 if when == "before" and operation is restore else 1):
-        faulty, disk, clock = place(kind)
+    for number in range(0, len(done.mutating), 4 if when == "before" and operation is restore else 1):
+        faulty, disk, clock = place(prepared(kind))
         table = open_table(faulty, clock, **OPTIONS)
         crash_at(faulty, number, when)
         with pytest.raises(SimulatedCrash):
             operation(table)
-        assert tuple(contents(open_table(disk, clock))) in (before, after), "readers see the one or the other, recovered or not"
+        assert tuple(contents(open_table(disk, clock))) in (done.before, done.after), (
+            "readers see the one or the other, recovered or not"
+        )
         recover(disk, clock)
         seen.add(tuple(contents(open_table(disk, clock))))
-        check(disk, clock, [before, after])
-    assert seen == {before, after}, "crashes on both sides of the commit point"
+        check(disk, clock, [done.before, done.after])
+    assert seen == {done.before, done.after}, "crashes on both sides of the commit point"
 
 
 @pytest.mark.parametrize("number", range(0, 60, 20))
 @pytest.mark.parametrize("kind", TableType)
 def test_crash_in_the_recovery_of_a_crashed_restore(kind, number):
     """Also of a recovery that is itself the second one; nothing comes back once it began."""
-    before, after, mutating, _ = outcome(restore, kind)
-    for first in (mutating // 2, mutating - 4):
-        faulty, disk, clock = place(kind)
+    done = outcome(restore, kind)
+    for first in (len(done.mutating) // 2, len(done.mutating) - 4):
+        faulty, disk, clock = place(prepared(kind))
         table = open_table(faulty, clock, **OPTIONS)
         crash_at(faulty, first, "after")
         with pytest.raises(SimulatedCrash):
@@ -156,7 +144,7 @@ def test_crash_in_the_recovery_of_a_crashed_restore(kind, number):
             except SimulatedCrash:
                 continue
         recover(disk, clock)
-        check(disk, clock, [after] if began else [before, after])
+        check(disk, clock, [done.after] if began else [done.before, done.after])
 
 
 @pytest.mark.parametrize("times", [1, 4])
@@ -165,15 +153,15 @@ def test_crash_in_the_recovery_of_a_crashed_restore(kind, number):
 def test_storage_error_at_every_call(operation, when, times):
     """A call that fails (or whose reply is lost): the operation says so or succeeds; what it acknowledged is there."""
     kind = TableType.MOR
-    before, after, _, calls = outcome(operation, kind)
-    for number in range(0, calls, 7 if operation is restore else 2):
-        faulty, disk, clock = place(kind)
+    done = outcome(operation, kind)
+    for number in range(0, len(done.calls), 7 if operation is restore else 2):
+        faulty, disk, clock = place(prepared(kind))
         table = open_table(faulty, clock, **OPTIONS)
         fail_at(faulty, number, times, when)
-        allowed = [before, after]
+        allowed = [done.before, done.after]
         try:
             operation(table)
-            allowed = [after]
+            allowed = [done.after]
         except TidelineError:
             pass
         heal(faulty)
@@ -185,9 +173,9 @@ def test_storage_error_at_every_call(operation, when, times):
 @pytest.mark.parametrize("kind", TableType)
 def test_a_writer_that_lives_through_a_restore_that_died(kind):
     """At whichever call: its write never becomes visible beside the restored rows, and no file of it stays."""
-    before, after, mutating, _ = outcome(restore, kind)
-    for number in range(0, mutating, 5):
-        faulty, disk, clock = place(kind)
+    done = outcome(restore, kind)
+    for number in range(0, len(done.mutating), 5):
+        faulty, disk, clock = place(prepared(kind))
         writer = open_table(disk, clock, "writer", **{"tideline.write.conflict.retries": 0})
         begun = WriteTransaction.begin(writer.timeline, writer.lock, "UPSERT")
         table = open_table(faulty, clock, **OPTIONS)
@@ -196,11 +184,11 @@ def test_a_writer_that_lives_through_a_restore_that_died(kind):
             restore(table)
         try:
             write(writer, [("live", "p", 1, "x")])
-            allowed = [(*rows, ("live", "p", 1, "x")) for rows in (before, after)]
+            allowed = [(*rows, ("live", "p", 1, "x")) for rows in (done.before, done.after)]
         except RestorePending:
-            allowed = [after]
+            allowed = [done.after]
         except TidelineError:
-            allowed = [before, after]
+            allowed = [done.before, done.after]
         begun.roll_back()
         recover(disk, clock)
         check(disk, clock, [tuple(sorted(rows, key=repr)) for rows in allowed])

@@ -1,0 +1,56 @@
+"""A table just before an operation, as often as wanted: each time the operation runs, on a disk of its own and at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.simulation.faults import MUTATING, FaultyStorage, copy_of
+from tests.simulation.recovery import OPTIONS
+from tests.unit.table.tables import Row, contents, open_table
+
+from tideline_table.clock import ManualClock
+from tideline_table.storage import MemoryStorage
+from tideline_table.table import Table
+
+Prepared = tuple[MemoryStorage, float]
+"""A table, and how many seconds have passed on its clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undisturbed:
+    """What an operation does when nothing goes wrong."""
+
+    before: tuple[Row, ...]
+    after: tuple[Row, ...]
+    calls: tuple[str, ...]
+    """Of the storage, in order."""
+
+    @property
+    def mutating(self) -> tuple[str, ...]:
+        """Those that change something: where it can die."""
+        return tuple(call for call in self.calls if call in MUTATING)
+
+    @property
+    def allowed(self) -> list[list[Row]]:
+        """The rows that readers may find whatever becomes of the operation."""
+        return [list(self.before), list(self.after)]
+
+
+def place(prepared: Prepared) -> tuple[FaultyStorage, MemoryStorage, ManualClock]:
+    """The way to a copy of the table on which calls go wrong, the copy itself, and its clock."""
+    storage, passed_s = prepared
+    clock = ManualClock()
+    clock.advance(passed_s)
+    disk = copy_of(storage, clock)
+    return FaultyStorage(disk), disk, clock
+
+
+def undisturbed(prepared: Prepared, operation: Callable[[Table], None]) -> Undisturbed:
+    """Run the operation once without any fault."""
+    faulty, disk, clock = place(prepared)
+    before = contents(open_table(disk, clock))
+    table = open_table(faulty, clock, **OPTIONS)
+    start = len(faulty.calls)
+    operation(table)
+    return Undisturbed(tuple(before), tuple(contents(table)), tuple(call for call, _ in faulty.calls[start:]))
