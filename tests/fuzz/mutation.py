@@ -129,7 +129,8 @@ def _instead(node: Any, chance: random.Random) -> Any:
             node[:at] + chance.choice(("", "0", "9", "/", "..", "_", ".", "é", "\0", "x" * 50)) + node[at + chance.randrange(3) :]
         )
     if isinstance(node, int) and not isinstance(node, bool) and kind < 0.4:
-        return chance.choice((node + 1, -node, node * 2**31, node * 2**70, str(node), float(node)))
+        real = float(node) if abs(node) < 2**1000 else node  # changed again and again it outgrows them
+        return chance.choice((node + 1, -node, node * 2**31, node * 2**70, str(node), real))
     if kind < 0.45:
         deep: Any = node
         for _ in range(chance.choice((3, 70, 300))):

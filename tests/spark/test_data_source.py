@@ -10,13 +10,17 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import datasource as ds
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.spark.tables import Tables, rows
 
-from tideline_spark.data_source import NAME, register
+from tideline_spark.data_source import NAME, TidelineDataSource, register
+from tideline_table.schema import MetaField
 from tideline_table.table import Table, TableType, run_compaction, schedule_compaction, write_rows
 from tideline_table.writer import Operation
+
+RECORD_KEY = MetaField.RECORD_KEY.value
 
 
 @pytest.fixture
@@ -63,10 +67,29 @@ def test_filters_are_evaluated_and_pushed_down(source: SparkSession, table: Tabl
         "id in ('k000001', 'k000007')",
         "region is null",
         "region is not null and ts <= 5",
+        "_hoodie_record_key = 'k000001'",
+        "_hoodie_record_key in ('k000002', 'k000008', 'none') and ts = 6",
+        "_hoodie_record_key = 'k000001' and _hoodie_record_key = 'k000002'",
+        "_hoodie_record_key = 'k000001' or ts = 5",
     )
     for condition in (*pushed, "amount > 4", "not ts = 6", "ts = 6 or id like '%7'"):
         expected = source.createDataFrame(table.read()).where(condition)
         assert sorted(load(source, table).where(condition).collect()) == sorted(expected.collect())
+
+
+def test_filters_by_record_key_choose_files(source: SparkSession, table: Table) -> None:
+    named = [ds.EqualTo((RECORD_KEY,), "k000001"), ds.In((RECORD_KEY,), ("k000001", "k000003"))]
+    reads = []
+    for filters in ([], named, [*named, ds.EqualTo((RECORD_KEY,), "k000002")]):
+        schema = load(source, table).schema
+        reader = TidelineDataSource({"path": table.storage.root}).reader(schema)
+        assert list(reader.pushFilters(list(filters))) == filters
+        found = [batch for part in reader.partitions() for batch in reader.read(part)]
+        reads.append(sorted(key for batch in found for key in batch.column(RECORD_KEY).to_pylist()))
+    assert reads == [[f"k{n:06}" for n in range(9)], ["k000001"], []]
+    since = TidelineDataSource({"path": table.storage.root, "since": "0"}).reader(schema)
+    since.pushFilters(list(named))
+    assert since.partitions()
 
 
 @pytest.mark.parametrize(

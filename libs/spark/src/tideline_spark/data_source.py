@@ -2,7 +2,8 @@
 
 Convenience: Spark hands this source neither column pruning nor its own Parquet scan; `tideline_spark.read.read` is the fast way. The load
 path is the table's base path. Options: `as_of`, `read_optimized`, `since`, `until` as in `read`; `changes` (true) for net changes with images
-instead of rows. A schema given with `.schema(...)` chooses columns.
+instead of rows. A schema given with `.schema(...)` chooses columns. A filter that names record keys (`_hoodie_record_key = …`, `in (…)`) makes a
+snapshot query of them read only what can hold them.
 
 A stream's offset is a sequence of the table log, the order in which writes complete: each batch holds the rows (or changes) of exactly the
 writes that completed since the last one, once, whenever they began.
@@ -11,7 +12,7 @@ writes that completed since the last one, once, whenever they began.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -21,12 +22,13 @@ from pyspark.sql import datasource as ds
 from pyspark.sql.types import StructType
 
 from tideline_spark.arrow_rows import spark_batches, spark_schema, spread
-from tideline_spark.read import query_of
+from tideline_spark.read import query_of, with_indexes
 from tideline_table.errors import InvalidOption, SchemaMismatch, UnsupportedTable
+from tideline_table.schema import MetaField
 from tideline_table.table import Table
 from tideline_table.table.changes import newest_write, sequence_of
 from tideline_table.table.images import Images, images_schema
-from tideline_table.table.query import Snapshot
+from tideline_table.table.query import Snapshot, sorted_keys
 
 NAME = "tideline"
 _OPTIONS = ("path", "as_of", "read_optimized", "since", "until", "changes")
@@ -77,11 +79,15 @@ def _flag(given: Mapping[str, str], name: str) -> bool:
     return text == "true"
 
 
-def _rows(partition: ds.InputPartition, schema: StructType, where: pc.Expression | None = None) -> Iterator[pa.RecordBatch]:
+def _rows(
+    partition: ds.InputPartition, schema: StructType, where: pc.Expression | None = None, keys: pa.Array | None = None
+) -> Iterator[pa.RecordBatch]:
     """What one task reads, in Spark's types: slices of a query, or the changes of one table partition."""
     part: Snapshot | Images = partition.value
-    found = part.scan() if isinstance(part, Images) else part.scan(list(schema.names), where)
-    return spark_batches(found, schema)
+    if isinstance(part, Images):
+        return spark_batches(part.scan(), schema)
+    found = part if keys is None else with_indexes(part)
+    return spark_batches(found.scan(list(schema.names), where, keys), schema)
 
 
 class TidelineDataSource(ds.DataSource):
@@ -129,10 +135,12 @@ class _Reader(ds.DataSourceReader):
         self._options = options
         self._schema = schema
         self._where: pc.Expression | None = None
+        self._keys: pa.Array | None = None
 
     def pushFilters(self, filters: list[ds.Filter]) -> Iterable[ds.Filter]:  # noqa: N802 - PySpark's name
-        """Take what skips row groups; Spark evaluates all filters again, by its own rules."""
+        """Take what skips files, log blocks and row groups; Spark evaluates all filters again, by its own rules."""
         if not self._options.changes:
+            self._keys = _record_keys(filters)
             kept = [found for found in map(_expression, filters) if found is not None]
             for expression in kept:
                 self._where = expression if self._where is None else self._where & expression
@@ -144,11 +152,16 @@ class _Reader(ds.DataSourceReader):
         if chosen.changes:
             return _changed(table.changes(chosen.since, chosen.until))
         found = query_of(table, as_of=chosen.as_of, read_optimized=chosen.read_optimized, since=chosen.since, until=chosen.until)
+        if found.commit_times is not None or not table.definition.has_meta_fields:
+            # Look-ups are of snapshots, and by the meta field.
+            self._keys = None
+        if self._keys is not None:
+            found = table.narrowed(found, self._keys) if len(self._keys) else replace(found, slices=())
         return _spread(found)
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
         """See `DataSourceReader.read`."""
-        return _rows(partition, self._schema, self._where)
+        return _rows(partition, self._schema, self._where, self._keys)
 
 
 class _StreamReader(ds.DataSourceStreamReader):
@@ -200,6 +213,19 @@ def _spread(snapshot: Snapshot) -> list[ds.InputPartition]:
 
 def _changed(images: Images) -> list[ds.InputPartition]:
     return [ds.InputPartition(part) for part in images.by_partition()]
+
+
+def _record_keys(filters: Iterable[ds.Filter]) -> pa.Array | None:
+    """The only record keys that can pass `filters`, None where they name none."""
+    named: list[set[str]] = []
+    for found in filters:
+        if getattr(found, "attribute", ()) != (MetaField.RECORD_KEY.value,):
+            continue
+        if isinstance(found, ds.EqualTo) and isinstance(found.value, str):
+            named.append({found.value})
+        elif isinstance(found, ds.In) and all(isinstance(value, str) for value in found.value):
+            named.append({str(value) for value in found.value})
+    return sorted_keys(set.intersection(*named)) if named else None
 
 
 def _expression(found: ds.Filter) -> pc.Expression | None:

@@ -166,9 +166,12 @@ def merged_rows(
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 part = tasks[number]
-                if keys is not None and part.rule.visible is None:
-                    # The logs of such a table are its own, and have indexes.
-                    part = replace(part, log_indexes=LogIndexes(part.storage))
-                yield from spark_batches(part.scan(names, keys=keys), schema)
+                found = part if keys is None else with_indexes(part)
+                yield from spark_batches(found.scan(names, keys=keys), schema)
 
     return rows
+
+
+def with_indexes(part: Snapshot) -> Snapshot:
+    """What a task reads record keys of, with the key indexes of log files where there are any: others write none."""
+    return part if part.rule.visible is not None else replace(part, log_indexes=LogIndexes(part.storage))
