@@ -231,6 +231,27 @@ def test_17_hudi_takes_values_with_an_equal_sign_for_names(maker: Maker) -> None
     assert found == [["1", "p0"], ["p0", "x=1"], ["p0", "x=1"]]
 
 
+def test_18_hudi_increments_of_encoded_partitions_are_not_decoded(maker: Maker) -> None:
+    options = {"hoodie.datasource.write.partitionpath.urlencode": "true"}
+    cow = Maker(maker.hudi, maker.base, Story("difference", Kind.COW, (), {**KEYS, **EVENT_TIME, **options}))
+    cow.write(trips(range(2), 5, lambda n: "a b" if n else "100%"), "insert")
+    (instant,) = cow.instants("commit")
+    increments = cow.read("incremental", begin="000", end=instant), Table.open(str(cow.base)).incremental("", instant).read()
+    assert [sorted(rows.column("part").to_pylist()) for rows in increments] == [["100%25", "a b"], ["100%", "a b"]]
+    assert _same_rows(cow.read(), Table.open(str(cow.base)).read())
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_19_hudi_merges_partial_updates_ordered_by_decimals_by_arrival(maker: Maker, kind: Kind) -> None:
+    payload = {"hoodie.datasource.write.payload.class": "org.apache.hudi.common.model.PartialUpdateAvroPayload"}
+    options = {**KEYS, **payload, **AVRO_LOGS, "hoodie.datasource.write.precombine.field": "amount"}
+    mine = Maker(maker.hudi, maker.base, Story("difference", kind, (), options))
+    mine.write(trips([1], 9), "insert")
+    mine.write(trips([1], 5), "upsert")
+    found = [rows.column("ts").to_pylist() for rows in (mine.read(), Table.open(str(mine.base)).read())]
+    assert found == ([[9], [9]] if kind is Kind.COW else [[5], [9]])
+
+
 def _three_answers(maker: Maker) -> tuple[pa.Table, pa.Table, pa.Table]:
     return maker.hudi.read(maker.base), read_hudi_rs(maker.base), Table.open(str(maker.base)).read()
 

@@ -77,7 +77,7 @@ class Comparisons:
         if not writes:
             return
         self._travels(writes)
-        if self.layout.has_meta_fields:
+        if self.layout.has_meta_fields and not self.layout.has_encoded_partitions:
             self._increments(writes)
         self._command_line()
         if self.spark is not None:

@@ -34,6 +34,8 @@ _SOMETIMES: tuple[tuple[str, pa.DataType], ...] = (
     ("many", pa.list_(pa.struct([("x", pa.int32()), ("y", pa.string())]))),
     ("wide", pa.decimal128(30, 10)),
 )
+_MARK = "Op"
+"""Where AWS DMS says what happened to a row."""
 _PROMOTIONS: dict[str, pa.DataType] = {"quantity": pa.int64(), "f": pa.float64()}
 _ODD = ("a b", "é漢", "100%", "+", None, "", "Ü", "'")
 """Not with `=`, which is a known difference (docs/peer-differences.md, 17)."""
@@ -42,10 +44,12 @@ _ODD = ("a b", "é漢", "100%", "+", None, "", "Ü", "'")
 class Rows:
     """Makes rows. What a key's row holds is drawn anew each time; partition and key parts follow from its number, unless rows move."""
 
-    def __init__(self, seed: str, *, odd_partitions: bool) -> None:
+    def __init__(self, seed: str, *, odd_partitions: bool, marks: bool) -> None:
         self._r = random.Random(seed)
         self._odd = odd_partitions
         self.columns = [*_ALWAYS, *(column for column in _SOMETIMES if self._r.random() < 0.6)]
+        if marks:
+            self.columns.append((_MARK, pa.string()))
         self._made_columns = 0
         self._time = 0
 
@@ -81,7 +85,7 @@ class Rows:
     def droppable(self) -> list[str]:
         """Columns that nothing depends on."""
         kept = {name for name, _ in _ALWAYS}
-        return [name for name, _ in self.columns if name not in kept]
+        return [name for name, _ in self.columns if name not in kept and name != _MARK]
 
     def _new_name(self) -> str:
         self._made_columns += 1
@@ -95,6 +99,8 @@ class Rows:
         row["part"] = _ODD[n % len(_ODD)] if self._odd and n % 3 == 0 else f"p{n % 3}"
         for name, filler in (("price", 1.0), ("amount", Decimal("1.000")), ("at", dt.datetime(2024, 1, 1, tzinfo=dt.UTC))):
             row[name] = filler if row[name] is None else row[name]
+        if _MARK in row:
+            row[_MARK] = r.choice("IUUD")
         # What a partition may be made of does not change with the version.
         row["at"] = row["at"].replace(day=1 + n % 2, hour=0, minute=0, second=0, microsecond=0) if n % 2 else row["at"]
         row["place"] = {**(row["place"] or dict.fromkeys(_names(self.columns, "place"))), "zip": n % 2}

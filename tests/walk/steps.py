@@ -19,13 +19,14 @@ _OPERATION = "hoodie.datasource.write.operation"
 class Steps:
     """The hands of Hudi on one table. `take` draws a step and takes it; refusals of Hudi's come as PeerFailed."""
 
-    def __init__(self, hudi: ApacheHudi, base: Path, layout: Layout, seed: int) -> None:
+    def __init__(self, hudi: ApacheHudi, newest: ApacheHudi | None, base: Path, layout: Layout, seed: int) -> None:
         self.hudi = hudi
+        self._writers = (hudi, newest) if newest is not None and layout.mixed else (hudi,)
         self.base = base
         self.layout = layout
         self.name = layout.options["hoodie.table.name"]
         self._r = random.Random(f"steps {layout.release} {seed}")
-        self._rows = Rows(f"rows {layout.release} {seed}", odd_partitions=layout.odd_partitions)
+        self._rows = Rows(f"rows {layout.release} {seed}", odd_partitions=layout.odd_partitions, marks=layout.marks_operations)
         self._next = 0
         self._begun = False
         self.may_repeat_keys = False
@@ -40,7 +41,10 @@ class Steps:
         drawn = self._all()
         names = [name for name, (weight, _) in drawn.items() for _ in range(weight)]
         name = self._r.choice(names)
-        return name, drawn[name][1]
+        if len(self._writers) == 1:
+            return name, drawn[name][1]
+        self.hudi = self._r.choice(self._writers)
+        return name if self.hudi is self._writers[0] else f"{name} by the newest release", drawn[name][1]
 
     def _all(self) -> dict[str, tuple[int, Callable[[], str | None]]]:
         """Every step with how often it is drawn."""

@@ -65,7 +65,7 @@ def walk(
     shutil.rmtree(base, ignore_errors=True)
     r = random.Random(f"walk {release} {seed}")
     walked = Walked(seed, layout)
-    steps = Steps(hudi, base, layout, seed)
+    steps = Steps(hudi, judge, base, layout, seed)
     comparisons = Comparisons(hudi, judge, base, layout, r, spark, walked.held, walked.notes)
     try:
         for _ in range(r.randrange(4, most_steps + 1)):

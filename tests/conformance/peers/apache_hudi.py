@@ -36,6 +36,8 @@ MEMORY_MB = 1536
 FILE_LOCK = {"hoodie.write.lock.filesystem.expire": "0"}
 """What Hudi's file-system based lock provider asks for at least."""
 LOG_TAIL_BYTES = 4000
+_JVM_GONE = frozenset({"ConnectionRefusedError", "ConnectionResetError", "Py4JNetworkError"})
+"""What the far side's Python says when its JVM has ended."""
 
 
 class PeerFailed(Exception):
@@ -346,6 +348,8 @@ class ApacheHudi:
             self._abandon(link)
             raise PeerFailed("ProtocolError", f"reply to request {reply['id']}, expected {self._sent}")
         if "error" in reply:
+            if reply["error"]["kind"] in _JVM_GONE:
+                self._abandon(link)
             raise PeerFailed(**reply["error"])
         return reply["value"]
 

@@ -291,6 +291,30 @@ def test_row_groups_that_cannot_match_are_not_decoded(monkeypatch):
     assert [names for _, names in decoded] == [["_hoodie_record_key", "ts"], ["v"]]
 
 
+@pytest.mark.parametrize("cells", [None, PartialUpdate(OpenCells.NULLS)])
+def test_of_rows_with_one_key_the_first_meets_the_log(cells):
+    """As Apache Hudi reads them, whichever wins: the others stay, also where the first row lies in a row group that a filter prunes."""
+    twice = [
+        ("a", 5, "first"),
+        ("b", 5, "b"),
+        ("c", 5, "c"),
+        ("a", 2, "second"),
+        ("d", 5, "first"),
+        ("e", 5, "e"),
+        ("d", 9, "second"),
+    ]
+    rows = slice_of(twice, block([("a", 7, "new"), ("d", 8, "new")], 1), deletions(["b"], 2))
+    kept = [("a", 2, "second"), ("a", 7, "new"), ("c", 5, "c"), ("d", 8, "new"), ("d", 9, "second"), ("e", 5, "e")]
+    event, commit = (replace(rule, partial=cells) for rule in (EVENT, COMMIT))
+    for rule in (event, commit):
+        assert read(rows, rule) == kept
+        assert read(rows, rule, keys=pa.array(["a", "b"])) == kept[:2]
+        assert read(rows, rule, where=pc.field("v") == "second") == [kept[0], kept[4]]
+    late = slice_of(twice, block([("a", 3, "late"), ("d", 3, "late")], 1))
+    assert [r for r in read(late, event) if r[0] in "ad"] == [twice[3], twice[0], twice[4], twice[6]]
+    assert read(slice_of(twice, deletions(["a"], 1)), event, where=pc.field("id") == "a") == [twice[3]]
+
+
 def test_broken_files_name_themselves():
     storage, found = slice_of(BASE, block([("a", 6, "one")], 1))
     storage.put(found.path, b"PAR1 no more")

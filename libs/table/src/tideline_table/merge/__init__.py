@@ -1,6 +1,6 @@
 """Which version of a record wins, on Arrow (format reference 2.3, 10.3)."""
 
-from tideline_table.merge.fold import EventKind, LogEvents, LogOutcome, comparable_ordering, fold_events
+from tideline_table.merge.fold import EventKind, LogEvents, LogOutcome, comparable_ordering, first_matches, fold_events
 from tideline_table.merge.mode import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, MergeMode, merge_mode
 from tideline_table.merge.ordering import combine_input, deleted_mask, incoming_wins, purged_mask
 from tideline_table.merge.parts import OpenCells, PartialUpdate, PartsOutcome, fold_parts
@@ -18,6 +18,7 @@ __all__ = [
     "combine_input",
     "comparable_ordering",
     "deleted_mask",
+    "first_matches",
     "fold_events",
     "fold_parts",
     "incoming_wins",

@@ -48,19 +48,17 @@ class LogOutcome:
     def against_base(self, keys: pa.ChunkedArray, ordering: pa.ChunkedArray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """For base rows with these keys and ordering values: True where the row stays; and True for each event that lost to a base row.
 
-        `ordering` may be left out where `needs_ordering` is false. A key that stands twice in the base file is decided row by row.
+        `ordering` may be left out where `needs_ordering` is false. Of rows with the same key only the first one meets the event, as in Apache Hudi.
         """
-        found = pc.index_in(keys, value_set=self.keys)
-        matched = np.asarray(pc.is_valid(found))
-        targets = np.asarray(found.drop_null())
+        rows, targets = first_matches(keys, self.keys)
         wins = np.ones(len(targets), dtype=bool)
         if self.needs_ordering and len(targets):
             assert ordering is not None
             assert self.ordering is not None
             mine = self.ordering.take(pa.array(targets))
-            wins = incoming_wins(ordering.filter(pa.array(matched)), mine) | (self.kinds[targets] == EventKind.PURGE)
-        stays = ~matched
-        stays[np.flatnonzero(matched)[~wins]] = True
+            wins = incoming_wins(ordering.take(pa.array(rows)), mine) | (self.kinds[targets] == EventKind.PURGE)
+        stays = np.ones(len(keys), dtype=bool)
+        stays[rows[wins]] = False
         lost = np.zeros(len(self.keys), dtype=bool)
         lost[targets[~wins]] = True
         return stays, lost
@@ -69,6 +67,18 @@ class LogOutcome:
     def needs_ordering(self) -> bool:
         """Whether ordering values of base rows decide anything."""
         return self.mode is MergeMode.EVENT_TIME and bool((self.kinds != EventKind.PURGE).any())
+
+
+def first_matches(keys: pa.ChunkedArray, events: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of a base file, by their `keys`, that an event is about, ascending, and which one; each event counts for the first such row."""
+    found = pc.index_in(keys, value_set=events)
+    rows = np.flatnonzero(np.asarray(pc.is_valid(found)))
+    targets = np.asarray(found.drop_null())
+    seen, first = np.unique(targets, return_index=True)
+    if len(seen) < len(targets):
+        first.sort()
+        rows, targets = rows[first], targets[first]
+    return rows, targets
 
 
 def fold_events(events: LogEvents, mode: MergeMode) -> LogOutcome:

@@ -150,7 +150,10 @@ def _surviving_base_rows(
     # Where ordering values decide, a base row beats an event although the row itself may be filtered out: without it the event would
     # come to life. So only the rows that are emitted may be pruned by the filter, not those that are compared.
     compared = base.row_groups(_key_filter(plan.rule, plan.keys) if outcome.needs_ordering else wanted)
-    stays, lost = _compare(base, compared, plan, outcome)
+    rows, stays, lost = _compare(base, compared, plan, outcome)
+    if more := _may_hold_first_rows(base, compared, plan, rows.filter(pa.array(~stays))):
+        compared = sorted({*compared, *more})
+        _, stays, lost = _compare(base, compared, plan, outcome)
     emitted = [number for number in base.row_groups(wanted) if number in set(compared)]
     at = dict(zip(compared, np.cumsum([0, *(base.rows(n) for n in compared)])[:-1], strict=True))
     mask = np.concatenate([stays[at[n] : at[n] + base.rows(n)] for n in emitted]) if emitted else stays[:0]
@@ -167,10 +170,22 @@ def _surviving_base_rows(
     return lost
 
 
-def _compare(base: BaseFileScan, groups: Sequence[int], plan: ReadPlan, outcome: LogOutcome) -> tuple[np.ndarray, np.ndarray]:
+def _compare(
+    base: BaseFileScan, groups: Sequence[int], plan: ReadPlan, outcome: LogOutcome
+) -> tuple[pa.ChunkedArray, np.ndarray, np.ndarray]:
+    """The record keys of these row groups, which of the rows stay, and which events lost."""
     needed = plan.key_columns | (plan.ordering if outcome.needs_ordering else frozenset())
     rows = pa.Table.from_batches(base.batches(groups, plan.part(needed)), schema=plan.part(needed))
-    return outcome.against_base(plan.record_keys(rows), plan.ordering_values(rows) if outcome.needs_ordering else None)
+    keys = plan.record_keys(rows)
+    return keys, *outcome.against_base(keys, plan.ordering_values(rows) if outcome.needs_ordering else None)
+
+
+def _may_hold_first_rows(base: BaseFileScan, compared: Sequence[int], plan: ReadPlan, met: pa.ChunkedArray) -> list[int]:
+    """Row groups left out of the comparison that may hold an earlier row of a key that met its event: that row meets it then."""
+    if not len(met):
+        return []
+    may_hold = base.row_groups(None if plan.rule.keygen is not None else _key_filter(plan.rule, met.unique()))
+    return [number for number in may_hold if number < compared[-1] and number not in compared]
 
 
 def _winning_log_rows(storage: Storage, plan: ReadPlan, log: _Log, lost: np.ndarray) -> Iterator[pa.RecordBatch]:

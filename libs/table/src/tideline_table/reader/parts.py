@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from tideline_table.errors import UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.log_format import LogBlock
-from tideline_table.merge import EventKind, MergeMode, PartsOutcome, fold_parts
+from tideline_table.merge import EventKind, MergeMode, PartsOutcome, first_matches, fold_parts
 from tideline_table.reader.log_events import LogContent, read_events, stored_columns
 from tideline_table.reader.read_plan import ReadPlan
 from tideline_table.schema.meta_fields import META_FIELDS
@@ -84,19 +84,19 @@ class _MergedLog:
         return cls(plan, outcome, rows, row_of)
 
     def merged(self, base: pa.Table, met: np.ndarray) -> pa.Table:
-        """Rows of the base file with what the log says about them; notes in `met` the keys that were there."""
-        found = pc.index_in(self.plan.record_keys(base), value_set=self.outcome.keys)
-        matched = np.asarray(pc.is_valid(found))
-        if not matched.any():
+        """Rows of the base file with what the log says about them; notes in `met` the keys that were there, each told of once."""
+        rows, targets = first_matches(self.plan.record_keys(base), self.outcome.keys)
+        unmet = ~met[targets]
+        rows, targets = rows[unmet], targets[unmet]
+        if not len(rows):
             return base
-        targets = np.asarray(found.drop_null())
         met[targets] = True
-        ordering = self.plan.ordering_values(base).filter(pa.array(matched)) if self.plan.ordering else None
+        ordering = self.plan.ordering_values(base).take(pa.array(rows)) if self.plan.ordering else None
         wins = self.outcome.wins_over(targets, ordering)
         is_record = self.outcome.kinds[targets] == EventKind.RECORD
-        stays = ~matched
-        stays[np.flatnonzero(matched)[~wins & ~is_record]] = True
-        touched = np.flatnonzero(matched)[is_record]
+        stays = np.ones(base.num_rows, dtype=bool)
+        stays[rows[wins | is_record]] = False
+        touched = rows[is_record]
         patched = self._patched(base.take(pa.array(touched)), targets[is_record], wins[is_record])
         return pa.concat_tables([base.filter(pa.array(stays)), patched])
 
