@@ -8,9 +8,12 @@ from tests.unit.table.tables import cluster, create, open_table, write
 
 from tideline_table.clock import ManualClock
 from tideline_table.errors import HistoryUnavailable, InstantNotFound, InvalidOption
+from tideline_table.file_group.state import ActionRecord, TableState
 from tideline_table.service.compaction import compact_slice
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import TableType, run_clean, run_compaction, schedule_clean, schedule_clustering, schedule_compaction
+from tideline_table.table.changes import PointKind, stretch_of
+from tideline_table.timeline.instant import Action, State
 from tideline_table.writer import Operation
 
 TYPES = list(TableType)
@@ -186,3 +189,18 @@ def test_a_moment_at_which_nothing_began(table):
     moment = table.clock.now().strftime("%Y%m%d%H%M%S")
     write(table, [("b", "p", 1, "1")])
     assert rows_since(table, moment) == [("b", 1, "1")]
+
+
+def test_rows_of_a_log_compaction_of_apache_hudi_count_for_the_writes_that_it_merged():
+    """It stamps them with its own instant and commits none: not again behind the last of them."""
+    state = TableState()
+    for time, operation in (("1", "UPSERT"), ("2", "LOG_COMPACT"), ("3", "BULK_INSERT"), ("4", "LOG_COMPACT")):
+        at = f"2026010100000000{time}"
+        state.actions[at] = ActionRecord(at, Action.DELTA_COMMIT, State.COMPLETED, operation, 0, 0, "")
+    written = {
+        (since, until): "".join(
+            sorted(i[-1] for i in stretch_of(state, PointKind.INSTANT, since and f"2026010100000000{since}", until).written)
+        )
+        for since, until in (("", ""), ("1", ""), ("2", ""), ("3", ""), ("", "20260101000000001"), ("", "20260101000000002"))
+    }
+    assert [*written.values()] == ["1234", "34", "34", "", "1", "12"]

@@ -26,6 +26,7 @@ from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata
 
 CLUSTER = "CLUSTER"
 COMPACT = "COMPACT"
+LOG_COMPACT = "LOG_COMPACT"
 _PUBLISHING = WRITE_ACTIONS | {Action.COMPACTION}
 PRIORITY_KEY = "tideline.priority"
 """In a clustering plan's extra metadata: it has lost often enough, writers wait for it."""

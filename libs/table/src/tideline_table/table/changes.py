@@ -16,7 +16,7 @@ from datetime import datetime
 
 from tideline_table.errors import HistoryRewritten, HistoryUnavailable, InstantNotFound, InvalidOption
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
-from tideline_table.file_group.state import COMPACT, ActionRecord, TableState
+from tideline_table.file_group.state import COMPACT, LOG_COMPACT, ActionRecord, TableState
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.table.query import CommitTimes, Snapshot
 from tideline_table.timeline.instant import Action, State, time_from_instant
@@ -47,7 +47,7 @@ class Stretch:
     before: frozenset[str]
     through: frozenset[str]
     written: frozenset[str]
-    """Writes in between: what moves rows only (clustering, compaction) left out."""
+    """Instants of rows written in between: what moves rows only (clustering, compaction) left out."""
     since: str
     """The start as it was given."""
 
@@ -73,8 +73,11 @@ def stretch_of(state: TableState, kind: PointKind, since: str, until: str) -> St
     through = frozenset(_through(state, kind, done, until)) if until else frozenset(a.instant for a in done)
     if not before <= through:
         raise InvalidOption(f"changes since {since} until {until}", expected="an end that is not before the start")
-    written = frozenset(a.instant for a in done if a.instant in through - before and not _moves_rows(a))
-    return Stretch(before, through, written, since)
+    within = [a for a in done if a.instant in through - before]
+    written = frozenset(a.instant for a in within if not _moves_rows(a))
+    # Apache Hudi's log compactions put their own instant into the rows that they move: those count where one of them was written in the stretch.
+    restamped = frozenset(a.instant for a in within if a.operation == LOG_COMPACT and any(i < a.instant for i in written))
+    return Stretch(before, through, written | restamped, since)
 
 
 def _check_rewritten(state: TableState, since: str, until: str) -> None:
@@ -103,7 +106,7 @@ def _check_active(state: TableState, since: str, until: str) -> None:
 
 
 def _moves_rows(action: ActionRecord) -> bool:
-    return action.is_clustering or action.action is Action.COMPACTION or action.operation == COMPACT
+    return action.is_clustering or action.action is Action.COMPACTION or action.operation in (COMPACT, LOG_COMPACT)
 
 
 def _through(state: TableState, kind: PointKind, done: Iterable[ActionRecord], point: str) -> list[str]:
