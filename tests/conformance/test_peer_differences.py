@@ -252,6 +252,20 @@ def test_19_hudi_merges_partial_updates_ordered_by_decimals_by_arrival(maker: Ma
     assert found == ([[9], [9]] if kind is Kind.COW else [[5], [9]])
 
 
+def test_20_hudi_does_not_look_back_at_savepoints(maker: Maker) -> None:
+    cow = Maker(maker.hudi, maker.base, Story("difference", Kind.COW, (), {**KEYS, **EVENT_TIME}))
+    cow.write(trips(range(4), 5), "insert")
+    saved, first = cow.read(), cow.instants("commit")[0]
+    cow.in_catalog()
+    cow.sql(f"call create_savepoint(table => '{{table}}', commit_time => '{first}')")
+    for ts in (6, 7, 8):
+        cow.write(trips(range(4), ts), "upsert", hoodie_clean_automatic="true", hoodie_clean_commits_retained="1")
+    with pytest.raises(PeerFailed, match="Cleaner cleaned up"):
+        cow.read(as_of=first)
+    assert _same_rows(saved, read_hudi_rs(cow.base, first))
+    assert _same_rows(saved, Table.open(str(cow.base)).read(as_of=first))
+
+
 def _three_answers(maker: Maker) -> tuple[pa.Table, pa.Table, pa.Table]:
     return maker.hudi.read(maker.base), read_hudi_rs(maker.base), Table.open(str(maker.base)).read()
 

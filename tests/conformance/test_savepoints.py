@@ -74,7 +74,7 @@ def test_ours_as_they_see_them(apache_hudi: ApacheHudi, matrix: Matrix, tmp_path
         step.agree(rows(range(16), 7))
         ours = Table.open(str(base)).read(as_of=at)
         step.compare.rows(ours.select(model.column_names), model, "as of the savepoint", "what was written", key=("id",))
-        # Apache Hudi 1.2 refuses by itself to look back behind the last clean, savepoint or not.
+        # Difference 20.
         with pytest.raises(PeerFailed, match="Cleaner cleaned up"):
             apache_hudi.read(base, as_of=at)
         step.compare.rows(ours, read_hudi_rs(base, at), "as of the savepoint", "hudi-rs")
