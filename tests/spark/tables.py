@@ -13,12 +13,16 @@ SCHEMA = pa.schema(
     [pa.field("id", pa.string(), nullable=False), ("region", pa.string()), ("ts", pa.int64()), ("amount", pa.float64())]
 )
 
+ROUTED = {"tideline.spark.collect.bytes": 0}
+"""Sources are joined with the keys of the table, as large ones are."""
+
 
 class Tables:
-    """Makes tables below one folder."""
+    """Makes tables below one folder; `defaults` are options of all of them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, defaults: Mapping[str, object] | None = None) -> None:
         self.folder = folder
+        self.defaults = dict(defaults or {})
 
     def create(
         self,
@@ -33,7 +37,7 @@ class Tables:
     ) -> Table:
         path = str(self.folder / name)
         create_table(path, TableRequest("t", schema, key_fields, partition_fields, ordering_field, type))
-        return Table.open(path, options=options)
+        return Table.open(path, options={**self.defaults, **(options or {})})
 
 
 def rows(start: int, end: int, ts: int, *, regions: int = 3) -> pa.Table:

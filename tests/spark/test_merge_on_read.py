@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.tables import Tables, content, rows
+from tests.spark.tables import ROUTED, Tables, content, rows
 
 from tideline_spark.report import WriteReport
 from tideline_spark.write import write_dataframe
 from tideline_table.errors import DuplicateKey
 from tideline_table.table import Table, TableType, run_compaction, schedule_compaction, write_rows
 from tideline_table.writer import Operation
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Tables:
+    """Small sources would take another way."""
+    return Tables(tmp_path, ROUTED)
 
 
 @pytest.mark.parametrize("log_format", ["avro", "parquet"])

@@ -9,7 +9,7 @@ import pytest
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
-from tests.spark.tables import Tables, rows
+from tests.spark.tables import ROUTED, Tables, rows
 
 from tideline_spark.report import WriteReport, report_of
 from tideline_spark.write import explain_write, refuse_speculation, write_dataframe
@@ -76,7 +76,7 @@ def test_the_report_sees_a_second_evaluation(spark: SparkSession, tables: Tables
     twice = once.union(once.withColumn("ts", f.col("ts") + 1))
     assert report_of(once, twice, key_scans=0).source_evaluations == 2
     # Seen from the outside that is one evaluation of a larger source, and its exchanges are its own.
-    planned = explain_write(tables.create("native"), twice, Operation.UPSERT)
+    planned = explain_write(tables.create("native", options=ROUTED), twice, Operation.UPSERT)
     assert (planned.source_evaluations, planned.exchanges) == (1, 1)
 
 
@@ -90,7 +90,7 @@ def test_speculation_is_refused(spark: SparkSession) -> None:
 def test_settings_of_the_session_are_left_as_they_were(spark: SparkSession, tables: Tables) -> None:
     keys = ("spark.sql.adaptive.enabled", "spark.sql.sources.parallelPartitionDiscovery.threshold")
     before = [spark.conf.get(key) for key in keys]
-    table = tables.create("native", options={"tideline.spark.broadcast.keys": 0})
+    table = tables.create("native", options={**ROUTED, "tideline.spark.broadcast.keys": 0})
     write_rows(table, rows(0, 10, 1), Operation.UPSERT)
     explain_write(table, spark.createDataFrame(rows(0, 10, 1)), Operation.UPSERT)
     assert [spark.conf.get(key) for key in keys] == before

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
-from tests.spark.tables import Tables, content, rows
+from tests.spark.tables import ROUTED, Tables, content, rows
 
 from tideline_spark.errors import SparkFailed
 from tideline_spark.write import write_dataframe
 from tideline_table.errors import DuplicateKey, InvalidRecord, SchemaMismatch, TidelineError, WriteConflict
 from tideline_table.table import Table, write_rows
 from tideline_table.writer import Operation
+
+
+@pytest.fixture(params=["through the driver", "routed"])
+def tables(request: pytest.FixtureRequest, tmp_path: Path) -> Tables:
+    """Both ways that a source takes."""
+    return Tables(tmp_path, ROUTED if request.param == "routed" else None)
 
 
 def assert_untouched(table: Table, before: list[str]) -> None:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
@@ -27,6 +26,7 @@ from pyspark.sql import SparkSession
 
 from tideline_locks import open_peer_lock
 from tideline_spark.errors import spark_failure
+from tideline_spark.jobs import run_each
 from tideline_spark.session import local_session, stop_session
 from tideline_table.errors import InvalidOption, Recovery, TidelineError, TransactionRolledBack, WriteConflict
 from tideline_table.service.clustering import cluster_group
@@ -103,15 +103,12 @@ def run_tasks(spark: SparkSession, tasks: Sequence[Task], termination: Terminati
     """
     context = spark.sparkContext
 
-    def collect() -> list[Result | TidelineError]:
-        return context.parallelize(tasks, max(1, len(tasks))).map(partial(_outcome, work)).collect()
-
     # In a thread of its own: a signal in the middle of a call would leave its answer behind for the next call of the same thread.
     with ThreadPoolExecutor(1, thread_name_prefix="spark-job") as pool:
-        running = pool.submit(collect)
+        running = pool.submit(run_each, context, tasks, work)
         try:
             with termination:
-                outcomes = running.result()
+                return running.result()
         except Terminated:
             while not running.done():
                 context.cancelAllJobs()  # again: the job may not have begun when it was cancelled first
@@ -120,21 +117,6 @@ def run_tasks(spark: SparkSession, tasks: Sequence[Task], termination: Terminati
         except (PySparkException, Py4JError) as error:
             termination.check()  # Whoever ends a group of processes ends the JVM too.
             raise spark_failure(error) from error
-    results: list[Result] = []
-    for outcome in outcomes:
-        if isinstance(outcome, TidelineError):
-            raise outcome
-        results.append(outcome)
-    return results
-
-
-def _outcome(work: Callable[[Task], Result], task: Task) -> Result | TidelineError:
-    try:
-        return work(task)
-    except TidelineError as error:
-        if error.recovery is Recovery.RETRY:
-            raise  # Spark tries the task again.
-        return error
 
 
 @dataclass(frozen=True, slots=True)

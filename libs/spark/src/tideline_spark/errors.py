@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 
 from tideline_table.errors import Recovery, TidelineError
 
@@ -27,3 +32,12 @@ def spark_failure(error: Exception) -> SparkFailed:
     return SparkFailed(
         f"the Spark job failed ({reason})", expected="a finished job; nothing became visible", remedy="see the Spark log"
     )
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Spark's errors as Tideline's."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise spark_failure(error) from error

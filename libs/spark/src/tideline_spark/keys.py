@@ -50,14 +50,18 @@ class NativeKeys:
             parts.append(f.concat(f.lit(f"{name}:"), shown))
         return f.concat_ws(",", *parts)
 
-    def partition_path(self) -> Column:
-        """The partition path; never null. Raises `UnsupportedTable` where it is made from a time."""
+    def check_paths(self) -> None:
+        """Raise `UnsupportedTable` where partition paths are made from times."""
         if not self.keygen.has_plain_paths:
             raise UnsupportedTable(
                 f"a DataFrame write into a table whose {self.keygen.type} key generator makes dates of times",
                 expected="partition columns as they are",
                 remedy="write with tideline_table's write_rows",
             )
+
+    def partition_path(self) -> Column:
+        """The partition path; never null. Raises as `check_paths`."""
+        self.check_paths()
         levels = [self._level(name) for name in self.keygen.partition_fields]
         if not levels:
             return f.lit("")

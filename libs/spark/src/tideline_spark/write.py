@@ -1,11 +1,11 @@
 """Writing a DataFrame: one evaluation of the source, one exchange to file groups, one Arrow map that writes them, one commit.
 
-The look-up of existing keys runs natively beside it: a broadcast for smaller tables, one more exchange for larger ones.
+The look-up of existing keys runs natively beside it: a broadcast for smaller tables, one more exchange for larger ones. Small sources take
+another way, through the driver: `small_source`.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,11 +19,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from tideline_spark.deleted_keys import deleted_key_table
-from tideline_spark.errors import spark_failure
+from tideline_spark.errors import spark_failure, translated
+from tideline_spark.jobs import tagged_jobs
 from tideline_spark.keys import NativeKeys
 from tideline_spark.layout import WriteLayout, decide_layout
 from tideline_spark.report import WriteReport, jobs_with_tag, report_of
 from tideline_spark.settings import KNOWN_FILES, planning_settings
+from tideline_spark.small_source import DriverAndTasks, goes_through_driver, small_rows
 from tideline_spark.tagging import LogKeys, Routing, evolved_by, log_key_table, routed_rows, source_columns
 from tideline_spark.task import RESULT_SCHEMA, UnitWriter, read_results
 from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, Options, column_list
@@ -41,6 +43,7 @@ from tideline_table.table.write import (
     in_transaction,
     overwrite_of,
     write_context,
+    write_rows,
     write_with_retries,
 )
 from tideline_table.timeline.progress import ProgressStep
@@ -68,8 +71,8 @@ def write_dataframe(
 ) -> Committed:
     """Write the rows of `df` as one commit, on the executors of its session.
 
-    `df` is evaluated once per attempt; a conflict rolls the attempt back and evaluates it again on fresh state (cache a source that is
-    expensive or that changes), up to `tideline.write.conflict.retries` times (`on_conflict` hears of each), then `WriteConflict` is
+    `df` is evaluated once per attempt, a small one (`tideline.spark.collect.bytes`) once; a conflict rolls the attempt back and does it again on
+    fresh state (cache a large source that is expensive or that changes), up to `tideline.write.conflict.retries` times (`on_conflict` hears of each), then `WriteConflict` is
     raised. Of rows with one key the largest ordering value wins, the last in the source on ties. A bucket of an upsert's inserts is held in
     a worker's memory whole: raise `tideline.spark.insert.parallelism` for very large ones.
 
@@ -89,7 +92,9 @@ def write_dataframe(
         return _attempt(table, df, schema_json, operation, chosen, extra or {}, on_report, contention, progress)
 
     # What is wrong with the columns is told before anything is begun.
-    attempt_on(table.schema_json)
+    first = attempt_on(table.schema_json)
+    if first.is_small:
+        return first.write_small(options, on_conflict)
     return write_with_retries(contention, lambda: attempt_on(table.schema_json).run(), on_conflict)
 
 
@@ -98,6 +103,8 @@ def explain_write(table: Table, df: DataFrame, operation: Operation, *, options:
     chosen = table.options.merged(options or {})
     table.refresh()
     attempt = _attempt(table, df, table.schema_json, operation, chosen, {}, None, Contention(table, chosen))
+    if attempt.is_small:
+        return report_of(df, small_rows(df, attempt.routing.columns), 0)
     layout = attempt.layout()
     with _translated(layout.looked_up):
         return report_of(df, attempt.plan("", layout), layout.key_scans)
@@ -141,9 +148,11 @@ def _routing(table: Table, df: DataFrame, target: TargetSchema, operation: Opera
         # What the source lacks is null in every row.
         sort_columns = tuple(n for n in column_list(options[BULK_INSERT_SORT_COLUMNS]) if n in columns)
     minds = minds_known_keys(operation, options) and not operation.looks_up_keys
+    keys = NativeKeys(keygen, df.select(*(f"`{n}`" for n in columns)).schema, target.schema)
+    keys.check_paths()
     return Routing(
         operation=operation,
-        keys=NativeKeys(keygen, df.select(*(f"`{n}`" for n in columns)).schema, target.schema),
+        keys=keys,
         columns=columns,
         sort_columns=sort_columns,
         keeps_position=operation is Operation.UPSERT or (operation is not Operation.DELETE and combines_input(operation, options)),
@@ -164,6 +173,33 @@ class _Attempt:
     source_bytes: int | None
     contention: Contention
     progress: ProgressStep | None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the source goes through the driver."""
+        return goes_through_driver(self.df, self.source_bytes, self.routing.operation, self.options)
+
+    def write_small(self, options: Mapping[str, object] | None, on_conflict: OnConflict | None) -> Committed:
+        """Write a small source, again on fresh state after a conflict. It is evaluated once."""
+        spark, source = self.df.sparkSession, small_rows(self.df, self.routing.columns)
+        with tagged_jobs(spark) as tag:
+
+            def report() -> None:
+                if self.on_report is not None:
+                    self.on_report(report_of(self.df, source, 0, jobs_with_tag(spark, tag)))
+
+            with translated():
+                rows = source.toArrow()
+            return write_rows(
+                self.table,
+                rows,
+                self.routing.operation,
+                options=options,
+                extra=self.extra,
+                progress=self.progress,
+                on_conflict=on_conflict,
+                executor=DriverAndTasks(spark, report),
+            )
 
     def run(self) -> Committed:
         return in_transaction(self.table, self.routing.operation, self.options, self._stage, self.progress)
@@ -215,18 +251,11 @@ class _Attempt:
         return transaction.commit(results, target.text, self.extra, look_up, target.based_on, self.progress, overwrite)
 
     def _execute(self, instant: str, layout: WriteLayout) -> list[bytes]:
-        spark, tag = self.df.sparkSession, f"tideline-{uuid.uuid4().hex}"
-        context = spark.sparkContext
-        context.addJobTag(tag)
-        try:
+        spark = self.df.sparkSession
+        with tagged_jobs(spark) as tag:
             deleted = deleted_key_table(spark, self.table, layout)
             written = self.plan(instant, layout, deleted)
             rows = [bytes(row[0]) for row in written.collect()]
-        except BaseException:
-            context.cancelJobsWithTag(tag)
-            raise
-        finally:
-            context.removeJobTag(tag)
         if self.on_report is not None:
             key_scans = layout.key_scans + (deleted is not None)
             self.on_report(report_of(self.df, written, key_scans, jobs_with_tag(spark, tag)))

@@ -309,6 +309,14 @@ SPARK_BROADCAST_KEYS = Option(
     unit="rows",
     minimum=0,
 )
+SPARK_COLLECT_BYTES = Option(
+    "tideline.spark.collect.bytes",
+    16 * 1024 * 1024,
+    "An upsert, a deletion or a blind insert of a DataFrame that Spark estimates at no more than this goes through the driver: no key of the "
+    "table is shuffled or broadcast, and a source is evaluated once however often the write is tried. 0: none does.",
+    unit="bytes",
+    minimum=0,
+)
 SCHEMA_EVOLUTION = Option(
     "tideline.write.schema.evolution",
     "refuse",

@@ -6,7 +6,6 @@ import difflib
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -39,6 +38,7 @@ from tideline_table.schema.avro import avro_with_meta_fields
 from tideline_table.table.contention import Contention
 from tideline_table.table.definition import TableType
 from tideline_table.table.evolution import TargetSchema, check_sort_columns, target_schema
+from tideline_table.table.executor import RoutedWrite, ThisProcess, WriteExecutor
 from tideline_table.table.facade import Table
 from tideline_table.table.live_keys import split_by_life, without_deleted
 from tideline_table.table.partition import create_partition
@@ -55,7 +55,6 @@ from tideline_table.writer import (
     WriteContext,
     prepare_input,
     route_input,
-    write_file_group,
 )
 from tideline_table.writer.input import refuse_duplicates, with_purged
 from tideline_table.writer.operation import minds_known_keys, promises_unique_keys
@@ -78,11 +77,14 @@ def write_rows(
     progress: ProgressStep | None = None,
     on_conflict: OnConflict | None = None,
     parallelism: int = 0,
+    executor: WriteExecutor | None = None,
 ) -> Committed:
     """Write `rows` as one commit.
 
     `removed` (key and partition columns) are keys that an upsert deletes in the same commit, whatever ordering value their rows have; none
     of them may be among the rows.
+
+    Keys are looked up and files written by `executor`, without one by `parallelism` threads (0: as many as there are processors).
 
     `extra` goes into the metadata of the commit. `progress` makes the write happen once: it moves with the commit or, where somebody moved it
     first, `ProgressMoved` is raised and nothing is written. After `CommitUnknown` the progress of the refreshed table tells what happened.
@@ -104,6 +106,7 @@ def write_rows(
     if removed is not None and operation is not Operation.UPSERT:
         raise InvalidOption(f"keys to remove beside an {operation}", expected=f"the operation {Operation.UPSERT}")
     definition, contention = table.definition, Contention(table, chosen)
+    where = executor or ThisProcess(parallelism or os.cpu_count() or 1)
 
     @lru_cache(maxsize=1)
     def attempt_on(schema_json: str) -> _Attempt:
@@ -115,9 +118,7 @@ def write_rows(
             refuse_duplicates(prepared)
         if removed is not None and removed.num_rows:
             prepared = with_purged(prepared, removed, target.schema, definition.keygen)
-        return _Attempt(
-            table, target, prepared, operation, chosen, dict(extra or {}), parallelism or os.cpu_count() or 1, contention, progress
-        )
+        return _Attempt(table, target, prepared, operation, chosen, dict(extra or {}), where, contention, progress)
 
     # What is wrong with the input is told before anything is written.
     attempt_on(table.schema_json)
@@ -191,7 +192,7 @@ class _Attempt:
     operation: Operation
     options: Options
     extra: Mapping[str, str]
-    parallelism: int
+    executor: WriteExecutor
     contention: Contention
     progress: ProgressStep | None
 
@@ -233,10 +234,9 @@ class _Attempt:
         policy = "none" if self.operation.overwrites else self.options[INSERT_DUP_POLICY]
         locations: dict[str, Location] = {}
         if self.operation.looks_up_keys or policy != "none":
-            for name, rows in by_partition.items():
-                keys = self.prepared.keys.take(pa.array(rows))
-                found = self.table.index.locate(keys, slices[name])
-                locations[name] = without_deleted(self.table, found, keys)
+            wanted = {name: self.prepared.keys.take(pa.array(rows)) for name, rows in by_partition.items()}
+            found = self.executor.locate(self.table, wanted, slices)
+            locations = {name: without_deleted(self.table, found[name], keys) for name, keys in wanted.items()}
         if not self.operation.looks_up_keys and policy != "none":
             by_partition, locations = self._without_known(by_partition, locations, policy)
         placement = self._placement(FilePlacement.of(self.options, state.latest_slices()))
@@ -287,17 +287,17 @@ class _Attempt:
         read = {FileGroupId(t.task.partition_path, t.task.file_id): t.task.base.version for t in tasks if t.task.base is not None}
         appends = frozenset(FileGroupId(t.task.partition_path, t.task.file_id) for t in tasks if self._appends(t))
 
-        def one(routed: RoutedTask) -> FileGroupResult:
-            transaction.check_early(read, appends)
-            incoming = self.prepared.rows.take(pa.array(routed.positions))
-            written = write_file_group(context, routed.task, incoming, self.table.storage)
-            transaction.staged(written)
-            return written
-
-        if len(tasks) < 2 or self.parallelism < 2:
-            return [one(t) for t in tasks]
-        with ThreadPoolExecutor(min(self.parallelism, len(tasks)), thread_name_prefix="write") as pool:
-            return list(pool.map(one, tasks))
+        return self.executor.write(
+            RoutedWrite(
+                table=self.table,
+                context=context,
+                tasks=tasks,
+                rows=self.prepared.rows,
+                appends=appends,
+                check=lambda: transaction.check_early(read, appends),
+                written=transaction.staged,
+            )
+        )
 
     def _look_up(self) -> LookUp | None:
         if not promises_unique_keys(self.operation, self.options):

@@ -1,0 +1,164 @@
+"""Small sources: their rows come to the driver once and go on from there, instead of meeting the keys of the table in a join.
+
+The rows are read, keyed and routed as by `tideline_table.table.write_rows`. What grows with the table stays with the executors: files whose
+keys are looked up and base files that are written over, unless they are few. Keys of the source travel there, and come back where found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+from pyspark import Broadcast, TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from tideline_spark.arrow_rows import spread
+from tideline_spark.errors import translated
+from tideline_spark.jobs import run_each
+from tideline_table.config import SPARK_COLLECT_BYTES, SPARK_INSERT_PARALLELISM, Options
+from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.index import Location, SimpleIndex
+from tideline_table.table import Table
+from tideline_table.table.executor import RoutedWrite, ThisProcess
+from tideline_table.table.query import Snapshot
+from tideline_table.writer import FileGroupResult, FileGroupTask, Operation, WriteContext, write_file_group
+from tideline_table.writer.operation import minds_known_keys
+
+_OPERATIONS = (Operation.UPSERT, Operation.DELETE, Operation.INSERT)
+_MOST_THREADS = 8
+_BOUNDED = frozenset(
+    {
+        *(
+            "LocalRelation",
+            "LogicalRelation",
+            "LogicalRDD",
+            "InMemoryRelation",
+            "Range",
+            "OneRowRelation",
+            "DataSourceV2ScanRelation",
+        ),
+        *("Project", "Filter", "LocalLimit", "GlobalLimit", "Offset", "Tail", "Sort", "Sample", "Window", "Aggregate", "Distinct"),
+        *("Deduplicate", "Union", "Join", "Repartition", "RepartitionByExpression", "RebalancePartitions"),
+        *("ArrowEvalPython", "BatchEvalPython"),
+    }
+)
+"""Nodes of a logical plan that give no more than Spark's estimate has it. Others, as `explode` or a Python map, may give any multiple."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverLimits:
+    """What the driver does itself, for a Spark job costs more. Whatever exceeds one of them is done by tasks."""
+
+    files: int = 64
+    keys: int = 2_000_000
+    """Of the table, that are read for a look-up."""
+    merged_bytes: int = 16 * 1024 * 1024
+    """Base files that are written over."""
+    message_bytes: int = 64 * 1024 * 1024
+    """Rows of one file group that travel to a task; more than these are written by the driver after all: Spark's messages are bounded."""
+
+
+LIMITS = DriverLimits()
+
+
+def goes_through_driver(df: DataFrame, estimate_bytes: int | None, operation: Operation, options: Options) -> bool:
+    """Whether the source of a write is small for sure, and the write one of those to which that makes a difference."""
+    if operation not in _OPERATIONS or options[SPARK_INSERT_PARALLELISM]:
+        return False
+    if minds_known_keys(operation, options) and not operation.looks_up_keys:
+        return False
+    if estimate_bytes is None or estimate_bytes > options[SPARK_COLLECT_BYTES] or not options[SPARK_COLLECT_BYTES]:
+        return False
+    pending = [df._jdf.queryExecution().optimizedPlan()]  # noqa: SLF001 - PySpark shows plans as text only
+    while pending:
+        node = pending.pop()
+        if str(node.getClass().getSimpleName()) not in _BOUNDED:
+            return False
+        children = node.children()
+        pending += [children.apply(at) for at in range(children.size())]
+    return True
+
+
+def small_rows(df: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """What comes to the driver, in the order of the source."""
+    return df.select(*(f.col(f"`{name}`") for name in columns))
+
+
+@dataclass(frozen=True, slots=True)
+class DriverAndTasks:
+    """Does what is little in threads of the driver, the rest in Spark jobs; see `WriteExecutor`. `on_written` is called after each attempt."""
+
+    spark: SparkSession
+    on_written: Callable[[], None]
+    limits: DriverLimits = field(default_factory=lambda: LIMITS)
+
+    def locate(
+        self, table: Table, wanted: Mapping[str, pa.ChunkedArray], slices: Mapping[str, Sequence[FileSlice]]
+    ) -> Mapping[str, Location]:
+        """See `WriteExecutor`. Raises `SparkFailed`."""
+        asked = [s for name in wanted for s in slices[name]]
+        files = sum(bool(s.base_file) + len(s.log_files) for s in asked)
+        # A slice that does not tell its rows may have any number.
+        keys = sum(s.rows if s.rows >= 0 else self.limits.keys + 1 for s in asked if s.base_file)
+        if files <= self.limits.files and keys <= self.limits.keys:
+            return self._driver.locate(table, wanted, slices)
+        context = self.spark.sparkContext
+        tasks = spread(replace(table.snapshot(), slices=tuple(asked)), 2 * context.defaultParallelism)
+        shipped: Broadcast[Mapping[str, pa.ChunkedArray]] = context.broadcast(dict(wanted))
+
+        try:
+            with translated():
+                found = dict(hit for hits in run_each(context, tasks, partial(_hits, shipped)) for hit in hits)
+        finally:
+            shipped.destroy()
+        return {name: _location(slices[name], found, len(keys)) for name, keys in wanted.items()}
+
+    def write(self, work: RoutedWrite) -> list[FileGroupResult]:
+        """See `WriteExecutor`. Raises `SparkFailed`."""
+        bases = [t.task.base for t in work.tasks if t.task.base is not None]
+        merged_bytes = sum(max(1, s.size_bytes) for s in bases if s.group not in work.appends)
+        if len(work.tasks) <= self.limits.files and merged_bytes <= self.limits.merged_bytes:
+            results = self._driver.write(work)
+        else:
+            results = self._by_tasks(work)
+        self.on_written()
+        return results
+
+    def _by_tasks(self, work: RoutedWrite) -> list[FileGroupResult]:
+        items = [(routed.task, work.incoming(routed)) for routed in work.tasks]
+        if any(rows.nbytes > self.limits.message_bytes for _, rows in items):
+            return self._driver.write(work)
+        work.check()
+        with translated():
+            results = run_each(self.spark.sparkContext, items, partial(_written, work.context))
+        for result in results:
+            work.written(result)
+        return results
+
+    @property
+    def _driver(self) -> ThisProcess:
+        return ThisProcess(min(_MOST_THREADS, self.spark.sparkContext.defaultParallelism))
+
+
+def _hits(wanted: Broadcast[Mapping[str, pa.ChunkedArray]], part: Snapshot) -> list[tuple[FileGroupId, np.ndarray]]:
+    """Which of the keys of its partition each slice of a task holds, without those that hold none."""
+    index = SimpleIndex(part.storage)
+    found = [(s.group, index.locate(wanted.value[s.group.partition_path], [s])) for s in part.slices]
+    return [(group, location.hits[0]) for group, location in found if location.hits]
+
+
+def _location(slices: Sequence[FileSlice], found: Mapping[FileGroupId, np.ndarray], keys: int) -> Location:
+    holding = tuple(s for s in slices if s.group in found)
+    return Location(holding, tuple(found[s.group] for s in holding), keys)
+
+
+def _written(context: WriteContext, item: tuple[FileGroupTask, pa.Table]) -> FileGroupResult:
+    task, rows = item
+    running = TaskContext.get()
+    assert running is not None
+    # A task that Spark tries again writes a file of another name.
+    return write_file_group(context, replace(task, attempt=running.taskAttemptId()), rows)

@@ -1,0 +1,84 @@
+"""Where a write of rows looks its keys up and writes its file groups: in this process, or wherever else an executor does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import pyarrow as pa
+
+from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.index.simple import Location
+from tideline_table.table.facade import Table
+from tideline_table.writer import FileGroupResult, RoutedTask, WriteContext, write_file_group
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedWrite:
+    """The file groups of one attempt of a write."""
+
+    table: Table
+    context: WriteContext
+    tasks: Sequence[RoutedTask]
+    rows: pa.Table
+    """As `PreparedInput.rows`; the tasks say which of them are theirs."""
+    appends: frozenset[FileGroupId]
+    """Groups that only get a log file: their base files are not read."""
+    check: Callable[[], None]
+    """Raises the conflict that the write would end with by now. To be called between two files; by several threads if need be."""
+    written: Callable[[FileGroupResult], None]
+    """Hears of each result as soon as it is there; in several threads if need be."""
+
+    def incoming(self, routed: RoutedTask) -> pa.Table:
+        """The rows of one task."""
+        return self.rows.take(pa.array(routed.positions))
+
+
+class WriteExecutor(Protocol):
+    """Does the two parts of a write whose work grows with the table."""
+
+    def locate(
+        self, table: Table, wanted: Mapping[str, pa.ChunkedArray], slices: Mapping[str, Sequence[FileSlice]]
+    ) -> Mapping[str, Location]:
+        """Where the `wanted` keys of each partition are among its visible `slices`, as `SimpleIndex.locate` has it."""
+        ...
+
+    def write(self, work: RoutedWrite) -> list[FileGroupResult]:
+        """Write all file groups; results in order of the tasks."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ThisProcess:
+    """Threads of this process."""
+
+    parallelism: int
+
+    def locate(
+        self, table: Table, wanted: Mapping[str, pa.ChunkedArray], slices: Mapping[str, Sequence[FileSlice]]
+    ) -> Mapping[str, Location]:
+        """See `WriteExecutor`."""
+        found = self._each(lambda name: table.index.locate(wanted[name], slices[name]), list(wanted))
+        return dict(zip(wanted, found, strict=True))
+
+    def write(self, work: RoutedWrite) -> list[FileGroupResult]:
+        """See `WriteExecutor`."""
+
+        def one(routed: RoutedTask) -> FileGroupResult:
+            work.check()
+            written = write_file_group(work.context, routed.task, work.incoming(routed), work.table.storage)
+            work.written(written)
+            return written
+
+        return self._each(one, work.tasks)
+
+    def _each(self, do: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        if len(items) < 2 or self.parallelism < 2:
+            return [do(item) for item in items]
+        with ThreadPoolExecutor(min(self.parallelism, len(items)), thread_name_prefix="write") as pool:
+            return list(pool.map(do, items))
