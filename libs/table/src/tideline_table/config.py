@@ -101,7 +101,7 @@ INSERT_TO_LOG = Option(
     False,
     "Rows that an upsert or insert adds to a merge-on-read table go to log files: they fill small file groups without rewriting their base "
     "files, and new groups begin with a log file; compaction gives those their base file. Blind inserts (of keys that nobody looked up) open "
-    "new groups only, and go to base files where the input holds a key twice. DataFrame writes and bulk_insert write base files all the same.",
+    "new groups only, and go to base files where the input holds a key twice. bulk_insert writes base files all the same.",
 )
 COMPACTION_DELTA_COMMITS = Option(
     "hoodie.compact.inline.max.delta.commits",
