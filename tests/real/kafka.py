@@ -22,6 +22,8 @@ from confluent_kafka.admin import AdminClient
 
 REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 JARS = Path(__file__).with_name("kafka_jars.json")
+SPARK_SOURCE_JARS = Path(__file__).with_name("spark_source_jars.json")
+"""Spark's Kafka source. Maven Central has none of PySpark's release, and the token provider of an earlier one only."""
 READY_TIMEOUT_S = 90
 STOP_TIMEOUT_S = 30
 DOWNLOAD_TIMEOUT_S = 60
@@ -141,8 +143,18 @@ def running_kafka(folder: Path) -> Iterator[KafkaNode]:
 
 
 def kafka_jars() -> Path:
-    """The folder with the pinned jars; what is absent or broken is downloaded (again)."""
-    pinned = json.loads(JARS.read_text())
+    """The folder with the pinned jars of the broker."""
+    return _pinned_jars(JARS)
+
+
+def spark_source_jars() -> list[Path]:
+    """What a Spark session needs to read from Kafka."""
+    return sorted(_pinned_jars(SPARK_SOURCE_JARS).glob("*.jar"))
+
+
+def _pinned_jars(pins: Path) -> Path:
+    """The folder with the jars of a list; what is absent or broken is downloaded (again)."""
+    pinned = json.loads(pins.read_text())
     cache = Path(os.environ.get("TIDELINE_CACHE") or REPOSITORY_ROOT / ".cache")
     folder = cache / "kafka" / pinned["kafka"]
     folder.mkdir(parents=True, exist_ok=True)
