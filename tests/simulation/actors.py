@@ -146,6 +146,8 @@ def writer(cluster: Cluster, process: Process) -> None:
         if committed is not None:
             cluster.world.events.publish(process, committed.sequence)
         rests_s = (0.1, 0.3) if cluster.world.is_crowded else (0.1, 5, 30)
+        if cluster.world.is_archived:
+            rests_s = (20, 60)
         pause(cluster, choose, choose.choice(rests_s) if choose.random() < 0.95 else 900)
 
 
@@ -329,6 +331,9 @@ def _look_back(cluster: Cluster, choose: random.Random, seen: dict[str, dict[str
     # Only instants that nobody may still complete before, and no restore took back: the others change until then.
     state = table.state
     kept = {a.instant for a in state.completed_writes()}
+    if not cluster.world.is_saved:
+        # Of what was archived they still tell, as long as cleaning leaves the files.
+        kept |= {instant for instant in seen if instant < state.archived_before}
     for instant in seen.keys() - kept:
         del seen[instant]
     pending = min((a.instant for a in state.pending()), default="9")

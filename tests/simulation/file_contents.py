@@ -13,6 +13,7 @@ import io
 import json
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import fastavro
@@ -23,7 +24,7 @@ Row = tuple[str, str, str, str, str]
 _COLUMNS = ["id", "part", "v", "_hoodie_commit_time", "_hoodie_commit_seqno"]
 _MAGIC = b"#HUDI#"
 _DELETE, _AVRO, _PARQUET = 1, 3, 5
-_SCHEMA_HEADER = 2
+_INSTANT_HEADER, _SCHEMA_HEADER = 0, 2
 
 
 def _wrapper(name: str, kind: str) -> dict[str, object]:
@@ -62,6 +63,15 @@ def log_changes(content: bytes) -> tuple[tuple[str, Row | None], ...]:
             rows = _avro_rows(header[_SCHEMA_HEADER], body) if kind == _AVRO else base_rows(body)
             found += [(row[0], row) for row in rows]
     return tuple(found)
+
+
+def log_instants(content: bytes) -> set[str]:
+    """Who wrote a log file, as far as it is whole: half of a block is none."""
+    found: set[str] = set()
+    with suppress(AssertionError, struct.error, UnicodeDecodeError):
+        for _, header, _ in _blocks(content):
+            found.add(header[_INSTANT_HEADER])
+    return found
 
 
 def merged(base: Sequence[Row], logs: Sequence[Sequence[tuple[str, Row | None]]]) -> list[Row]:

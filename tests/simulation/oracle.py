@@ -14,6 +14,7 @@ from tests.simulation.disk import LOG, Disk
 from tests.simulation.file_contents import Row, base_rows, log_changes, merged
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.signs_of_life import HEARTBEATS, SignsOfLife
+from tests.simulation.strangers import Objects, replaced_and_back, taken_for_committed
 from tests.simulation.visible_files import Paths, VisibleFiles, is_data_file
 
 from tideline_table.errors import TidelineError
@@ -25,6 +26,8 @@ from tideline_table.timeline.write_stats import CommitMetadata
 
 OP_KEY = "simulation.operation"
 """Extra metadata of a commit: which operation it is."""
+_COMPLETED = (".commit", ".deltacommit", ".replacecommit")
+"""How timeline files of completed writes end."""
 _PUBLISHING = WRITE_ACTIONS | {Action.COMPACTION}
 
 Model = Mapping[str, str]
@@ -116,6 +119,12 @@ class Oracle:
         return [after.entry for after in self._history]
 
     @property
+    def committed_instants(self) -> set[str]:
+        """Instants that published something, archived ones too, and that no restore took back."""
+        done = (a.entry for a in self._history if a.entry.after is State.COMPLETED and a.entry.sequence not in self._undone)
+        return {entry.instant for entry in done if entry.action in _PUBLISHING}
+
+    @property
     def loses_writes(self) -> bool:
         """Whether acknowledged writes were taken away on purpose: by a restore, or with their partition."""
         return bool(self._undone) or any(op.clears for op in self.ops.values())
@@ -140,12 +149,26 @@ class Oracle:
             self._follow(Entry.from_bytes(self._disk._objects[path][0], path), process)
         elif path.startswith(HEARTBEATS):
             self._living.beat(path, self._scheduler.now_us)
+        elif is_data_file(path):
+            self._look_as_strangers({p: o for p, o in self._disk._objects.items() if p == path or p.endswith(_COMPLETED)})
+
+    def _look_as_strangers(self, objects: Objects) -> None:
+        """What others take for committed once archival moves the timeline's beginning: only what is."""
+        if not any(a.entry.action is Action.ARCHIVAL for a in self._history):
+            return
+        for path, instant in taken_for_committed(objects, self.committed_instants):
+            self.report(f"{path} lies in front of the timeline: others take {instant} for committed")
+        replaced = {(group.partition_path, group.file_id): instant for group, instant in self.state.replaced.items()}
+        for path, instant in replaced_and_back(objects, replaced):
+            self.report(f"{path} was replaced by {instant}, of which the timeline does not tell any more")
 
     def deleted(self, path: str, process: Process) -> None:
         if path.startswith(LOG):
             self._trim(path, process)
         if path.startswith(HEARTBEATS):
             self._living.ended(path)
+        if path.endswith(_COMPLETED):
+            self._look_as_strangers(self._disk._objects)
         if not is_data_file(path):
             return
         if self._history and path in self._history[-1].visible:

@@ -8,6 +8,7 @@ from tests.simulation.visible_files import is_data_file
 from tests.unit.table.tables import DEATH_S, Row, cluster, contents, open_table, write
 
 from tideline_table.clock import ManualClock
+from tideline_table.file_group.archived import archived_by
 from tideline_table.file_group.state import TableState
 from tideline_table.log_format.key_index import INDEX_FOLDER, index_path
 from tideline_table.service.compaction import compact_slice
@@ -55,6 +56,9 @@ def timeline_of(entries: Iterable[Entry]) -> dict[str, bytes]:
         expected.update(files.create)
         for path in files.delete:
             expected.pop(path, None)
+        gone = archived_by(entry)
+        if gone:
+            expected = {path: content for path, content in expected.items() if path.rpartition("/")[2][:17] not in gone}
     return expected
 
 

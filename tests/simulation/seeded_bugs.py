@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.simulation.sabotage import sabotage
+from tests.simulation.seeded_archival_bugs import ARCHIVAL_BUGS
 from tests.simulation.seeded_log_bugs import LOG_BUGS
 from tests.simulation.world import World
 
@@ -277,6 +278,7 @@ BUGS: dict[str, Callable[[World], Any]] = {
     "checkpoint forgets a file group": sabotage((checkpoint, "_to_json", _checkpoint_without_a_group)),
     "instants by the clock alone": sabotage((active_timeline, "next_instant", _mint_by_clock)),
     **LOG_BUGS,
+    **ARCHIVAL_BUGS,
 }
 """Name → the protection that it takes away."""
 
@@ -286,6 +288,7 @@ FOCUS = {
     "a win where the log was trimmed": "trimmed",
     "compactions are taken from the living": "logs",
     **dict.fromkeys(LOG_BUGS, "logs"),
+    **dict.fromkeys(ARCHIVAL_BUGS, "archived"),
 }
 """Those that only histories of one kind show: they are looked for among these."""
 
@@ -295,5 +298,7 @@ START = {
     "who lost a clustering rolls it back": 245,
     "clean takes what a compaction reads": 110,
     "a slice that was compacted looks unchanged": 370,
+    "archival does not sweep": 40,
+    "archival waits for no task": 250,
 }
 """Rare ones: the histories begin shortly before the first that shows them, for the time of the test alone."""

@@ -18,6 +18,7 @@ from tideline_table.service.compaction import CompactionTask, compact_slice
 from tideline_table.storage import Storage
 from tideline_table.table import (
     Table,
+    archive,
     create_savepoint,
     delete_partitions,
     delete_savepoint,
@@ -122,6 +123,16 @@ def cleaner(cluster: Cluster, process: Process) -> None:
         if cluster.round(table, schedule_clean) is not None:
             cluster.round(table, run_clean)
         events.wait(process.actor, round(turn.choose.choice((1, 20, 70)) * SECOND))
+
+
+def archiver(cluster: Cluster, process: Process) -> None:
+    """The cleaner's tick to its end: what is clean is archived. It cleans itself sometimes only: others do so too, or it has to wait."""
+    for turn in turns(cluster, process):
+        cluster.round(turn.table, roll_back_dead)
+        if turn.choose.random() < 0.5 and cluster.round(turn.table, schedule_clean) is not None:
+            cluster.round(turn.table, run_clean)
+        cluster.round(turn.table, archive)
+        pause(cluster, turn.choose, turn.choose.choice((5, 30, 70)))
 
 
 def recoverer(cluster: Cluster, process: Process) -> None:

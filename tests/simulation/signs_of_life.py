@@ -19,8 +19,8 @@ HEARTBEATS = ".hoodie/.heartbeat/"
 INTERVAL_S = 31
 """Dead after 62 s: above the deadline of a healer, and short enough that many die in one history."""
 _DEAD_AFTER_US = 2 * INTERVAL_S * SECOND
-_REPEATABLE = frozenset({Action.CLEAN, Action.RESTORE})
-"""Two that do it at once do no harm: all that follows is deleting what is to go."""
+_REPEATABLE = frozenset({Action.CLEAN, Action.RESTORE, Action.ARCHIVAL})
+"""Two that do it at once do no harm: what follows is done once or deletes what is to go."""
 
 
 @dataclass(slots=True)

@@ -16,17 +16,20 @@ from tests.simulation import actors, service_actors
 from tests.simulation.actors import Cluster
 from tests.simulation.determinism import deterministic
 from tests.simulation.disk import LOG
+from tests.simulation.faults import copy_of
 from tests.simulation.history_checker import Transaction, find_anomalies
 from tests.simulation.oracle import OP_KEY, Op, Oracle
 from tests.simulation.recovery import timeline_of, timeline_on_disk
 from tests.simulation.scheduler import SECOND, Process, SimulatedClock
 from tests.simulation.signs_of_life import INTERVAL_S
+from tests.simulation.strangers import completed_on_timeline
 from tests.simulation.visible_files import is_data_file
 from tests.simulation.world import LEAVES_LATE_FILES, Step, World
 
 from tideline_table.log_format.key_index import index_path
-from tideline_table.table import Table, TableRequest, create_table, roll_back_dead, run_clean, write_rows
+from tideline_table.table import Table, TableRequest, archive, create_table, roll_back_dead, run_clean, write_rows
 from tideline_table.table.definition import TableType
+from tideline_table.table.foreign import read_archived_instants
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import Action, State, parse_timeline_file_name
 from tideline_table.writer import Operation
@@ -101,6 +104,10 @@ def simulate(seed: int, sabotage: Sabotage = no_sabotage, focus: str = "") -> Ou
 
 def _work(world: World, oracle: Oracle) -> Counter[str]:
     work = Counter(f"{e.action} {e.operation}" for e in oracle.entries if e.after is State.COMPLETED)
+    work["archival beside others"] = sum(
+        e.after is State.COMPLETED and e.action is Action.ARCHIVAL and e.writer_id.startswith(service_actors.archiver.__name__)
+        for e in oracle.entries
+    )
     work["merge-on-read histories" if world.is_merge_on_read else "copy-on-write histories"] += 1
     return work
 
@@ -141,7 +148,7 @@ def _lay_out(world: World, oracle: Oracle) -> None:
 
 def _options(world: World) -> dict[str, object]:
     choose = world.choose
-    return {
+    options = {
         "tideline.log.retained.entries": 10,
         "tideline.log.retention": 100 if world.is_trimmed else 7 * 24 * 3600,
         "hoodie.parquet.small.file.limit": choose.choice((0, 10**8)),
@@ -158,6 +165,19 @@ def _options(world: World) -> dict[str, object]:
         "hoodie.logfile.data.block.format": choose.choice(("avro", "parquet")),
         "tideline.insert.to.log": choose.random() < 0.5,
         "tideline.log.index.clique.files": choose.choice((0, 2, 8)),
+    }
+    return options | (_archival_options(world) if world.is_archived else {})
+
+
+def _archival_options(world: World) -> dict[str, object]:
+    return {
+        "hoodie.cleaner.commits.retained": 1,
+        "hoodie.keep.min.commits": 2,
+        "hoodie.keep.max.commits": world.chooser("archival").choice((2, 3)),
+        "hoodie.commits.archival.batch": 2,
+        # Above the deadline of a healer: it looks whether what it heals was archived only when it took longer.
+        "tideline.archive.min.age": 65,
+        "tideline.task.max.lifetime": world.task_lifetime_s,
     }
 
 
@@ -183,9 +203,15 @@ def _cast(world: World) -> list[tuple[str, Callable[[Cluster, Process], None]]]:
     choose.shuffle(others)
     apart = [
         act
-        for act, is_there in ((service_actors.keeper, world.is_saved), (service_actors.overwriter, world.is_overwritten))
+        for act, is_there in (
+            (service_actors.keeper, world.is_saved),
+            (service_actors.overwriter, world.is_overwritten),
+            (service_actors.archiver, world.is_archived),
+            (service_actors.archiver, world.is_archived and world.chooser("archivers").random() < 0.3),
+        )
         if is_there
     ]
+    apart = apart[: 6 - len(cast)]
     cast += [(f"{act.__name__}{n}", act) for n, act in enumerate([*others[: 6 - len(cast) - len(apart)], *apart])]
     return cast
 
@@ -211,7 +237,8 @@ def _recover(cluster: Cluster) -> None:
         process = Process(f"recovery{number}", "recovery")
         world.scheduler.spawn(process.name, process, partial(_recovery, cluster, process), delay_us=3 * 3600 * SECOND)
         world.scheduler.run()
-        lengths.append(len(cluster.oracle.entries))
+        # What the first one rolled back may be archived by the second.
+        lengths.append(sum(entry.action is not Action.ARCHIVAL for entry in cluster.oracle.entries))
     if lengths[0] != lengths[1]:
         cluster.oracle.report(f"the second recovery appended {lengths[1] - lengths[0]} entries")
     process = Process("after", "after")
@@ -239,6 +266,8 @@ def _recovery(cluster: Cluster, process: Process) -> None:
         cluster.round(table, lambda t: service_actors.cluster_once(cluster, t, process, random.Random(1)))
     while any(a.action is Action.CLEAN for a in table.state.pending()):
         run_clean(table)
+    for _ in range(3 if cluster.world.is_archived else 0):
+        archive(table)  # sweeps first: what it deletes holds back until the next time
 
 
 def _check(cluster: Cluster) -> None:
@@ -251,6 +280,7 @@ def _check(cluster: Cluster) -> None:
     if [n for n in numbers if n > oracle.trimmed] != list(range(oracle.trimmed + 1, len(oracle.entries) + 1)):
         oracle.report(f"the log has entries {numbers}")
     _check_timeline(cluster)
+    _check_archive(cluster)
     everything = [o.path for o in disk.list_objects("")]
     known = {path for s in oracle.state.every_slice() for path in s.paths}
     for path in sorted(known.difference(everything)):
@@ -282,6 +312,28 @@ def _check_timeline(cluster: Cluster) -> None:
     for path in sorted(expected.keys() & found.keys()):
         if expected[path] != found[path]:
             oracle.report(f"timeline file {path} is not what its entry says")
+
+
+def _check_archive(cluster: Cluster) -> None:
+    """What completed is told of in one place, and a reader who knows nothing but the timeline and file names finds every row."""
+    world, oracle = cluster.world, cluster.oracle
+    if not world.is_archived:
+        return
+    archived = {i.time for i in read_archived_instants(world.disk, {}) if i.state is State.COMPLETED}
+    active = completed_on_timeline(world.disk._objects)
+    for instant in sorted(oracle.committed_instants - archived - active):
+        oracle.report(f"{instant} completed, and neither the timeline nor the archive tells of it")
+    for instant in sorted(archived & active):
+        oracle.report(f"{instant} was archived and is on the timeline")
+    if LEAVES_LATE_FILES & set(world.faults):
+        return  # of an attempt that was not the one that counted: names alone do not tell them apart
+    copy = copy_of(world.disk, SimulatedClock(world.scheduler))
+    for path in [o.path for o in copy.list_objects(".hoodie/.tideline")]:
+        copy.delete(path)
+    seen = actors.read_values(Table.open(copy.root, clock=SimulatedClock(world.scheduler), storage=copy))
+    expected = dict(oracle.model_at(len(oracle.entries)))
+    if seen != expected:
+        oracle.report(f"who knows no log reads {seen} instead of {expected}")
 
 
 def _is_leftover(path: str, oracle: Oracle) -> bool:

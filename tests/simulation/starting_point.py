@@ -53,4 +53,5 @@ def undisturbed(prepared: Prepared, operation: Callable[[Table], None]) -> Undis
     table = open_table(faulty, clock, **OPTIONS)
     start = len(faulty.calls)
     operation(table)
-    return Undisturbed(tuple(before), tuple(contents(table)), tuple(call for call, _ in faulty.calls[start:]))
+    made = tuple(call for call, _ in faulty.calls[start:])
+    return Undisturbed(tuple(before), tuple(contents(table)), made)

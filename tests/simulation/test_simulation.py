@@ -54,9 +54,16 @@ def test_these_histories_did_every_kind_of_work(batches):
         "replacecommit CLUSTER",
         "clean CLEAN",
         "rollback ROLLBACK",
+        "archival ARCHIVE",
     ):
         assert work[kind] >= SEEDS / 50, kind
-    for kind in ("savepoint SAVEPOINT", "restore RESTORE", "replacecommit INSERT_OVERWRITE", "replacecommit DELETE_PARTITION"):
+    for kind in (
+        "savepoint SAVEPOINT",
+        "restore RESTORE",
+        "replacecommit INSERT_OVERWRITE",
+        "replacecommit DELETE_PARTITION",
+        "archival beside others",
+    ):
         assert work[kind] >= SEEDS / 200, kind
     for kind in ("copy-on-write histories", "merge-on-read histories"):
         assert work[kind] >= SEEDS / 4, kind

@@ -91,7 +91,7 @@ class World:
     """What happens around the actors. Everything random comes from the seed."""
 
     def __init__(self, seed: int, *, faulty: bool = True, focus: str = "") -> None:
-        """`focus` on `trimmed`, `slow` or `logs` (merge-on-read) makes every history of that kind; without it some are."""
+        """`focus` on `trimmed`, `slow`, `archived` or `logs` (merge-on-read) makes every history of that kind; without it some are."""
         self.seed = seed
         choose = random.Random(f"world {seed}")
         self.choose = choose
@@ -118,7 +118,7 @@ class World:
             # Much that is slow and little that breaks: the living count as dead, and two do the work of one.
             self.kinds = choose.sample(("slow", "pause_before", "pause_after", "stall_after", "clock_jump", "stall_before"), 3)
             self._rate, self._left, self.is_slow = 0.15, 60, True
-        self.is_merge_on_read = focus == "logs" or (choose.random() < 0.5 and not focus)
+        self.is_merge_on_read = focus == "logs" or (choose.random() < 0.5 and focus in ("", "archived"))
         self.is_crowded = choose.random() < 0.5
         """Writers hardly rest: most writes meet others."""
         self.is_loaded = choose.random() < 0.5
@@ -128,6 +128,14 @@ class World:
         """Somebody makes savepoints and restores the table to them."""
         self.is_overwritten = random.Random(f"overwritten {seed}").random() < 0.15 and not focus
         """Somebody overwrites and drops partitions."""
+        self.is_archived = focus == "archived" or (random.Random(f"archived {seed}").random() < 0.25 and not focus)
+        """Somebody archives, and few commits stay on the timeline. Time goes by between them: only what is old leaves."""
+        if self.is_archived:
+            self.budget_steps += 250
+            if self.kinds and random.Random(f"late {seed}").random() < 0.5:
+                # Files of the dead come behind their rollback: what archival sweeps for.
+                self.kinds = sorted({*self.kinds[:2], "late_write"})
+                self._rate = max(self._rate, 0.03)
         self._restart: dict[str, Callable[[Process], None]] = {}
         self._processes: list[Process] = []
         self._started: Counter[str] = Counter()
@@ -242,6 +250,13 @@ class World:
         if kind == "clock_jump":
             process.clock_offset_us = self.between(-3600, 3600)
         return kind
+
+    @property
+    def task_lifetime_s(self) -> float:
+        """No task of a writer lives on for longer behind its rollback, for all that can happen here; and how far clocks differ."""
+        if "clock_jump" in self.kinds:
+            return 9000
+        return 3600 if TAKES_TIME & set(self.kinds) else 150
 
     def between(self, low: float, high: float) -> int:
         """A random duration in microseconds, from seconds."""

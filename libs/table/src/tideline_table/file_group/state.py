@@ -315,6 +315,11 @@ class TableState:
 
     # --- questions ---------------------------------------------------------------------------------------------------
 
+    def is_pending(self, instant: str) -> bool:
+        """Whether `instant` is under way: neither ended nor, since then, archived."""
+        record = self.actions.get(instant)
+        return record is not None and record.is_pending
+
     def pending(self) -> Iterator[ActionRecord]:
         """Actions that are requested or inflight, in order of instant."""
         with self._mutex:

@@ -69,9 +69,10 @@ def run_compaction(
     chosen_instant = record.instant
 
     def begin(state: TableState) -> Draft:
-        now = state.actions[chosen_instant]
-        if not now.is_pending:
-            raise TransactionRolledBack(f"compaction {chosen_instant} is {now.state}", expected="a pending plan")
+        now = state.actions.get(chosen_instant)
+        if now is None or not now.is_pending:
+            ended = now.state if now else "archived"
+            raise TransactionRolledBack(f"compaction {chosen_instant} is {ended}", expected="a pending plan")
         check_not_peers(now)
         if now.state is State.INFLIGHT and is_alive(table.storage, now, table.clock, chosen):
             raise WriteConflict(

@@ -127,9 +127,10 @@ def _pending_clustering(state: TableState, instant: str) -> ActionRecord | None:
 
 def _begin_clustering(table: Table, instant: str, options: Options) -> ClusteringRun:
     def decide(state: TableState) -> Draft:
-        record = state.actions[instant]
-        if record.state not in (State.REQUESTED, State.INFLIGHT) or record.fenced_by:
-            raise TransactionRolledBack(f"clustering {instant} is {record.state}", expected="a pending plan", remedy="plan again")
+        record = state.actions.get(instant)
+        if record is None or not record.is_pending or record.fenced_by:
+            ended = record.state if record else "archived"
+            raise TransactionRolledBack(f"clustering {instant} is {ended}", expected="a pending plan", remedy="plan again")
         check_not_peers(record)
         if record.state is State.INFLIGHT and is_alive(table.storage, record, table.clock, options):
             raise WriteConflict(
@@ -243,9 +244,8 @@ def run_clean(table: Table, instant: str = "") -> int | None:
     plan = table.state.plans[chosen]["plan"]
 
     def begin(state: TableState) -> Draft:
-        before = state.actions[chosen].state
         _check_pending(state, chosen)
-        return Draft(chosen, Action.CLEAN, before, State.INFLIGHT, CLEAN_OPERATION, {})
+        return Draft(chosen, Action.CLEAN, state.actions[chosen].state, State.INFLIGHT, CLEAN_OPERATION, {})
 
     try:
         table.timeline.append(begin)
@@ -266,7 +266,7 @@ def run_clean(table: Table, instant: str = "") -> int | None:
 
 
 def _check_pending(state: TableState, instant: str) -> None:
-    if not state.actions[instant].is_pending:
+    if not state.is_pending(instant):
         raise _NoPlan
 
 
@@ -283,7 +283,7 @@ def roll_back_dead(table: Table) -> list[str]:
             return undone  # until it is done nothing else may be
         undone += [*restored.undone, *restored.fenced]
     for record in list(table.state.pending()):
-        if not table.state.actions[record.instant].is_pending:
+        if not table.state.is_pending(record.instant):
             continue  # it ended while the ones before it were rolled back
         unfinished = bool(record.fenced_by)
         if record.action in _GO_ON or (record.is_clustering and not unfinished):

@@ -76,8 +76,12 @@ def finish_restore(timeline: ActiveTimeline, restore: str, *, force: bool = Fals
     body = timeline.state.plans.get(restore)
 
     def begin(state: TableState) -> Draft:
-        record = state.actions[restore]
-        if not record.is_pending or (not force and is_alive(timeline.storage, record, timeline.clock, timeline.options)):
+        record = state.actions.get(restore)
+        if (
+            record is None
+            or not record.is_pending
+            or (not force and is_alive(timeline.storage, record, timeline.clock, timeline.options))
+        ):
             raise _Over
         # Only the first attempt takes anything back.
         again = {} if record.state is State.INFLIGHT else {REWIND_KEY: state.plans[restore][REWIND_KEY]}
@@ -108,7 +112,7 @@ def finish_restore(timeline: ActiveTimeline, restore: str, *, force: bool = Fals
 
 def _complete(timeline: ActiveTimeline, restore: str, metadata: dict[str, object]) -> Entry:
     def decide(state: TableState) -> Draft:
-        if not state.actions[restore].is_pending:
+        if not state.is_pending(restore):
             raise _Over
         return Draft(restore, Action.RESTORE, State.INFLIGHT, State.COMPLETED, OPERATION, {"metadata": metadata})
 

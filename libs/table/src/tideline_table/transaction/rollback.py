@@ -39,8 +39,9 @@ def roll_back(timeline: ActiveTimeline, target: str, *, force: bool = False, att
     paths = _uncommitted(timeline.state, marked_files(timeline.storage, target))
 
     def decide(state: TableState) -> Draft:
-        if was_pending and state.actions[target].state is State.COMPLETED:
-            # Its writer was only slow, or somebody took it over: it got there first.
+        now = state.actions.get(target)
+        if was_pending and (now is None or now.state is State.COMPLETED):
+            # Its writer was only slow, or somebody took it over: it got there first, perhaps so long ago that it was archived.
             raise _NothingToDo
         record = _target(state, target)
         if record.state is State.ROLLED_BACK or (
@@ -180,8 +181,8 @@ def _execute(timeline: ActiveTimeline, rollback: str, target: str, target_action
     body = {"target": target, "target_action": target_action.value, "metadata": metadata}
 
     def decide(state: TableState) -> Draft:
-        running = state.actions[rollback]
-        if not running.is_pending or running.fenced_by:
+        # While we slept others may have finished it, and archived it.
+        if not state.is_pending(rollback) or state.actions[rollback].fenced_by:
             raise _NothingToDo
         return Draft(rollback, Action.ROLLBACK, State.INFLIGHT, State.COMPLETED, OPERATION, body)
 

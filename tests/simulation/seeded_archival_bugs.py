@@ -1,0 +1,59 @@
+"""Protections of archival, switched off one at a time."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from datetime import datetime
+from typing import Any
+
+from tests.simulation.sabotage import sabotage
+from tests.simulation.world import World
+
+from tideline_table.config import Options
+from tideline_table.file_group.state import ActionRecord, TableState
+from tideline_table.service import archival
+from tideline_table.storage import Storage
+from tideline_table.table import archival as table_archival
+from tideline_table.transaction.sweep import MOST_SWEPT, Sweep
+
+_real_held_back = archival.held_back
+
+
+def _sweep_nothing(storage: Storage, state: TableState, rolled_back: Sequence[ActionRecord]) -> Sweep:
+    return Sweep(frozenset(record.instant for record in rolled_back))
+
+
+def _due_at_once(state: TableState, rolled_back: Iterable[ActionRecord], options: Options, now: datetime) -> list[ActionRecord]:
+    return list(rolled_back)[:MOST_SWEPT]
+
+
+def _held_back_by_no_cleaning(
+    state: TableState, options: Options, now: datetime, saved: AbstractSet[str] = frozenset(), swept: AbstractSet[str] = frozenset()
+) -> archival.Barrier:
+    cleaned = copy.copy(state)
+    cleaned.replaced = {}
+    return _real_held_back(cleaned, options, now, saved, swept)
+
+
+def _held_back_by_nothing_unfinished(state: TableState, swept: AbstractSet[str] = frozenset()) -> list[archival.Barrier]:
+    return []
+
+
+def _removed_first(table: Any, path: str, files: Sequence[archival.StateFile], options: Options) -> None:
+    """The archive file comes behind the removal: whoever dies between has lost what it says."""
+    for found in archival.removal_order(files):
+        table.storage.delete(found)
+    _real_store(table, path, [], options)
+
+
+_real_store = table_archival._store
+
+ARCHIVAL_BUGS: Mapping[str, Callable[[World], Any]] = {
+    "archival does not sweep": sabotage((table_archival, "sweep", _sweep_nothing)),
+    "archival waits for no task": sabotage((table_archival, "due", _due_at_once)),
+    "archival before cleaning": sabotage((archival, "held_back", _held_back_by_no_cleaning)),
+    "archival passes what is under way": sabotage((archival, "barriers", _held_back_by_nothing_unfinished)),
+    "archival leaves the archive out": sabotage((table_archival, "_store", _removed_first)),
+}
