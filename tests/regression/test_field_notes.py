@@ -18,6 +18,7 @@ from tideline_table.storage import MemoryStorage
 from tideline_table.table import (
     TableType,
     archive,
+    executor,
     roll_back_dead,
     run_clean,
     run_clustering,
@@ -26,7 +27,6 @@ from tideline_table.table import (
     schedule_clustering,
     schedule_compaction,
 )
-from tideline_table.table import write as table_write
 from tideline_table.table.health import health
 from tideline_table.timeline.instant import WRITE_ACTIONS, State
 from tideline_table.transaction import WriteTransaction, roll_back
@@ -176,13 +176,13 @@ def test_hudi_7469_18050_8849_two_rollbacks_of_one_instant_and_a_crash_inside_on
 def test_hudi_9545_11187_12568_a_retried_task_leaves_nothing_that_counts(kind, monkeypatch):
     place = Place(kind)
     write(place.other, [("a", "p", 1, "first")])
-    once = table_write.write_file_group
+    once = executor.write_file_group
 
     def twice(context, task, incoming, storage):
         once(context, task, incoming, storage)
         return once(context, replace(task, attempt=task.attempt + 1), incoming, storage)
 
-    monkeypatch.setattr(table_write, "write_file_group", twice)
+    monkeypatch.setattr(executor, "write_file_group", twice)
     write(place.other, [("a", "p", 2, "second"), ("b", "p", 2, "second")])
     assert contents(place.other) == [("a", "p", 2, "second"), ("b", "p", 2, "second")]
     assert place.data_files() == {path for s in place.other.state.every_slice() for path in s.paths}

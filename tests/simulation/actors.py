@@ -34,6 +34,7 @@ from tideline_table.table import (
     Table,
     write_rows,
 )
+from tideline_table.table import executor as write_executor
 from tideline_table.table import write as table_write
 from tideline_table.timeline.progress import ProgressStep
 from tideline_table.transaction import Committed, WriteTransaction
@@ -235,7 +236,7 @@ def reading_writers(cluster: Cluster) -> Iterator[None]:
     And writes whose tasks run in other processes, as on Spark.
     """
     world = cluster.world
-    begin, write_group = table_write.in_transaction, table_write.write_file_group
+    begin, write_group = table_write.in_transaction, write_executor.write_file_group
 
     def in_transaction(
         table: Table, operation: Operation, options: Options, stage: Any, progress: ProgressStep | None = None
@@ -257,7 +258,7 @@ def reading_writers(cluster: Cluster) -> Iterator[None]:
 
     with (
         patch.object(table_write, "in_transaction", in_transaction),
-        patch.object(table_write, "write_file_group", write_file_group),
+        patch.object(write_executor, "write_file_group", write_file_group),
     ):
         yield
 

@@ -11,7 +11,7 @@ from tideline_locks.intents import InProcessIntents
 from tideline_table.clock import ManualClock
 from tideline_table.config import PRIORITY_AFTER
 from tideline_table.errors import StorageError, WriteConflict
-from tideline_table.table import schedule_clustering, write_rows
+from tideline_table.table import executor, schedule_clustering, write_rows
 from tideline_table.table import write as module
 from tideline_table.table.contention import Contention
 from tideline_table.transaction import WriteTransaction
@@ -194,7 +194,7 @@ def test_a_conflict_is_found_while_files_are_written(monkeypatch):
     table, storage, clock = new_table()
     write(table, [("a", "p", 1, "x"), ("b", "q", 1, "x"), ("c", "r", 1, "x")])
     other = open_table(storage, clock, "other")
-    written, task = [], module.write_file_group
+    written, task = [], executor.write_file_group
 
     def counting(context, routed, *more):
         result = task(context, routed, *more)
@@ -205,7 +205,7 @@ def test_a_conflict_is_found_while_files_are_written(monkeypatch):
         clock.advance(EARLY_CHECK_S)
         return result
 
-    monkeypatch.setattr(module, "write_file_group", counting)
+    monkeypatch.setattr(executor, "write_file_group", counting)
     options = {"tideline.write.conflict.retries": "0"}
     with pytest.raises(WriteConflict, match="was written by"):
         write_rows(

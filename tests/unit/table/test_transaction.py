@@ -12,8 +12,7 @@ from tideline_table.errors import (
 )
 from tideline_table.file_group.names import base_file_name
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import roll_back_dead, run_clean, schedule_clean, schedule_clustering, summarise, write_rows
-from tideline_table.table import write as module
+from tideline_table.table import executor, roll_back_dead, run_clean, schedule_clean, schedule_clustering, summarise, write_rows
 from tideline_table.table.services import _begin_clustering
 from tideline_table.table.write import write_context
 from tideline_table.timeline.instant import Action, State
@@ -222,7 +221,7 @@ def test_a_write_that_lost_is_done_again_and_reports_it(place):
     table, storage, clock = place
     other, heard = open_table(storage, clock, "other"), []
 
-    original = module.write_file_group
+    original = executor.write_file_group
     raced = []
 
     def race(*args, **kwargs):
@@ -231,7 +230,7 @@ def test_a_write_that_lost_is_done_again_and_reports_it(place):
             write(other, [("a", "p", 2, "other"), ("n", "p", 2, "other")])
         return original(*args, **kwargs)
 
-    module.write_file_group = race
+    executor.write_file_group = race
     try:
         committed = write_rows(
             table,
@@ -241,7 +240,7 @@ def test_a_write_that_lost_is_done_again_and_reports_it(place):
             parallelism=1,
         )
     finally:
-        module.write_file_group = original
+        executor.write_file_group = original
     assert committed.attempts == 2
     assert [a for _, a in heard] == [1]
     assert contents(table) == [("a", "p", 3, "mine"), ("n", "p", 2, "other")]
