@@ -253,7 +253,7 @@ def test_19_hudi_merges_partial_updates_ordered_by_decimals_by_arrival(maker: Ma
 
 
 def test_20_hudi_does_not_look_back_at_savepoints(maker: Maker) -> None:
-    cow = Maker(maker.hudi, maker.base, Story("difference", Kind.COW, (), {**KEYS, **EVENT_TIME}))
+    cow = Maker(maker.hudi, maker.base, Story("looked-back", Kind.COW, (), {**KEYS, **EVENT_TIME}))
     cow.write(trips(range(4), 5), "insert")
     saved, first = cow.read(), cow.instants("commit")[0]
     cow.in_catalog()
