@@ -38,7 +38,7 @@ def _unknown_instant(storage: Storage, timeline: ActiveTimeline) -> Instant | No
 
 def _is_known(storage: Storage, state: TableState, instant: Instant) -> bool:
     if instant.action is Action.SAVEPOINT:
-        return instant.time in state.savepoints
+        return instant.time in state.savepoints or _was_left_behind(storage, state, instant)
     record = state.actions.get(instant.time)
     if record is None and instant.time < state.archived_before:
         # Somebody slow brought a file of an archived instant back; the next archival removes it.
@@ -47,6 +47,17 @@ def _is_known(storage: Storage, state: TableState, instant: Instant) -> bool:
         return False
     if record.state is State.ROLLED_BACK:
         _forget_files(storage, record)
+    return True
+
+
+def _was_left_behind(storage: Storage, state: TableState, instant: Instant) -> bool:
+    """Whether all that is there of a savepoint is its beginning, which protects nothing: the put of one who died came behind its deletion.
+
+    It goes. Whoever else makes a savepoint here is found out when it completes.
+    """
+    if instant.state is State.COMPLETED or instant.time not in state.actions:
+        return False
+    storage.delete(timeline_path(instant))
     return True
 
 
