@@ -158,7 +158,9 @@ class Oracle:
             return
         for path, instant in taken_for_committed(objects, self.committed_instants):
             self.report(f"{path} lies in front of the timeline: others take {instant} for committed")
-        replaced = {(group.partition_path, group.file_id): instant for group, instant in self.state.replaced.items()}
+        # Files of the newest entry may not be there yet: whoever comes next makes them first.
+        newest = {a.instant for a in self.state.actions.values() if a.sequence == self.state.sequence}
+        replaced = {(g.partition_path, g.file_id): at for g, at in self.state.replaced.items() if at not in newest}
         for path, instant in replaced_and_back(objects, replaced):
             self.report(f"{path} was replaced by {instant}, of which the timeline does not tell any more")
 

@@ -9,21 +9,11 @@ from contextlib import contextmanager
 
 import pytest
 from tests.simulation import simulate as simulation
-from tests.simulation.batches import running_batches
+from tests.simulation.conftest import BATCH, SEED_START, SEEDS
 from tests.simulation.simulate import simulate, story
 from tests.simulation.world import APPLICABLE
 
 from tideline_table.transaction import heartbeat
-
-SEEDS = int(os.environ.get("TIDELINE_SIMULATION_SEEDS", "2000"))
-SEED_START = int(os.environ.get("TIDELINE_SIMULATION_SEED_START", "1"))
-BATCH = 50
-
-
-@pytest.fixture(scope="module")
-def batches():
-    with running_batches(SEED_START, SEEDS, BATCH) as running:
-        yield running
 
 
 @pytest.mark.timeout(900)
