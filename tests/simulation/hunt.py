@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from tests.simulation.batches import all_cores
 from tests.simulation.scheduler import stop_workers
 from tests.simulation.seeded_bugs import BUGS, FOCUS, START
 from tests.simulation.simulate import simulate
@@ -42,8 +41,5 @@ def hunt(name: str) -> Hunt:
 @contextmanager
 def running_hunts(names: Iterable[str]) -> Iterator[Mapping[str, Future[Hunt]]]:
     """Protection → the hunt for it, on its way: as many at a time as there are cores, each in a process of its own."""
-    pool = ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("spawn"))
-    try:
+    with all_cores() as pool:
         yield {name: pool.submit(hunt, name) for name in names}
-    finally:
-        pool.shutdown(cancel_futures=True)

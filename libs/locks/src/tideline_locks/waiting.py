@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, retry_if_result
+
 from tideline_locks.errors import LockUnreachable
 from tideline_locks.port import Held
 from tideline_table.clock import Clock
@@ -51,20 +53,21 @@ def attempt_until(
 
     At least once, and once more at the deadline. The last outcome counts: returned, or raised if it was `LockUnreachable`.
     """
-    number = 0
-    while True:
-        number += 1
-        unreachable: LockUnreachable | None = None
-        try:
-            outcome = attempt()
-            if not isinstance(outcome, Held):
-                return outcome
-        except LockUnreachable as error:
-            unreachable = error
+
+    def pause_s(state: RetryCallState) -> float:
         left_s = deadline_s - clock.monotonic_s()
-        pause_s = max(MIN_PAUSE_S, min(backoff.pause_s(number, jitter), left_s))
-        if left_s <= 0:
-            if unreachable is not None:
-                raise unreachable
-            return outcome
-        clock.sleep(pause_s)
+        return max(MIN_PAUSE_S, min(backoff.pause_s(state.attempt_number, jitter), left_s))
+
+    def last_outcome(state: RetryCallState) -> T | Held:
+        assert state.outcome is not None
+        outcome: T | Held = state.outcome.result()
+        return outcome
+
+    retrying = Retrying(
+        retry=retry_if_result(lambda outcome: isinstance(outcome, Held)) | retry_if_exception_type(LockUnreachable),
+        stop=lambda _: clock.monotonic_s() >= deadline_s,
+        wait=pause_s,
+        sleep=clock.sleep,
+        retry_error_callback=last_outcome,
+    )
+    return retrying(attempt)

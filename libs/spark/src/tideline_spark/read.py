@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import lru_cache
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -83,7 +82,8 @@ def older_types(table: Table, snapshot: Snapshot, columns: Sequence[str]) -> set
     Spark's scan refuses some of these types, and widens others otherwise than Apache Hudi. Footers are read only where the type of one changed, as far as the schemas of the creation and of all commits tell.
     """
     created = table.definition.properties.get(CREATE_SCHEMA, "")
-    types = frozenset().union(*(_types_in(text) for text in {created, *table.state.schemas.values()} if text))
+    earlier = [arrow_from_avro(text) for text in {created, *table.state.schemas.values()} if text]
+    types = {(field.name, field.type) for schema in earlier for field in schema}
     changed = {f.name for f in snapshot.schema if f.name in columns and any(n == f.name and kind != f.type for n, kind in types)}
     if not changed:
         return set()
@@ -94,11 +94,6 @@ def older_types(table: Table, snapshot: Snapshot, columns: Sequence[str]) -> set
     plain = [s for s in snapshot.slices if not s.log_files]
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
         return {s for s, older in zip(plain, pool.map(is_older, plain), strict=True) if older}
-
-
-@lru_cache(maxsize=256)
-def _types_in(schema_json: str) -> frozenset[tuple[str, pa.DataType]]:
-    return frozenset((field.name, field.type) for field in arrow_from_avro(schema_json))
 
 
 def lost_values(snapshot: Snapshot, columns: Sequence[str]) -> set[FileSlice]:

@@ -83,7 +83,7 @@ def _is_same(text: str, schema: pa.Schema) -> bool:
         return False
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=256)
 def arrow_from_avro(text: str) -> pa.Schema:
     """The Arrow schema of an Avro record schema, meta fields left out.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from typing import Any
 
 from tideline_table.errors import CorruptMetadata, StorageError, UnsupportedTable
@@ -148,15 +149,9 @@ def _fold_clean(storage: Storage, state: TableState, listing: TimelineListing, i
     if retained := str(document.get("earliestCommitToRetain") or ""):
         state.last_clean_retained = max(state.last_clean_retained, retained)
         return []
-    try:
+    with _understood(f"timeline file {path} is no clean metadata", "the files that a clean deleted"):
         names = [(p, str(name)) for p, part in document["partitionMetadata"].items() for name in part["successDeleteFiles"]]
         return cleaned_files(names, str(document.get("lastCompletedCommitTimestamp") or instant.time))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CorruptMetadata(
-            f"timeline file {path} is no clean metadata ({type(error).__name__}: {error})",
-            expected="the files that a clean deleted",
-            remedy="restore the file; nothing was changed",
-        ) from None
 
 
 def _fold_plan(storage: Storage, state: TableState, listing: TimelineListing, instant: Instant) -> str:
@@ -168,16 +163,21 @@ def _fold_plan(storage: Storage, state: TableState, listing: TimelineListing, in
         return operation
     body = {"plan": plan}
     named = compacted_groups if instant.action is Action.COMPACTION else _clustered_groups
-    try:
+    with _understood(f"timeline file {path} has no {instant.action} plan that can be used", "a plan that names file groups"):
         named(body)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CorruptMetadata(
-            f"timeline file {path} has no {instant.action} plan that can be used ({type(error).__name__}: {error})",
-            expected="a plan that names file groups",
-            remedy="restore the file; nothing was changed",
-        ) from None
     state.plans[instant.time] = body
     return operation
+
+
+@contextmanager
+def _understood(otherwise: str, expected: str) -> Iterator[None]:
+    """`CorruptMetadata` for a document of another shape."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CorruptMetadata(
+            f"{otherwise} ({type(error).__name__}: {error})", expected=expected, remedy="restore the file; nothing was changed"
+        ) from None
 
 
 def _clustered_groups(body: Mapping[str, Any]) -> list[FileGroupId]:
