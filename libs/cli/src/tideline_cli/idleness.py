@@ -11,6 +11,7 @@ from tideline_table.config import (
     KEEP_MAX_COMMITS,
     Options,
 )
+from tideline_table.file_group.savepoint import needed_writes
 from tideline_table.file_group.state import TableState
 from tideline_table.service.archival import bounds, held_back
 from tideline_table.service.compaction import delta_commits_since_compaction
@@ -64,7 +65,7 @@ def why_no_archival_plan(table: Table, swept: frozenset[str], state: TableState,
     most, completed = bounds(options).most, len(state.completed_writes())
     if completed <= most:
         return f"{KEEP_MAX_COMMITS.key}={most} keeps all {completed} completed writes on the timeline"
-    barrier = held_back(state, options, table.clock.now(), table.saved_instants(), swept)
+    barrier = held_back(state, options, table.clock.now(), needed_writes(table.saved()), swept)
     return f"the timeline cannot begin later than it does: {barrier.reason}"
 
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.timeline.entry import Entry
+from tideline_table.timeline.instant import Action
 from tideline_table.timeline.progress import Progress
+
+if TYPE_CHECKING:
+    from tideline_table.file_group.state import ActionRecord, TableState
 
 PROGRESS_KEY = "progress"
 """In the body of savepoints, and of restores that others made: where the feeders of the table stand then."""
+
+Saved = Mapping[str, AbstractSet[str]]
+"""Instant of each savepoint → completed writes with older instants that a restore to it takes back: they completed behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,33 @@ def progress_from(document: Mapping[str, Any]) -> dict[str, Progress]:
     return {str(key): Progress(str(value), str(at)) for key, (value, at) in document.items()}
 
 
+def is_newer(action: ActionRecord, savepoint: Savepoint) -> bool:
+    """Whether a restore to `savepoint` takes this completed write back: by its instant, or because it completed behind the savepoint.
+
+    A compaction or clustering that was planned before the savepoint and completed since stays: it holds the rows of its time.
+    """
+    if action.instant > savepoint.instant:
+        return True
+    moves_rows = action.is_clustering or action.action is Action.COMPACTION
+    return not moves_rows and action.sequence > savepoint.sequence
+
+
+def saved_by_log(state: TableState) -> Saved:
+    """The savepoints of an exclusive table."""
+    if not state.savepoints:
+        return {}
+    completed = state.completed_writes()
+    return {
+        at: frozenset(a.instant for a in completed if a.instant <= at and is_newer(a, savepoint))
+        for at, savepoint in state.savepoints.items()
+    }
+
+
+def needed_writes(saved: Saved) -> frozenset[str]:
+    """Writes that have to stay on the timeline: those that are saved, and those that a restore has to take back."""
+    return frozenset(saved).union(*saved.values())
+
+
 def saved_slices(slices: Mapping[str, FileSlice], replaced_by: str | None, instant: str) -> list[FileSlice]:
     """The slices (by base instant) of one group that a query as of `instant` reads, none where the group was replaced by then.
 
@@ -81,19 +115,23 @@ def saved_slices(slices: Mapping[str, FileSlice], replaced_by: str | None, insta
     return found
 
 
-def kept_slices(slices: Mapping[str, FileSlice], replaced_by: str | None, instants: AbstractSet[str]) -> frozenset[str]:
-    """Base instants of the slices of one group that savepoints of these instants keep."""
-    return frozenset(s.base_instant for at in instants for s in saved_slices(slices, replaced_by, at))
+def kept_slices(slices: Mapping[str, FileSlice], replaced_by: str | None, saved: Saved) -> frozenset[str]:
+    """Base instants of the slices of one group that savepoints keep: for queries as of them, and for a restore."""
+    found = {s.base_instant for at in saved for s in saved_slices(slices, replaced_by, at)}
+    for at, late in saved.items():
+        if late:
+            # What was there before writes with older instants completed: by instants alone those had hidden it.
+            left = {base_instant: s for base_instant, s in slices.items() if base_instant not in late}
+            found |= {s.base_instant for s in saved_slices(left, None if replaced_by in late else replaced_by, at)}
+    return frozenset(found)
 
 
 def every_saved_slice(
-    slices: Mapping[FileGroupId, Mapping[str, FileSlice]], replaced: Mapping[FileGroupId, str], instants: AbstractSet[str]
+    slices: Mapping[FileGroupId, Mapping[str, FileSlice]], replaced: Mapping[FileGroupId, str], saved: Saved
 ) -> list[FileSlice]:
-    """The slices of a whole table that savepoints of these instants keep, each once."""
-    if not instants:
+    """The slices of a whole table that savepoints keep, each once."""
+    if not saved:
         return []
     return [
-        by_instant[at]
-        for group, by_instant in slices.items()
-        for at in sorted(kept_slices(by_instant, replaced.get(group), instants))
+        by_instant[at] for group, by_instant in slices.items() for at in sorted(kept_slices(by_instant, replaced.get(group), saved))
     ]

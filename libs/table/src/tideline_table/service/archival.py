@@ -87,7 +87,7 @@ def archivable(
 
     Completed writes: all but the newest `hoodie.keep.min.commits`, once there are more than `hoodie.keep.max.commits`, up to the first thing that
     holds them back (`barriers`, and what must stay itself). Cleans and rollbacks: by the same numbers, each kind for itself, as far as the
-    writes go. `saved` are the writes that savepoints protect; of the rolled-back instants `swept` nothing is left. Raises `InvalidOption`.
+    writes go. `saved` are the writes that savepoints need; of the rolled-back instants `swept` nothing is left. Raises `InvalidOption`.
     """
     limits = bounds(options)
     writes = state.completed_writes()
@@ -121,7 +121,7 @@ def held_back(
 ) -> Barrier:
     """The first instant that must stay on the timeline, whatever the numbers say, and why; an empty instant: none."""
     writes = state.completed_writes()
-    stays = [Barrier(min(saved), "a savepoint protects it")] if saved else []
+    stays = [Barrier(min(saved), "a savepoint needs it")] if saved else []
     if state.replaced:
         stays.append(Barrier(min(state.replaced.values()), "files that it replaced are not cleaned yet"))
     young = next((a.instant for a in writes if _is_young(a, options, now)), "")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from tideline_table.config import CLEANER_COMMITS_RETAINED, Options
 from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
-from tideline_table.file_group.savepoint import kept_slices
+from tideline_table.file_group.savepoint import Saved, kept_slices
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.file_group.state import ActionRecord, TableState
 from tideline_table.log_format.key_index import forget_index
@@ -36,10 +36,10 @@ def earliest_retained(state: TableState, retained: int) -> ActionRecord | None:
     return earliest
 
 
-def plan_clean(state: TableState, root: str, options: Options, saved: AbstractSet[str] = frozenset()) -> dict[str, Any] | None:
+def plan_clean(state: TableState, root: str, options: Options, saved: Saved = MappingProxyType({})) -> dict[str, Any] | None:
     """The requested plan (HoodieCleanerPlan), None when there is nothing to delete. Costs in proportion to groups with excess slices.
 
-    What queries at the `saved` instants (savepoints) read stays.
+    What the `saved` savepoints keep stays.
     """
     earliest = earliest_retained(state, options[CLEANER_COMMITS_RETAINED])
     if earliest is None:

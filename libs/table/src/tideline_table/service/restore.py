@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tideline_table.file_group.savepoint import Savepoint
+from tideline_table.file_group.savepoint import Savepoint, is_newer
 from tideline_table.file_group.state import ActionRecord, TableState
 from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State, completed_as
 from tideline_table.timeline.rewind import REWIND_KEY, Named, Rewind
@@ -34,12 +34,11 @@ class RestorePlan:
 
 
 def plan_restore(state: TableState, savepoint: Savepoint) -> RestorePlan:
-    """Everything that is newer than `savepoint`: by its instant, or because it completed after the savepoint was made.
+    """Everything that is newer than `savepoint` (`is_newer`).
 
-    A compaction or clustering that was planned before the savepoint and completed since stays: it holds the rows of its time. A compaction that was planned before
-    and is still pending stays, too: log files are named after it. A clustering can be planned again.
+    A compaction that was planned before it and is still pending stays: log files are named after it. A clustering can be planned again.
     """
-    undone = _newest_first(a for a in state.completed_writes() if _is_newer(a, savepoint))
+    undone = _newest_first(a for a in state.completed_writes() if is_newer(a, savepoint))
     pending = list(state.pending())
     fenced = _newest_first(
         a for a in pending if a.action in WRITE_ACTIONS | {Action.ROLLBACK} or _is_newer_compaction(a, savepoint)
@@ -56,13 +55,6 @@ def plan_restore(state: TableState, savepoint: Savepoint) -> RestorePlan:
 
 def _named(records: Iterable[ActionRecord]) -> tuple[Named, ...]:
     return tuple((a.instant, a.action) for a in records)
-
-
-def _is_newer(action: ActionRecord, savepoint: Savepoint) -> bool:
-    if action.instant > savepoint.instant:
-        return True
-    moves_rows = action.is_clustering or action.action is Action.COMPACTION
-    return not moves_rows and action.sequence > savepoint.sequence
 
 
 def _is_newer_compaction(action: ActionRecord, savepoint: Savepoint) -> bool:

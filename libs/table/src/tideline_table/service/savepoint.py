@@ -14,7 +14,7 @@ OPERATION = "SAVEPOINT"
 
 def saved_files(state: TableState, instant: str) -> list[FileSlice]:
     """The slices that a savepoint of `instant` keeps."""
-    return every_saved_slice(state.slices, state.replaced, frozenset({instant}))
+    return every_saved_slice(state.slices, state.replaced, {instant: frozenset()})
 
 
 def savepoint_metadata(state: TableState, instant: str, user: str, comment: str, now: datetime) -> dict[str, Any]:

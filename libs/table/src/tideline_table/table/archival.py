@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tideline_table.config import Options
 from tideline_table.errors import CorruptMetadata, ObjectExists, ObjectNotFound, UnsupportedTable
 from tideline_table.file_group.archived import ArchivedInstants
+from tideline_table.file_group.savepoint import needed_writes
 from tideline_table.file_group.state import TableState
 from tideline_table.service.archival import (
     OPERATION,
@@ -74,7 +75,7 @@ def schedule_archival(table: Table, options: Mapping[str, object] | None = None,
     def decide(state: TableState) -> Draft:
         if state.restoring or any(a.action is Action.ARCHIVAL for a in state.pending()):
             raise _NoPlan
-        found = archivable(state, chosen, table.clock.now(), table.saved_instants(), swept)
+        found = archivable(state, chosen, table.clock.now(), needed_writes(table.saved()), swept)
         if found is None:
             raise _NoPlan
         body = {"plan": found.to_json()}

@@ -220,7 +220,7 @@ def schedule_clean(table: Table, options: Mapping[str, object] | None = None) ->
     def decide(state: TableState) -> Draft:
         if state.restoring or any(a.action is Action.CLEAN for a in state.pending()):
             raise _NoPlan
-        plan = plan_clean(state, table.storage.root, chosen, table.saved_instants())
+        plan = plan_clean(state, table.storage.root, chosen, table.saved())
         if plan is None:
             raise _NoPlan
         return Draft(table.timeline.mint(state), Action.CLEAN, State.NONE, State.REQUESTED, CLEAN_OPERATION, {"plan": plan})
@@ -251,7 +251,7 @@ def run_clean(table: Table, instant: str = "") -> int | None:
         table.timeline.append(begin)
         started = table.clock.monotonic_s()
         state = table.state
-        saved = every_saved_slice(state.slices, state.replaced, table.saved_instants())
+        saved = every_saved_slice(state.slices, state.replaced, table.saved())
         result = execute_clean(table.storage, plan, [*state.latest_slices(), *saved])
         metadata = clean_metadata(chosen, plan, result, int((table.clock.monotonic_s() - started) * 1000))
 

@@ -231,7 +231,7 @@ def find_savepoint_conflict(state: TableState, instant: str, root: str) -> Savep
         return WriteConflict(
             f"an archival is about to take {instant} off the timeline", with_instant=instant, remedy="save a later write"
         )
-    keeps = {f"{root}/{path}" for s in every_saved_slice(state.slices, state.replaced, frozenset({instant})) for path in s.paths}
+    keeps = {f"{root}/{path}" for s in every_saved_slice(state.slices, state.replaced, {instant: frozenset()}) for path in s.paths}
     for clean in (a for a in state.pending() if a.action is Action.CLEAN):
         named = state.plans[clean.instant]["plan"].get("filePathsToBeDeletedPerPartition") or {}
         if any(file["filePath"] in keeps for files in named.values() for file in files):
