@@ -14,11 +14,14 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.verdict import allow_memory, peak_memory_bytes, tried
 
 FOLDER = Path(".cache/fuzz")
+INPUTS_PER_PROCESS = 250_000
+"""The process grows by what the fuzzer keeps of inputs (the parsers keep nothing), and would come to the limit of memory that is meant for a parser."""
 
 
 def main() -> int:
@@ -54,14 +57,25 @@ def _tried(name: str, chosen: argparse.Namespace) -> dict[str, object]:
 
 
 def _guided(name: str, chosen: argparse.Namespace) -> dict[str, object]:
+    """In parts, one after the other, which share their corpus."""
+    parts = [
+        _guided_part(name, min(INPUTS_PER_PROCESS, chosen.runs - first), chosen.seed + number, chosen.folder)
+        for number, first in enumerate(range(0, chosen.runs, INPUTS_PER_PROCESS))
+    ]
+    sums = {count: sum(part.get(count, 0) for part in parts) for count in ("inputs", "taken", "refused")}
+    most = {figure: max(part.get(figure, 0) for part in parts) for figure in ("slowest_s", "more_bytes")}
+    return {"target": name, **sums, **most, "findings": {place: text for part in parts for place, text in part["findings"].items()}}
+
+
+def _guided_part(name: str, runs: int, seed: int, folder: Path) -> dict[str, Any]:
     """In a process of its own: libFuzzer ends the one that it runs in."""
-    report = chosen.folder / "reports" / f"{name}.json"
+    report = folder / "reports" / f"{name}.json"
     report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "tests.fuzz.guided", name, str(chosen.runs), str(chosen.seed), str(chosen.folder)]
-    with (chosen.folder / f"{name}.log").open("wb") as log:
+    command = [sys.executable, "-m", "tests.fuzz.guided", name, str(runs), str(seed), str(folder)]
+    with (folder / f"{name}.log").open("wb") as log:
         code = subprocess.run(command, stdout=log, stderr=log, check=False).returncode
     found = dict(json.loads(report.read_text())) if report.exists() else {"target": name, "findings": {}}
-    if code or found.get("inputs", 0) < chosen.runs:
+    if code or found.get("inputs", 0) < runs:
         found["findings"] = {**found["findings"], f"exit {code}": f"ended early, see {name}.log"}
     return found
 

@@ -168,9 +168,16 @@ class Comparisons:
 
     def _increment(self, begin: str, end: str, final: pa.Table) -> None:
         since = "" if begin == "000" else begin
+        # Which of their rows a log meets depends on the increment (docs/peer-differences.md, 21).
+        repeated = (
+            _repeated_keys(self._open().read(read_optimized=True)) if self.layout.merge_on_read else pa.array([], pa.string())
+        )
+
+        def compared(rows: pa.Table) -> pa.Table:
+            return rows.filter(pc.invert(pc.is_in(rows.column(_KEY_FIELD), repeated)))
 
         def ours() -> pa.Table:
-            return self._open().incremental(since, end).read()
+            return compared(self._open().incremental(since, end).read())
 
         def theirs(hudi: ApacheHudi) -> pa.Table:
             # Where points are completion times, Hudi's begin is part of the increment.
@@ -178,7 +185,7 @@ class Comparisons:
             rows = self._hudi("incremental", begin=first, end=end)(hudi)
             # Rows that no snapshot shows (docs/peer-differences.md, 3).
             seen = final.column(_SEQUENCE).combine_chunks()
-            return rows.filter(pc.is_in(rows.column(_SEQUENCE), value_set=seen))
+            return compared(rows.filter(pc.is_in(rows.column(_SEQUENCE), value_set=seen)))
 
         if self.layout.merges_cells and self.layout.merge_on_read:
             return
@@ -274,6 +281,11 @@ def _is_key(names: tuple[str, ...], rows: pa.Table) -> bool:
     if not set(names) <= set(rows.column_names):
         return False
     return bool(rows.group_by(list(names)).aggregate([]).num_rows == rows.num_rows)
+
+
+def _repeated_keys(rows: pa.Table) -> pa.Array:
+    counts = rows.group_by([_KEY_FIELD]).aggregate([([], "count_all")])
+    return counts.filter(pc.field("count_all") > 1).column(_KEY_FIELD).combine_chunks()
 
 
 def _numbered(rows: pa.Table) -> pa.Table:
