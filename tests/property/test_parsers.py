@@ -16,7 +16,6 @@ from tideline_table.file_group.state import TableState
 from tideline_table.schema import arrow_from_avro
 from tideline_table.service.cleaning import plan_clean
 from tideline_table.storage import MemoryStorage
-from tideline_table.table.foreign import timeline_instants
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import (
     Action,
@@ -26,6 +25,7 @@ from tideline_table.timeline.instant import (
     time_from_instant,
     timeline_file_name,
 )
+from tideline_table.timeline.listing import TimelineFolders, list_timeline
 from tideline_table.timeline.plans import ROLLBACK_PLAN, decode_document, encode_document
 from tideline_table.timeline.properties import format_properties, parse_properties
 from tideline_table.timeline.write_stats import CommitMetadata, WriteStat
@@ -247,7 +247,7 @@ def test_timeline_listings(names):
     for name in names:
         if name not in (".", ".."):
             storage.put(f".hoodie/{name}", b"")
-    timeline_instants(storage)
+    list_timeline(storage, TimelineFolders())
 
 
 CHECKPOINT_KEYS = [

@@ -12,8 +12,9 @@ from tideline_table.file_group.cleaned import CleanedFile, cleaned_files, first_
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import run_clean, schedule_clean, schedule_clustering, write_rows
-from tideline_table.table.foreign import foreign_state, timeline_instants
+from tideline_table.table.foreign import foreign_state
 from tideline_table.timeline.instant import Action, State
+from tideline_table.timeline.listing import TimelineFolders, list_timeline
 from tideline_table.timeline.plans import CLEAN_METADATA, encode_document
 from tideline_table.writer import Operation
 
@@ -186,7 +187,7 @@ def test_instants_at_their_highest_state():
         ".20260101000000001.commit.crc",
     ):
         storage.put(f".hoodie/{name}", b"")
-    found = [(i.time[-1], i.action, i.state) for i in timeline_instants(storage)]
+    found = [(i.time[-1], i.action, i.state) for i in list_timeline(storage, TimelineFolders()).instants]
     assert found == [
         ("1", Action.COMMIT, State.COMPLETED),
         ("1", Action.SAVEPOINT, State.COMPLETED),

@@ -380,17 +380,21 @@ def test_the_row_of_savepoints_in_the_matrix(column, expected):
     assert found is None if expected is None else type(found) is expected
 
 
-def test_a_beginning_that_comes_behind_the_deletion_freezes_nothing_and_goes():
+def test_a_file_that_comes_behind_the_deletion_freezes_nothing_and_goes():
     """Found by the simulator: the maker had died, and its last put took a minute; nobody could write any more."""
     table, storage, _ = new_table()
     write(table, [("a", "p", 1, "x")])
     create_savepoint(table)
     (saved,) = table.state.savepoints
+    completed = storage.read(f".hoodie/{saved}.savepoint")
     delete_savepoint(table, saved)
     storage.put_if_absent(f".hoodie/{saved}.savepoint.inflight", b"")
     write(table, [("a", "p", 2, "y")])
     assert contents(table) == [("a", "p", 2, "y")]
     assert not [o.path for o in storage.list_folder(".hoodie").objects if ".savepoint" in o.path]
-    storage.put_if_absent(f".hoodie/{saved}.savepoint", b"")
+    storage.put_if_absent(f".hoodie/{saved}.savepoint", completed)
+    write(table, [("a", "p", 3, "z")])
+    assert not [o.path for o in storage.list_folder(".hoodie").objects if ".savepoint" in o.path]
+    storage.put_if_absent(f".hoodie/{saved}.savepoint", b"Apache Hudi's")
     with pytest.raises(TableFrozen, match="savepoint, completed"):
-        write(table, [("a", "p", 3, "z")])
+        write(table, [("a", "p", 4, "z")])

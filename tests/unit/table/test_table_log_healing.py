@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import combinations_with_replacement
+
 import pytest
 from tests.simulation.faults import FaultyStorage
-from tests.unit.table.tables import new_table, write
+from tests.unit.table.tables import new_table, open_table, write
 
+from tideline_table.table import Table, create_savepoint, delete_savepoint
+from tideline_table.timeline.files import timeline_files
+from tideline_table.timeline.instant import Action
 from tideline_table.timeline.log import HEAL_DEADLINE_S, TableLog
 from tideline_table.transaction import WriteTransaction
 
@@ -46,3 +51,80 @@ def test_healing_what_is_there_reads_nothing_more():
         entry = TableLog(storage, clock, "r").read(sequence)
         log.materialise(entry)
     assert {call for call, _ in faulty.calls} == {"put_if_absent"}
+
+
+def savepoint_files(storage):
+    return {o.path: storage.read(o.path) for o in storage.list_folder(".hoodie").objects if "savepoint" in o.path}
+
+
+def files_that_count(table):
+    """What the newest entry about the savepoint says."""
+    steps = (table.timeline.log.read(s) for s in range(table.state.sequence, 0, -1))
+    return dict(timeline_files(next(e for e in steps if e.action is Action.SAVEPOINT)).create)
+
+
+@pytest.mark.parametrize("acts", [1, 2, 3])
+@pytest.mark.parametrize("first", ["made", "deleted"])
+def test_a_savepoint_that_others_delete_and_make_again_while_its_files_follow(first, acts, monkeypatch):
+    """Whenever they do: in the end the files are what the newest entry says. Found by the simulator: files of an earlier one of the same write
+    stayed in place of those of a later one, and who was slow to delete the former deleted the latter."""
+    # They looked at the timeline before anything of it came late.
+    monkeypatch.setattr(Table, "check_writable", lambda table, *, keyed=True: None)
+    unfinished = []
+    for moments in combinations_with_replacement(range(7), acts):
+        table, storage, clock = new_table()
+        write(table, [("a", "p", 1, "x")])
+        at = create_savepoint(table, comment="0").instant
+        files = savepoint_files(storage)
+        if first == "deleted":
+            delete_savepoint(table, at)
+        entry = table.timeline.log.read(table.state.sequence)
+        for path in files:  # its files have not followed yet
+            storage.delete(path)
+            if first == "deleted":
+                storage.put(path, files[path])
+        others, waiting = open_table(storage, clock, "others"), list(moments)
+        faulty = FaultyStorage(storage)
+
+        def before(number, call, path, *, others=others, waiting=waiting, at=at):
+            while waiting and waiting[0] <= number:
+                waiting.pop(0)
+                if at in others.refresh().savepoints:
+                    delete_savepoint(others, at)
+                else:
+                    create_savepoint(others, at, comment=str(others.state.sequence))
+
+        faulty.before = before
+        TableLog(faulty, clock, "healer").materialise(entry)
+        others.refresh()
+        assert savepoint_files(storage) == files_that_count(others), f"others came before calls {moments}"
+        unfinished.append(len(waiting))
+    assert unfinished.count(0) > 2, "they came in time"
+
+
+def test_files_of_an_earlier_savepoint_are_no_files_of_the_one_whose_maker_died():
+    table, storage, clock = new_table()
+    write(table, [("a", "p", 1, "x")])
+    at = create_savepoint(table, comment="first").instant
+    stale = savepoint_files(storage)
+    delete_savepoint(table, at)
+    create_savepoint(table, at, comment="second")
+    expected = savepoint_files(storage)
+    for path, content in stale.items():
+        storage.put(path, content)
+    assert savepoint_files(storage) != expected
+    write(open_table(storage, clock, "next"), [("b", "p", 1, "x")])
+    assert savepoint_files(storage) == expected
+
+
+@pytest.mark.parametrize("lacking", [".savepoint.inflight", ".savepoint"])
+def test_a_savepoint_whose_files_are_gone_gets_them_from_whoever_looks(lacking):
+    """Who took them for those of an earlier one that was deleted may have died before it looked behind itself."""
+    table, storage, clock = new_table()
+    write(table, [("a", "p", 1, "x")])
+    at = create_savepoint(table).instant
+    write(table, [("b", "p", 1, "x")])
+    expected = savepoint_files(storage)
+    storage.delete(f".hoodie/{at}{lacking}")
+    write(open_table(storage, clock, "next"), [("c", "p", 1, "x")])
+    assert savepoint_files(storage) == expected

@@ -7,7 +7,7 @@ from tideline_table.storage.local import LocalStorage
 from tideline_table.storage.location import open_storage, root_uri
 from tideline_table.storage.memory import MemoryStorage
 from tideline_table.storage.object_store import ObjectStorage
-from tideline_table.storage.port import ConditionalStorage, Folder, ObjectStat, Storage, checked_path, exists
+from tideline_table.storage.port import ConditionalStorage, Folder, ObjectStat, Storage, checked_path, exists, holds
 
 __all__ = [
     "ConditionalStorage",
@@ -19,6 +19,7 @@ __all__ = [
     "Storage",
     "checked_path",
     "exists",
+    "holds",
     "open_storage",
     "root_uri",
 ]

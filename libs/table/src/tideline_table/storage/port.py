@@ -115,6 +115,14 @@ def exists(storage: Storage, path: str) -> bool:
     return True
 
 
+def holds(storage: Storage, path: str, content: bytes) -> bool:
+    """Whether there is an object at `path` and it is `content`. One request."""
+    try:
+        return storage.read(path) == content
+    except ObjectNotFound:
+        return False
+
+
 def checked_path(path: str) -> str:
     """`path` if it is relative and stays below the root, otherwise `UnsafePath`."""
     if path.startswith("/") or "\x00" in path or "\\" in path:

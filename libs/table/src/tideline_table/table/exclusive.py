@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tideline_table.errors import TableFrozen
-from tideline_table.file_group.state import ActionRecord, TableState
+from tideline_table.errors import ObjectNotFound, TableFrozen
+from tideline_table.file_group.state import ActionRecord
 from tideline_table.storage import Storage
-from tideline_table.table.foreign import is_archived, timeline_instants
-from tideline_table.timeline.files import timeline_path
+from tideline_table.table.foreign import is_archived
+from tideline_table.timeline.files import timeline_files, timeline_path
 from tideline_table.timeline.instant import Action, Instant, State, completed_as
+from tideline_table.timeline.listing import TimelineFolders, list_timeline
 from tideline_table.transaction import ActiveTimeline
 from tideline_table.transaction.peer_rules import read_properties
 
@@ -15,13 +16,10 @@ from tideline_table.transaction.peer_rules import read_properties
 def check_no_intruder(storage: Storage, timeline: ActiveTimeline) -> None:
     """Raise `TableFrozen` for an instant on the timeline that the table log does not know. One listing, and it refreshes the state.
 
-    Files of an instant that was rolled back or undone are removed: a writer that was slow to create them brought them back.
+    Files of an instant that was rolled back or undone are removed: a writer that was slow to create them brought them back. Files that a savepoint
+    lacks are made: somebody slow took them for those of an earlier one that was deleted.
     """
     unknown = _unknown_instant(storage, timeline)
-    if unknown is not None and unknown.action is Action.SAVEPOINT:
-        # One that was deleted, by somebody who has not come to its files yet.
-        timeline.heal(0.0)
-        unknown = _unknown_instant(storage, timeline)
     if unknown is not None:
         raise TableFrozen(
             f"instant {unknown.time} ({unknown.action}, {unknown.state}) that no Tideline writer made",
@@ -31,14 +29,20 @@ def check_no_intruder(storage: Storage, timeline: ActiveTimeline) -> None:
 
 
 def _unknown_instant(storage: Storage, timeline: ActiveTimeline) -> Instant | None:
-    on_disk = timeline_instants(storage)
+    listing = list_timeline(storage, TimelineFolders())
     timeline.refresh()
-    return next((instant for instant in on_disk if not _is_known(storage, timeline.state, instant)), None)
+    for savepoint in list(timeline.state.savepoints.values()):
+        if any(Instant(savepoint.instant, Action.SAVEPOINT, at) not in listing.paths for at in (State.INFLIGHT, State.COMPLETED)):
+            made = timeline.log.read(savepoint.sequence)
+            if made is not None and (made.action, made.instant) == (Action.SAVEPOINT, savepoint.instant):
+                timeline.log.materialise(made)
+    return next((instant for instant in listing.instants if not _is_known(storage, timeline, instant)), None)
 
 
-def _is_known(storage: Storage, state: TableState, instant: Instant) -> bool:
+def _is_known(storage: Storage, timeline: ActiveTimeline, instant: Instant) -> bool:
+    state = timeline.state
     if instant.action is Action.SAVEPOINT:
-        return instant.time in state.savepoints or _was_left_behind(storage, state, instant)
+        return instant.time in state.savepoints or _was_left_behind(storage, timeline, instant)
     record = state.actions.get(instant.time)
     if record is None and instant.time < state.archived_before:
         # Somebody slow brought a file of an archived instant back; the next archival removes it.
@@ -50,14 +54,27 @@ def _is_known(storage: Storage, state: TableState, instant: Instant) -> bool:
     return True
 
 
-def _was_left_behind(storage: Storage, state: TableState, instant: Instant) -> bool:
-    """Whether all that is there of a savepoint is its beginning, which protects nothing: the put of one who died came behind its deletion.
+def _was_left_behind(storage: Storage, timeline: ActiveTimeline, instant: Instant) -> bool:
+    """Whether what is there of a savepoint came behind its deletion: its beginning alone, which protects nothing, or a file of ours.
 
-    It goes. Whoever else makes a savepoint here is found out when it completes.
+    It goes. Whoever else makes a savepoint here is found out when it completes; one of ours that was made again meanwhile gets its files back
+    from the next who looks.
     """
-    if instant.state is State.COMPLETED or instant.time not in state.actions:
-        return False
-    storage.delete(timeline_path(instant))
+    record = timeline.state.actions.get(instant.time)
+    path = timeline_path(instant)
+    if record is None or instant.state is State.COMPLETED:
+        since = max(record.sequence if record else 0, timeline.log.trimmed_to())
+        steps = [e for e in timeline.log.after(since) if (e.action, e.instant) == (Action.SAVEPOINT, instant.time)]
+        if steps and steps[-1].after is State.COMPLETED:
+            return True  # made while we looked
+        try:
+            found = storage.read(path)
+        except ObjectNotFound:
+            return True  # another one who looked took it away
+        if not any((path, found) in timeline_files(step).create for step in steps):
+            return False
+    for state in (State.COMPLETED, State.INFLIGHT):
+        storage.delete(timeline_path(Instant(instant.time, Action.SAVEPOINT, state)))
     return True
 
 

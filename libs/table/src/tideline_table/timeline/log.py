@@ -13,6 +13,7 @@ import json
 import logging
 import uuid
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ import tenacity
 from tideline_table.clock import Clock
 from tideline_table.errors import CommitUnknown, CorruptMetadata, ObjectExists, ObjectNotFound, StorageError, StorageRefused
 from tideline_table.json_text import parse_json
-from tideline_table.storage import Storage
+from tideline_table.storage import Storage, holds
 from tideline_table.timeline.entry import BODY_FOLDER, INLINE_BODY_BYTES, BodyReference, Entry, entry_path
 from tideline_table.timeline.files import timeline_files, timeline_paths
 from tideline_table.timeline.instant import Action, State
@@ -178,7 +179,13 @@ class TableLog:
             _LOGGER.warning("%s stays behind, void: %s", path, error)
 
     def materialise(self, entry: Entry) -> None:
-        """Make sure that the timeline files of `entry` exist; create-only, harmless to repeat."""
+        """Make sure that the timeline files of `entry` exist; create-only, harmless to repeat.
+
+        Those of a savepoint may be deleted and made again under the same names: then what its latest entry says counts.
+        """
+        if entry.action is Action.SAVEPOINT:
+            self._settle_savepoint(entry)
+            return
         started = self._clock.monotonic_s()
         files = timeline_files(entry)
         for path in files.delete:
@@ -196,10 +203,9 @@ class TableLog:
         self._look_behind(entry, started, created=created)
 
     def _look_behind(self, entry: Entry, started_s: float, *, created: bool) -> None:
-        # A begun instant may have been rolled back, a savepoint deleted, while we were on our way here, however short that was: its files
-        # would come back.
+        # A begun instant may have been rolled back while we were on our way here, however short that was: its files would come back.
         late = self._clock.monotonic_s() - started_s > HEAL_DEADLINE_S
-        if late or (created and (entry.after is not State.COMPLETED or entry.action is Action.SAVEPOINT)):
+        if late or (created and entry.after is not State.COMPLETED):
             self._withdraw(entry)
 
     def _withdraw(self, entry: Entry) -> None:
@@ -210,6 +216,47 @@ class TableLog:
             gone = (gone | own.intersection(files.delete)).difference(files.create)
         for path in sorted(gone):
             self._storage.delete(path)
+
+    def _settle_savepoint(self, entry: Entry) -> None:
+        """Do what the latest entry says that names the files of this savepoint, until the log says nothing newer."""
+        files = timeline_paths(entry)
+        own = {*files.create, *files.delete}
+        done, failure = 0, None
+        while (latest := self._latest_of(own, entry)).sequence != done:
+            try:
+                self._hold(own, latest)
+                failure = None
+            except StorageError as error:
+                # Some are there, and of the one that failed nobody knows: who deletes it has to be followed all the same.
+                failure = error
+            done = latest.sequence
+        if failure is not None:
+            raise failure
+
+    def _latest_of(self, own: AbstractSet[str], entry: Entry) -> Entry:
+        latest = entry
+        for later in self.after(entry.sequence):
+            files = timeline_paths(later)
+            if not own.isdisjoint((*files.create, *files.delete)):
+                latest = later
+        return latest
+
+    def _hold(self, own: AbstractSet[str], entry: Entry) -> None:
+        files = timeline_files(entry)
+        for path in files.delete:
+            if path in own:
+                self._storage.delete(path)
+        for path, content in files.create:
+            if path not in own:
+                continue
+            try:
+                self._storage.put_if_absent(path, content)
+            except ObjectExists:
+                if not holds(self._storage, path, content):
+                    # Of an earlier one. Nothing is written over: from somebody who died it could come behind all this.
+                    self._storage.delete(path)
+                    with contextlib.suppress(ObjectExists):
+                        self._storage.put_if_absent(path, content)
 
     def _store_body(self, text: bytes, sequence: int, append_id: str) -> BodyReference:
         # Of one entry alone, and named by its place: it goes when the log is trimmed past it.

@@ -14,9 +14,9 @@ from tideline_table.errors import ClockSkew, CorruptMetadata, TableFrozen, Tidel
 from tideline_table.file_group.archived import archived_by
 from tideline_table.file_group.checkpoint import read_opening
 from tideline_table.file_group.state import TableState
-from tideline_table.storage import Storage, exists
+from tideline_table.storage import Storage, exists, holds
 from tideline_table.timeline.entry import Entry
-from tideline_table.timeline.files import timeline_paths
+from tideline_table.timeline.files import timeline_files, timeline_paths
 from tideline_table.timeline.instant import Action, State, next_instant, time_from_instant
 from tideline_table.timeline.log import HEAL_DEADLINE_S, Draft, PlaceTrimmed, TableLog
 from tideline_table.transaction.conflict import check_not_restoring
@@ -229,6 +229,9 @@ class ActiveTimeline:
         return any(entry.instant in archived_by(later) for later in self.log.after(read_to))
 
     def _is_incomplete(self, entry: Entry) -> bool:
+        if entry.action is Action.SAVEPOINT and entry.after is State.COMPLETED:
+            # Files of an earlier one have the same names.
+            return not all(holds(self.storage, path, content) for path, content in timeline_files(entry).create)
         files = timeline_paths(entry)
         if not all(exists(self.storage, path) for path in files.create):
             return True

@@ -1,6 +1,6 @@
 """Tables that others wrote: their state from timeline files and a listing, without a table log (format reference 4, 7, 11, 16.3)."""
 
-from tideline_table.table.foreign.state import PARTITION_METAFILE, foreign_state, timeline_instants, visible_instants
+from tideline_table.table.foreign.state import PARTITION_METAFILE, foreign_state, visible_instants
 from tideline_table.transaction.archive import ArchivedInstant, is_archived, read_archived_instants
 
 __all__ = [
@@ -9,6 +9,5 @@ __all__ = [
     "foreign_state",
     "is_archived",
     "read_archived_instants",
-    "timeline_instants",
     "visible_instants",
 ]

@@ -33,11 +33,6 @@ _LISTINGS = 5
 _COPY_ON_WRITE = "COPY_ON_WRITE"
 
 
-def timeline_instants(storage: Storage) -> list[Instant]:
-    """Each instant of layout 1 at its highest state, in order. Compaction counts as the commit that it becomes."""
-    return list(list_timeline(storage, TimelineFolders()).instants)
-
-
 def foreign_state(storage: Storage, properties: Mapping[str, str] | None = None) -> TableState:
     """The committed file slices of a table with these properties (without them: layout 1), and the actions of its active timeline.
 
