@@ -278,6 +278,26 @@ def test_21_hudi_deletes_every_row_of_a_repeated_key_that_an_increment_has(maker
     assert [rows.column("ts").to_pylist() for rows in increments] == [[], [6]]
 
 
+@pytest.mark.parametrize("kind", list(Kind))
+def test_22_hudi_orders_by_texts_where_partitions_are_made_of_times(maker: Maker, kind: Kind) -> None:
+    partitions = {
+        "hoodie.datasource.write.partitionpath.field": "ts",
+        "hoodie.datasource.write.keygenerator.class": "org.apache.hudi.keygen.TimestampBasedKeyGenerator",
+        "hoodie.keygen.timebased.timestamp.type": "SCALAR",
+        "hoodie.keygen.timebased.timestamp.scalar.time.unit": "days",
+        "hoodie.keygen.timebased.output.dateformat": "yyyyMM",
+    }
+    mine = Maker(maker.hudi, maker.base, Story("difference", kind, (), {**KEYS, **EVENT_TIME, **AVRO_LOGS, **partitions}))
+    for ts in (8, 9, 13):
+        mine.write(trips([1], ts), "upsert")
+    instants = mine.instants("commit" if kind is Kind.COW else "deltacommit")
+    found = [
+        [instants.index(instant) for instant in rows.column("_hoodie_commit_time").to_pylist()]
+        for rows in (mine.read(), Table.open(str(mine.base)).read())
+    ]
+    assert found == ([[2], [2]] if kind is Kind.COW else [[1], [2]])
+
+
 def _three_answers(maker: Maker) -> tuple[pa.Table, pa.Table, pa.Table]:
     return maker.hudi.read(maker.base), read_hudi_rs(maker.base), Table.open(str(maker.base)).read()
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,12 +27,15 @@ from tideline_table.errors import InstantNotFound, TidelineError
 from tideline_table.schema import META_FIELDS
 from tideline_table.schema.meta_fields import OPERATION_FIELD
 from tideline_table.table import Table
+from tideline_table.table.images import Images
 
 _ROW = "row of the sorted table"
 _KEY_FIELD, _SEQUENCE = "_hoodie_record_key", "_hoodie_commit_seqno"
 _TOLD = 1200
 
 
+_COMPARED = ("id", "n", "big_n", "code", "flag", "price")
+"""Columns of captured changes that are compared; Hudi tells rows as JSON."""
 Query = Callable[[ApacheHudi], pa.Table]
 
 
@@ -78,6 +83,8 @@ class Comparisons:
         self._travels(writes)
         if self.layout.has_meta_fields and not self.layout.has_encoded_partitions:
             self._increments(writes)
+            if self.layout.captures_changes:
+                self._captured(writes)
         self._command_line()
         if self.spark is not None:
             self._on_spark(writes)
@@ -143,8 +150,7 @@ class Comparisons:
                 self.held["time travel refused behind cleaning"] += 1
                 continue
             if theirs is not None:
-                # Whether there is such a field is told by the newest files, for all times.
-                self._same("time travel", _like(ours, theirs), theirs)
+                self._same("time travel", *_alike(ours, theirs, archived=instant < min(write.instant for write in writes)))
         instant = self.random.choice([*asked])
         if not self._is_cleaned(instant):
             self._asked("time travel by Hudi", lambda: self._open().read(as_of=instant), self._hudi(as_of=instant))
@@ -191,15 +197,37 @@ class Comparisons:
             return
         self._asked(f"increment {begin} to {end}", ours, theirs)
 
+    def _captured(self, writes: list[PeerInstant]) -> None:
+        """What each write changed, as Hudi captured it."""
+        is_new = self.layout.version >= 8
+        points = [write.completion_time if is_new else write.instant for write in writes]
+        keys = [name for name in self.layout.keys if name in _COMPARED]
+        for begin, end in itertools.pairwise(["", *points]):
+            first = (f"{int(begin) + 1:017}" if is_new else begin) if begin else "000"
+            asked = self._hudi("incremental", begin=first, end=end, captured=True)
+            self._asked(
+                f"capture {first} to {end}",
+                lambda begin=begin, end=end: _net(_told_changes(self._open().changes(begin, end)), keys),
+                lambda hudi, ask=asked: _net(_as_told(ask(hudi)), keys),
+            )
+
     # --- comparing -------------------------------------------------------------------------------------------------------
 
     def _open(self) -> Table:
         return Table.open(str(self.base))
 
     def _hudi(
-        self, query: QueryType = "snapshot", as_of: str | None = None, begin: str | None = None, end: str | None = None
+        self,
+        query: QueryType = "snapshot",
+        as_of: str | None = None,
+        begin: str | None = None,
+        end: str | None = None,
+        *,
+        captured: bool = False,
     ) -> Query:
         options = self.layout.read_options
+        if captured:
+            options |= {"hoodie.datasource.query.incremental.format": "cdc"}
         return lambda hudi: hudi.read(self.base, query, as_of, options=options, begin=begin, end=end)
 
     def _asked(self, what: str, ours: Callable[[], pa.Table], theirs: Query) -> pa.Table | None:
@@ -270,6 +298,20 @@ def _like(ours: pa.Table, theirs: pa.Table) -> pa.Table:
     return ours.drop_columns([*left_out])
 
 
+def _alike(ours: pa.Table, theirs: pa.Table, *, archived: bool) -> tuple[pa.Table, pa.Table]:
+    """What was answered now and back then, without what time may have changed.
+
+    Whether there is a field that says what was done to each row is told by the newest files, for all times. Which columns were
+    there is told by a commit's metadata: columns that came later are empty where that was archived.
+    """
+    left_out = {OPERATION_FIELD} if OPERATION_FIELD not in {*ours.column_names} & {*theirs.column_names} else set()
+    if archived:
+        later = {*ours.column_names} - {*theirs.column_names}
+        left_out |= {name for name in later if ours.column(name).null_count == ours.num_rows}
+    ours, theirs = (rows.drop_columns([n for n in rows.column_names if n in left_out]) for rows in (ours, theirs))
+    return ours, theirs
+
+
 def causes(error: PeerFailed) -> str:
     """The first line of the error and of each cause, the last two of them."""
     lines = [line for line in str(error).splitlines() if line.startswith(("caused by", "Caused by:"))]
@@ -286,6 +328,35 @@ def _is_key(names: tuple[str, ...], rows: pa.Table) -> bool:
 def _repeated_keys(rows: pa.Table) -> pa.Array:
     counts = rows.group_by([_KEY_FIELD]).aggregate([([], "count_all")])
     return counts.filter(pc.field("count_all") > 1).column(_KEY_FIELD).combine_chunks()
+
+
+Change = tuple[Any, Any]
+"""A row before and after."""
+
+
+def _told_changes(images: Images) -> list[Change]:
+    rows = pa.Table.from_batches(images.scan(), images.output())
+    return [(row["before"], row["after"]) for row in rows.to_pylist()]
+
+
+def _as_told(rows: pa.Table) -> list[Change]:
+    """Changes of Hudi's, whose images are JSON."""
+    sides = ("before", "after")
+    before, after = ([None if row[side] is None else json.loads(row[side]) for row in rows.to_pylist()] for side in sides)
+    return list(zip(before, after, strict=True))
+
+
+def _net(changes: Iterable[Change], keys: Sequence[str]) -> pa.Table:
+    """One change for each key: Hudi tells of deletions and insertions where rows are overwritten, or move."""
+    sides: dict[str, tuple[list[str], list[str]]] = {}
+    for images in changes:
+        for place, image in enumerate(images):
+            if image is not None:
+                told = sides.setdefault(repr([image.get(name) for name in keys]), ([], []))
+                told[place].append(repr({name: image.get(name) for name in _COMPARED}))
+    return pa.table(
+        {"change": pa.array([f"{key}: {before} → {after}" for key, (before, after) in sorted(sides.items())], pa.string())}
+    )
 
 
 def _numbered(rows: pa.Table) -> pa.Table:

@@ -26,6 +26,7 @@ _PAYLOADS = (
     "OverwriteNonDefaultsWithLatestAvroPayload",
     "PartialUpdateAvroPayload",
     "AWSDmsAvroPayload",
+    "debezium.PostgresDebeziumAvroPayload",
 )
 _ORDERED_PAYLOADS = frozenset({"DefaultHoodieRecordPayload", "EventTimeAvroPayload", "PartialUpdateAvroPayload"})
 _INDEXES = ("SIMPLE", "SIMPLE", "BLOOM", "GLOBAL_SIMPLE", "GLOBAL_BLOOM", "BUCKET", "RECORD_INDEX", "CONSISTENT_HASHING")
@@ -55,8 +56,18 @@ class Layout:
     def merges_cells(self) -> bool:
         """Whether a row's cells may come from several versions: then Hudi's increments lack what the version before says."""
         return self.options.get("hoodie.datasource.write.payload.class", "").endswith(
-            ("OverwriteNonDefaultsWithLatestAvroPayload", "PartialUpdateAvroPayload")
+            ("OverwriteNonDefaultsWithLatestAvroPayload", "PartialUpdateAvroPayload", "PostgresDebeziumAvroPayload")
         )
+
+    @property
+    def keys(self) -> list[str]:
+        """The columns of the record key."""
+        return self.options["hoodie.datasource.write.recordkey.field"].split(",")
+
+    @property
+    def captures_changes(self) -> bool:
+        """Whether Hudi tells the changes of each write with the rows before and after."""
+        return self.options.get("hoodie.table.cdc.enabled") == "true"
 
     @property
     def has_encoded_partitions(self) -> bool:
@@ -64,9 +75,11 @@ class Layout:
         return self.odd_partitions and self.options.get("hoodie.datasource.write.partitionpath.urlencode") == "true"
 
     @property
-    def marks_operations(self) -> bool:
-        """Whether a column of the rows says what happened to them."""
-        return self.options.get("hoodie.datasource.write.payload.class", "").endswith("AWSDmsAvroPayload")
+    def source(self) -> str:
+        """Whose columns say what happened to each row: dms, debezium, or empty."""
+        payload = self.options.get("hoodie.datasource.write.payload.class", "")
+        found = [name for name in ("DmsAvroPayload", "DebeziumAvroPayload") if payload.endswith(name)]
+        return found[0].removesuffix("AvroPayload").lower() if found else ""
 
     @property
     def by_id(self) -> bool:
@@ -126,10 +139,10 @@ def drawn_layout(release: str, seed: int, name: str) -> Layout:
 
 def _partitions(r: random.Random, options: dict[str, str]) -> tuple[list[str], frozenset[str]]:
     """Key generator, keys and partition columns; the columns, and those of them that Hudi answers with as text."""
-    keys = r.choice(["id", "id", "id", "id,n", "id,code", "n", "big_n"])
+    keys = r.choice(["id", "id", "id", "id,n", "id,code", "n", "big_n", "id,place.zip"])
     options["hoodie.datasource.write.recordkey.field"] = keys
     generators = "org.apache.hudi.keygen."
-    text = r.choice(["part", "part", "part", "", "part,flag", "day", "n", "at", "ts"])
+    text = r.choice(["part", "part", "part", "", "part,flag", "day", "n", "at", "ts", "place.zip"])
     options[_PARTITION] = text
     partitions = [name for name in text.split(",") if name]
     if not partitions:
@@ -171,6 +184,8 @@ def _ordering(r: random.Random, options: dict[str, str], release: str, version: 
     if payload == "PartialUpdateAvroPayload" and options.get(_ORDERING) == "amount":
         # A known difference (docs/peer-differences.md, 19).
         payload = None
+    if payload and payload.endswith("DebeziumAvroPayload"):
+        options[_ORDERING] = "_event_lsn"
     if payload and (is_ordered or payload not in _ORDERED_PAYLOADS):
         options["hoodie.datasource.write.payload.class"] = "org.apache.hudi.common.model." + payload
     elif version >= 8 and r.random() < 0.6:

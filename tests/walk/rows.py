@@ -34,8 +34,13 @@ _SOMETIMES: tuple[tuple[str, pa.DataType], ...] = (
     ("many", pa.list_(pa.struct([("x", pa.int32()), ("y", pa.string())]))),
     ("wide", pa.decimal128(30, 10)),
 )
-_MARK = "Op"
-"""Where AWS DMS says what happened to a row."""
+_SOURCES: dict[str, tuple[tuple[str, pa.DataType], ...]] = {
+    "": (),
+    "dms": (("Op", pa.string()),),
+    "debezium": (("_change_operation_type", pa.string()), ("_event_lsn", pa.int64())),
+}
+"""Columns in which tools that capture changes say what happened to a row, and when."""
+_UNAVAILABLE = "__debezium_unavailable_value"
 _PROMOTIONS: dict[str, pa.DataType] = {"quantity": pa.int64(), "f": pa.float64()}
 _ODD = ("a b", "é漢", "100%", "+", None, "", "Ü", "'")
 """Not with `=`, which is a known difference (docs/peer-differences.md, 17)."""
@@ -44,12 +49,12 @@ _ODD = ("a b", "é漢", "100%", "+", None, "", "Ü", "'")
 class Rows:
     """Makes rows. What a key's row holds is drawn anew each time; partition and key parts follow from its number, unless rows move."""
 
-    def __init__(self, seed: str, *, odd_partitions: bool, marks: bool) -> None:
+    def __init__(self, seed: str, *, odd_partitions: bool, source: str) -> None:
         self._r = random.Random(seed)
         self._odd = odd_partitions
         self.columns = [*_ALWAYS, *(column for column in _SOMETIMES if self._r.random() < 0.6)]
-        if marks:
-            self.columns.append((_MARK, pa.string()))
+        self._source = source
+        self.columns.extend(_SOURCES[source])
         self._made_columns = 0
         self._time = 0
 
@@ -84,8 +89,8 @@ class Rows:
     @property
     def droppable(self) -> list[str]:
         """Columns that nothing depends on."""
-        kept = {name for name, _ in _ALWAYS}
-        return [name for name, _ in self.columns if name not in kept and name != _MARK]
+        kept = {name for name, _ in (*_ALWAYS, *_SOURCES[self._source])}
+        return [name for name, _ in self.columns if name not in kept]
 
     def _new_name(self) -> str:
         self._made_columns += 1
@@ -95,12 +100,17 @@ class Rows:
         r = self._r
         row = {name: self._value(kind, n) for name, kind in self.columns}
         row |= {"id": f"k{n:04}", "n": n % 4, "big_n": n, "code": None if n % 5 == 0 else f"c{n % 2}"}
-        row |= {"ts": 10 + self._time + r.choice([0, 0, 1, -2, -1]), "day": _day(n), "flag": n % 2 == 0}
+        # Of as many digits as any other: Hudi may order them as texts (docs/peer-differences.md, 22).
+        row |= {"ts": 100 + self._time + r.choice([0, 0, 1, -2, -1]), "day": _day(n), "flag": n % 2 == 0}
         row["part"] = _ODD[n % len(_ODD)] if self._odd and n % 3 == 0 else f"p{n % 3}"
         for name, filler in (("price", 1.0), ("amount", Decimal("1.000")), ("at", dt.datetime(2024, 1, 1, tzinfo=dt.UTC))):
             row[name] = filler if row[name] is None else row[name]
-        if _MARK in row:
-            row[_MARK] = r.choice("IUUD")
+        if self._source == "dms":
+            row["Op"] = r.choice("IUUD")
+        elif self._source == "debezium":
+            row |= {"_change_operation_type": r.choice("cuud"), "_event_lsn": row["ts"]}
+            texts = [name for name, kind in self.columns if name.startswith("extra") and pa.types.is_string(kind)]
+            row |= {name: _UNAVAILABLE for name in texts if r.random() < 0.3}
         # What a partition may be made of does not change with the version.
         row["at"] = row["at"].replace(day=1 + n % 2, hour=0, minute=0, second=0, microsecond=0) if n % 2 else row["at"]
         row["place"] = {**(row["place"] or dict.fromkeys(_names(self.columns, "place"))), "zip": n % 2}

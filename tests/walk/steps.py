@@ -26,11 +26,9 @@ class Steps:
         self.layout = layout
         self.name = layout.options["hoodie.table.name"]
         self._r = random.Random(f"steps {layout.release} {seed}")
-        self._rows = Rows(f"rows {layout.release} {seed}", odd_partitions=layout.odd_partitions, marks=layout.marks_operations)
+        self._rows = Rows(f"rows {layout.release} {seed}", odd_partitions=layout.odd_partitions, source=layout.source)
         self._next = 0
         self._begun = False
-        self.may_repeat_keys = False
-        """Whether keys were inserted without looking for them."""
 
     def draw(self) -> tuple[str, Callable[[], str | None]]:
         """The name of the next step and what takes it; that returns more words about it, or None where there was nothing to do."""
@@ -54,8 +52,8 @@ class Steps:
         overwrites = int(self.layout.options.get("hoodie.index.bucket.engine") != "CONSISTENT_HASHING")
         return {
             "upsert": (7, lambda: self._write("upsert", self._some())),
-            "insert": (1, self._insert),
-            "bulk_insert": (1, self._bulk_insert),
+            "insert": (1, lambda: self._write("insert", self._some())),
+            "bulk_insert": (1, lambda: self._write("bulk_insert", self._some())),
             "delete": (2, lambda: self._write("delete", self._known())),
             "soft delete": (1, self._soft_delete),
             "empty upsert": (1, lambda: self._write("upsert", [])),
@@ -107,14 +105,6 @@ class Steps:
     def _first_write(self, operation: str) -> Callable[[], str]:
         return lambda: self._write(operation, self._fresh())
 
-    def _insert(self) -> str:
-        self.may_repeat_keys = True
-        return self._write("insert", self._some())
-
-    def _bulk_insert(self) -> str:
-        self.may_repeat_keys = True
-        return self._write("bulk_insert", self._some())
-
     def _soft_delete(self) -> str:
         rows = self._rows.make(self._known())
         marks = pa.array([self._r.random() < 0.5 for _ in range(rows.num_rows)])
@@ -122,7 +112,7 @@ class Steps:
 
     def _delete_partition(self) -> str | None:
         folders = (found.parent for found in self.base.rglob(".hoodie_partition_metadata*"))
-        paths = sorted({str(folder.relative_to(self.base)) for folder in folders} - {"."})
+        paths = sorted({str(folder.relative_to(self.base)) for folder in folders if ".hoodie" not in folder.parts} - {"."})
         if not paths:
             return None
         path = self._r.choice(paths)

@@ -18,7 +18,7 @@ from tideline_table.timeline.instant import Action, Instant, State
 from tideline_table.timeline.layout_two import parse_layout_two_name
 from tideline_table.timeline.listing import TimelineFolders, timeline_listing
 from tideline_table.timeline.plans import COMPACTION_PLAN, encode_document
-from tideline_table.timeline.write_stats import CommitMetadata
+from tideline_table.timeline.write_stats import CommitMetadata, WriteStat
 
 LAYOUT_ONE = {"hoodie.table.type": "MERGE_ON_READ", "hoodie.table.version": "6", "hoodie.timeline.layout.version": "1"}
 LAYOUT_TWO = {"hoodie.table.type": "MERGE_ON_READ", "hoodie.table.version": "8", "hoodie.timeline.layout.version": "2"}
@@ -509,3 +509,23 @@ def test_broken_history_files(rows):
     place.storage.delete(path)
     with pytest.raises(CorruptMetadata, match=f"{path} is missing"):
         read_history(place.storage, HISTORY)
+
+
+def attempt(token, at=2):
+    return f"f-0_{token}_{t(at)}.parquet"
+
+
+@pytest.mark.parametrize("properties", [LAYOUT_ONE, LAYOUT_TWO])
+@pytest.mark.parametrize("committed", ["0-971-9", "0-1007-10"])
+def test_of_two_attempts_at_a_file_the_commit_tells_which_one_counts(properties, committed):
+    place = Place(properties, attempt("0-971-9"), attempt("0-1007-10"))
+    stat = WriteStat("f-0", "p", f"p/{attempt(committed)}", t(1), 1, 7)
+    place.write(2, action="commit", content=CommitMetadata("COMPACT", (stat,)).to_bytes())
+    (file_slice,) = foreign_state(place.storage, properties).every_slice()
+    assert file_slice.base_file == attempt(committed)
+
+
+def test_of_two_attempts_at_a_file_of_an_archived_commit_the_later_one_counts():
+    place = Place(LAYOUT_ONE, attempt("0-971-9"), attempt("0-1007-10")).write(3)
+    (file_slice,) = foreign_state(place.storage, LAYOUT_ONE).every_slice()
+    assert file_slice.base_file == attempt("0-1007-10")

@@ -44,9 +44,12 @@ class ListedFile:
 
 @dataclass(slots=True)
 class ListedGroup:
-    """What a listing shows of one file group: base files by instant, and its log files."""
+    """What a listing shows of one file group: base files by instant, and its log files.
 
-    base_files: dict[str, ObjectStat] = field(default_factory=dict)
+    Several base files of one instant are several attempts at one file; at most one of them was committed.
+    """
+
+    base_files: dict[str, list[ObjectStat]] = field(default_factory=dict)
     log_files: list[ListedFile] = field(default_factory=list)
 
 
@@ -68,12 +71,22 @@ def listed_groups(partitions: Iterable[tuple[str, Iterable[ObjectStat]]]) -> dic
                 continue
             base = parse_base_file_name(name)
             if base is not None and base.extension != "crc":
-                found.setdefault(FileGroupId(partition, base.file_id), ListedGroup()).base_files[base.instant] = stat
+                group = found.setdefault(FileGroupId(partition, base.file_id), ListedGroup())
+                group.base_files.setdefault(base.instant, []).append(stat)
     return found
 
 
-def slices_by_name(groups: ListedGroups, committed: CommittedInstants, compactions: AbstractSet[str]) -> Slices:
+def tried_again(groups: ListedGroups) -> frozenset[str]:
+    """Instants of which some base file was written by several attempts: their commits tell which one counts."""
+    return frozenset(instant for listed in groups.values() for instant, attempts in listed.base_files.items() if len(attempts) > 1)
+
+
+def slices_by_name(
+    groups: ListedGroups, committed: CommittedInstants, compactions: AbstractSet[str], named: AbstractSet[str] = frozenset()
+) -> Slices:
     """Slices of layout 1: a log file belongs to the slice whose instant its name holds, whatever modification times say (11.3).
+
+    Of several attempts at a base file the one counts whose path is in `named`.
 
     The slice that a pending compaction opened has no base file, whether or not one lies there half written. It stays a slice of its own, to
     which queries add the slice before it (11.2, `visible_slice`). Which blocks of a file count is decided by their headers, so log files
@@ -81,7 +94,7 @@ def slices_by_name(groups: ListedGroups, committed: CommittedInstants, compactio
     """
     found: Slices = {}
     for group, listed in groups.items():
-        slices = _base_slices(group, listed, committed)
+        slices = _base_slices(group, listed, committed, named)
         for log in sorted(listed.log_files, key=lambda f: f.order):
             base_instant = log.parsed.base_instant
             if base_instant in committed or base_instant in compactions:
@@ -91,17 +104,21 @@ def slices_by_name(groups: ListedGroups, committed: CommittedInstants, compactio
 
 
 def slices_by_completion(
-    groups: ListedGroups, committed: CommittedInstants, compactions: Mapping[FileGroupId, str], completion: Callable[[str], str]
+    groups: ListedGroups,
+    committed: CommittedInstants,
+    compactions: Mapping[FileGroupId, str],
+    completion: Callable[[str], str],
+    named: AbstractSet[str] = frozenset(),
 ) -> Slices:
     """Slices of layout 2: the name of a log file holds the instant that wrote it (16.3).
 
     Log files of instants that are not committed do not exist. A committed one belongs to the newest slice that had begun when its write
     completed; if none had, it opens a slice of its own. A pending compaction begins a slice, which never has a base file yet, in each group
-    that it names. `completion` gives the completion time of a committed instant.
+    that it names. `completion` gives the completion time of a committed instant; `named` as in `slices_by_name`.
     """
     found: Slices = {}
     for group, listed in groups.items():
-        slices = _base_slices(group, listed, committed)
+        slices = _base_slices(group, listed, committed, named)
         begun = sorted({*slices, compactions[group]} if group in compactions else slices)
         for log in sorted(listed.log_files, key=lambda f: f.order):
             instant = log.parsed.base_instant
@@ -116,12 +133,22 @@ def slices_by_completion(
     return found
 
 
-def _base_slices(group: FileGroupId, listed: ListedGroup, committed: CommittedInstants) -> dict[str, FileSlice]:
-    return {
-        instant: FileSlice(group, instant, stat.path.rsplit("/", 1)[-1], stat.size_bytes, -1)
-        for instant, stat in listed.base_files.items()
-        if instant in committed
-    }
+def _base_slices(
+    group: FileGroupId, listed: ListedGroup, committed: CommittedInstants, named: AbstractSet[str]
+) -> dict[str, FileSlice]:
+    found = {}
+    for instant, attempts in listed.base_files.items():
+        if instant in committed:
+            stat = max(attempts, key=lambda a: (a.path in named, _attempt(a)))
+            found[instant] = FileSlice(group, instant, stat.path.rsplit("/", 1)[-1], stat.size_bytes, -1)
+    return found
+
+
+def _attempt(stat: ObjectStat) -> tuple[int, ...]:
+    """Later attempts are larger: the numbers of the write token that count stages and attempts."""
+    parsed = parse_base_file_name(stat.path.rsplit("/", 1)[-1])
+    numbers = parsed.write_token.split("-")[1:] if parsed else ()
+    return tuple(int(number) for number in numbers if number.isdecimal() and len(number) < 19)
 
 
 def _add_log(slices: dict[str, FileSlice], group: FileGroupId, base_instant: str, log: LogFile) -> None:

@@ -15,7 +15,14 @@ from tideline_table.file_group.state import CLUSTER, ActionRecord, TableState
 from tideline_table.reader.log_blocks import VisibleInstants
 from tideline_table.schema.identity import history_texts
 from tideline_table.storage import Folder, Storage
-from tideline_table.table.foreign.slices import CommittedInstants, ListedGroups, listed_groups, slices_by_completion, slices_by_name
+from tideline_table.table.foreign.slices import (
+    CommittedInstants,
+    ListedGroups,
+    listed_groups,
+    slices_by_completion,
+    slices_by_name,
+    tried_again,
+)
 from tideline_table.timeline.commit_avro import read_commit_metadata
 from tideline_table.timeline.history import read_history
 from tideline_table.timeline.instant import WRITE_ACTIONS, Action, Instant, State
@@ -68,10 +75,14 @@ def _removals(listing: TimelineListing) -> frozenset[Instant]:
 def _state(storage: Storage, folders: TimelineFolders, listing: TimelineListing, groups: ListedGroups) -> TableState:
     state = TableState()
     cleaned: list[CleanedFile] = []
+    named: set[str] = set()
+    ambiguous = tried_again(groups)
     for number, instant in enumerate(listing.instants):
         if instant.action is Action.SAVEPOINT and instant.time in state.actions:
             continue  # it shares the instant of the commit that it protects
         operation = _fold(storage, state, listing, instant)
+        if instant.time in ambiguous and instant.state is State.COMPLETED and instant.action in WRITE_ACTIONS:
+            named |= _named_files(storage, listing, instant)
         if instant.state is State.COMPLETED and instant.action is Action.CLEAN:
             cleaned += _fold_clean(storage, state, listing, instant)
         state.actions[instant.time] = ActionRecord(
@@ -83,10 +94,10 @@ def _state(storage: Storage, folders: TimelineFolders, listing: TimelineListing,
     state.archived_before = _first_write(listing.instants, completed)
     committed = CommittedInstants(completed, state.archived_before, frozenset(a.instant for a in state.pending()))
     if folders.layout == 1:
-        state.slices = slices_by_name(groups, committed, frozenset(a.instant for a in state.pending_compactions()))
+        state.slices = slices_by_name(groups, committed, frozenset(a.instant for a in state.pending_compactions()), named)
     else:
         times = _completion(storage, folders, listing, groups, committed)
-        state.slices = slices_by_completion(groups, committed, state.groups_under_compaction(), times)
+        state.slices = slices_by_completion(groups, committed, state.groups_under_compaction(), times, named)
     begun = {group: slices.keys() for group, slices in state.slices.items()}
     state.last_clean_retained = max(state.last_clean_retained, first_whole(cleaned, begun, state.replaced))
     return state
@@ -119,6 +130,11 @@ def _fold_commit(storage: Storage, state: TableState, listing: TimelineListing, 
         state.identified_schemas += (latest,)
     state.progress |= progress_in(metadata.extra, instant.time)
     return metadata.operation
+
+
+def _named_files(storage: Storage, listing: TimelineListing, instant: Instant) -> frozenset[str]:
+    path = listing.path(instant)
+    return frozenset(stat.path for stat in read_commit_metadata(storage.read(path), path).stats)
 
 
 def _identified_schemas(storage: Storage, listing: TimelineListing, known: tuple[str, ...]) -> tuple[str, ...]:
