@@ -14,6 +14,7 @@ from tideline_table.errors import StorageError
 from tideline_table.storage import Folder, MemoryStorage, ObjectStat, Storage
 
 MUTATING = frozenset({"put", "put_if_absent", "delete", "open_output"})
+PUTS = MUTATING - {"delete"}
 TORN = frozenset({"put", "open_output"})
 """Calls of which a disk without atomic renames may do half."""
 
@@ -125,6 +126,17 @@ def fail_at(storage: FaultyStorage, first: int, times: int, when: str) -> None:
             raise StorageError(f"injected into {call} {path}")
 
     setattr(storage, when, check)
+
+
+def fill_up(storage: FaultyStorage, first: int) -> None:
+    """From call `first` on there is no space left: whatever puts something fails, everything else works."""
+    start = len(storage.calls)
+
+    def check(number: int, call: str, path: str) -> None:
+        if number - start >= first and call in PUTS:
+            raise StorageError(f"no space left for {path}")
+
+    storage.before = check
 
 
 def heal(storage: FaultyStorage) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.simulation.faults import MUTATING, FaultyStorage, copy_of
-from tests.simulation.recovery import OPTIONS
+from tests.simulation.faults import MUTATING, FaultyStorage, copy_of, heal
+from tests.simulation.recovery import OPTIONS, check_sound, recover
 from tests.unit.table.tables import Row, contents, open_table
 
 from tideline_table.clock import ManualClock
+from tideline_table.errors import CommitUnknown, TidelineError
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table
 
@@ -55,3 +56,32 @@ def undisturbed(prepared: Prepared, operation: Callable[[Table], None]) -> Undis
     operation(table)
     made = tuple(call for call, _ in faulty.calls[start:])
     return Undisturbed(tuple(before), tuple(contents(table)), made)
+
+
+def live_through(
+    prepared: Prepared,
+    operation: Callable[[Table], None],
+    inject: Callable[[FaultyStorage], None],
+    *,
+    done: list[Row],
+    failed: list[list[Row]],
+    unknown: list[list[Row]],
+) -> None:
+    """Run the operation on storage that `inject` makes fail: it says so or succeeds, and readers find the rows that belong to that.
+
+    Those are `done` when it succeeded, one of `failed` when it says that it failed, one of `unknown` when it could not say. Before and after a recovery.
+    """
+    faulty, disk, clock = place(prepared)
+    table = open_table(faulty, clock, **OPTIONS)
+    inject(faulty)
+    allowed = [done]
+    try:
+        operation(table)
+    except CommitUnknown:
+        allowed = unknown
+    except TidelineError:
+        allowed = failed
+    heal(faulty)
+    assert contents(open_table(disk, clock)) in allowed
+    recover(disk, clock)
+    check_sound(disk, clock, allowed)

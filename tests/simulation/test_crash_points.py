@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from tests.simulation.faults import MUTATING, TORN, FaultyStorage, SimulatedCrash, crash_at, fail_at, heal
 from tests.simulation.recovery import OPTIONS, check_sound, recover
-from tests.simulation.starting_point import Prepared, Undisturbed, place, undisturbed
+from tests.simulation.starting_point import Prepared, Undisturbed, live_through, place, undisturbed
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
 
 from tideline_table.clock import ManualClock
-from tideline_table.errors import CommitUnknown, TableExists, TableNotFound, TidelineError
+from tideline_table.errors import TableExists, TableNotFound, TidelineError
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, roll_back_dead, run_clean, schedule_clean, schedule_clustering
 from tideline_table.transaction import WriteTransaction
@@ -168,23 +169,10 @@ def test_crash_in_creation(when):
 def test_storage_error_at_every_call(operation, when, times):
     """A call that fails (or whose reply is lost): the operation says so or succeeds; what it acknowledged is there."""
     done = outcome(operation)
+    failed = [list(done.before)] if done.before != done.after else done.allowed
     for number in range(len(done.calls)):
-        faulty, disk, clock = place(prepared(operation))
-        table = open_table(faulty, clock, **OPTIONS)
-        fail_at(faulty, number, times, when)
-        allowed = done.allowed
-        try:
-            operation(table)
-            allowed = [list(done.after)]
-        except CommitUnknown:
-            pass
-        except TidelineError:
-            if operation in (upsert, delete, bulk_insert):
-                allowed = [list(done.before)]
-        heal(faulty)
-        assert contents(open_table(disk, clock)) in allowed
-        recover(disk, clock)
-        check_sound(disk, clock, allowed)
+        fail = partial(fail_at, first=number, times=times, when=when)
+        live_through(prepared(operation), operation, fail, done=list(done.after), failed=failed, unknown=done.allowed)
 
 
 def test_a_long_outage_in_the_middle_of_a_write():

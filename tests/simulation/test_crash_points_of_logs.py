@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
-from tests.simulation.faults import TORN, FaultyStorage, SimulatedCrash, crash_at
+from tests.simulation.faults import MUTATING, PUTS, TORN, FaultyStorage, SimulatedCrash, crash_at, fail_at, fill_up
 from tests.simulation.recovery import OPTIONS, check_sound, compact, recover
-from tests.simulation.starting_point import Prepared, Undisturbed, place, undisturbed
+from tests.simulation.starting_point import Prepared, Undisturbed, live_through, place, undisturbed
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
 
 from tideline_locks import StorageIntents, StorageLockProvider
@@ -25,10 +27,12 @@ from tideline_table.table import (
     schedule_clustering,
     schedule_compaction,
 )
+from tideline_table.transaction import Committed, WriteTransaction
 from tideline_table.transaction.intents import Intent
 from tideline_table.writer import Operation
 
 ROWS = [("a", "p", 1, "x"), ("b", "p", 1, "x"), ("a", "q", 1, "x"), ("c", "q", 1, "x")]
+OTHERS = [("b", "p", 2, "other"), ("a", "q", 2, "other")]
 AT_ONCE = {"hoodie.compact.inline.max.delta.commits": 1}
 
 
@@ -44,6 +48,20 @@ def upsert_all_to_logs(table: Table) -> None:
 
 def delete(table: Table) -> None:
     write(table, [("a", "p", 0, ""), ("b", "p", 0, ""), ("c", "q", 0, "")], Operation.DELETE)
+
+
+def append_behind_others(table: Table) -> None:
+    """Somebody appends to the same slices when the log files are written: they move behind."""
+    real = WriteTransaction.commit
+
+    def late(transaction: WriteTransaction, *arguments: Any, **named: Any) -> Committed:
+        inner.undo()
+        write(open_table(table.storage.inner, table.clock, "other"), OTHERS)
+        return real(transaction, *arguments, **named)
+
+    with pytest.MonkeyPatch.context() as inner:
+        inner.setattr(WriteTransaction, "commit", late)
+        upsert(table)
 
 
 def compact_all(table: Table) -> None:
@@ -89,6 +107,17 @@ def upsert_in_turn(table: Table) -> None:
 
 
 CHANGES_ROWS = [upsert, upsert_all_to_logs, delete, append_beside_a_compaction, overwrite, drop_partition, upsert_in_turn]
+OF_LOGS = [
+    upsert,
+    upsert_all_to_logs,
+    delete,
+    append_beside_a_compaction,
+    append_behind_others,
+    compact_all,
+    clean,
+    roll_back_abandoned,
+]
+"""What only happens in merge-on-read tables, or to log files: of the rest `test_crash_points` has the storage errors."""
 OPERATIONS = [*CHANGES_ROWS, compact_all, cluster_all, clean, roll_back_abandoned]
 
 
@@ -127,16 +156,19 @@ def outcome(operation: Callable[[Table], None]) -> Undisturbed:
 
 
 def allowed(operation: Callable[[Table], None]) -> list[list]:
-    between = [] if operation is not upsert_in_turn else [outcome_of_first_write()]
-    return [*outcome(operation).allowed, *between]
+    return [*outcome(operation).allowed, *between(operation)]
 
 
 @functools.cache
-def outcome_of_first_write() -> list:
-    _, disk, clock = place(prepared(upsert_in_turn))
+def between(operation: Callable[[Table], None]) -> list[list]:
+    """What readers may find behind the first of two writes."""
+    first = {upsert_in_turn: [("a", "p", 2, "new"), ("n", "p", 2, "new")], append_behind_others: OTHERS}.get(operation)
+    if first is None:
+        return []
+    _, disk, clock = place(prepared(operation))
     table = open_table(disk, clock, **OPTIONS)
-    write(table, [("a", "p", 2, "new"), ("n", "p", 2, "new")])
-    return contents(table)
+    write(table, first)
+    return [contents(table)]
 
 
 def test_the_operations_do_something():
@@ -166,6 +198,27 @@ def test_crash_at_every_call(operation, when):
         check_sound(disk, clock, allowed(operation))
     if when != "torn":
         assert {done.before, done.after} <= seen, "crashes on both sides of the commit point"
+
+
+@pytest.mark.parametrize("operation", OF_LOGS, ids=lambda o: o.__name__)
+def test_storage_error_at_every_call(operation):
+    """It fails, its reply is lost, or from there on is no space: the operation says so or succeeds; what it acknowledged is there.
+
+    Each call has one of these, the same call of the next operation another one, and of those that only read every other one has: time is short.
+    """
+    done = outcome(operation)
+    failed = [list(done.before), *between(operation)] if done.before != done.after else done.allowed
+    rows = {"done": list(done.after), "failed": failed, "unknown": allowed(operation)}
+    for number, call in enumerate(done.calls):
+        turn = number + OF_LOGS.index(operation)
+        faults = [partial(fail_at, first=number, times=1, when="before")]
+        if call in MUTATING:
+            faults.append(partial(fail_at, first=number, times=1, when="after"))
+        elif turn % 2:
+            continue
+        if call in PUTS:
+            faults.append(partial(fill_up, first=number))
+        live_through(prepared(operation), operation, faults[turn % len(faults)], **rows)
 
 
 @pytest.mark.parametrize("operation", [upsert, compact_all, cluster_all, drop_partition], ids=lambda o: o.__name__)
