@@ -7,7 +7,7 @@ import pytest
 from tests.unit.table.tables import cluster, contents, new_table, open_table, rows_of, write
 
 from tideline_table.clock import ManualClock
-from tideline_table.errors import CorruptMetadata, InstantNotFound, UnsupportedTable
+from tideline_table.errors import CorruptMetadata, HistoryUnavailable, InstantNotFound, UnsupportedTable
 from tideline_table.file_group.cleaned import CleanedFile, cleaned_files, first_whole
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.storage import MemoryStorage
@@ -156,6 +156,12 @@ def test_cleaning_by_file_versions_tells_by_its_files_what_is_gone(place):
         contents(other, commits[0].instant)
     assert other.state.last_clean_retained == successor
     assert contents(other, successor) == contents(table, successor)
+    # Unlike that of a clean by commits, the state just before is not whole either: its rows would count as never having been there.
+    before = max(a.instant for a in other.state.completed_writes() if a.instant < successor)
+    with pytest.raises(HistoryUnavailable, match="cleaning removed"):
+        other.changes(before)
+    assert sum(batch.num_rows for batch in other.changes(successor).scan()) > 0
+    assert sum(batch.num_rows for batch in table.changes(before).scan()) > 0
 
 
 def test_a_cleaned_file_was_needed_until_its_group_had_a_newer_slice_or_went():

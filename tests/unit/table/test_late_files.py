@@ -10,6 +10,7 @@ from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_tab
 
 from tideline_table.clock import ManualClock
 from tideline_table.errors import StorageError, TransactionRolledBack
+from tideline_table.log_format.key_index import INDEX_FOLDER, index_path
 from tideline_table.service.clustering import cluster_group
 from tideline_table.service.compaction import compact_slice
 from tideline_table.storage import MemoryStorage
@@ -67,6 +68,7 @@ def test_a_write_that_was_rolled_back_while_its_writer_slept(started):
     assert len(undone) == 1
     assert ("a", "p", 3, "z") in contents(table)
     assert data_files(inner) == named_files(table)
+    assert {o.path for o in inner.list_objects(INDEX_FOLDER)} <= {index_path(path) for path in named_files(table)}
     assert list(inner.list_objects(".hoodie/.temp")) == []
 
 

@@ -24,6 +24,7 @@ class AdoptedTable:
     schema_json: str
     last_clean_retained: str
     archived_before: str
+    whole_since: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """As the entry's body keeps it."""
@@ -35,6 +36,7 @@ class AdoptedTable:
             "schema": self.schema_json,
             "last_clean_retained": self.last_clean_retained,
             "archived_before": self.archived_before,
+            "whole_since": self.whole_since,
         }
 
     @classmethod
@@ -48,6 +50,7 @@ class AdoptedTable:
             schema_json=str(document["schema"]),
             last_clean_retained=str(document["last_clean_retained"]),
             archived_before=str(document["archived_before"]),
+            whole_since=str(document.get("whole_since", "")),
         )
 
 

@@ -204,6 +204,7 @@ def _to_json(state: TableState) -> dict[str, Any]:
         "progress": [[key, held.value, held.instant] for key, held in state.progress.items()],
         "schemas": state.schemas,
         "last_clean_retained": state.last_clean_retained,
+        "whole_since": state.whole_since,
         "archived_before": state.archived_before,
         "savepoints": [s.to_json() for s in state.savepoints.values()],
         "rewritten": [[r.first, r.sequence, r.instant] for r in state.rewritten],
@@ -221,6 +222,7 @@ def _from_json(document: dict[str, Any], sequence: int) -> TableState:
         str(at): str(text) for at, text in document.get("schemas", {"": state.schema_json} if state.schema_json else {}).items()
     }
     state.last_clean_retained = str(document["last_clean_retained"])
+    state.whole_since = str(document.get("whole_since", ""))
     state.progress = {str(key): Progress(str(value), str(instant)) for key, value, instant in document.get("progress", ())}
     state.savepoints = {s.instant: s for s in map(Savepoint.from_json, document.get("savepoints", ()))}
     state.rewritten = tuple(Rewritten(int(first), int(last), str(at)) for first, last, at in document.get("rewritten", ()))

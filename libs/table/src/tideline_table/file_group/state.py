@@ -86,6 +86,9 @@ class TableState:
     identified_schemas: tuple[str, ...] = ()
     """In a table that others write, where columns have ids: the history of its schema, oldest first."""
     last_clean_retained: str = ""
+    """Every query as of this instant, and of the state just before it, finds its files: older ones were cleaned."""
+    whole_since: str = ""
+    """Of states before this instant files are missing: those that cleaning by file versions deleted."""
     archived_before: str = ""
     """Where the active timeline begins: older instants that are not among `actions` were archived when they had completed (11.1)."""
     archived_sequence: int = 0
@@ -224,12 +227,13 @@ class TableState:
 
     def _take_over(self, adopted: AdoptedTable, sequence: int) -> None:
         for instant, action, name, operation, since in adopted.actions:
-            writer = PEER_WRITER
-            self.actions[instant] = ActionRecord(instant, Action(action), State(name), operation, sequence, sequence, writer, since)
+            known = (instant, Action(action), State(name), operation, sequence, sequence, PEER_WRITER, since)
+            self.actions[instant] = ActionRecord(*known)
         self.slices, self.replaced, self.plans = dict(adopted.slices), dict(adopted.replaced), dict(adopted.plans)
         self.excess = {group for group, slices in self.slices.items() if len(slices) > 1} | set(self.replaced)
         self.schema_json = adopted.schema_json or self.schema_json
         self.last_clean_retained, self.archived_before = adopted.last_clean_retained, adopted.archived_before
+        self.whole_since = adopted.whole_since
 
     def _apply_rewind(self, entry: Entry, back: Rewind) -> None:
         if entry.after is State.INFLIGHT:
@@ -293,6 +297,7 @@ class TableState:
             left = {g: {i for i, s in self.slices.get(g, {}).items() if not is_gone(s, gone)} for g in self.excess}
             newest = max((a.instant for a in self.completed_writes()), default="")
             retained = first_whole(cleaned_files(gone, newest), left, self.replaced)
+            self.whole_since = max(self.whole_since, retained)
         # Never back: what an earlier clean removed stays removed when a later one keeps more commits.
         self.last_clean_retained = max(self.last_clean_retained, retained)
         for group in list(self.excess):

@@ -212,7 +212,7 @@ def check_kept(state: TableState, kind: PointKind, stretch: Stretch, *, at_start
             expected="a later point",
             remedy="begin again with a snapshot",
         )
-    if later and state.last_clean_retained and min(later) < state.last_clean_retained:
+    if later and (min(later) < state.last_clean_retained or min(later) <= state.whole_since):
         raise HistoryUnavailable(
             f"files of {what}, which cleaning removed",
             expected=f"a point from instant {state.last_clean_retained} on",

@@ -79,6 +79,7 @@ def forget_late_files(timeline: ActiveTimeline, target: str, staged: Iterable[st
     if not forgotten and (record is None or not (record.fenced_by or record.state is State.ROLLED_BACK)):
         return
     for path in sorted({*marked_files(timeline.storage, target), *staged}):
+        forget_index(timeline.storage, path)
         timeline.storage.delete(path)
     if forgotten:
         forget_markers(timeline.storage, target)  # no sweep comes any more

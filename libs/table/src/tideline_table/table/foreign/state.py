@@ -99,7 +99,8 @@ def _state(storage: Storage, folders: TimelineFolders, listing: TimelineListing,
         times = _completion(storage, folders, listing, groups, committed)
         state.slices = slices_by_completion(groups, committed, state.groups_under_compaction(), times, named)
     begun = {group: slices.keys() for group, slices in state.slices.items()}
-    state.last_clean_retained = max(state.last_clean_retained, first_whole(cleaned, begun, state.replaced))
+    state.whole_since = first_whole(cleaned, begun, state.replaced)
+    state.last_clean_retained = max(state.last_clean_retained, state.whole_since)
     return state
 
 
