@@ -29,6 +29,7 @@ from tideline_table.errors import (
     TransactionRolledBack,
     WriteConflict,
 )
+from tideline_table.file_group.state import ActionRecord, TableState
 from tideline_table.storage import Storage
 from tideline_table.table import (
     Table,
@@ -36,6 +37,7 @@ from tideline_table.table import (
 )
 from tideline_table.table import executor as write_executor
 from tideline_table.table import write as table_write
+from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.progress import ProgressStep
 from tideline_table.transaction import Committed, WriteTransaction
 from tideline_table.writer import FileGroupResult, FileGroupTask, Operation, RoutedTask, WriteContext, prepare_input
@@ -296,7 +298,7 @@ def read_values(table: Table, keys: Sequence[str] | None = None) -> dict[str, st
 
 def reader(cluster: Cluster, process: Process) -> None:
     """Reads snapshots, reads each again later from the same files, and looks back at instants."""
-    looked_back: dict[str, dict[str, str]] = {}
+    looked_back: dict[str, Seen] = {}
     for turn in turns(cluster, process):
         try:
             cluster.round(turn.table, partial(read_once, cluster, turn.name, turn.choose))
@@ -328,7 +330,11 @@ def read_once(cluster: Cluster, name: str, choose: random.Random, table: Table) 
             oracle.report(f"{name} read {again} at {sequence}, {values} before")
 
 
-def _look_back(cluster: Cluster, choose: random.Random, seen: dict[str, dict[str, str]], table: Table) -> None:
+Seen = tuple[frozenset[str], dict[str, str]]
+"""What a reader saw as of an instant: the writes up to it that restores had taken back by then, and the values."""
+
+
+def _look_back(cluster: Cluster, choose: random.Random, seen: dict[str, Seen], table: Table) -> None:
     # Only instants that nobody may still complete before, and no restore took back: the others change until then.
     state = table.state
     kept = {a.instant for a in state.completed_writes()}
@@ -342,10 +348,19 @@ def _look_back(cluster: Cluster, choose: random.Random, seen: dict[str, dict[str
     if not settled:
         return
     instant = choose.choice(sorted({*settled[-2:], *seen}))
+    # A restore also takes back older writes: those that completed behind its savepoint.
+    taken_back = frozenset(a.instant for a in state.actions.values() if a.instant <= instant and _is_undone(state, a))
     found = table.read(["id", "v"], as_of=instant)
     values = dict(zip(found.column("id").to_pylist(), found.column("v").to_pylist(), strict=True))
-    if seen.setdefault(instant, values) != values:
-        cluster.oracle.report(f"as of {instant}: {values}, {seen[instant]} before")
+    before = seen.get(instant)
+    if before is not None and before[0] == taken_back and before[1] != values:
+        cluster.oracle.report(f"as of {instant}: {values}, {before[1]} before")
+    seen[instant] = (taken_back, values)
+
+
+def _is_undone(state: TableState, action: ActionRecord) -> bool:
+    by = state.actions.get(action.fenced_by)
+    return action.state is State.ROLLED_BACK and by is not None and by.action is Action.RESTORE
 
 
 def follower(cluster: Cluster, process: Process) -> None:

@@ -18,7 +18,7 @@ from tideline_table.file_group import checkpoint
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.file_group.state import TableState
 from tideline_table.service import cleaning
-from tideline_table.table import compaction, exclusive, services
+from tideline_table.table import compaction, exclusive, facade, services
 from tideline_table.timeline.instant import Action, instant_from_time
 from tideline_table.timeline.log import TableLog
 from tideline_table.transaction import active_timeline, conflict, rollback, write
@@ -218,6 +218,17 @@ def _checkpoint_without_a_group(state: TableState) -> Any:
     return document
 
 
+# --- savepoints --------------------------------------------------------------------------------------------------------------
+
+
+def _saved_by_instants(state: TableState) -> Any:
+    return {at: frozenset() for at in state.savepoints}
+
+
+def _whatever_came_since(log: TableLog, own: Any, entry: Any) -> Any:
+    return entry
+
+
 class _Whoever(int):
     """An attempt that takes itself for the latest one, and the files of all others for leftovers."""
 
@@ -276,6 +287,8 @@ BUGS: dict[str, Callable[[World], Any]] = {
     "nobody heals": sabotage((ActiveTimeline, "_heal_head", _heal_nothing)),
     "checkpoint forgets replaced groups": sabotage((checkpoint, "_to_json", _checkpoint_without_replaced)),
     "checkpoint forgets a file group": sabotage((checkpoint, "_to_json", _checkpoint_without_a_group)),
+    "savepoints keep by instants alone": sabotage((facade, "saved_by_log", _saved_by_instants)),
+    "files of a savepoint by who comes last": sabotage((TableLog, "_latest_of", _whatever_came_since)),
     "instants by the clock alone": sabotage((active_timeline, "next_instant", _mint_by_clock)),
     **LOG_BUGS,
     **ARCHIVAL_BUGS,
@@ -287,6 +300,8 @@ FOCUS = {
     "who lost a clustering rolls it back": "slow",
     "a win where the log was trimmed": "trimmed",
     "compactions are taken from the living": "logs",
+    "savepoints keep by instants alone": "saved",
+    "files of a savepoint by who comes last": "saved",
     **dict.fromkeys(LOG_BUGS, "logs"),
     **dict.fromkeys(ARCHIVAL_BUGS, "archived"),
 }
@@ -298,6 +313,8 @@ START = {
     "who lost a clustering rolls it back": 245,
     "clean takes what a compaction reads": 110,
     "a slice that was compacted looks unchanged": 370,
+    "savepoints keep by instants alone": 1160,
+    "files of a savepoint by who comes last": 565,
     "archival does not sweep": 40,
     "archival waits for no task": 250,
 }

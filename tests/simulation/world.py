@@ -91,7 +91,7 @@ class World:
     """What happens around the actors. Everything random comes from the seed."""
 
     def __init__(self, seed: int, *, faulty: bool = True, focus: str = "") -> None:
-        """`focus` on `trimmed`, `slow`, `archived` or `logs` (merge-on-read) makes every history of that kind; without it some are."""
+        """`focus` on `trimmed`, `slow`, `archived`, `saved` or `logs` (merge-on-read) makes every history of that kind; without it some are."""
         self.seed = seed
         choose = random.Random(f"world {seed}")
         self.choose = choose
@@ -118,15 +118,18 @@ class World:
             # Much that is slow and little that breaks: the living count as dead, and two do the work of one.
             self.kinds = choose.sample(("slow", "pause_before", "pause_after", "stall_after", "clock_jump", "stall_before"), 3)
             self._rate, self._left, self.is_slow = 0.15, 60, True
+        if focus == "saved" and not self.is_slow:
+            # Writes that complete behind a savepoint although they began before the write that it protects.
+            self.kinds, self._rate, self._left = sorted({*self.kinds[:2], "slow", "stall_before"}), 0.05, 40
         self.is_merge_on_read = focus == "logs" or (choose.random() < 0.5 and focus in ("", "archived"))
         self.is_crowded = choose.random() < 0.5
         """Writers hardly rest: most writes meet others."""
         self.is_loaded = choose.random() < 0.5
         """The table holds every key already, in few file groups: writers meet in them."""
         # Drawn apart: histories without them stay the same.
-        self.is_saved = random.Random(f"saved {seed}").random() < 0.15 and not focus
+        self.is_saved = focus == "saved" or (random.Random(f"saved {seed}").random() < 0.15 and not focus)
         """Somebody makes savepoints and restores the table to them."""
-        self.is_overwritten = random.Random(f"overwritten {seed}").random() < 0.15 and not focus
+        self.is_overwritten = random.Random(f"overwritten {seed}").random() < {"": 0.15, "saved": 0.8}.get(focus, 0.0)
         """Somebody overwrites and drops partitions."""
         self.is_archived = focus == "archived" or (random.Random(f"archived {seed}").random() < 0.25 and not focus)
         """Somebody archives, and few commits stay on the timeline. Time goes by between them: only what is old leaves."""
