@@ -298,6 +298,22 @@ def test_22_hudi_orders_by_texts_where_partitions_are_made_of_times(maker: Maker
     assert found == ([[2], [2]] if kind is Kind.COW else [[1], [2]])
 
 
+def test_23_hudi_increments_lack_archived_writes(maker: Maker) -> None:
+    archived = {"hoodie_archive_automatic": "true", "hoodie_keep_min_commits": "2", "hoodie_keep_max_commits": "3"}
+    cleaned = {"hoodie_clean_automatic": "true", "hoodie_clean_commits_retained": "1"}
+    maker.write(trips([1], 5, lambda _: "p1"), "insert")
+    for ts in (6, 7, 8, 9, 10):
+        maker.write(trips([2], ts, lambda _: "p2"), "upsert", **archived, **cleaned)
+    assert len(maker.instants("deltacommit")) < 6
+    last = maker.instants("deltacommit")[-1]
+    answers = (
+        maker.read("incremental", begin="000", end=last),
+        maker.read(),
+        Table.open(str(maker.base)).incremental("", last).read(),
+    )
+    assert [sorted(rows.column("id").to_pylist()) for rows in answers] == [["k0002"], ["k0001", "k0002"], ["k0001", "k0002"]]
+
+
 def _three_answers(maker: Maker) -> tuple[pa.Table, pa.Table, pa.Table]:
     return maker.hudi.read(maker.base), read_hudi_rs(maker.base), Table.open(str(maker.base)).read()
 

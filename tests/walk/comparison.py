@@ -30,7 +30,7 @@ from tideline_table.table import Table
 from tideline_table.table.images import Images
 
 _ROW = "row of the sorted table"
-_KEY_FIELD, _SEQUENCE = "_hoodie_record_key", "_hoodie_commit_seqno"
+_KEY_FIELD, _SEQUENCE, _COMMIT_TIME = "_hoodie_record_key", "_hoodie_commit_seqno", "_hoodie_commit_time"
 _TOLD = 1200
 
 
@@ -170,17 +170,21 @@ class Comparisons:
         if final is None:
             return
         for begin in {"000", *self.random.sample(points[:-1], min(2, len(points) - 1))}:
-            self._increment(begin, points[-1], final)
+            self._increment(begin, points[-1], final, writes)
 
-    def _increment(self, begin: str, end: str, final: pa.Table) -> None:
+    def _increment(self, begin: str, end: str, final: pa.Table, writes: list[PeerInstant]) -> None:
         since = "" if begin == "000" else begin
         # Which of their rows a log meets depends on the increment (docs/peer-differences.md, 21).
         repeated = (
             _repeated_keys(self._open().read(read_optimized=True)) if self.layout.merge_on_read else pa.array([], pa.string())
         )
 
+        # Of writes that were archived Hudi has the rows of groups that were written since (docs/peer-differences.md, 23).
+        first_known = min(write.instant for write in writes) if self.layout.merge_on_read and not since else ""
+
         def compared(rows: pa.Table) -> pa.Table:
-            return rows.filter(pc.invert(pc.is_in(rows.column(_KEY_FIELD), repeated)))
+            known = pc.greater_equal(rows.column(_COMMIT_TIME), first_known)
+            return rows.filter(pc.and_(known, pc.invert(pc.is_in(rows.column(_KEY_FIELD), repeated))))
 
         def ours() -> pa.Table:
             return compared(self._open().incremental(since, end).read())

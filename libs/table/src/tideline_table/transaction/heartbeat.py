@@ -30,17 +30,20 @@ def is_alive(storage: Storage, record: ActionRecord, clock: Clock, options: Opti
     if record.is_peers:
         # Its log entry says only when somebody of ours saw it.
         signs = [time_from_instant(record.instant)]
+    # Of before the question: a slow answer tells of then, and the writer went on since.
+    asked = clock.now()
     # No file: not yet created, or its writer ended; then the transition's own time decides.
     with contextlib.suppress(ObjectNotFound):
         signs.append(storage.stat(heartbeat_path(record.instant)).modified)
-    return bool(signs) and clock.now() - max(signs) <= allowed
+    return bool(signs) and asked - max(signs) <= allowed
 
 
 def beats(storage: Storage, instant: str, clock: Clock, options: Options) -> bool:
     """Whether the heartbeat of an instant is there and fresh."""
     allowed = timedelta(milliseconds=options[HEARTBEAT_INTERVAL_MS] * options[HEARTBEAT_MISSES])
+    asked = clock.now()
     try:
-        return clock.now() - storage.stat(heartbeat_path(instant)).modified <= allowed
+        return asked - storage.stat(heartbeat_path(instant)).modified <= allowed
     except ObjectNotFound:
         return False
 
