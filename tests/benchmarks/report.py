@@ -123,10 +123,11 @@ def bound_grid(found: dict[str, Any]) -> Grid:
     if rates is not None:
         told = {
             n: f"{spread(rates[n])[0] / 1e6:.2f} M rows/s" if rates["equal"] else "void: decoders differ"
-            for n in ("fastavro", "tideline")
+            for n in ("fastavro", "tideline", "tideline_of_ten")
         }
         grid.add_row("Avro log block to Arrow, fastavro record by record", told["fastavro"])
         grid.add_row(f"the same by tideline_table.log_format ({rates['ratio']:.1f}x)", told["tideline"])
+        grid.add_row("the same, ten columns", told["tideline_of_ten"])
     return grid
 
 
