@@ -220,6 +220,7 @@ FILLS = {
     "anything": random.Random(7).randbytes,
     # Looks like lengths of records wherever one starts to read.
     "lengths": lambda n: (struct.pack(">i", 20) * 16)[:n],
+    "their own lengths": lambda n: (struct.pack(">i", n) * 16)[:n],
 }
 
 
@@ -236,7 +237,7 @@ def test_records_are_found_whatever_is_in_them(fill, count):
 
 def test_records_are_found_from_many_places_at_once():
     lengths = lengths_of(9_000)
-    for fill, found in (("text", True), ("anything", True), ("lengths", False)):
+    for fill, found in (("zeros", True), ("text", True), ("anything", True), ("lengths", True), ("their own lengths", False)):
         content = b"".join(struct.pack(">i", n) + FILLS[fill](n) for n in lengths)
         assert (_ends_from_many_places(content, 0, 9_000) is not None) is found
 
