@@ -29,7 +29,8 @@ from tideline_table.errors import (
     TransactionRolledBack,
     WriteConflict,
 )
-from tideline_table.file_group.state import ActionRecord, TableState
+from tideline_table.file_group.action import ActionRecord
+from tideline_table.file_group.state import TableState
 from tideline_table.storage import Storage
 from tideline_table.table import (
     Table,

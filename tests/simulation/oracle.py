@@ -18,7 +18,8 @@ from tests.simulation.strangers import Objects, replaced_and_back, taken_for_com
 from tests.simulation.visible_files import Paths, VisibleFiles, is_data_file
 
 from tideline_table.errors import TidelineError
-from tideline_table.file_group.state import CLUSTER, TableState
+from tideline_table.file_group.action import CLUSTER
+from tideline_table.file_group.state import TableState
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State
 from tideline_table.timeline.rewind import REWIND_KEY

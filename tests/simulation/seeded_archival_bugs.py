@@ -12,7 +12,8 @@ from tests.simulation.sabotage import sabotage
 from tests.simulation.world import World
 
 from tideline_table.config import Options
-from tideline_table.file_group.state import ActionRecord, TableState
+from tideline_table.file_group.action import ActionRecord
+from tideline_table.file_group.state import TableState
 from tideline_table.service import archival
 from tideline_table.storage import Storage
 from tideline_table.table import archival as table_archival

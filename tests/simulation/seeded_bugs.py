@@ -18,7 +18,7 @@ from tideline_table.file_group import checkpoint
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.file_group.state import TableState
 from tideline_table.service import cleaning
-from tideline_table.table import compaction, exclusive, facade, services
+from tideline_table.table import compaction, exclusive, services
 from tideline_table.timeline.instant import Action, instant_from_time
 from tideline_table.timeline.log import TableLog
 from tideline_table.transaction import active_timeline, conflict, rollback, write
@@ -287,7 +287,7 @@ BUGS: dict[str, Callable[[World], Any]] = {
     "nobody heals": sabotage((ActiveTimeline, "_heal_head", _heal_nothing)),
     "checkpoint forgets replaced groups": sabotage((checkpoint, "_to_json", _checkpoint_without_replaced)),
     "checkpoint forgets a file group": sabotage((checkpoint, "_to_json", _checkpoint_without_a_group)),
-    "savepoints keep by instants alone": sabotage((facade, "saved_by_log", _saved_by_instants)),
+    "savepoints keep by instants alone": sabotage((TableState, "saved", _saved_by_instants)),
     "files of a savepoint by who comes last": sabotage((TableLog, "_latest_of", _whatever_came_since)),
     "instants by the clock alone": sabotage((active_timeline, "next_instant", _mint_by_clock)),
     **LOG_BUGS,

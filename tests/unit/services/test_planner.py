@@ -9,8 +9,8 @@ from tideline_planner.policy import ClusteringPolicy, clustering_verdict
 from tideline_planner.service import PlannerService
 from tideline_planner.settings import PlannerSettings
 from tideline_table.file_group import TableState
+from tideline_table.file_group.action import CLUSTER, ActionRecord
 from tideline_table.file_group.slice import FileGroupId, FileSlice
-from tideline_table.file_group.state import CLUSTER, ActionRecord
 from tideline_table.table import TableType, run_clustering
 from tideline_table.timeline.instant import Action, State
 

@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from tideline_table.clock import Clock, ManualClock
+from tideline_table.file_group.action import CLUSTER
 from tideline_table.file_group.slice import FileGroupId
-from tideline_table.file_group.state import CLUSTER, TableState
+from tideline_table.file_group.state import TableState
 from tideline_table.service.clustering import ClusteringTask, cluster_group
 from tideline_table.service.compaction import compact_slice
 from tideline_table.storage import LocalStorage, MemoryStorage, Storage

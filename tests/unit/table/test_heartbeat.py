@@ -5,7 +5,7 @@ from tests.unit.table.tables import DEATH_S, QUIET
 
 from tideline_table.clock import ManualClock
 from tideline_table.config import Options
-from tideline_table.file_group.state import ActionRecord
+from tideline_table.file_group.action import ActionRecord
 from tideline_table.storage import MemoryStorage
 from tideline_table.timeline.instant import Action, State
 from tideline_table.transaction.heartbeat import beats, heartbeat_path, is_alive

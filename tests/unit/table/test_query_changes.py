@@ -8,7 +8,8 @@ from tests.unit.table.tables import cluster, create, open_table, write
 
 from tideline_table.clock import ManualClock
 from tideline_table.errors import HistoryUnavailable, InstantNotFound, InvalidOption
-from tideline_table.file_group.state import ActionRecord, TableState
+from tideline_table.file_group.action import ActionRecord
+from tideline_table.file_group.state import TableState
 from tideline_table.service.compaction import compact_slice
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import TableType, run_clean, run_compaction, schedule_clean, schedule_clustering, schedule_compaction

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.table.archives import FEW, OLD_S, TASK_S, clean
 from tests.unit.table.tables import History, base_stat, contents, instant, listing, new_table, open_table, write
 
-from tideline_table.file_group.savepoint import every_saved_slice, kept_slices, needed_writes, saved_by_log
+from tideline_table.file_group.savepoint import every_saved_slice, kept_slices, needed_writes
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.table import TableType, archive, create_savepoint, delete_savepoint, restore_to_savepoint
 from tideline_table.timeline.instant import Action, State
@@ -85,11 +85,11 @@ def test_the_rule():
     body = {"metadata": {"savepointedBy": "", "comments": "", "partitionMetadata": {}}, "progress": {}}
     history.step(instant(4), Action.SAVEPOINT, State.NONE, State.COMPLETED, body)
     state = history.state
-    assert saved_by_log(state) == {instant(4): frozenset()}
+    assert state.saved() == {instant(4): frozenset()}
     history.complete(instant(2), base_stat("g-0", instant(2)))
     history.complete(instant(3), replaced={"p": ["h-0"]})
     history.commit(instant(5), base_stat("g-0", instant(5)))
-    saved = saved_by_log(state)
+    saved = state.saved()
     assert saved == {instant(4): {instant(2), instant(3)}}
     assert needed_writes(saved) == {instant(2), instant(3), instant(4)}
     g, h = FileGroupId("p", "g-0"), FileGroupId("p", "h-0")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tideline_table.file_group.state import ActionRecord
+from tideline_table.file_group.action import ActionRecord
 from tideline_table.table import Table
 from tideline_table.timeline.instant import WRITE_ACTIONS, Action, Instant, State, timeline_file_name
 from tideline_table.timeline.plans import decode_document

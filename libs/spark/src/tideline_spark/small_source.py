@@ -57,7 +57,7 @@ class DriverLimits:
     keys: int = 2_000_000
     """Of the table, that are read for a look-up."""
     merged_bytes: int = 64 * 1024 * 1024
-    """Base files that are written over: two threads take as long for these as Python workers take to start, which Spark stops after a minute."""
+    """Base files that are written over: for these two threads take about as long as Python workers take to start."""
     message_bytes: int = 64 * 1024 * 1024
     """Rows of one file group that travel to a task; more than these are written by the driver after all: Spark's messages are bounded."""
 

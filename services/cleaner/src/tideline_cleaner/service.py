@@ -8,7 +8,7 @@ from tideline_service.contract import ServiceContext
 from tideline_service.logging import get_logger
 from tideline_service.open_tables import OpenTables, open_tables
 from tideline_table.config import ARCHIVE_AUTOMATIC
-from tideline_table.file_group.state import ActionRecord
+from tideline_table.file_group.action import ActionRecord
 from tideline_table.table import Table, archive, roll_back_dead, run_clean, schedule_clean
 from tideline_table.timeline.instant import Action
 from tideline_table.transaction import is_alive

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tideline_table.errors import CorruptMetadata, ObjectNotFound, UnsupportedTable
+from tideline_table.file_group.action import ActionRecord
 from tideline_table.file_group.content import compacted_groups, planned_groups
 from tideline_table.file_group.savepoint import Savepoint
 from tideline_table.file_group.slice import FileGroupId, FileSlice
-from tideline_table.file_group.state import ActionRecord, TableState
+from tideline_table.file_group.state import TableState
 from tideline_table.file_group.undo import Rewritten
 from tideline_table.json_text import parse_json
 from tideline_table.storage import Folder, Storage

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tideline_table.file_group.action import ActionRecord
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import Action
 from tideline_table.timeline.progress import Progress
-
-if TYPE_CHECKING:
-    from tideline_table.file_group.state import ActionRecord, TableState
 
 PROGRESS_KEY = "progress"
 """In the body of savepoints, and of restores that others made: where the feeders of the table stand then."""
@@ -84,14 +82,11 @@ def is_newer(action: ActionRecord, savepoint: Savepoint) -> bool:
     return not moves_rows and action.sequence > savepoint.sequence
 
 
-def saved_by_log(state: TableState) -> Saved:
-    """The savepoints of an exclusive table."""
-    if not state.savepoints:
-        return {}
-    completed = state.completed_writes()
+def saved_by_log(savepoints: Mapping[str, Savepoint], completed: Sequence[ActionRecord]) -> Saved:
+    """What the savepoints of an exclusive table protect, of its completed writes."""
     return {
         at: frozenset(a.instant for a in completed if a.instant <= at and is_newer(a, savepoint))
-        for at, savepoint in state.savepoints.items()
+        for at, savepoint in savepoints.items()
     }
 
 

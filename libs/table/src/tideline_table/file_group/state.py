@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tideline_table.errors import CorruptMetadata, IllegalTransition
+from tideline_table.file_group.action import ActionRecord
 from tideline_table.file_group.adopted import AdoptedTable
 from tideline_table.file_group.archived import ArchivedInstants
 from tideline_table.file_group.cleaned import cleaned_files, first_whole
 from tideline_table.file_group.content import compacted_groups, planned_groups, understood
-from tideline_table.file_group.savepoint import Savepoint
+from tideline_table.file_group.savepoint import Saved, Savepoint, saved_by_log
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.file_group.undo import Rewritten, rewind, take_back
 from tideline_table.file_group.versions import fold_file, is_gone, visible_slice
@@ -24,45 +25,9 @@ from tideline_table.timeline.rewind import Rewind
 from tideline_table.timeline.sharing import PEER_WRITER, Sharing
 from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata
 
-CLUSTER = "CLUSTER"
-COMPACT = "COMPACT"
-LOG_COMPACT = "LOG_COMPACT"
 _PUBLISHING = WRITE_ACTIONS | {Action.COMPACTION}
 PRIORITY_KEY = "tideline.priority"
 """In a clustering plan's extra metadata: it has lost often enough, writers wait for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ActionRecord:
-    """One instant of the table as far as the log tells."""
-
-    instant: str
-    action: Action
-    state: State
-    operation: str
-    sequence: int
-    """Of its latest transition; for a completed action the completion order."""
-    started_sequence: int
-    writer_id: str
-    since: str = ""
-    """When its latest transition was recorded (ISO 8601, UTC)."""
-    fenced_by: str = ""
-    """The rollback that was requested for it."""
-
-    @property
-    def is_pending(self) -> bool:
-        """Neither completed nor rolled back."""
-        return self.state in (State.REQUESTED, State.INFLIGHT)
-
-    @property
-    def is_peers(self) -> bool:
-        """Found on the timeline of a shared table: Apache Hudi made it."""
-        return self.writer_id == PEER_WRITER
-
-    @property
-    def is_clustering(self) -> bool:
-        """A replace commit with a plan."""
-        return self.action is Action.REPLACE_COMMIT and self.operation == CLUSTER
 
 
 @dataclass(slots=True)
@@ -86,9 +51,10 @@ class TableState:
     identified_schemas: tuple[str, ...] = ()
     """In a table that others write, where columns have ids: the history of its schema, oldest first."""
     last_clean_retained: str = ""
-    """Every query as of this instant, and of the state just before it, finds its files: older ones were cleaned."""
+    """Queries as of this instant and later find their files, and so does one of the state just before it, unless `whole_since` is as late.
+    Of older ones files were cleaned."""
     whole_since: str = ""
-    """Of states before this instant files are missing: those that cleaning by file versions deleted."""
+    """Of every state before this instant, the one just before it too, files are missing: cleaning by file versions deleted them."""
     archived_before: str = ""
     """Where the active timeline begins: older instants that are not among `actions` were archived when they had completed (11.1)."""
     archived_sequence: int = 0
@@ -334,6 +300,11 @@ class TableState:
         """Completed commits, delta commits, replace commits and compactions in order of instant."""
         with self._mutex:
             return [a for _, a in sorted(self.actions.items()) if a.state is State.COMPLETED and a.action in _PUBLISHING]
+
+    def saved(self) -> Saved:
+        """What the savepoints of the log protect."""
+        with self._mutex:
+            return saved_by_log(self.savepoints, self.completed_writes()) if self.savepoints else {}
 
     def latest_slices(self, as_of: str = "", partitions: Iterable[str] | None = None) -> list[FileSlice]:
         """The visible slice of each file group at `as_of` (empty: now), in order of partition and file id.

@@ -22,8 +22,9 @@ from tideline_table.config import (
     Options,
 )
 from tideline_table.errors import InvalidOption
+from tideline_table.file_group.action import ActionRecord
 from tideline_table.file_group.archived import ArchivedInstants
-from tideline_table.file_group.state import ActionRecord, TableState
+from tideline_table.file_group.state import TableState
 from tideline_table.log_format import BlockType, HeaderKey
 from tideline_table.log_format.framing import BLOCK_VERSION, frame_block
 from tideline_table.storage import Storage

@@ -9,10 +9,11 @@ from typing import Any
 
 from tideline_table.config import CLEANER_COMMITS_RETAINED, Options
 from tideline_table.errors import CorruptMetadata
+from tideline_table.file_group.action import ActionRecord
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.savepoint import Saved, kept_slices
 from tideline_table.file_group.slice import FileGroupId, FileSlice
-from tideline_table.file_group.state import ActionRecord, TableState
+from tideline_table.file_group.state import TableState
 from tideline_table.log_format.key_index import forget_index
 from tideline_table.storage import Storage, checked_path
 from tideline_table.timeline.instant import WRITE_ACTIONS

@@ -27,6 +27,7 @@ from tideline_table.config import (
     column_list,
 )
 from tideline_table.errors import CorruptMetadata, SchemaMismatch, VerificationFailed
+from tideline_table.file_group.action import CLUSTER
 from tideline_table.file_group.names import (
     base_file_name,
     new_file_id,
@@ -35,7 +36,7 @@ from tideline_table.file_group.names import (
     write_token,
 )
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, join_path
-from tideline_table.file_group.state import CLUSTER, PRIORITY_KEY, TableState
+from tideline_table.file_group.state import PRIORITY_KEY, TableState
 from tideline_table.reader.base_file import read_footer
 from tideline_table.reader.file_slice import read_slice
 from tideline_table.reader.read_plan import LogRule

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tideline_table.file_group.action import ActionRecord
 from tideline_table.file_group.savepoint import Savepoint, is_newer
-from tideline_table.file_group.state import ActionRecord, TableState
+from tideline_table.file_group.state import TableState
 from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State, completed_as
 from tideline_table.timeline.rewind import REWIND_KEY, Named, Rewind
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from tideline_table.errors import HistoryRewritten, HistoryUnavailable, InstantNotFound, InvalidOption
+from tideline_table.file_group.action import COMPACT, LOG_COMPACT, ActionRecord
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
-from tideline_table.file_group.state import COMPACT, LOG_COMPACT, ActionRecord, TableState
+from tideline_table.file_group.state import TableState
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.table.query import CommitTimes, Snapshot
 from tideline_table.timeline.instant import Action, State, time_from_instant

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tideline_table.config import Options
 from tideline_table.errors import InstantNotFound, TransactionRolledBack, UnsupportedTable, WriteConflict
-from tideline_table.file_group.state import COMPACT, ActionRecord, TableState
+from tideline_table.file_group.action import COMPACT, ActionRecord
+from tideline_table.file_group.state import TableState
 from tideline_table.service.compaction import CompactionTask, compact_slice, compaction_tasks, plan_compaction
 from tideline_table.table.definition import TableType
 from tideline_table.table.facade import Table

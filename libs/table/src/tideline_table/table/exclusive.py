@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tideline_table.errors import ObjectNotFound, TableFrozen
-from tideline_table.file_group.state import ActionRecord
+from tideline_table.file_group.action import ActionRecord
 from tideline_table.storage import Storage
 from tideline_table.table.foreign import is_archived
 from tideline_table.timeline.files import timeline_files, timeline_path

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from tideline_table.clock import Clock, SystemClock
 from tideline_table.config import READ_OPERATION_FIELD, Options
 from tideline_table.errors import InstantNotFound, ObjectNotFound, SchemaMismatch, TableNotFound, UnsupportedTable
-from tideline_table.file_group.savepoint import Saved, saved_by_log
+from tideline_table.file_group.savepoint import Saved
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.file_group.state import TableState
 from tideline_table.index.simple import SimpleIndex
@@ -265,7 +265,7 @@ class Table:
 
     def saved(self) -> Saved:
         """The same, each with what a restore to it takes back beside newer writes: Apache Hudi's goes by instants alone."""
-        return saved_by_log(self.timeline.state) if self.is_exclusive else dict.fromkeys(self.saved_instants(), frozenset())
+        return self.timeline.state.saved() if self.is_exclusive else dict.fromkeys(self.saved_instants(), frozenset())
 
     def slices(self, as_of: str = "") -> list[FileSlice]:
         """Visible file slices now, or at the instant `as_of` (in). Raises `InstantNotFound` when cleaning removed what it needs."""

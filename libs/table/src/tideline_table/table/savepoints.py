@@ -13,8 +13,9 @@ from tideline_table.errors import (
     UnsupportedTable,
     WriteConflict,
 )
+from tideline_table.file_group.action import ActionRecord
 from tideline_table.file_group.savepoint import PROGRESS_KEY, Savepoint, progress_json, saved_by
-from tideline_table.file_group.state import ActionRecord, TableState
+from tideline_table.file_group.state import TableState
 from tideline_table.service.restore import plan_restore
 from tideline_table.service.savepoint import OPERATION, savepoint_metadata
 from tideline_table.table.facade import Table

@@ -15,10 +15,11 @@ from tideline_table.errors import (
     UnsupportedTable,
     WriteConflict,
 )
+from tideline_table.file_group.action import CLUSTER, ActionRecord
 from tideline_table.file_group.names import parse_base_file_name
 from tideline_table.file_group.savepoint import every_saved_slice
 from tideline_table.file_group.slice import FileGroupId, SliceVersion
-from tideline_table.file_group.state import CLUSTER, ActionRecord, TableState
+from tideline_table.file_group.state import TableState
 from tideline_table.service.cleaning import OPERATION as CLEAN_OPERATION
 from tideline_table.service.cleaning import clean_metadata, execute_clean, plan_clean
 from tideline_table.service.clustering import ClusteringTask, cluster_group, clustering_tasks, plan_clustering, planned_versions

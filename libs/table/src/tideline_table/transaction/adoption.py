@@ -13,8 +13,9 @@ from datetime import datetime
 from typing import Any
 
 from tideline_table.errors import CorruptMetadata, ObjectNotFound, StorageError
+from tideline_table.file_group.action import CLUSTER, COMPACT, ActionRecord
 from tideline_table.file_group.savepoint import PROGRESS_KEY, progress_json
-from tideline_table.file_group.state import CLUSTER, COMPACT, ActionRecord, TableState
+from tideline_table.file_group.state import TableState
 from tideline_table.storage import ObjectStat, Storage
 from tideline_table.timeline.commit_avro import read_commit_metadata
 from tideline_table.timeline.entry import Entry

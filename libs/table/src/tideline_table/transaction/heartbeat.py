@@ -11,7 +11,7 @@ from types import TracebackType
 from tideline_table.clock import Clock
 from tideline_table.config import HEARTBEAT_INTERVAL_MS, HEARTBEAT_MISSES, Options
 from tideline_table.errors import ObjectNotFound, TidelineError
-from tideline_table.file_group.state import ActionRecord
+from tideline_table.file_group.action import ActionRecord
 from tideline_table.storage import Storage
 from tideline_table.timeline.instant import time_from_instant
 

@@ -11,9 +11,10 @@ import uuid
 from collections.abc import Iterable, Sequence
 
 from tideline_table.errors import InstantNotFound, TidelineError, UnsupportedTable
+from tideline_table.file_group.action import ActionRecord
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId
-from tideline_table.file_group.state import ActionRecord, TableState
+from tideline_table.file_group.state import TableState
 from tideline_table.log_format.key_index import forget_index
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.log import Draft

@@ -12,8 +12,9 @@ from typing import Any
 
 from tideline_table.config import TASK_MAX_LIFETIME_S, Options
 from tideline_table.errors import ObjectNotFound
+from tideline_table.file_group.action import ActionRecord
 from tideline_table.file_group.names import instant_token, parse_base_file_name, parse_log_file_name
-from tideline_table.file_group.state import ActionRecord, TableState
+from tideline_table.file_group.state import TableState
 from tideline_table.log_format import HeaderKey, scan_log
 from tideline_table.log_format.key_index import forget_index
 from tideline_table.storage import Storage

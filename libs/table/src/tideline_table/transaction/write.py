@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 
 from tideline_table.config import CLUSTERING_UPDATE_STRATEGY, Options
 from tideline_table.errors import WriteConflict
+from tideline_table.file_group.action import CLUSTER
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, SliceVersion, join_path
-from tideline_table.file_group.state import CLUSTER, TableState
+from tideline_table.file_group.state import TableState
 from tideline_table.index.key_hash import MAX_CARRIED_HASHES
 from tideline_table.log_format.key_index import forget_index
 from tideline_table.reader.log_keys import log_keys

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from tideline_table.errors import CorruptMetadata, StorageError, UnsupportedTable
+from tideline_table.file_group.action import CLUSTER, ActionRecord
 from tideline_table.file_group.cleaned import CleanedFile, cleaned_files, first_whole
 from tideline_table.file_group.content import compacted_groups
 from tideline_table.file_group.slice import FileGroupId, join_path
-from tideline_table.file_group.state import CLUSTER, ActionRecord, TableState
+from tideline_table.file_group.state import TableState
 from tideline_table.reader.log_blocks import VisibleInstants
 from tideline_table.schema.identity import history_texts
 from tideline_table.storage import Folder, Storage
@@ -30,7 +31,7 @@ from tideline_table.timeline.listing import TimelineFolders, TimelineListing, li
 from tideline_table.timeline.plans import decode_document
 from tideline_table.timeline.progress import progress_in
 from tideline_table.timeline.properties import TYPE
-from tideline_table.timeline.write_stats import LATEST_SCHEMA_KEY, SCHEMA_KEY
+from tideline_table.timeline.write_stats import LATEST_SCHEMA_KEY, SCHEMA_KEY, CommitMetadata
 
 SCHEMA_FOLDER = ".hoodie/.schema"
 SCHEMA_FILE_SUFFIX = ".schemacommit"
@@ -80,9 +81,7 @@ def _state(storage: Storage, folders: TimelineFolders, listing: TimelineListing,
     for number, instant in enumerate(listing.instants):
         if instant.action is Action.SAVEPOINT and instant.time in state.actions:
             continue  # it shares the instant of the commit that it protects
-        operation = _fold(storage, state, listing, instant)
-        if instant.time in ambiguous and instant.state is State.COMPLETED and instant.action in WRITE_ACTIONS:
-            named |= _named_files(storage, listing, instant)
+        operation = _fold(storage, state, listing, instant, named if instant.time in ambiguous else None)
         if instant.state is State.COMPLETED and instant.action is Action.CLEAN:
             cleaned += _fold_clean(storage, state, listing, instant)
         state.actions[instant.time] = ActionRecord(
@@ -110,18 +109,20 @@ def visible_instants(state: TableState) -> VisibleInstants:
     return VisibleInstants(completed, state.archived_before, frozenset(a.instant for a in state.pending()))
 
 
-def _fold(storage: Storage, state: TableState, listing: TimelineListing, instant: Instant) -> str:
-    """Take in what an instant's files say; returns its operation where it has one."""
+def _fold(storage: Storage, state: TableState, listing: TimelineListing, instant: Instant, named: set[str] | None) -> str:
+    """Take in what an instant's files say; returns its operation where it has one. Adds the files that a commit names to `named`."""
     if instant.state is State.COMPLETED and instant.action in WRITE_ACTIONS:
-        return _fold_commit(storage, state, listing, instant)
+        path = listing.path(instant)
+        metadata = read_commit_metadata(storage.read(path), path)
+        if named is not None:
+            named.update(stat.path for stat in metadata.stats)
+        return _fold_commit(state, instant, metadata)
     if instant.action in (Action.REPLACE_COMMIT, Action.COMPACTION) and instant.state is not State.COMPLETED:
         return _fold_plan(storage, state, listing, instant)
     return ""
 
 
-def _fold_commit(storage: Storage, state: TableState, listing: TimelineListing, instant: Instant) -> str:
-    path = listing.path(instant)
-    metadata = read_commit_metadata(storage.read(path), path)
+def _fold_commit(state: TableState, instant: Instant, metadata: CommitMetadata) -> str:
     for partition, file_ids in (metadata.replaced or {}).items():
         for file_id in file_ids:
             state.replaced[FileGroupId(partition, file_id)] = instant.time
@@ -131,11 +132,6 @@ def _fold_commit(storage: Storage, state: TableState, listing: TimelineListing, 
         state.identified_schemas += (latest,)
     state.progress |= progress_in(metadata.extra, instant.time)
     return metadata.operation
-
-
-def _named_files(storage: Storage, listing: TimelineListing, instant: Instant) -> frozenset[str]:
-    path = listing.path(instant)
-    return frozenset(stat.path for stat in read_commit_metadata(storage.read(path), path).stats)
 
 
 def _identified_schemas(storage: Storage, listing: TimelineListing, known: tuple[str, ...]) -> tuple[str, ...]:
