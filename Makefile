@@ -36,7 +36,7 @@ demo: java ## real tables, many writers, all services, a verified result
 	$(BIN)/tideline demo
 
 test: java ## all tests on embedded adapters
-	$(PYTEST) tests --ignore=tests/conformance -m "not real"
+	$(PYTEST) tests --ignore=tests/conformance -m "not real" -n auto --dist loadfile
 
 test-real: java ## the contract suites on a real Kafka, a real Redis and real object stores
 	$(BIN)/python -m tests.real.object_store

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import time
+import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from tests.conformance.peers.apache_hudi import ApacheHudi
+from tests.conformance.peers.peer_lock import PeerObjectStoreLock
+from tests.real.object_store import ObjectStoreServer, running_object_store
 
-from tideline_locks import LockTimeout, hudi_file_lock, hudi_storage_lock
+from tideline_locks import LeaseLost, LockProvider, LockTimeout, hudi_file_lock, hudi_storage_lock
 from tideline_locks.hudi_cell import PEER
 from tideline_locks.hudi_storage_lock import LOCK_OBJECT, lock_bytes
 from tideline_locks.rules import LeaseRecord, Standing
 from tideline_table.clock import ManualClock, SystemClock
-from tideline_table.storage import LocalStorage, MemoryStorage
+from tideline_table.storage import LocalStorage, MemoryStorage, Storage
 
 
 def test_file_lock_is_waited_for_in_both_directions(apache_hudi: ApacheHudi, workdir: Path) -> None:
@@ -57,7 +62,6 @@ def test_hudi_takes_over_a_file_lock_that_is_not_renewed(apache_hudi: ApacheHudi
 
 
 def test_storage_lock_has_the_bytes_of_hudi(apache_hudi: ApacheHudi) -> None:
-    """Its client for S3 is not in Hudi's Spark bundle, so what is compared is the object that both write and read."""
     since = datetime(2026, 11, 21, 10, tzinfo=UTC)
     record = LeaseRecord(Standing.HELD, "writer", "lease-1", 7, since, since + timedelta(seconds=30), 30.0)
     read = apache_hudi.storage_lock(lock_bytes(record).decode())
@@ -70,3 +74,102 @@ def test_storage_lock_has_the_bytes_of_hudi(apache_hudi: ApacheHudi) -> None:
     assert provider.try_acquire("table", owner="tideline", ttl_s=30) is None
     clock.advance(1.6)
     assert provider.try_acquire("table", owner="tideline", ttl_s=30) is not None
+
+
+VALIDITY_S = 10
+QUICK = {"hoodie.write.lock.storage.validity.timeout.secs": str(VALIDITY_S), "hoodie.write.lock.storage.renew.interval.secs": "1"}
+"""The shortest that Hudi accepts."""
+BUCKET = "tables"
+COUNTER = "counter"
+STEPS = 40
+
+
+@pytest.fixture(scope="module")
+def minio() -> Iterator[ObjectStoreServer]:
+    with running_object_store("minio") as server:
+        server.make_bucket(BUCKET)
+        yield server
+
+
+@pytest.fixture
+def both(minio: ObjectStoreServer, apache_hudi: ApacheHudi) -> tuple[LockProvider, PeerObjectStoreLock, Storage]:
+    """The lock of one table in a real object store, by our adapter and by Hudi's storage based provider."""
+    name = f"table-{uuid.uuid4()}"
+    storage = minio.storage(BUCKET, name)
+    return (
+        hudi_storage_lock(storage, clock=SystemClock(), validity_s=VALIDITY_S),
+        apache_hudi.object_store_lock(f"s3://{BUCKET}/{name}", minio.settings, QUICK),
+        storage,
+    )
+
+
+def test_object_store_lock_is_waited_for_in_both_directions(both: tuple[LockProvider, PeerObjectStoreLock, Storage]) -> None:
+    provider, hudi, _ = both
+    assert hudi.take()
+    held = provider.read("table")
+    assert held is not None
+    assert (held.owner, held.expired) == (PEER, False)
+    assert provider.try_acquire("table", owner="tideline", ttl_s=30) is None
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(provider.acquire, "table", owner="tideline", ttl_s=30, wait_s=60)
+        assert not waiting.done()
+        hudi.give_back()
+        lease = waiting.result(60)
+    assert not hudi.take(wait_s=0.3)
+    lease.renew()
+    assert not hudi.take()
+    with ThreadPoolExecutor(1) as pool:
+        theirs = pool.submit(hudi.take, wait_s=60)
+        assert lease.release()
+        assert theirs.result(60)
+    assert provider.try_acquire("table", owner="tideline", ttl_s=30) is None
+    hudi.give_back()
+    again = provider.acquire("table", owner="tideline", ttl_s=30, wait_s=0)
+    assert again.release()
+
+
+def test_an_object_store_lock_that_hudi_renews_stays_its_own(both: tuple[LockProvider, PeerObjectStoreLock, Storage]) -> None:
+    """Then Hudi stands still: whoever waits has the lock once it is no longer valid, and Hudi stops its writer."""
+    provider, hudi, _ = both
+    assert hudi.take()
+    with pytest.raises(LockTimeout):
+        provider.acquire("table", owner="tideline", ttl_s=30, wait_s=VALIDITY_S + 2)
+    assert not hudi.interrupted()
+    hudi.cut_off()
+    lease = provider.acquire("table", owner="tideline", ttl_s=30, wait_s=2 * VALIDITY_S)
+    hudi.cut_off(False)
+    deadline = time.monotonic() + VALIDITY_S
+    while not (stopped := hudi.interrupted()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert stopped, "its heartbeats find that the lock is another's, and stop who took it"
+    assert not hudi.take()
+    lease.renew()
+    assert lease.release()
+    assert hudi.take()
+    hudi.give_back()
+
+
+def test_hudi_takes_over_an_object_store_lock_that_is_not_renewed(both: tuple[LockProvider, PeerObjectStoreLock, Storage]) -> None:
+    provider, hudi, _ = both
+    lease = provider.acquire("table", owner="dead", ttl_s=2, wait_s=0)
+    assert not hudi.take()
+    assert hudi.take(wait_s=10)
+    with pytest.raises(LeaseLost):
+        lease.renew()
+    assert lease.release() is False
+    assert provider.try_acquire("table", owner="tideline", ttl_s=30) is None, "it is Hudi's still"
+    hudi.give_back()
+
+
+def test_one_holder_at_a_time_of_an_object_store_lock(both: tuple[LockProvider, PeerObjectStoreLock, Storage]) -> None:
+    """Both read and replace a number in turn, without conditions: two holders at once would lose a step."""
+    provider, hudi, storage = both
+    storage.put(COUNTER, b"0")
+    with ThreadPoolExecutor(1) as pool:
+        theirs = pool.submit(hudi.count, STEPS, COUNTER, wait_s=90)
+        for _ in range(STEPS):
+            lease = provider.acquire("table", owner="tideline", ttl_s=30, wait_s=60)
+            storage.put(COUNTER, str(int(storage.read(COUNTER)) + 1).encode())
+            assert lease.release()
+        assert theirs.result(90) == STEPS
+    assert int(storage.read(COUNTER)) == 2 * STEPS

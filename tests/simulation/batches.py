@@ -56,18 +56,14 @@ def run_batch(first: int, count: int, *, keep_going: bool = False) -> BatchOutco
 def running_batches(
     seed_start: int, seeds: int, batch: int, *, keep_going: bool = False, processes: int = 0
 ) -> Iterator[Mapping[int, Future[BatchOutcome]]]:
-    """First seed → the batch that begins with it, on its way. What has not begun when the context ends never does."""
+    """First seed → the batch that begins with it, on its way, on all cores unless told how many `processes`.
+
+    What has not begun when the context ends never does.
+    """
     end = seed_start + seeds
     firsts = range(seed_start, end, batch)
-    with all_cores(processes) as pool:
-        yield {first: pool.submit(run_batch, first, min(batch, end - first), keep_going=keep_going) for first in firsts}
-
-
-@contextmanager
-def all_cores(processes: int = 0) -> Iterator[ProcessPoolExecutor]:
-    """As many processes as there are cores, unless told how many. What has not begun when the context ends never does."""
     pool = ProcessPoolExecutor(processes or os.cpu_count(), mp_context=multiprocessing.get_context("spawn"))
     try:
-        yield pool
+        yield {first: pool.submit(run_batch, first, min(batch, end - first), keep_going=keep_going) for first in firsts}
     finally:
         pool.shutdown(cancel_futures=True)

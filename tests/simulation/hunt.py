@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tests.simulation.batches import all_cores
 from tests.simulation.scheduler import stop_workers
 from tests.simulation.seeded_bugs import BUGS, FOCUS, START
 from tests.simulation.simulate import simulate
@@ -36,10 +32,3 @@ def hunt(name: str) -> Hunt:
         return Hunt()
     finally:
         stop_workers()
-
-
-@contextmanager
-def running_hunts(names: Iterable[str]) -> Iterator[Mapping[str, Future[Hunt]]]:
-    """Protection → the hunt for it, on its way: as many at a time as there are cores, each in a process of its own."""
-    with all_cores() as pool:
-        yield {name: pool.submit(hunt, name) for name in names}

@@ -19,8 +19,6 @@ from tideline_table.table import Table, roll_back_dead, run_clean, schedule_clea
 from tideline_table.transaction import WriteTransaction
 from tideline_table.writer import Operation
 
-pytestmark = pytest.mark.usefixtures("ahead")
-
 ROWS = [("a", "p", 1, "x"), ("b", "p", 1, "x"), ("a", "q", 1, "x"), ("c", "q", 1, "x")]
 
 

@@ -1,14 +1,14 @@
 """The simulator finds each protection that is switched off, within 1,000 histories."""
 
 import pytest
-from tests.simulation.hunt import HISTORIES
+from tests.simulation.hunt import HISTORIES, hunt
 from tests.simulation.seeded_bugs import BUGS
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", BUGS)
-def test_found(name, hunts, record_property):
-    found = hunts[name].result()
+def test_found(name, record_property):
+    found = hunt(name)
     assert found.history, f"{HISTORIES} histories without {name} hold"
     assert not found.fails_anyway, f"history {found.history} fails without {name} too"
     record_property("histories", found.history)

@@ -25,6 +25,7 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.conformance.peers.environment import PeerEnvironment, prepare
+from tests.conformance.peers.peer_lock import PeerObjectStoreLock
 
 QueryType = Literal["snapshot", "read_optimized", "incremental"]
 SaveMode = Literal["append", "overwrite", "errorifexists", "ignore"]
@@ -216,6 +217,13 @@ class ApacheHudi:
     def storage_lock(self, written: str) -> dict[str, Any]:
         """Hudi's own bytes of a lock of its storage based provider (`bytes`), and what Hudi reads in `written`."""
         return dict(self._ask("storage_lock", written=written))
+
+    def object_store_lock(self, base_path: str, settings: Mapping[str, str], options: Mapping[str, str]) -> PeerObjectStoreLock:
+        """Hudi's storage based lock provider for a table (s3://bucket/prefix) in the store that `settings` (AWS_...) name."""
+        self._ask("make_object_store_lock", base_path=base_path, settings=dict(settings), options=dict(options))
+        return PeerObjectStoreLock(
+            lambda method, more: self._ask("object_store_lock", base_path=base_path, method=method, arguments=more)
+        )
 
     def timeline(self, base_path: str | Path) -> list[PeerInstant]:
         """The active timeline in Hudi's order, one entry per instant and action with its highest state."""

@@ -18,8 +18,10 @@ import traceback
 from collections.abc import Iterator
 from typing import Any, TextIO
 
+from object_store_lock import ObjectStoreLock
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession, functions
 
 MESSAGE_LIMIT = 20_000
@@ -70,6 +72,7 @@ class Server:
     def __init__(self, session: SparkSession) -> None:
         self._session = session
         self._locks: dict[str, Any] = {}
+        self._object_store_locks: dict[str, ObjectStoreLock] = {}
 
     def ping(self) -> dict[str, str]:
         system = self._session.sparkContext._jvm.java.lang.System
@@ -135,6 +138,16 @@ class Server:
 
     def unlock(self, base_path: str) -> None:
         self._locks.pop(base_path).unlock()
+
+    def make_object_store_lock(self, base_path: str, settings: dict[str, str], options: dict[str, str]) -> None:
+        """Hudi's storage based provider, which calls back for what it asks of the store."""
+        ensure_callback_server_started(self._session.sparkContext._gateway)
+        made = ObjectStoreLock(self._session.sparkContext._jvm, base_path, settings, options)
+        self._object_store_locks[base_path] = made
+
+    def object_store_lock(self, base_path: str, method: str, arguments: dict[str, Any]) -> Any:
+        """Call a method of what `make_object_store_lock` made."""
+        return getattr(self._object_store_locks[base_path], method)(**arguments)
 
     def storage_lock(self, written: str) -> dict[str, Any]:
         """Hudi's bytes of a storage lock, and what Hudi reads in ours."""
