@@ -16,6 +16,7 @@ TARGETS ?=
 RELEASE ?= 1.2.0
 SEED ?= 1
 TABLES ?= 20
+JOBS ?= 2
 
 help: ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -35,8 +36,8 @@ java: $(STAMP) ## find Java 17 or newer, or install it
 demo: java ## real tables, many writers, all services, a verified result
 	$(BIN)/tideline demo
 
-test: java ## all tests on embedded adapters
-	$(PYTEST) tests --ignore=tests/conformance -m "not real" -n auto --dist loadfile
+test: java ## all tests on embedded adapters, two at a time: make test JOBS=4
+	$(PYTEST) tests --ignore=tests/conformance -m "not real" -n $(JOBS) --dist loadfile
 
 test-real: java ## the contract suites on a real Kafka, a real Redis and real object stores
 	$(BIN)/python -m tests.real.object_store
