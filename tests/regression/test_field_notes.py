@@ -10,7 +10,7 @@ from tests.unit.table.archives import TASK_S, seen_by_others
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
 
 from tideline_table.clock import ManualClock
-from tideline_table.errors import ObjectExists, StorageError, UnsupportedTable, WriteConflict
+from tideline_table.errors import ObjectExists, StorageError, UnsupportedTable, VerificationFailed, WriteConflict
 from tideline_table.service.archival import held_back
 from tideline_table.service.clustering import cluster_group
 from tideline_table.service.compaction import compact_slice
@@ -277,6 +277,31 @@ def test_hudi_9139_a_compaction_with_a_failed_task_does_not_commit(mor):
     mor.compact()
     assert contents(mor.other) == expected
     assert mor.data_files() == {path for s in mor.other.state.every_slice() for path in s.paths}
+
+
+@pytest.mark.parametrize("kind", [TableType.COW, TableType.MOR])
+def test_hudi_9139_a_table_service_that_lost_a_result_does_not_commit(kind):
+    """A runner hears of one task only: with that the rows of the other partition were gone, or its log files had no slice any more."""
+    place = Place(kind)
+    for ts in (1, 2):
+        write(place.other, [(key, part, ts, "x") for part in "pq" for key in "ab"])
+    expected = contents(place.other)
+    if kind is TableType.MOR:
+        at = schedule_compaction(place.other, AT_ONCE)
+        with pytest.raises(VerificationFailed, match="no result of task 1"):
+            run_compaction(place.other, run=lambda tasks: [compact_slice(tasks[0], place.storage)])
+        assert place.other.refresh().actions[at].state is State.INFLIGHT
+        assert contents(place.other) == expected
+        place.clock.advance(DEATH_S)
+        place.compact()
+    at = schedule_clustering(place.other, {"tideline.clustering.min.input.files": 1})
+    with pytest.raises(VerificationFailed, match="no result of task 1"):
+        run_clustering(place.other, run=lambda tasks: [cluster_group(tasks[0], place.storage)])
+    assert place.other.refresh().actions[at].state is State.ROLLED_BACK
+    assert contents(place.other) == expected
+    schedule_clean(place.other, {"hoodie.cleaner.commits.retained": 1})
+    run_clean(place.other)
+    assert contents(place.open("reader")) == expected
 
 
 def test_hudi_6938_7401_11440_archival_waits_for_the_cleaning_of_what_was_replaced(cow):

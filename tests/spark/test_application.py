@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from tests.spark.tables import Tables, content, rows
 
 from tideline_spark.application import FAILED, ROLLED_BACK, SUCCEEDED, TERMINATED, YIELDED, Termination, exit_code, main, run_tasks
-from tideline_table.errors import ObjectNotFound, WriteConflict
+from tideline_table.errors import ObjectNotFound, VerificationFailed, WriteConflict
 from tideline_table.service.clustering import cluster_group
 from tideline_table.table import Table, TableType, run_clustering, schedule_clustering, schedule_compaction, write_rows
 from tideline_table.timeline.instant import State
@@ -114,6 +114,16 @@ def test_an_error_of_a_task_keeps_its_type(spark: SparkSession, tables: Tables) 
     assert caught.value.path == gone
     assert exit_code(caught.value) == FAILED
     assert table.refresh().actions[instant].state is State.ROLLED_BACK
+
+
+def test_a_lost_task_is_noticed_before_the_commit(spark: SparkSession, tables: Tables) -> None:
+    table, instant = planned(tables)
+    before = content(table.read())
+    with pytest.raises(VerificationFailed, match="no result of task 0") as caught:
+        run_clustering(table, instant, run=lambda tasks: run_tasks(spark, tasks[1:], Termination(), cluster_group))
+    assert exit_code(caught.value) == FAILED
+    assert table.refresh().actions[instant].state is State.ROLLED_BACK
+    assert content(table.read()) == before
 
 
 def test_what_needs_no_spark_ends_at_once(tables: Tables, capfd: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from tideline_table.clock import Clock, ManualClock
 from tideline_table.file_group.action import CLUSTER
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.file_group.state import TableState
-from tideline_table.service.clustering import ClusteringTask, cluster_group
+from tideline_table.service.clustering import ClusteredGroup, ClusteringTask, cluster_group
 from tideline_table.service.compaction import compact_slice
 from tideline_table.storage import LocalStorage, MemoryStorage, Storage
 from tideline_table.table import Table, TableRequest, create_table, run_clustering, run_compaction, schedule_compaction, write_rows
@@ -66,7 +66,7 @@ def write(table: Table, rows: Iterable[Row], operation: Operation = Operation.UP
 
 
 def cluster(table: Table, instant: str = "") -> Committed | None:
-    def run(tasks: Sequence[ClusteringTask]) -> list[list[WriteStat]]:
+    def run(tasks: Sequence[ClusteringTask]) -> list[ClusteredGroup]:
         return [cluster_group(task, table.storage) for task in tasks]
 
     return run_clustering(table, instant, run=run)

@@ -160,6 +160,21 @@ class ClusteringTask:
         """File ids that the output replaces."""
         return tuple(s.group.file_id for s in self.inputs)
 
+    def output(self, number: int) -> tuple[str, str]:
+        """File id and path of the output file of that number, from 0."""
+        file_id = new_file_id(self.instant, str(self.number), number)
+        name = base_file_name(file_id, write_token(self.number, self.attempt), self.instant)
+        return file_id, join_path(self.partition_path, name)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusteredGroup:
+    """What the task of that number did: how many rows its inputs held, and the files that hold them now."""
+
+    number: int
+    rows_read: int
+    stats: tuple[WriteStat, ...]
+
 
 def clustering_tasks(
     base_path: str,
@@ -243,7 +258,7 @@ def _name_in(group: FileGroupId, root: str, uri: str, instant: str) -> str:
     return name
 
 
-def cluster_group(task: ClusteringTask, storage: Storage | None = None) -> list[WriteStat]:
+def cluster_group(task: ClusteringTask, storage: Storage | None = None) -> ClusteredGroup:
     """Read the inputs of one group, sort, write the outputs, prove that no row was added, dropped or altered in its key."""
     storage = storage or open_storage(task.base_path)
     schema = with_meta_fields(task.schema)
@@ -262,10 +277,9 @@ def cluster_group(task: ClusteringTask, storage: Storage | None = None) -> list[
         part = rows.slice(number * per_file, per_file)
         if number and not part.num_rows:
             break
-        file_id = new_file_id(task.instant, str(task.number), number)
-        name = base_file_name(file_id, write_token(task.number, task.attempt), task.instant)
-        path = join_path(task.partition_path, name)
-        renamed = part.set_column(position, schema.field(position), pa.repeat(pa.scalar(name), part.num_rows))
+        file_id, path = task.output(number)
+        name = pa.scalar(path.rsplit("/", 1)[-1])
+        renamed = part.set_column(position, schema.field(position), pa.repeat(name, part.num_rows))
         create_marker(storage, task.instant, path, MarkerType.CREATE)
         size = write_base_file(storage, path, renamed, task.avro_schema, Options(task.options))
         # Counted where they are now: what the commit publishes is the file, not what was meant to be in it.
@@ -275,7 +289,7 @@ def cluster_group(task: ClusteringTask, storage: Storage | None = None) -> list[
         raise VerificationFailed(
             f"clustering {task.instant} group {task.number} wrote {sum(s.num_writes for s in stats)} rows", expected=f"{before[0]}"
         )
-    return stats
+    return ClusteredGroup(task.number, before[0], tuple(stats))
 
 
 def _key_digest(rows: pa.Table) -> tuple[int, int]:

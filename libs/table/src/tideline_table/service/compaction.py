@@ -101,6 +101,13 @@ class CompactionTask:
     attempt: int = 0
     options: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def path(self) -> str:
+        """Of the base file that it makes."""
+        group = self.file_slice.group
+        name = base_file_name(group.file_id, write_token(self.number, self.attempt), self.instant)
+        return join_path(group.partition_path, name)
+
 
 def compaction_tasks(
     base_path: str,
@@ -144,10 +151,10 @@ def compact_slice(task: CompactionTask, storage: Storage | None = None) -> Write
     file_slice = task.file_slice
     group = file_slice.group
     rows = read_slice(storage, file_slice, schema, task.rule)
-    name = base_file_name(group.file_id, write_token(task.number, task.attempt), task.instant)
-    path = join_path(group.partition_path, name)
+    path = task.path
+    name = pa.scalar(path.rsplit("/", 1)[-1])
     renamed = rows.set_column(
-        schema.get_field_index(MetaField.FILE_NAME), schema.field(MetaField.FILE_NAME), pa.repeat(pa.scalar(name), rows.num_rows)
+        schema.get_field_index(MetaField.FILE_NAME), schema.field(MetaField.FILE_NAME), pa.repeat(name, rows.num_rows)
     )
     create_marker(storage, task.instant, path, MarkerType.MERGE if file_slice.base_file else MarkerType.CREATE)
     size = write_base_file(storage, path, renamed, task.avro_schema, Options(task.options))

@@ -9,6 +9,7 @@ from tideline_table.errors import InstantNotFound, TransactionRolledBack, Unsupp
 from tideline_table.file_group.action import COMPACT, ActionRecord
 from tideline_table.file_group.state import TableState
 from tideline_table.service.compaction import CompactionTask, compact_slice, compaction_tasks, plan_compaction
+from tideline_table.service.outcome import check_compacted
 from tideline_table.table.definition import TableType
 from tideline_table.table.facade import Table
 from tideline_table.table.services import check_not_peers, delete_lost_attempt, is_run_by_peer
@@ -21,7 +22,7 @@ from tideline_table.transaction.conflict import check_still_own
 from tideline_table.writer.marker import forget_markers, marked_files
 
 RunCompactions = Callable[[Sequence[CompactionTask]], Sequence[WriteStat]]
-"""Runs tasks somewhere (here, or on Spark executors) and returns each task's stat in order."""
+"""Runs tasks somewhere (here, or on Spark executors) and returns each task's stat."""
 
 
 class _NoPlan(Exception):
@@ -60,7 +61,7 @@ def run_compaction(
     """Execute a compaction plan (empty: the oldest pending one); None when there is none.
 
     Takes over from a dead attempt. An attempt that fails leaves the plan pending: writers append to the slice that it will make, so it
-    can only be run again. Raises `WriteConflict` while somebody else runs it.
+    can only be run again. Raises `WriteConflict` while somebody else runs it, `VerificationFailed` when results do not fit the plan.
     """
     chosen = table.options.merged(options or {})
     table.check_writable()
@@ -90,7 +91,7 @@ def _execute(table: Table, instant: str, attempt: int, options: Options, run: Ru
     plan = table.state.plans[instant]["plan"]
     root = table.storage.root
     tasks = compaction_tasks(root, instant, plan, table.log_rule(), table.schema, table.footer_schema(), attempt, options)
-    stats = tuple(run(tasks))
+    stats = check_compacted(tasks, run(tasks))
     try:
         entry = _complete(table, instant, attempt, stats)
     except TransactionRolledBack:

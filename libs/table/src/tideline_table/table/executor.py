@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
+from tideline_table.errors import VerificationFailed
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.index.simple import Location
 from tideline_table.table.facade import Table
@@ -51,6 +52,18 @@ class WriteExecutor(Protocol):
     def write(self, work: RoutedWrite) -> list[FileGroupResult]:
         """Write all file groups; results in order of the tasks."""
         ...
+
+
+def check_written(tasks: Sequence[RoutedTask], results: Sequence[FileGroupResult]) -> None:
+    """Raise `VerificationFailed` unless there is one result of each task, in their order, each of the file group of its task."""
+    groups = [(routed.task.partition_path, routed.task.file_id) for routed in tasks]
+    written = [(result.stat.partition_path, result.stat.file_id) if result.stat is not None else None for result in results]
+    if len(written) != len(groups) or any(found not in (None, group) for found, group in zip(written, groups, strict=True)):
+        raise VerificationFailed(
+            f"{len(results)} result(s) that are not those of the write's tasks, in their order",
+            expected=f"one result of each of its {len(tasks)} task(s)",
+            remedy="nothing was committed; look at what ran its tasks, then write again",
+        )
 
 
 @dataclass(frozen=True, slots=True)

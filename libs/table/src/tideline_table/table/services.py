@@ -22,7 +22,15 @@ from tideline_table.file_group.slice import FileGroupId, SliceVersion
 from tideline_table.file_group.state import TableState
 from tideline_table.service.cleaning import OPERATION as CLEAN_OPERATION
 from tideline_table.service.cleaning import clean_metadata, execute_clean, plan_clean
-from tideline_table.service.clustering import ClusteringTask, cluster_group, clustering_tasks, plan_clustering, planned_versions
+from tideline_table.service.clustering import (
+    ClusteredGroup,
+    ClusteringTask,
+    cluster_group,
+    clustering_tasks,
+    plan_clustering,
+    planned_versions,
+)
+from tideline_table.service.outcome import check_clustered
 from tideline_table.storage import Storage
 from tideline_table.table.facade import Table
 from tideline_table.timeline.instant import Action, State
@@ -33,8 +41,8 @@ from tideline_table.transaction.conflict import check_still_own
 from tideline_table.transaction.restore import finish_restore
 from tideline_table.writer.marker import forget_markers, marked_files
 
-RunTasks = Callable[[Sequence[ClusteringTask]], Sequence[Sequence[WriteStat]]]
-"""Runs tasks somewhere (here, or on Spark executors) and returns each task's stats in order."""
+RunTasks = Callable[[Sequence[ClusteringTask]], Sequence[ClusteredGroup]]
+"""Runs tasks somewhere (here, or on Spark executors) and returns each task's result."""
 
 
 _GO_ON = frozenset({Action.ROLLBACK, Action.CLEAN, Action.COMPACTION, Action.RESTORE, Action.ARCHIVAL})
@@ -44,7 +52,7 @@ class _NoPlan(Exception):
     """There is nothing to do."""
 
 
-def run_here(tasks: Sequence[ClusteringTask]) -> list[list[WriteStat]]:
+def run_here(tasks: Sequence[ClusteringTask]) -> list[ClusteredGroup]:
     """Run clustering tasks one after the other in this process."""
     return [cluster_group(task) for task in tasks]
 
@@ -91,7 +99,7 @@ def run_clustering(
     """Execute a clustering plan (empty: the oldest pending one); None when there is none.
 
     Takes over from a dead attempt. On a conflict the clustering yields: it is rolled back and `WriteConflict` raised; the planner plans
-    again. `TransactionRolledBack` means that somebody else ended it.
+    again; so it is, and `VerificationFailed` raised, when results do not fit the plan. `TransactionRolledBack` means that somebody else ended it.
     """
     chosen = table.options.merged(options or {})
     table.check_writable()
@@ -102,8 +110,9 @@ def run_clustering(
     stats: list[WriteStat] = []
     with Heartbeat(table.storage, begun.instant, chosen):
         try:
-            stats += [stat for task_stats in run(begun.tasks) for stat in task_stats]
-            return _commit_clustering(begun, stats)
+            results = run(begun.tasks)
+            stats += [stat for result in results for stat in result.stats]
+            return _commit_clustering(begun, check_clustered(begun.tasks, results))
         except CommitUnknown:
             raise  # the log has to say how it ended
         except TransactionRolledBack:

@@ -38,7 +38,7 @@ from tideline_table.schema.avro import avro_with_meta_fields
 from tideline_table.table.contention import Contention
 from tideline_table.table.definition import TableType
 from tideline_table.table.evolution import TargetSchema, check_sort_columns, target_schema
-from tideline_table.table.executor import RoutedWrite, ThisProcess, WriteExecutor
+from tideline_table.table.executor import RoutedWrite, ThisProcess, WriteExecutor, check_written
 from tideline_table.table.facade import Table
 from tideline_table.table.live_keys import split_by_life, without_deleted
 from tideline_table.table.partition import create_partition
@@ -287,7 +287,7 @@ class _Attempt:
         read = {FileGroupId(t.task.partition_path, t.task.file_id): t.task.base.version for t in tasks if t.task.base is not None}
         appends = frozenset(FileGroupId(t.task.partition_path, t.task.file_id) for t in tasks if self._appends(t))
 
-        return self.executor.write(
+        results = self.executor.write(
             RoutedWrite(
                 table=self.table,
                 context=context,
@@ -298,6 +298,8 @@ class _Attempt:
                 written=transaction.staged,
             )
         )
+        check_written(tasks, results)
+        return results
 
     def _look_up(self) -> LookUp | None:
         if not promises_unique_keys(self.operation, self.options):
