@@ -83,6 +83,19 @@ def test_a_new_claim_takes_the_place_of_the_old_one(board: Open) -> None:
 
 
 @everywhere
+def test_what_is_only_appended_to_counts_where_one_of_two_has_priority(board: Open) -> None:
+    place = board()
+    running, beside = Intent("1", frozenset("z"), appends=frozenset("ab")), Intent("2", frozenset("c"), appends=frozenset("b"))
+    assert place.claim(running) == place.claim(beside) == place.claim(intent("3", "a")) == []
+    urgent = Intent("4", frozenset(), has_priority=True, appends=frozenset("b"))
+    assert sorted(i.instant for i in place.claim(urgent)) == ["1", "2"]
+    place.withdraw("1")
+    place.withdraw("2")
+    assert board().claim(urgent) == []
+    assert place.claim(beside) == place.claim(intent("5", "b")) == [urgent]
+
+
+@everywhere
 def test_withdrawing_what_is_not_there(board: Open) -> None:
     mine = intent("1", "a")
     board().claim(mine)

@@ -178,7 +178,7 @@ def test_who_lost_often_goes_first_and_then_wins(monkeypatch):
 def test_priority_comes_with_losses_and_the_board_is_left_clean():
     table, _, _ = two_writers()
     contention = Contention(table, table.options)
-    contention.needs(["a"])
+    contention.needs(["a"], [])
     for _ in range(table.options[PRIORITY_AFTER]):
         assert not contention.has_priority
         contention.lost()

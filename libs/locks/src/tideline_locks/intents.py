@@ -139,14 +139,22 @@ def _path(instant: str) -> str:
 def _to_text(posted: PostedIntent) -> str:
     intent = posted.intent
     return json.dumps(
-        {"instant": intent.instant, "groups": sorted(intent.groups), "priority": intent.has_priority, "active": posted.is_active}
+        {
+            "instant": intent.instant,
+            "groups": sorted(intent.groups),
+            "appends": sorted(intent.appends),
+            "priority": intent.has_priority,
+            "active": posted.is_active,
+        }
     )
 
 
 def _from_text(text: bytes, place: str) -> PostedIntent:
     try:
         found = json.loads(text)
-        intent = Intent(str(found["instant"]), frozenset(map(str, found["groups"])), bool(found["priority"]))
+        # Writers of an older release post no appends.
+        groups, appends = (frozenset(map(str, named)) for named in (found["groups"], found.get("appends", ())))
+        intent = Intent(str(found["instant"]), groups, bool(found["priority"]), appends)
         return PostedIntent(intent, bool(found["active"]))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptMetadata(f"{place} is no intent ({error})", expected="what a writer posted", remedy="delete it") from None

@@ -244,7 +244,8 @@ class _Attempt:
         with _translated(layout.looked_up):
             rows = self._execute(transaction.instant, layout)
         results = read_results(rows)
-        self.contention.needs(r.stat.file_id for r in results if r.stat is not None and r.read is not None and not r.stat.is_log)
+        held = [r.stat for r in results if r.stat is not None and r.read is not None]
+        self.contention.needs((s.file_id for s in held if not s.is_log), (s.file_id for s in held if s.is_log))
         look_up = _key_look_up(self.table, results) if promises_unique_keys(self.routing.operation, self.options) else None
         overwrite = overwrite_of(self.routing.operation, results)
         target = self.target

@@ -17,6 +17,7 @@ class Contention:
         self.options = options
         self._losses = 0
         self._groups: frozenset[str] = frozenset()
+        self._appends: frozenset[str] = frozenset()
         self._posted: set[str] = set()
 
     @property
@@ -28,16 +29,18 @@ class Contention:
         """An attempt ended with a conflict."""
         self._losses += 1
 
-    def needs(self, file_ids: Iterable[str]) -> None:
-        """The write turned out to write over these file groups."""
-        self._groups |= frozenset(file_ids)
+    def needs(self, rewrites: Iterable[str], appends: Iterable[str]) -> None:
+        """The write turned out to write over the file groups `rewrites`, and to append log files to `appends`."""
+        self._groups |= frozenset(rewrites)
+        self._appends |= frozenset(appends)
 
     def take_turn(self, instant: str) -> Turn:
         """Wait until the file groups that the write needs, as far as it knows, are its own to write."""
-        if not self._groups:
+        intent = Intent(instant, self._groups, self.has_priority, self._appends - self._groups)
+        if not intent.written:
             return Turn.AT_ONCE
         self._posted.add(instant)
-        return await_turn(self.table.intents, self.table.timeline, Intent(instant, self._groups, self.has_priority), self.options)
+        return await_turn(self.table.intents, self.table.timeline, intent, self.options)
 
     def end_turn(self) -> None:
         """The attempt is over: whoever waits for it may go on."""

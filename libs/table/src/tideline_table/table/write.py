@@ -211,7 +211,9 @@ class _Attempt:
         # Each time that others went first, the rows may belong elsewhere.
         for _ in range(_ROUTES):
             tasks = self._route(transaction)
-            self.contention.needs(t.task.file_id for t in tasks if t.task.base is not None and not self._appends(t))
+            held = {t.task.file_id for t in tasks if t.task.base is not None}
+            appends = {t.task.file_id for t in tasks if self._appends(t)}
+            self.contention.needs(held - appends, appends)
             turn = self.contention.take_turn(transaction.instant)
             if turn is Turn.AT_ONCE:
                 return tasks

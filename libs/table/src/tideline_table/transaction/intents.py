@@ -5,6 +5,9 @@ save time only: a board that forgets, lies or does not answer changes nothing th
 
 A writer that lost often posts its intent with priority. Then the others wait until it is done or dead: the pessimistic mode of the
 specification's concurrency chapter, by file group, for those who starve without it.
+
+Appends to the logs of a file group rarely conflict, so writers that append wait for nobody, and nobody for them. Only where one of two has
+priority every file group counts that either of them writes: otherwise rivals that append the same rows would starve it all the same.
 """
 
 from __future__ import annotations
@@ -36,6 +39,19 @@ class Intent:
     instant: str
     groups: frozenset[str]
     has_priority: bool = False
+    appends: frozenset[str] = frozenset()
+    """Those that it only appends log files to."""
+
+    @property
+    def written(self) -> frozenset[str]:
+        """All file ids that it writes, in either way."""
+        return self.groups | self.appends
+
+    def overlaps(self, other: Intent) -> bool:
+        """Whether one of the two waits for the other."""
+        if self.has_priority or other.has_priority:
+            return not self.written.isdisjoint(other.written)
+        return not self.groups.isdisjoint(other.groups)
 
     @property
     def rank(self) -> tuple[bool, str]:
@@ -85,9 +101,7 @@ def going_first(own: Intent, posted: Iterable[PostedIntent]) -> list[Intent]:
     return [
         other.intent
         for other in posted
-        if other.intent.instant != own.instant
-        and (other.is_active or other.intent.rank < own.rank)
-        and not own.groups.isdisjoint(other.intent.groups)
+        if other.intent.instant != own.instant and (other.is_active or other.intent.rank < own.rank) and own.overlaps(other.intent)
     ]
 
 
@@ -106,7 +120,7 @@ def await_turn(board: IntentBoard, timeline: ActiveTimeline, intent: Intent, opt
 
     Writers that are not pending on the timeline any more, or whose heartbeat expired, are taken off the board.
     """
-    if not intent.groups or len(intent.groups) > MAX_GROUPS or options[INTENT_WAIT_S] <= 0:
+    if not 0 < len(intent.written) <= MAX_GROUPS or options[INTENT_WAIT_S] <= 0:
         return Turn.AT_ONCE
     clock = timeline.clock
     started_s, nap_s, waited = clock.monotonic_s(), _FIRST_NAP_S, False

@@ -1,0 +1,222 @@
+"""Appends to log files that meet: nobody waits for them, until one of them lost so often that it locks its file groups."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+import pytest
+from tests.unit.table.tables import contents, new_table, open_table, rows_of, write
+
+from tideline_locks.intents import InProcessIntents
+from tideline_table.clock import ManualClock
+from tideline_table.errors import StorageError
+from tideline_table.table import TableType, write_rows
+from tideline_table.table import write as module
+from tideline_table.transaction import WriteTransaction
+from tideline_table.transaction.intents import Intent, PostedIntent, going_first
+from tideline_table.writer import Operation
+
+WAIT_S = 20
+
+
+class Recorded(InProcessIntents):
+    """Remembers what was claimed; what is left on it can be seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.claimed = []
+
+    def claim(self, intent):
+        self.claimed.append(intent)
+        return super().claim(intent)
+
+    @property
+    def left(self):
+        return list(self._by_instant)
+
+
+def merge_on_read():
+    table, storage, clock = new_table(type=TableType.MOR)
+    write(table, [("a", "p", 1, "x"), ("b", "q", 1, "x")])
+    board = Recorded()
+
+    def opened(name, **options):
+        other = open_table(storage, clock, name, **options)
+        other.intents = board
+        return other
+
+    return table, board, opened
+
+
+def upsert(table, rows, **more):
+    return write_rows(table, rows_of(rows), Operation.UPSERT, parallelism=1, **more)
+
+
+def before_files(monkeypatch, writer_id, act):
+    """Calls `act` between the routing of each attempt of that writer and its files."""
+    stage = module._Attempt._write
+
+    def interrupted(self, transaction, tasks):
+        if transaction.timeline.log.writer_id == writer_id:
+            act(transaction.instant)
+        return stage(self, transaction, tasks)
+
+    monkeypatch.setattr(module._Attempt, "_write", interrupted)
+
+
+def ids(table):
+    return frozenset(s.group.file_id for s in table.slices())
+
+
+def test_who_loses_its_appends_goes_first_soon_and_then_wins(monkeypatch):
+    """A rival writes the same row between each routing and commit of the large write, if it may."""
+    table, board, opened = merge_on_read()
+    large, conflicts, rivals, ended = opened("large"), [], [], threading.Event()
+    nap = ManualClock.sleep
+
+    def sleep(self, duration_s):
+        running = threading.current_thread()
+        if running in rivals:
+            running.stopped.set()
+            assert ended.wait(WAIT_S)
+        nap(self, duration_s)
+
+    monkeypatch.setattr(ManualClock, "sleep", sleep)
+
+    def rival(_instant):
+        place, number = opened(f"rival {len(rivals)}"), len(rivals)
+
+        def run():
+            upsert(place, [("a", "p", number, f"rival {number}")])
+            thread.stopped.set()
+
+        thread = threading.Thread(target=run)
+        thread.stopped = threading.Event()
+        rivals.append(thread)
+        thread.start()
+        # It is through, or it waits for us.
+        assert thread.stopped.wait(WAIT_S)
+
+    before_files(monkeypatch, "large", rival)
+    try:
+        done = upsert(large, [("a", "p", 99, "large"), ("b", "q", 99, "large")], on_conflict=lambda e, n: conflicts.append(e))
+    finally:
+        ended.set()
+        for thread in rivals:
+            thread.join(WAIT_S)
+    assert (done.attempts, len(conflicts), len(rivals)) == (4, 3, 4)
+    urgent = [i for i in board.claimed if i.has_priority]
+    assert {i.instant for i in urgent} == {done.instant}
+    assert urgent[0].appends == ids(table)
+    assert not urgent[0].groups
+    assert board.left == []
+    table.refresh()
+    assert contents(table) == [("a", "p", 99, "large"), ("b", "q", 99, "large")]
+    # The rival that waited wrote behind it.
+    (slice_p,) = (s for s in table.slices() if s.group.partition_path == "p")
+    assert slice_p.log_files[-1].instant > done.instant
+    assert len(table.state.completed_writes()) == 6
+
+
+def test_appends_without_priority_wait_for_nobody():
+    table, board, opened = merge_on_read()
+    running = WriteTransaction.begin(table.timeline, table.lock, "UPSERT")
+    assert board.claim(Intent(running.instant, frozenset(), appends=ids(table))) == []
+    other = opened("other")
+    before = other.clock.now()
+    assert upsert(other, [("a", "p", 2, "y")]).attempts == 1
+    assert other.clock.now() == before
+    assert board.left == [running.instant]
+
+
+def test_rewrites_wait_for_appends_with_priority_too():
+    """Its board names the file group as appended to; a write that fills the group would write it over."""
+    table, board, opened = merge_on_read()
+    running = WriteTransaction.begin(table.timeline, table.lock, "UPSERT")
+    assert board.claim(Intent(running.instant, frozenset(), has_priority=True, appends=ids(table))) == []
+    other = opened("other", **{"hoodie.parquet.small.file.limit": 1 << 20, "tideline.write.priority.wait": "20"})
+    started_s = other.clock.monotonic_s()
+    upsert(other, [("c", "p", 2, "y")])
+    assert 20 <= other.clock.monotonic_s() - started_s < 22
+
+
+def test_two_that_lost_do_not_wait_in_a_circle(monkeypatch):
+    _, board, opened = merge_on_read()
+    tables = [opened(name, **{"tideline.write.priority.after": "1"}) for name in ("one", "two")]
+    rows = [("a", "p"), ("b", "q")]
+    both_lost, freed, lost, done = threading.Barrier(2, timeout=WAIT_S), threading.Event(), set(), {}
+
+    def rival(instant):
+        name = threading.current_thread().name
+        if name not in lost:
+            lost.add(name)
+            upsert(opened(f"rival of {name}"), [(key, part, 1, "rival") for key, part in rows])
+
+    monkeypatch.setattr(ManualClock, "sleep", lambda self, duration_s: freed.wait(0.01))
+    for name in ("one", "two"):
+        before_files(monkeypatch, name, rival)
+
+    def work(table, order):
+        name = threading.current_thread().name
+        done[name] = upsert(table, [(k, p, 5, name) for k, p in order], on_conflict=lambda e, n: both_lost.wait())
+        freed.set()
+
+    threads = [
+        threading.Thread(target=work, args=(table, rows[::step]), name=name)
+        for table, step, name in zip(tables, (1, -1), ("one", "two"), strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert {name: result.attempts for name, result in done.items()} == {"one": 2, "two": 2}
+    assert {i.instant for i in board.claimed if i.has_priority} == {result.instant for result in done.values()}
+    assert board.left == []
+
+
+class Forgetful:
+    """Everything that is posted is lost at once."""
+
+    def claim(self, intent):
+        return []
+
+    def withdraw(self, instant):
+        pass
+
+
+class Silent:
+    def claim(self, intent):
+        raise StorageError("no answer")
+
+    def withdraw(self, instant):
+        raise StorageError("no answer")
+
+
+@pytest.mark.parametrize("board", [Forgetful(), Silent()], ids=["forgets", "does not answer"])
+def test_a_board_that_lost_the_priority_costs_attempts_only(monkeypatch, board):
+    table, _, opened = merge_on_read()
+    large, written = opened("large"), []
+    large.intents = board
+
+    def rival(_instant):
+        if len(written) < 5:
+            written.append(upsert(opened("rival"), [("a", "p", 2, "rival"), ("c", "p", len(written), "rival")]))
+
+    before_files(monkeypatch, "large", rival)
+    done = upsert(large, [("a", "p", 9, "large")])
+    assert (done.attempts, len(written)) == (6, 5)
+    table.refresh()
+    assert contents(table) == [("a", "p", 9, "large"), ("b", "q", 1, "x"), ("c", "p", 4, "rival")]
+
+
+def test_waits_lead_to_smaller_ranks_whatever_is_appended():
+    sets = [frozenset(), frozenset({"a"}), frozenset({"a", "b"})]
+    shapes = [(g, p, a) for g, p, a in itertools.product(sets, (False, True), sets)]
+    for first, second in itertools.product(shapes, shapes):
+        older, younger = Intent("1", *first), Intent("2", *second)
+        pair = [PostedIntent(i, is_active=False) for i in (older, younger)]
+        waits = [bool(going_first(i, pair)) for i in (older, younger)]
+        assert sum(waits) == older.overlaps(younger) == younger.overlaps(older)
+        if older.overlaps(younger):
+            assert waits == [older.rank > younger.rank, older.rank < younger.rank]
