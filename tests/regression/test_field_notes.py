@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -34,6 +35,8 @@ from tideline_table.writer import Operation
 
 AT_ONCE = {"hoodie.compact.inline.max.delta.commits": 1}
 LOG = ".hoodie/.tideline/log/"
+FAST = {"hoodie.client.heartbeat.interval_in_ms": 100}
+WAIT_S = 20.0
 FEW = {"hoodie.keep.min.commits": 2, "hoodie.keep.max.commits": 2, "hoodie.cleaner.commits.retained": 1, **AT_ONCE}
 
 
@@ -241,6 +244,37 @@ def test_hudi_18904_18903_19867_a_durable_commit_is_not_reported_as_failed(cow):
     assert len(lost) >= 2
     assert cow.other.refresh().actions[committed.instant].state is State.COMPLETED
     assert contents(cow.other) == [("a", "p", 1, "x")]
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "is slow"])
+def test_hudi_18904_a_renewal_that_fails_or_is_slow_does_not_end_a_heartbeat(cow, fails):
+    """A write is alive as long as its renewals go on, whatever became of one of them."""
+    faulty, puts = FaultyStorage(cow.storage), []
+    has_begun, goes_on, was_renewed = threading.Event(), threading.Event(), threading.Event()
+
+    def before(number, call, path):
+        if call == "put" and path.startswith(".hoodie/.heartbeat/"):
+            puts.append(path)
+            if len(puts) == 2:
+                has_begun.set()
+                assert goes_on.wait(WAIT_S)
+                if fails:
+                    raise OSError("the disk is gone")
+        elif call == "open_output" and not path.startswith(".hoodie"):
+            assert has_begun.wait(WAIT_S)
+            cow.clock.advance(10)
+            goes_on.set()
+            assert was_renewed.wait(WAIT_S), "the heartbeat has ended"
+            assert roll_back_dead(open_table(cow.storage, cow.clock, "cleaner", **FAST)) == []
+
+    def after(number, call, path):
+        if len(puts) > 2 and (call, path) == ("put", puts[0]):
+            was_renewed.set()
+
+    faulty.before, faulty.after = before, after
+    committed = write(open_table(faulty, cow.clock, "w", **FAST), [("a", "p", 1, "x")])
+    assert committed.attempts == 1
+    assert contents(cow.open("reader")) == [("a", "p", 1, "x")]
 
 
 def test_hudi_rfc91_14286_20027_10412_6474_a_retried_conditional_put_is_not_somebody_elses(cow):

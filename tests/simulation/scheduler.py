@@ -20,8 +20,8 @@ SECOND = 1_000_000
 NEVER = 1 << 62
 
 
-class NoEnd(Exception):
-    """A history that went on for far longer than its actors' work explains."""
+class NoEnd(BaseException):
+    """A history that went on for far longer than its actors' work explains. No `Exception`: what outlives every error would outlive it too."""
 
 
 class Process:

@@ -1,14 +1,18 @@
-"""Who is dead, as of when the question was asked."""
+"""Who is dead, as of when the question was asked; and that a heartbeat outlives what goes wrong with one renewal."""
+
+import logging
+import threading
 
 import pytest
 from tests.unit.table.tables import DEATH_S, QUIET
 
 from tideline_table.clock import ManualClock
 from tideline_table.config import Options
+from tideline_table.errors import ObjectNotFound, StorageError
 from tideline_table.file_group.action import ActionRecord
 from tideline_table.storage import MemoryStorage
 from tideline_table.timeline.instant import Action, State
-from tideline_table.transaction.heartbeat import beats, heartbeat_path, is_alive
+from tideline_table.transaction.heartbeat import Heartbeat, beats, heartbeat_path, is_alive
 
 INSTANT = "20260101000000000"
 
@@ -43,3 +47,69 @@ def test_a_slow_answer_makes_nobody_dead(place, delay_s, silent_s, alive, by_fil
     storage.delay_s = delay_s
     found = beats(storage, INSTANT, clock, Options(QUIET)) if by_file else is_alive(storage, record, clock, Options(QUIET))
     assert found is alive
+
+
+class OnceStorage(MemoryStorage):
+    """Something happens to the second put, which is the first renewal. `renewed` is set by the second renewal after it."""
+
+    def __init__(self, happens):
+        super().__init__()
+        self.happens, self.puts, self.renewed = happens, 0, threading.Event()
+
+    def put(self, path, data):
+        self.puts += 1
+        if self.puts == 2:
+            self.happens()
+        super().put(path, data)
+        if self.puts >= 4:
+            self.renewed.set()
+
+
+def failing_with(error):
+    def fail():
+        raise error
+
+    return fail
+
+
+FAST = Options({"hoodie.client.heartbeat.interval_in_ms": 100})
+WAIT_S = 20.0
+
+
+@pytest.mark.parametrize(
+    "error", [StorageError("the store is busy"), OSError("the disk is gone"), RuntimeError("no error of ours")]
+)
+def test_a_renewal_that_fails_does_not_end_the_heartbeat(error, caplog):
+    storage = OnceStorage(failing_with(error))
+    with caplog.at_level(logging.WARNING), Heartbeat(storage, INSTANT, FAST):
+        assert storage.renewed.wait(WAIT_S), "no renewal came after the one that failed"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"heartbeat {heartbeat_path(INSTANT)} was not renewed: {error}; trying again"
+    ]
+    with pytest.raises(ObjectNotFound):
+        storage.stat(heartbeat_path(INSTANT))
+
+
+def test_a_renewal_that_is_slow_does_not_end_the_heartbeat():
+    is_slow, goes_on = threading.Event(), threading.Event()
+
+    def slow():
+        is_slow.set()
+        assert goes_on.wait(WAIT_S)
+
+    storage = OnceStorage(slow)
+    with Heartbeat(storage, INSTANT, FAST):
+        assert is_slow.wait(WAIT_S)
+        assert not storage.renewed.wait(0.3), "three intervals pass without a renewal"
+        goes_on.set()
+        assert storage.renewed.wait(WAIT_S), "no renewal came after the slow one"
+
+
+def test_a_heartbeat_that_cannot_be_removed_fails_nobody(caplog, monkeypatch):
+    storage = MemoryStorage()
+    monkeypatch.setattr(storage, "delete", lambda path: failing_with(OSError("the disk is gone"))())
+    with caplog.at_level(logging.WARNING), Heartbeat(storage, INSTANT, Options(QUIET)):
+        pass
+    assert [record.getMessage() for record in caplog.records] == [
+        f"heartbeat {heartbeat_path(INSTANT)} stays behind: the disk is gone"
+    ]

@@ -49,7 +49,10 @@ def beats(storage: Storage, instant: str, clock: Clock, options: Options) -> boo
 
 
 class Heartbeat:
-    """Keeps an instant's heartbeat fresh from a thread until the context ends. A failed renewal is logged and tried again."""
+    """Keeps an instant's heartbeat fresh from a thread until the context ends.
+
+    A renewal that fails, whatever its error, is logged and tried again; a slow one delays only the next (field notes: PR 18904).
+    """
 
     def __init__(self, storage: Storage, instant: str, options: Options) -> None:
         self._storage = storage
@@ -75,12 +78,17 @@ class Heartbeat:
             self._thread.join()
         try:
             self._storage.delete(self._path)
-        except TidelineError as error:
-            _LOGGER.warning("heartbeat %s stays behind: %s", self._path, error)
+        except Exception as error:
+            _LOGGER.warning("heartbeat %s stays behind: %s", self._path, error, exc_info=_unexpected(error))
 
     def _beat(self) -> None:
         while not self._stopped.wait(self._interval_s):
             try:
                 self._storage.put(self._path, b"")
-            except TidelineError as error:
-                _LOGGER.warning("heartbeat %s was not renewed: %s; trying again", self._path, error)
+            except Exception as error:
+                _LOGGER.warning("heartbeat %s was not renewed: %s; trying again", self._path, error, exc_info=_unexpected(error))
+
+
+def _unexpected(error: Exception) -> Exception | None:
+    """Errors that storage should not raise are logged with their traceback."""
+    return None if isinstance(error, TidelineError) else error
