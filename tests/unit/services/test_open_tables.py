@@ -1,14 +1,18 @@
 import shutil
 
+import structlog
 from tests.unit.services.fleet import write
+from tests.unit.table.shared import upgrade
 
-from tideline_locks import StorageLockProvider
+from tideline_locks import StorageLockProvider, open_peer_lock
 from tideline_mirror.settings import MirrorSettings
 from tideline_service.open_tables import open_tables
 from tideline_service.table_lock import LockProviders, lock_name
 from tideline_table.config import LOCK_TTL_S, LOCK_WAIT_S
 from tideline_table.errors import StorageError, TableFrozen
 from tideline_table.storage import LocalStorage
+from tideline_table.table import share_table
+from tideline_table.timeline.sharing import PeerLockKind, Sharing
 
 
 def opened(fleet, **more):
@@ -61,6 +65,19 @@ def test_tables_come_and_go(fleet):
     fleet.clock.advance(61)
     assert [t.uid for t in tables.each()] == [later.uid]
     assert tables.by_uid(table.uid) is None
+
+
+def test_a_shared_table_that_was_upgraded_is_left_alone_whether_it_is_open_or_not(fleet):
+    table = fleet.create()
+    write(table, 0)
+    shared = share_table(table, Sharing(PeerLockKind.FILE_SYSTEM), open_peer_lock)
+    tables, other = opened(fleet), opened(fleet)
+    assert [t.is_shared for t in tables.each()] == [True]
+    upgrade(shared.storage)
+    with structlog.testing.capture_logs() as said:
+        assert list(tables.each()) == list(other.each()) == []
+    assert [line["event"] for line in said] == ["table left alone"] * 2
+    assert all("hoodie.write.auto.upgrade=false" in line["reason"] for line in said)
 
 
 def test_tables_of_others_are_not_listed_at_every_look(fleet, monkeypatch):

@@ -12,12 +12,14 @@ from tideline_locks import open_peer_lock
 from tideline_table.clock import ManualClock
 from tideline_table.storage import MemoryStorage, Storage
 from tideline_table.table import Table, TableType, share_table, write_rows
+from tideline_table.timeline import properties as p
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import State
 from tideline_table.timeline.log import Draft
 from tideline_table.timeline.sharing import PeerLockKind, Sharing
 from tideline_table.transaction import Committed, SharedTimeline
 from tideline_table.transaction.adoption import draft_entry
+from tideline_table.transaction.peer_rules import change_properties, read_properties
 from tideline_table.writer import Operation
 
 SHARING = Sharing(PeerLockKind.STORAGE)
@@ -60,6 +62,18 @@ def put(table: Table, rows: Iterable[Row], operation: Operation = Operation.UPSE
     assert isinstance(table.clock, ManualClock)
     table.clock.advance(1)
     return write_rows(table, rows_of(rows), operation, options=options, parallelism=1)
+
+
+def upgrade(storage: Storage) -> None:
+    """What Apache Hudi's automatic upgrade of an idle table leaves, as far as timeline and properties go."""
+    listed = storage.list_folder(".hoodie").objects
+    change_properties(storage, {**read_properties(storage), p.VERSION: "9", p.LAYOUT: "2"})
+    for path in (found.path for found in listed):
+        instant, _, rest = path.removeprefix(".hoodie/").partition(".")
+        if instant.isdecimal():
+            ends = f"{instant}_{instant}" if rest in ("commit", "deltacommit") else instant
+            storage.put(f".hoodie/timeline/{ends}.{rest}", storage.read(path))
+            storage.delete(path)
 
 
 @contextmanager

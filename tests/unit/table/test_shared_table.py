@@ -6,7 +6,7 @@ import json
 import logging
 
 import pytest
-from tests.unit.table.shared import SHARING, before_commit, opened, peer_of, put, shared_table
+from tests.unit.table.shared import SHARING, before_commit, opened, peer_of, put, shared_table, upgrade
 from tests.unit.table.tables import DEATH_S, cluster, contents, new_table, open_table, write
 
 from tideline_locks import open_peer_lock
@@ -194,6 +194,25 @@ def test_peer_that_rolls_back_the_living_is_found_out_and_refused_for_a_while() 
     put(ours, FIRST)
 
 
+def test_living_write_that_was_rolled_back_does_not_begin_again() -> None:
+    ours, storage, clock = shared_table()
+    put(ours, FIRST)
+    theirs = peer_of(storage, clock)
+    undone: list[str] = []
+
+    def eager() -> None:
+        undone.extend(a.instant for a in theirs.refresh().pending())
+        assert roll_back(theirs.timeline, undone[0], force=True) is not None
+        storage.put(f".hoodie/.heartbeat/{undone[0]}", b"")
+
+    with before_commit(ours, eager), pytest.raises(UnsupportedTable, match="undid a write that was alive"):
+        put(ours, [("a", "p", 2, "2")])
+    assert [a.instant for a in ours.refresh().actions.values() if a.state is State.ROLLED_BACK] == undone
+    assert contents(ours) == FIRST
+    clock.advance(DEATH_S)
+    assert put(ours, [("a", "p", 3, "3")]).attempts == 1
+
+
 def test_pending_instant_that_its_writer_took_back_ends() -> None:
     ours, storage, clock = shared_table()
     theirs = peer_of(storage, clock)
@@ -212,6 +231,27 @@ def test_version_that_somebody_upgraded_is_refused() -> None:
     change_properties(storage, {**read_properties(storage), p.VERSION: "9"})
     with pytest.raises(UnsupportedTable, match=r"hoodie\.write\.auto\.upgrade=false"):
         put(ours, FIRST)
+
+
+def test_upgraded_table_is_read_where_its_timeline_is_now() -> None:
+    ours, storage, clock = shared_table()
+    put(ours, FIRST)
+    upgrade(storage)
+    for step in (ours.refresh, opened(storage, clock).check_writable):
+        with pytest.raises(UnsupportedTable, match=r"downgrade it .* hoodie\.write\.auto\.upgrade=false"):
+            step()
+    reader = Table.open(storage.root, clock=clock, storage=storage)
+    assert (reader.is_shared, reader.has_log) == (False, False)
+    assert contents(reader) == FIRST
+
+
+def test_requested_files_of_a_table_that_was_downgraded_are_adopted() -> None:
+    ours, storage, clock = shared_table()
+    theirs = peer_of(storage, clock)
+    done = put(theirs, FIRST)
+    storage.put(f".hoodie/{done.instant}.commit.requested", b'{ "operationType" : "UNKNOWN" }')
+    put(ours, [("a", "p", 2, "2")])
+    assert contents(ours) == [("a", "p", 2, "2"), *FIRST[1:]]
 
 
 def test_metadata_table_is_turned_off_before_a_step_of_ours(caplog: pytest.LogCaptureFixture) -> None:

@@ -142,6 +142,8 @@ class OpenTables:
         )
         if table.is_shared:
             return table
+        if not table.has_log:
+            table.check_writable(keyed=False)  # which says what became of its log
         table.lock = ProviderLock(
             self.lock_providers.of(base_path),
             lock_name(table.uid),

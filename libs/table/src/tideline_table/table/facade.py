@@ -64,6 +64,7 @@ class Table:
         self.identity: TableIdentity | None = read_identity(storage)
         self.timeline = ActiveTimeline(storage, clock, writer_id, options)
         self._foreign: TableState | None = None
+        self._was_shared = False
         self._log_indexes = LogIndexes(storage)
         self.index = SimpleIndex(storage, log_indexes=self._log_indexes)
         self.partitions_made: set[str] = set()
@@ -93,19 +94,26 @@ class Table:
                 f"table {table.definition.name!r} has version {table.definition.version}",
                 expected=f"version {', '.join(map(str, READABLE_VERSIONS[:-1]))} or {READABLE_VERSIONS[-1]}",
             )
-        if table.has_log and table.definition.version != WRITABLE_VERSION:
-            raise UnsupportedTable(
-                f"table {table.definition.name!r} is Tideline's, yet has version {table.definition.version}",
-                expected=f"version {WRITABLE_VERSION}: others changed the table",
-                remedy="restore it, or read it with the Apache Hudi release that upgraded it",
-            )
         if table.has_log:
             table.timeline.load()
+            if table.definition.version != WRITABLE_VERSION:
+                table._leave_log()
+        if table.has_log:
             if table.is_shared:
                 table._share(peer_lock)
         else:
             table._foreign = foreign_state(table.storage, table.definition.properties)
         return table
+
+    def _leave_log(self) -> None:
+        """Somebody upgraded the table and moved its timeline away: a shared one is read as others' tables are. Raises `UnsupportedTable`."""
+        if not self.is_shared:
+            raise UnsupportedTable(
+                f"table {self.definition.name!r} is Tideline's, yet has version {self.definition.version}",
+                expected=f"version {WRITABLE_VERSION}: others changed the table",
+                remedy="restore it, or read it with the Apache Hudi release that upgraded it",
+            )
+        self.identity, self._was_shared = None, True
 
     def _share(self, peer_lock: OpenPeerLock | None) -> None:
         sharing = self.timeline.state.sharing
@@ -202,6 +210,8 @@ class Table:
 
     def check_writable(self, *, keyed: bool = True) -> None:
         """Raise what forbids writing: version, type, a table that others own, a copy, or a foreign instant on the timeline."""
+        if self._was_shared:
+            check_version(read_properties(self.storage))
         self.definition.check_writable(keyed=keyed)
         if self.identity is None:
             raise UnsupportedTable(

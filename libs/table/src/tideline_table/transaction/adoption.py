@@ -30,6 +30,7 @@ from tideline_table.transaction.archive import ArchivedInstant
 _ORDER = (State.NONE, State.REQUESTED, State.INFLIGHT, State.COMPLETED)
 _BEFORE_COMPLETION = {Action.COMMIT: (Action.COMPACTION,), Action.DELTA_COMMIT: (Action.LOG_COMPACTION,)}
 _OPERATIONS = {Action.COMPACTION: COMPACT, Action.CLEAN: "CLEAN", Action.ROLLBACK: "ROLLBACK"}
+_PLANNED = frozenset({Action.ROLLBACK, Action.REPLACE_COMMIT, Action.COMPACTION, Action.CLEAN})
 _LISTINGS = 5
 _PUBLISHING = WRITE_ACTIONS | {Action.COMPACTION, Action.LOG_COMPACTION}
 
@@ -162,6 +163,9 @@ def read_step(storage: Storage, step: Step, timeline: TimelineListing, state: Ta
 def _planned(
     storage: Storage, step: Step, timeline: TimelineListing, state: TableState, operation: str
 ) -> tuple[dict[str, Any], str]:
+    if step.action not in _PLANNED:
+        # Mostly empty; a downgrade of the table leaves there what layout 2 has, which says nothing that is needed.
+        return {}, operation
     plan = _document(storage, timeline, Instant(step.instant, step.action, State.REQUESTED))
     if step.action is Action.ROLLBACK:
         target = plan.get("instantToRollback") or {}
@@ -169,9 +173,7 @@ def _planned(
     if step.action is Action.REPLACE_COMMIT:
         operation = str(plan.get("operationType") or "")
         return ({"plan": plan} if operation == CLUSTER else {}), operation
-    if step.action in (Action.COMPACTION, Action.CLEAN):
-        return {"plan": plan}, operation
-    return {}, operation
+    return {"plan": plan}, operation
 
 
 def _of_rollback(target: str, named_action: str, timeline: TimelineListing, state: TableState) -> dict[str, Any]:

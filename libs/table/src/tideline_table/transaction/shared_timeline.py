@@ -44,7 +44,7 @@ from tideline_table.transaction.adoption import (
 from tideline_table.transaction.archive import read_archived_instants
 from tideline_table.transaction.heartbeat import beats
 from tideline_table.transaction.lock import HeldPeerLock, PeerLock
-from tideline_table.transaction.peer_rules import hold_to_rules, read_properties
+from tideline_table.transaction.peer_rules import check_lazy, check_version, hold_to_rules, read_properties
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -163,10 +163,13 @@ class SharedTimeline(ActiveTimeline):
         return self._lock
 
     def _append_under(self, held: HeldPeerLock, decide: Decide) -> Entry:
-        self._adopt()
         hold_to_rules(self.storage)
+        self._adopt()
         draft = decide(self.state)
         self.state.check(draft)
+        if draft.before is State.NONE and draft.action is not Action.ROLLBACK:
+            # Also of a write that was just undone and begins again.
+            check_lazy(self.state, self.clock, self.options)
         self._let_peers_start(draft)
         if not held.is_held():
             raise _LockLost
@@ -198,11 +201,16 @@ class SharedTimeline(ActiveTimeline):
             self._log(read_step(self.storage, step, listed.timeline, self.state))
 
     def _check_archive(self, listed: ListedTimeline) -> None:
-        """Raise `WritesMissed` when Apache Hudi archived writes that the log does not have. The archive is read when the timeline's begin has moved."""
+        """Raise `WritesMissed` when Apache Hudi archived writes that the log does not have. The archive is read when the timeline's begin has moved.
+
+        Raises `UnsupportedTable` where the timeline is gone because the table was upgraded.
+        """
         first = listed.first_completed
         if first == self._archive_read or not may_be_archived(listed, self.state):
             return
-        missed = missed_writes(read_archived_instants(self.storage, read_properties(self.storage)), self.state)
+        properties = read_properties(self.storage)
+        check_version(properties)
+        missed = missed_writes(read_archived_instants(self.storage, properties), self.state)
         if missed:
             raise WritesMissed(
                 f"{len(missed)} write(s) of Apache Hudi, the first {missed[0]}, were archived before anybody adopted them",
