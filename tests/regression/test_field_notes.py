@@ -106,7 +106,7 @@ def test_hudi_7507_11580_13269_3824_19587_two_writers_mint_at_one_time(cow):
 
 def test_hudi_19686_10791_a_compaction_is_planned_while_a_delta_commit_is_inflight(mor):
     slow = mor.interrupted(lambda: schedule_compaction(mor.other, AT_ONCE))
-    write(slow, [("a", "p", 3, "late")])
+    assert write(slow, [("a", "p", 3, "late")]).attempts == 2, "into the slice that the compaction will make"
     mor.compact()
     assert contents(mor.open("reader")) == [("a", "p", 3, "late"), ("b", "p", 1, "first")]
 

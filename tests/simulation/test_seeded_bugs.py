@@ -1,4 +1,4 @@
-"""The simulator finds each protection that is switched off, within 1,000 histories."""
+"""The simulator finds each protection that is switched off, within 1,000 histories; of rare ones the search begins where START says."""
 
 import pytest
 from tests.simulation.hunt import HISTORIES, hunt

@@ -1,4 +1,4 @@
-"""The matrix of `tideline_table.transaction.conflict`, row by row and column by column."""
+"""Writes and clusterings of the matrix in `tideline_table.transaction.conflict_matrix`, case by case."""
 
 import numpy as np
 import pytest

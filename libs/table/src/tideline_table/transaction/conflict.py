@@ -1,13 +1,6 @@
-r"""Conflict detection: a pure function from what a transaction did and what the log says since to the conflict, if any.
+"""Conflict detection: a pure function from what a transaction did and what the log says since to the conflict, if any.
 
-| own \\ other              | completed write                     | completed clustering      | pending clustering             | compaction, pending or completed | rollback of own |
-|---|---|---|---|---|---|
-| update or delete of a group | same group: conflict              | group replaced: conflict  | see below                      | same group: conflict             | rolled back     |
-| append to a group's log   | same group rewritten or same row appended: conflict; other rows appended: moves behind them | group replaced: conflict | see below | same group: conflict      | rolled back     |
-| overwrite, delete-partition | no: it replaces what the other wrote | no: it replaces the new groups | see below                  | pending on a group of it: conflict | rolled back   |
-| insert of keys            | same key inserted: conflict         | no                        | no                             | no                               | rolled back     |
-| clustering                | input group written: conflict       | input replaced: conflict  | no (plans never share a group) | no (plans never share a group)   | rolled back     |
-| compaction                | no: it reads what its plan names    | no                        | no                             | no                               | never           |
+`conflict_matrix` lists what conflicts with what; here is why.
 
 A write into a group under a pending clustering follows `UPDATE_STRATEGIES`: by default only a clustering with priority makes it wait.
 One that Apache Hudi planned, in a shared table, always does.
@@ -26,27 +19,12 @@ A write also conflicts with every other one that changed the schema of the table
 Cleaning conflicts with no write: it takes only slices that no transaction on the latest state reads; a transaction so slow that its
 input is gone fails when it reads. Field notes: #13255, #9472, #18830, #9831.
 
-| own \\ other             | write, clustering, compaction | pending clean                           | completed clean                            | savepoint of the same write | archival |
-|---|---|---|---|---|---|
-| savepoint                 | no: it protects a completed one | names files that it would keep: conflict | keeps only later commits readable: refused | refused                     | of the same write, pending: conflict; completed: refused |
-| clean                     | no                            | no plan beside another                  | no                                         | what it keeps is left out   | no       |
-| archival                  | pending: the timeline goes on beginning before it | no                  | frees the replacements whose files are gone | the timeline goes on beginning with it, or before | no plan beside another |
-
-| own \\ other             | requested or inflight restore           | completed restore                                | restore asked for                    |
-|---|---|---|---|
-| write, clustering, rollback under way, newer compaction | fenced: `RestoredMeanwhile`   | fenced: `RestoredMeanwhile`                      | it fences them                       |
-| compaction planned before the savepoint | waits: `RestorePending`         | goes on: it holds rows of its time               | it leaves the plan                   |
-| whatever begins, a savepoint | waits: `RestorePending`              | no                                               | no                                   |
-| clean                     | waits: `RestorePending`                 | no                                               | pending: conflict, it ends first     |
-| restore                   | waits: `RestorePending`                 | no, as long as its savepoint is there            | one of them                          |
-| incremental read          | no                                      | has read what is undone: `HistoryRewritten`      | no                                   |
-| archival                  | waits: `RestorePending`                 | no: what it takes is older than the savepoint    | no                                   |
-
 Archival conflicts with no write: what it takes off the timeline is complete, and older than everything that is pending. A write that was
 rolled back is passed only when a sweep found none of its files (`service.archival`). A writer so slow that its instant was forgotten meanwhile
 finds that out like any other that was rolled back. Field notes: #6938, PR 7401, PR 11440, #10964.
 
-Schema changes are part of a write and follow the rule above. Indexing has no rule: no index is kept beside the files. Table properties have none:
+Schema changes are part of a write and follow the rule above. Indexing has no rule: no index is kept beside the files, and a key is unique in its
+partition (there is no global index). Table properties have none:
 they are written at creation, and by sharing under the lock of both sides.
 """
 

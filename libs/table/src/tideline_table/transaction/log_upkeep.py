@@ -18,7 +18,6 @@ from tideline_table.file_group.checkpoint import (
 from tideline_table.file_group.state import TableState
 from tideline_table.storage import Storage
 from tideline_table.timeline.entry import Entry
-from tideline_table.timeline.instant import State
 from tideline_table.timeline.retention import Mark, Retention, trim, trim_floor
 
 _LOGGER = logging.getLogger(__name__)
@@ -57,8 +56,7 @@ class LogUpkeep:
         overdue = len(self._tail) >= 2 * interval or sum(map(len, self._tail)) > max(TAIL_BYTES, self._checkpoint.size_bytes)
         if on_turn or overdue:
             self._write(entry, state)
-        elif entry.after is not State.INFLIGHT:
-            # A begun action is news for a moment only: its end is repeated together with it.
+        else:
             write_tail(self._storage, self._checkpoint, self._tail)
 
     def _adopt(self, newer: Checkpoint) -> None:
