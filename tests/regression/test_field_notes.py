@@ -6,17 +6,20 @@ import threading
 from dataclasses import replace
 
 import pytest
+from tests.contract.locks.conftest import opened_place
+from tests.regression.place import Place
 from tests.simulation.faults import FaultyStorage
 from tests.unit.table.archives import TASK_S, seen_by_others
-from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
+from tests.unit.table.tables import DEATH_S, QUIET, cluster, contents, open_table, write
 
-from tideline_table.clock import ManualClock
+from tideline_locks.port import MAX_FENCE
+from tideline_service.table_lock import ProviderLock
 from tideline_table.errors import ObjectExists, StorageError, UnsupportedTable, VerificationFailed, WriteConflict
 from tideline_table.service.archival import held_back
 from tideline_table.service.clustering import cluster_group
 from tideline_table.service.compaction import compact_slice
-from tideline_table.storage import MemoryStorage
 from tideline_table.table import (
+    Table,
     TableType,
     archive,
     executor,
@@ -40,36 +43,11 @@ WAIT_S = 20.0
 FEW = {"hoodie.keep.min.commits": 2, "hoodie.keep.max.commits": 2, "hoodie.cleaner.commits.retained": 1, **AT_ONCE}
 
 
-class Place:
-    """A table in memory; writers of it, and what happens while one of them is in the middle of a write."""
+EMBEDDED_LOCKS = ("in_process", "storage_memory", "storage_local", "hudi_filesystem", "hudi_storage")
 
-    def __init__(self, kind: TableType) -> None:
-        self.clock = ManualClock()
-        self.storage = MemoryStorage(clock=self.clock)
-        create(self.storage, self.clock, type=kind)
-        self.other = self.open("other")
 
-    def open(self, name: str):
-        return open_table(self.storage, self.clock, name)
-
-    def interrupted(self, meanwhile):
-        """A writer during whose first data file `meanwhile` happens."""
-        slow = FaultyStorage(self.storage)
-
-        def before(number, call, path):
-            if call == "open_output" and not path.startswith(".hoodie"):
-                slow.before = lambda number, call, path: None
-                meanwhile()
-
-        slow.before = before
-        return open_table(slow, self.clock, "slow")
-
-    def compact(self):
-        return run_compaction(self.other, run=lambda tasks: [compact_slice(task, self.storage) for task in tasks])
-
-    def data_files(self):
-        found = (o.path for o in self.storage.list_objects(""))
-        return {path for path in found if not path.startswith(".hoodie/") and ".hoodie_partition" not in path}
+def no_redis():
+    raise AssertionError("embedded locks need no server")
 
 
 @pytest.fixture
@@ -311,6 +289,29 @@ def test_hudi_9139_a_compaction_with_a_failed_task_does_not_commit(mor):
     mor.compact()
     assert contents(mor.other) == expected
     assert mor.data_files() == {path for s in mor.other.state.every_slice() for path in s.paths}
+
+
+@pytest.mark.parametrize("kind", EMBEDDED_LOCKS)
+def test_hudi_rfc91_10412_who_lost_the_lock_does_not_release_anothers(cow, kind, tmp_path):
+    """A writer is so slow at its commit point that its lease runs out and somebody else gets the lock: the log decides, the lock stays theirs."""
+    with opened_place(kind, folder=tmp_path, clock=cow.clock, redis=no_redis) as place:
+        lossy, taken, held = FaultyStorage(cow.storage), place.provider(), []
+
+        def before(number, call, path):
+            if call == "put_if_absent" and path.startswith(LOG) and not held and taken.read("trips") is not None:
+                place.let_expire(taken, "trips")
+                held.append(taken.acquire("trips", owner="slow", ttl_s=60, wait_s=0, fence=MAX_FENCE))
+
+        lossy.before = before
+        lock = ProviderLock(place.provider(), "trips", "slow", ttl_s=place.short_ttl_s)
+        slow = Table.open(lossy.root, options=QUIET, clock=cow.clock, writer_id="slow", storage=lossy, lock=lock)
+        assert write(slow, [("a", "p", 1, "x")]).attempts == 1
+        assert contents(cow.open("reader")) == [("a", "p", 1, "x")]
+        standing = place.provider().read("trips")
+        assert (standing.lease_id, standing.expired) == (held[0].lease_id, False)
+        assert place.provider().try_acquire("trips", owner="third", ttl_s=60, fence=MAX_FENCE) is None
+        held[0].renew()
+        assert held[0].release() is True
 
 
 @pytest.mark.parametrize("kind", [TableType.COW, TableType.MOR])

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.regression import test_field_notes
+from tests.regression import test_beside_clustering, test_field_notes
 
 TABLE = Path(__file__).parents[2] / "docs" / "field-notes.md"
 ROW = re.compile(r"^\| .+ \| (?P<threads>.+) \| `(?P<test>test_\w+)` \|$", re.MULTILINE)
@@ -17,7 +17,7 @@ def rows() -> list[tuple[str, str]]:
 
 
 def test_the_table_names_every_test_once() -> None:
-    tests = [name for name in vars(test_field_notes) if name.startswith("test_")]
+    tests = [name for module in (test_field_notes, test_beside_clustering) for name in vars(module) if name.startswith("test_")]
     assert sorted(name for _, name in rows()) == sorted(tests)
 
 
