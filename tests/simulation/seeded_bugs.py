@@ -19,7 +19,7 @@ from tideline_table.file_group.slice import FileGroupId
 from tideline_table.file_group.state import TableState
 from tideline_table.service import cleaning
 from tideline_table.table import compaction, exclusive, services
-from tideline_table.timeline.instant import Action, instant_from_time
+from tideline_table.timeline.instant import Action, State, instant_from_time
 from tideline_table.timeline.log import TableLog
 from tideline_table.transaction import active_timeline, conflict, rollback, write
 from tideline_table.transaction.active_timeline import ActiveTimeline
@@ -199,6 +199,11 @@ def _forget_nothing(storage: Any, record: Any) -> None:
     return None
 
 
+def _look_behind_what_is_begun(log: TableLog, entry: Any, started_s: float, *, created: bool) -> None:
+    if created and entry.after is not State.COMPLETED:
+        log._withdraw(entry)
+
+
 _TO_JSON = checkpoint._to_json
 
 
@@ -284,6 +289,9 @@ BUGS: dict[str, Callable[[World], Any]] = {
         (cleaning, "_doomed", _doomed_replaced_early), (services, "execute_clean", _execute_blindly)
     ),
     "late timeline files stay": sabotage((TableLog, "_withdraw", _withdraw_nothing), (exclusive, "_forget_files", _forget_nothing)),
+    "healers have no deadline": sabotage(
+        (TableLog, "_look_behind", _look_behind_what_is_begun), (exclusive, "_forget_files", _forget_nothing)
+    ),
     "nobody heals": sabotage((ActiveTimeline, "_heal_head", _heal_nothing)),
     "checkpoint forgets replaced groups": sabotage((checkpoint, "_to_json", _checkpoint_without_replaced)),
     "checkpoint forgets a file group": sabotage((checkpoint, "_to_json", _checkpoint_without_a_group)),
@@ -301,6 +309,7 @@ FOCUS = {
     "a win where the log was trimmed": "trimmed",
     "compactions are taken from the living": "logs",
     "savepoints keep by instants alone": "saved",
+    "healers have no deadline": "saved",
     "files of a savepoint by who comes last": "saved",
     **dict.fromkeys(LOG_BUGS, "logs"),
     **dict.fromkeys(ARCHIVAL_BUGS, "archived"),
@@ -314,6 +323,7 @@ START = {
     "clean takes what a compaction reads": 110,
     "a slice that was compacted looks unchanged": 370,
     "savepoints keep by instants alone": 1160,
+    "healers have no deadline": 350,  # 354 holds where nothing but `_forget_files` is gone
     "files of a savepoint by who comes last": 565,
     "archival does not sweep": 40,
     "archival waits for no task": 250,

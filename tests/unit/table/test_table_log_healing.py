@@ -6,9 +6,9 @@ from itertools import combinations_with_replacement
 
 import pytest
 from tests.simulation.faults import FaultyStorage
-from tests.unit.table.tables import new_table, open_table, write
+from tests.unit.table.tables import contents, new_table, open_table, write
 
-from tideline_table.table import Table, create_savepoint, delete_savepoint
+from tideline_table.table import Table, create_savepoint, delete_savepoint, restore_to_savepoint
 from tideline_table.timeline.files import timeline_files
 from tideline_table.timeline.instant import Action
 from tideline_table.timeline.log import HEAL_DEADLINE_S, TableLog
@@ -51,6 +51,50 @@ def test_healing_what_is_there_reads_nothing_more():
         entry = TableLog(storage, clock, "r").read(sequence)
         log.materialise(entry)
     assert {call for call, _ in faulty.calls} == {"put_if_absent"}
+
+
+def restored_before_the_completed_file(stall_s, where):
+    """Storage, and what a restore undid of a write whose writer slept on the way from the log to the timeline."""
+    table, storage, clock = new_table()
+    write(table, [("a", "p", 1, "x")])
+    saved = create_savepoint(table).instant
+    faulty, undone = FaultyStorage(storage), []
+    slow = open_table(faulty, clock, "slow")
+
+    def sleep(_, call, path):
+        if call == "put_if_absent" and path.endswith(where) and slow.state.sequence > table.state.sequence:
+            faulty.before = faulty.after = lambda number, call, path: None
+            undone.extend(restore_to_savepoint(open_table(storage, clock, "operator"), saved).undone)
+            clock.advance(stall_s)
+
+    table.refresh()
+    if where == ".commit":
+        faulty.before = sleep
+    else:
+        # The entry is in the log, and nothing of its timeline file has begun.
+        def sleep_behind_the_log(number, call, path):
+            if path.startswith(".hoodie/.tideline/log/") and b'"after":"completed"' in storage.read(path).replace(b" ", b""):
+                sleep(number, call, path)
+
+        faulty.after = sleep_behind_the_log
+    write(slow, [("b", "p", 1, "x")])
+    assert contents(open_table(storage, clock)) == [("a", "p", 1, "x")]
+    (instant,) = undone
+    return table, storage, instant
+
+
+@pytest.mark.parametrize("where", [".commit", ".json"], ids=["in the put", "before the put"])
+def test_a_write_that_a_restore_took_back_does_not_come_back_by_a_writer_that_slept(where):
+    """Who knows the timeline alone would read a commit whose files are gone, until one of us writes again."""
+    _, storage, instant = restored_before_the_completed_file(HEAL_DEADLINE_S + 1, where)
+    assert timeline_of(storage, instant) == []
+
+
+def test_before_the_deadline_it_goes_when_the_next_writer_looks():
+    table, storage, instant = restored_before_the_completed_file(HEAL_DEADLINE_S - 1, ".commit")
+    assert timeline_of(storage, instant) == ["commit"], "nothing was asked of the log"
+    write(table, [("c", "p", 1, "x")])
+    assert timeline_of(storage, instant) == []
 
 
 def savepoint_files(storage):

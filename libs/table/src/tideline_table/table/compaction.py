@@ -19,6 +19,7 @@ from tideline_table.timeline.log import Draft
 from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
 from tideline_table.transaction import Committed, Heartbeat, is_alive
 from tideline_table.transaction.conflict import check_still_own
+from tideline_table.transaction.file_times import pass_second
 from tideline_table.writer.marker import forget_markers, marked_files
 
 RunCompactions = Callable[[Sequence[CompactionTask]], Sequence[WriteStat]]
@@ -47,7 +48,9 @@ def schedule_compaction(table: Table, options: Mapping[str, object] | None = Non
         plan = None if state.restoring else plan_compaction(state, chosen)
         if plan is None:
             raise _NoPlan
-        return Draft(table.timeline.mint(state), Action.COMPACTION, State.NONE, State.REQUESTED, COMPACT, {"plan": plan})
+        return Draft(
+            table.timeline.mint_above_files(state), Action.COMPACTION, State.NONE, State.REQUESTED, COMPACT, {"plan": plan}
+        )
 
     try:
         return table.timeline.append(decide).instant
@@ -114,6 +117,7 @@ def _complete(table: Table, instant: str, attempt: int, stats: tuple[WriteStat, 
         metadata = CommitMetadata(COMPACT, stats, {SCHEMA_KEY: table.schema_json}, compacted=True)
         return Draft(instant, Action.COMPACTION, State.INFLIGHT, State.COMPLETED, COMPACT, {"metadata": metadata.to_json()})
 
+    pass_second(table.timeline, instant)
     with table.lock.hold(table.timeline.head_sequence):
         return table.timeline.append(decide)
 

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import tenacity
@@ -31,7 +32,11 @@ from tideline_table.timeline.retention import trimmed_to
 _LOGGER = logging.getLogger(__name__)
 
 HEAL_DEADLINE_S = 60.0
-"""A healer slower than this reads the log again and removes what a later entry removed."""
+"""Who makes timeline files and is slower than this reads the log again and removes what a later entry removed.
+
+What a restore undoes does not come back behind it by a writer that slept. Quicker ones spare the request: what they brought back goes with the
+next look of a writer at the timeline.
+"""
 _READ_BACKS = 5
 
 
@@ -203,8 +208,10 @@ class TableLog:
         self._look_behind(entry, started, created=created)
 
     def _look_behind(self, entry: Entry, started_s: float, *, created: bool) -> None:
-        # A begun instant may have been rolled back while we were on our way here, however short that was: its files would come back.
-        late = self._clock.monotonic_s() - started_s > HEAL_DEADLINE_S
+        # A begun instant may have been rolled back while we were on our way here, however short that was: its files would come back. A completed
+        # one only a restore takes back. Its writer may have slept on the way from the log to here, so the age of the entry counts, too.
+        age_s = (self._clock.now() - datetime.fromisoformat(entry.recorded)).total_seconds()
+        late = max(self._clock.monotonic_s() - started_s, age_s) > HEAL_DEADLINE_S
         if late or (created and entry.after is not State.COMPLETED):
             self._withdraw(entry)
 

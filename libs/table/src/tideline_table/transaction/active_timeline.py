@@ -17,8 +17,9 @@ from tideline_table.file_group.state import TableState
 from tideline_table.storage import Storage, exists, holds
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.files import timeline_files, timeline_paths
-from tideline_table.timeline.instant import Action, State, next_instant, time_from_instant
+from tideline_table.timeline.instant import Action, State, instant_from_time, next_instant, time_from_instant
 from tideline_table.timeline.log import HEAL_DEADLINE_S, Draft, PlaceTrimmed, TableLog
+from tideline_table.transaction.adoption import ListedTimeline
 from tideline_table.transaction.conflict import check_not_restoring
 from tideline_table.transaction.log_upkeep import LogUpkeep
 
@@ -180,6 +181,27 @@ class ActiveTimeline:
                     remedy="set the clocks of all writers by NTP and retry",
                 )
         return next_instant(now, state.last_instant)
+
+    def mint_above_files(self, state: TableState) -> str:
+        """As `mint`, and above the time of each completed file: for what opens slices behind others, in a decision. Costs a listing.
+
+        Apache Hudi 1.x would place log files of the slice before into the new one, which holds their rows already (format reference 11.3). Raises
+        `ClockSkew`, too, when the store's clock lies too far ahead of this one.
+        """
+        # Who wrote the head may be slower than we are: its file must not get a time behind ours.
+        self._heal_head()
+        minted = self.mint(state)
+        last = ListedTimeline.read(self.storage).last_completion
+        if last is None or instant_from_time(last) < minted:
+            return minted
+        ahead, allowed = last - self.clock.now(), self.options[INSTANT_SKEW_S]
+        if ahead > timedelta(seconds=allowed):
+            raise ClockSkew(
+                f"the store dates the last completed timeline file {ahead.total_seconds():.1f} s ahead of this machine's clock",
+                expected=f"at most {allowed:g} s",
+                remedy="set the clocks of all writers and of the store by NTP and retry",
+            )
+        return next_instant(last + timedelta(milliseconds=1), state.last_instant)
 
     def _publish(self, entry: Entry) -> None:
         try:

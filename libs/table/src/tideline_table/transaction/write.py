@@ -18,7 +18,7 @@ from tideline_table.index.key_hash import MAX_CARRIED_HASHES
 from tideline_table.log_format.key_index import forget_index
 from tideline_table.reader.log_keys import log_keys
 from tideline_table.timeline.entry import Entry
-from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State, instant_from_time
+from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State
 from tideline_table.timeline.log import Draft
 from tideline_table.timeline.progress import ProgressStep
 from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
@@ -35,6 +35,7 @@ from tideline_table.transaction.conflict import (
     check_still_own,
     find_conflict,
 )
+from tideline_table.transaction.file_times import pass_second
 from tideline_table.transaction.heartbeat import Heartbeat
 from tideline_table.transaction.lock import TableLock
 from tideline_table.transaction.rollback import forget_late_files, roll_back
@@ -138,7 +139,7 @@ class WriteTransaction:
         named = {**extra, **(progress.metadata if progress else {}), SCHEMA_KEY: schema_json}
         self._delete_unnamed_files(written)
         if self.action is Action.DELTA_COMMIT:
-            self._pass_second(_stats(written))
+            pass_second(self.timeline, max((s.prev_commit if s.is_log else self.instant for s in _stats(written)), default=""))
         inserted_in = {s.partition_path for s in _stats(written) if s.num_inserts}
         checked = _InsertsSince(self.timeline, self.begin_sequence, inserted_in, look_up)
         with self.lock.hold(self.timeline.head_sequence):
@@ -260,16 +261,6 @@ class WriteTransaction:
     def abandon(self) -> None:
         """Stop the heartbeat and leave the instant to recovery: for callers that cannot roll back now."""
         self._heartbeat.stop()
-
-    def _pass_second(self, stats: Sequence[WriteStat]) -> None:
-        # Apache Hudi 1.x places log files by the modification time of their base instant's completed file (format reference 11.3), and
-        # object stores keep whole seconds: completed in the second of that instant, it would look older than the slice it made.
-        if self.timeline.storage.root.startswith(("file:", "memory:")):
-            return
-        base = max((s.prev_commit if s.is_log else self.instant for s in stats), default="")
-        clock = self.timeline.clock
-        while base and instant_from_time(clock.now())[:14] == base[:14]:
-            clock.sleep(1.0 - clock.now().microsecond / 1_000_000)
 
     def _delete_unnamed_files(self, results: Sequence[FileGroupResult]) -> None:
         # Files of attempts that lost (retried tasks): they carry this instant and would count as committed.
