@@ -22,10 +22,8 @@ import pyarrow as pa
 from tests.endurance.ledger import Ledger
 from tests.endurance.workload import LISTS, OP_KEY, OPERATIONS, Op, operation_of, rows_of
 
-from tideline_locks import RedisLockProvider
 from tideline_locks.errors import LockTimeout, LockUnreachable
-from tideline_service.table_lock import ProviderLock, lock_name
-from tideline_table.clock import SystemClock
+from tideline_locks.table_lock import attach_lock
 from tideline_table.config import Options
 from tideline_table.errors import (
     CommitUnknown,
@@ -67,6 +65,8 @@ OPTIONS: dict[str, object] = {
     "tideline.clustering.yields": 2,
     "tideline.log.checkpoint.interval": 10,
     "tideline.write.conflict.retries": 1000,
+    "tideline.lock.ttl": LEASE_S,
+    "tideline.lock.wait": 30,
 }
 GOES_WRONG = (StorageError, WriteConflict, TransactionRolledBack, CommitUnknown, LockTimeout, LockUnreachable, ObjectNotFound)
 """What a service meets when others are faster, or die, or are not there. Any other error ends the process, and the test."""
@@ -111,10 +111,9 @@ def enough(settings: Settings) -> Path:
 
 
 def open_table(settings: Settings, writer_id: str) -> Table:
-    """The table as any member opens it, under the lock in Redis."""
+    """The table as any member opens it, under the lock in Redis, its intents beside it."""
     table = Table.open(settings.base_path, options=OPTIONS, writer_id=writer_id)
-    provider = RedisLockProvider(settings.redis_url, clock=SystemClock())
-    table.lock = ProviderLock(provider, lock_name(table.uid), writer_id, ttl_s=LEASE_S, wait_s=30)
+    attach_lock(table, settings.redis_url)
     return table
 
 

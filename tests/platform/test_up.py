@@ -21,8 +21,8 @@ from tests.real.kafka import running_kafka
 from tests.real.redis import running_redis
 
 from tideline_events import TIMELINE, EventConsumer, EventLog, TransitionConsumer, open_event_log
+from tideline_locks.table_lock import attach_lock
 from tideline_service.running import Running, read_running
-from tideline_service.table_lock import open_table_lock
 from tideline_service.transitions import backfill
 from tideline_table.clock import SystemClock
 from tideline_table.table import Table, TableRequest, create_table, write_rows
@@ -86,7 +86,7 @@ options = {{"hoodie.cleaner.commits.retained" = "1"}}
     )
     create_table(str(base), TableRequest("trips", SCHEMA, ("id",), ("part",), "n"))
     table = Table.open(str(base), options={"hoodie.parquet.small.file.limit": 0})
-    table.lock = open_table_lock(parts.locks, str(base), table.uid, "test", SystemClock())
+    attach_lock(table, parts.locks)
     process = subprocess.Popen(
         [sys.executable, "-m", "tideline_cli.main", "up", "--settings", str(settings)], start_new_session=True
     )

@@ -13,7 +13,7 @@ from tests.simulation.seeded_archival_bugs import ARCHIVAL_BUGS
 from tests.simulation.seeded_log_bugs import LOG_BUGS
 from tests.simulation.world import World
 
-from tideline_service.table_lock import ProviderLock
+from tideline_locks.table_lock import ProviderLock
 from tideline_table.file_group import checkpoint
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.file_group.state import TableState

@@ -14,7 +14,7 @@ from tests.simulation.starting_point import Prepared, Undisturbed, live_through,
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
 
 from tideline_locks import StorageIntents, StorageLockProvider
-from tideline_service.table_lock import ProviderLock
+from tideline_locks.table_lock import ProviderLock
 from tideline_table.clock import ManualClock
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import (

@@ -14,8 +14,8 @@ from tideline_locks import InProcessIntents, InProcessLockProvider
 from tideline_locks.errors import LockUnreachable
 from tideline_locks.in_process import LeaseTable
 from tideline_locks.rules import LeaseRecord, Standing
+from tideline_locks.table_lock import ProviderLock
 from tideline_locks.waiting import Chance
-from tideline_service.table_lock import ProviderLock
 from tideline_table.transaction import NoLock, TableLock
 from tideline_table.transaction.intents import Intent, IntentBoard, NoIntents
 

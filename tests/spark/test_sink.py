@@ -13,11 +13,17 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from tests.spark.tables import Tables, content, rows
+from tests.unit.locks.unreachable import nobody_there
 
+from tideline_locks import LockTimeout, LockUnreachable, open_peer_lock
+from tideline_locks.table_lock import attach_lock
 from tideline_spark.sink import BatchMark, StreamReplaced, is_written, progress_key, sink
 from tideline_table.errors import CorruptMetadata, InvalidOption
-from tideline_table.table import Table, write_rows
+from tideline_table.table import Table, share_table, write_rows
 from tideline_table.timeline.progress import ProgressStep
+from tideline_table.timeline.sharing import PeerLockKind, Sharing
+from tideline_table.transaction import WriteTransaction
+from tideline_table.transaction.intents import Intent
 from tideline_table.writer import Operation
 
 TIMEOUT_S = 120
@@ -124,6 +130,52 @@ def test_of_two_drivers_with_one_query_only_one_writes_a_batch(spark: SparkSessi
     other(mine, 0)
     mark(mine, 0)
     assert batches(table) == 1
+
+
+@pytest.mark.parametrize(("unreachable", "goes_on"), [("wait", False), ("fail", False), ("storage", True)])
+def test_a_redis_that_is_not_there(spark: SparkSession, tables: Tables, *, unreachable: str, goes_on: bool) -> None:
+    table = tables.create("t")
+    options = {"tideline.lock.unreachable": unreachable, "tideline.lock.wait": "3600" if unreachable == "fail" else "0.3"}
+    with nobody_there() as url:
+        write = sink(str(tables.folder / "t"), query_id="q", options=options, locks=url)
+        if goes_on:
+            write(spark.createDataFrame(rows(0, 4, 1)), 0)
+        else:
+            with pytest.raises(LockUnreachable):
+                write(spark.createDataFrame(rows(0, 4, 1)), 0)
+    assert batches(table) == (1 if goes_on else 0)
+    assert any((tables.folder / "t/.hoodie/.tideline/locks").rglob("*.json")) is goes_on
+
+
+def test_a_batch_waits_for_a_write_of_the_same_file_groups(
+    spark: SparkSession, tables: Tables, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = tables.create("t")
+    write_rows(table, rows(0, 4, 0, regions=1), Operation.UPSERT)
+    attach_lock(table, "storage:")
+    begun = WriteTransaction.begin(table.timeline, table.lock, "UPSERT")
+    assert table.intents.claim(Intent(begun.instant, frozenset(s.group.file_id for s in table.slices()))) == []
+    write = sink(str(tables.folder / "t"), query_id="q", options={"tideline.write.intent.wait": "0.1"}, locks="storage:")
+    with caplog.at_level("INFO"):
+        write(spark.createDataFrame(rows(0, 4, 1, regions=1)), 0)
+    assert f"goes on beside {begun.instant}, which it waited for" in caplog.text
+    begun.roll_back()
+
+
+def test_a_table_that_apache_hudi_writes_too(spark: SparkSession, tables: Tables) -> None:
+    table, path = tables.create("t"), str(tables.folder / "t")
+    sharing = Sharing(PeerLockKind.FILE_SYSTEM)
+    share_table(table, sharing, open_peer_lock)
+    batch = spark.createDataFrame(rows(0, 4, 1))
+    hudis = open_peer_lock(table.storage, sharing, "hudi", table.clock, table.options)
+    with hudis.hold(), pytest.raises(LockTimeout):
+        sink(path, query_id="q", options={"tideline.lock.wait": "0.2"})(batch, 0)
+    for _ in range(2):
+        sink(path, query_id="q")(batch, 0)
+    shared = Table.open(path)
+    assert batches(shared) == 2, "the sharing itself, and the batch once"
+    assert content(shared.read()) == content(rows(0, 4, 1))
+    assert json.loads(shared.state.progress[progress_key("q")].value)["batch"] == 0
 
 
 A, B = "query-a", "query-b"

@@ -5,6 +5,7 @@ import shutil
 
 import pyarrow.parquet as pq
 import pytest
+from tests.unit.locks.unreachable import nobody_there
 
 from tideline_table.table import Table
 from tideline_table.transaction import WriteTransaction
@@ -168,6 +169,29 @@ def test_commits_go_through_the_lock(done, cli, filled, monkeypatch, through):
         monkeypatch.setenv("TIDELINE_LOCKS", f"storage:{filled}")
     done(*arguments, stdin=b'{"id": "e", "city": "Oslo"}\n')
     assert any((filled / ".hoodie" / ".tideline" / "locks").rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("unreachable", "code", "is_told"), [("wait", 1, "Redis at"), ("fail", 1, "Redis at"), ("storage", 0, "going on without")]
+)
+def test_a_redis_that_is_not_there(cli, filled, unreachable, code, is_told, caplog):
+    wait_s = "3600" if unreachable == "fail" else "0.3"
+    options = ("--option", f"tideline.lock.unreachable={unreachable}", "--option", f"tideline.lock.wait={wait_s}")
+    with nobody_there() as url:
+        outcome = cli("write", filled, "--from", "-", "--locks", url, *options, stdin=b'{"id": "e", "city": "Oslo"}\n')
+    rows = Table.open(str(filled)).read(["id"]).num_rows
+    assert (outcome.code, rows) == (code, 4 if code else 5), outcome.stderr
+    assert is_told in outcome.stderr + caplog.text
+    assert any((filled / ".hoodie/.tideline/locks").rglob("*.json")) is (code == 0), "a lease beside the table"
+
+
+def test_going_on_without_redis_needs_redis(cli, filled):
+    option = ("--option", "tideline.lock.unreachable=storage")
+    for locks in ((), ("--locks", "storage:")):
+        outcome = cli("write", filled, "--from", "-", *locks, *option, stdin=UPDATE)
+        assert outcome.code == 2, outcome.stderr
+        assert "tideline.lock.unreachable" in outcome.stderr
+        assert "redis:" in outcome.stderr
 
 
 def test_an_empty_input_changes_no_row(done, filled, tmp_path):

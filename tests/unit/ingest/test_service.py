@@ -5,16 +5,23 @@ from contextlib import contextmanager
 
 import pytest
 from tests.unit.ingest.topics import Topics, application, new_table, row
+from tests.unit.locks.unreachable import nobody_there
+from tests.unit.table.shared import SHARING
 
 from tideline_ingest.errors import OffsetsLost, PoisonRecord
 from tideline_ingest.metrics import COMMITS, GAPS, LAG, MOVED, RECORDS
 from tideline_ingest.offsets import Offsets
 from tideline_ingest.service import progress_key
+from tideline_locks import LockTimeout, LockUnreachable, open_peer_lock
+from tideline_locks.table_lock import attach_lock
 from tideline_service.errors import InvalidSetting
 from tideline_table.clock import SystemClock
 from tideline_table.errors import ProgressMoved, SchemaMismatch
-from tideline_table.storage import MemoryStorage
-from tideline_table.table import Table
+from tideline_table.storage import LocalStorage, MemoryStorage
+from tideline_table.table import Table, share_table
+from tideline_table.timeline.instant import Action, State
+from tideline_table.transaction import WriteTransaction
+from tideline_table.transaction.intents import Intent
 
 T0, T1 = ("t", 0), ("t", 1)
 
@@ -223,6 +230,58 @@ def test_progress_of_another_kind_is_left_alone(storage, tmp_path):
     service, _ = application(topics, storage, tmp_path, application_id="other", tombstones="delete", key_format="json")
     run(service, 1)
     assert held(storage) == held(storage, "other") == {T0: 2, T1: 2}
+
+
+@pytest.mark.parametrize(("unreachable", "goes_on"), [("wait", False), ("fail", False), ("storage", True)])
+def test_a_redis_that_is_not_there(tmp_path, unreachable, goes_on):
+    objects = LocalStorage(tmp_path / "table")
+    new_table(objects, SystemClock())
+    options = {"tideline.lock.unreachable": unreachable, "tideline.lock.wait": "3600" if unreachable == "fail" else "0.3"}
+    with nobody_there() as url:
+        service, _ = application(numbered(4), objects, tmp_path, locks=url, options=options)
+        if goes_on:
+            run(service, 1)
+        else:
+            with pytest.raises(LockUnreachable):
+                run(service, 1)
+    assert len(ids(objects)) == (4 if goes_on else 0)
+    assert bool(objects.list_folder(".hoodie/.tideline/locks").folders) is goes_on
+    service, _ = application(numbered(4), objects, tmp_path)
+    run(service, 0 if goes_on else 1)
+    assert len(ids(objects)) == 4, "what could not be committed is read again"
+
+
+def test_it_waits_for_a_write_of_the_same_file_groups(storage, tmp_path, caplog):
+    run(application(numbered(4), storage, tmp_path)[0], 1)
+    other = open_table(storage)
+    attach_lock(other, "memory:")
+    begun = WriteTransaction.begin(other.timeline, other.lock, "UPSERT")
+    groups = frozenset(s.group.file_id for s in other.slices())
+    assert other.intents.claim(Intent(begun.instant, groups)) == []
+    topics = numbered(4)
+    topics.send(T0, "k0", row("k0", 9))
+    with caplog.at_level("INFO"):
+        run(application(topics, storage, tmp_path, options={"tideline.write.intent.wait": "0.1"})[0], 1)
+    assert f"goes on beside {begun.instant}, which it waited for" in caplog.text
+    begun.roll_back()
+
+
+def test_a_table_that_apache_hudi_writes_too(tmp_path):
+    objects = MemoryStorage()
+    new_table(objects, SystemClock())
+    topics = numbered(8)
+    run(application(topics, objects, tmp_path)[0], 1)
+    share_table(open_table(objects), SHARING, open_peer_lock)
+    service, _ = application(topics, objects, tmp_path, options={"tideline.lock.wait": "0.2"})
+    shared = Table.open(objects.root, storage=objects, peer_lock=open_peer_lock)
+    with open_peer_lock(objects, SHARING, "hudi", SystemClock(), shared.options).hold(), pytest.raises(LockTimeout):
+        run(service, 1)
+    assert len(ids(objects)) == 4
+    service, _ = application(topics, objects, tmp_path)
+    run(service, 1)
+    assert ids(objects) == sorted(f"k{n}" for n in range(8))
+    assert held(objects) == {T0: 4, T1: 4}
+    assert {a.state for a in shared.refresh().actions.values() if a.action is Action.COMMIT} <= {State.COMPLETED, State.ROLLED_BACK}
 
 
 @pytest.mark.parametrize(

@@ -87,8 +87,15 @@ def new_table(storage: Storage, clock: Clock, **more: Any) -> None:
 
 def application(topics: Topics, storage: Storage, folder: Path, **given: Any) -> tuple[IngestService, ServiceContext]:
     """An application that was not started yet."""
-    explicit = {"application_id": "app", "table": storage.root, "brokers": "none:1", "topics": ("t",), "batch_rows": 4, **given}
-    settings = IngestSettings.load(environment={}, state_folder=folder, locks="memory:", **explicit)
+    explicit = {
+        "application_id": "app",
+        "table": storage.root,
+        "brokers": "none:1",
+        "topics": ("t",),
+        "batch_rows": 4,
+        "locks": "memory:",
+    }
+    settings = IngestSettings.load(environment={}, state_folder=folder, **{**explicit, **given})
     clock = SystemClock()
     context = ServiceContext("ingest", clock, Metrics("ingest"), Health(clock, 300))
     return IngestService(settings, context, storage=storage, reader=MemoryReader(topics)), context

@@ -57,7 +57,7 @@ def secondary(clock: ManualClock) -> InProcessLockProvider:
 
 @pytest.fixture
 def provider(primary: Switched, secondary: InProcessLockProvider, clock: ManualClock) -> FallbackLockProvider:
-    return FallbackLockProvider(primary, secondary, clock=clock, pause_s=5)
+    return FallbackLockProvider(primary, secondary, clock=clock)
 
 
 def test_primary_alone_while_it_answers(

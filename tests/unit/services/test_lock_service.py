@@ -12,8 +12,8 @@ from tideline_lock_service.service import LockService
 from tideline_lock_service.settings import LockServiceSettings
 from tideline_locks import LockUnreachable, StorageLockProvider
 from tideline_locks.lease_object import OBJECT_LIMIT_BYTES
+from tideline_locks.table_lock import lock_name
 from tideline_service.http import HttpServer, service_app
-from tideline_service.table_lock import lock_name
 from tideline_table.errors import CorruptMetadata
 from tideline_table.transaction import roll_back
 

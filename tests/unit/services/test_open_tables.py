@@ -1,17 +1,21 @@
 import shutil
+import time
 
+import pytest
 import structlog
+from tests.unit.locks.unreachable import nobody_there
 from tests.unit.services.fleet import write
 from tests.unit.table.shared import upgrade
 
-from tideline_locks import StorageLockProvider, open_peer_lock
+from tideline_cleaner.settings import CleanerSettings
+from tideline_locks import LockUnreachable, StorageLockProvider, open_peer_lock
+from tideline_locks.table_lock import LockProviders, lock_name
 from tideline_mirror.settings import MirrorSettings
 from tideline_service.open_tables import open_tables
-from tideline_service.table_lock import LockProviders, lock_name
 from tideline_table.config import LOCK_TTL_S, LOCK_WAIT_S
-from tideline_table.errors import StorageError, TableFrozen
+from tideline_table.errors import InvalidOption, StorageError, TableFrozen
 from tideline_table.storage import LocalStorage
-from tideline_table.table import share_table
+from tideline_table.table import run_clustering, schedule_clustering, share_table
 from tideline_table.timeline.sharing import PeerLockKind, Sharing
 
 
@@ -101,6 +105,37 @@ def test_commits_of_services_hold_the_lock_beside_the_table_with_the_options_of_
         assert kept.lease.ttl_s == table.options[LOCK_TTL_S] == 7
     assert table.options[LOCK_WAIT_S] > 0
     assert StorageLockProvider(table.storage, clock=fleet.clock).read(lock_name(table.uid)) is None
+
+
+@pytest.mark.parametrize(
+    ("unreachable", "wait_s", "goes_on"), [("wait", 0.4, False), ("fail", 3600, False), ("storage", 0.4, True)]
+)
+def test_a_redis_that_is_not_there(fleet, unreachable, wait_s, goes_on):
+    written = fleet.create()
+    for fare in range(3):
+        write(written, fare)
+    schedule_clustering(written)
+    options = {"tideline.lock.unreachable": unreachable, "tideline.lock.wait": str(wait_s)}
+    with nobody_there() as url:
+        tables = open_tables(fleet.settings(CleanerSettings, locks=url), fleet.context("any"), options)
+        (table,) = tables.each()
+        began_s = time.monotonic()
+        if goes_on:
+            assert run_clustering(table) is not None
+        else:
+            with pytest.raises(LockUnreachable):
+                run_clustering(table)
+        waited_s = time.monotonic() - began_s
+        tables.close()
+    assert waited_s >= wait_s if unreachable == "wait" else waited_s < 60
+    assert len(list(written.refresh().completed_writes())) == (4 if goes_on else 3)
+    assert bool(table.storage.list_folder(".hoodie/.tideline/locks").folders) is goes_on
+
+
+def test_without_redis_nothing_can_stand_in_for_it(fleet):
+    for unreachable in ("fail", "storage"):
+        with pytest.raises(InvalidOption, match=r"tideline\.lock\.unreachable"):
+            open_tables(fleet.settings(MirrorSettings), fleet.context("any"), {"tideline.lock.unreachable": unreachable})
 
 
 def test_one_provider_for_all_tables_or_one_beside_each(fleet):

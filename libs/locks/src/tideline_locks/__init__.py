@@ -5,7 +5,7 @@ table log, never on a lease; only a table that Hudi's writers share rests on the
 """
 
 from tideline_locks.errors import InvalidLease, LeaseLost, LockAccessDenied, LockTimeout, LockUnreachable, StaleFence
-from tideline_locks.fallback import FallbackLockProvider
+from tideline_locks.fallback import FallbackIntents, FallbackLockProvider
 from tideline_locks.hudi_lock import HudiLockProvider
 from tideline_locks.in_process import InProcessLockProvider
 from tideline_locks.intents import InProcessIntents, RedisIntents, StorageIntents
@@ -18,6 +18,7 @@ from tideline_locks.renewal import KeptLease
 from tideline_locks.storage_lease import StorageLockProvider
 
 __all__ = [
+    "FallbackIntents",
     "FallbackLockProvider",
     "HudiLockProvider",
     "HudiPeerLock",

@@ -1,4 +1,4 @@
-"""Going on with a second lock provider while the first one does not answer."""
+"""Going on with a second lock provider, and a second intent board, while the first one does not answer."""
 
 from __future__ import annotations
 
@@ -11,27 +11,48 @@ from tideline_locks.errors import LockUnreachable
 from tideline_locks.lease import Lease
 from tideline_locks.port import LeaseState, LockProvider
 from tideline_table.clock import Clock
+from tideline_table.transaction.intents import Intent, IntentBoard
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-class FallbackLockProvider:
-    """`LockProvider` that asks `primary`, and `secondary` while `primary` raises `LockUnreachable`.
+class Outage:
+    """What is known of one server's failure: it is left alone for `pause_s`, so that not every call pays for its timeouts. Thread-safe."""
 
-    While some callers reach the primary and others do not, two may hold one lock: they waste work, the table log keeps it safe. After
-    a failure the primary is left alone for `pause_s`, so that not every call pays for its timeouts. A lease stays with the provider
-    that granted it. `primary` must fail fast, not wait.
-    """
-
-    def __init__(self, primary: LockProvider, secondary: LockProvider, *, clock: Clock, pause_s: float = 5.0) -> None:
-        self._primary = primary
-        self._secondary = secondary
+    def __init__(self, clock: Clock, pause_s: float = 5.0) -> None:
         self._clock = clock
         self._pause_s = pause_s
         self._guard = threading.Lock()
-        self._paused_until_s = float("-inf")
+        self._until_s = float("-inf")
+
+    def first_reachable(self, ask_primary: Callable[[], T], ask_secondary: Callable[[], T]) -> T:
+        """What the primary answers; what the secondary answers while the primary raises `LockUnreachable`, and for `pause_s` after."""
+        with self._guard:
+            is_paused = self._clock.monotonic_s() < self._until_s
+        if not is_paused:
+            try:
+                return ask_primary()
+            except LockUnreachable as error:
+                with self._guard:
+                    self._until_s = self._clock.monotonic_s() + self._pause_s
+                _log.warning("going on without the first lock provider for %s s: %s", self._pause_s, error)
+        return ask_secondary()
+
+
+class FallbackLockProvider:
+    """`LockProvider` that asks `primary`, and `secondary` while `primary` raises `LockUnreachable`.
+
+    While some callers reach the primary and others do not, two may hold one lock: they waste work, the table log keeps it safe. A lease
+    stays with the provider that granted it. `primary` must fail fast, not wait. Several with one primary share their `outage`.
+    """
+
+    def __init__(self, primary: LockProvider, secondary: LockProvider, *, clock: Clock, outage: Outage | None = None) -> None:
+        self._primary = primary
+        self._secondary = secondary
+        self._clock = clock
+        self._outage = outage or Outage(clock)
 
     def acquire(self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int = 0) -> Lease:
         """See `LockProvider.acquire`. Time spent on the primary counts towards `wait_s`."""
@@ -70,26 +91,34 @@ class FallbackLockProvider:
         self._secondary.close()
 
     def _first_reachable(self, ask: Callable[[LockProvider], T]) -> T:
-        if not self._paused():
-            try:
-                return ask(self._primary)
-            except LockUnreachable as error:
-                self._pause(error)
-        return ask(self._secondary)
+        return self._outage.first_reachable(lambda: ask(self._primary), lambda: ask(self._secondary))
 
-    def _if_reachable(self, ask: Callable[[LockProvider], T]) -> T | None:
-        if not self._paused():
-            try:
-                return ask(self._primary)
-            except LockUnreachable as error:
-                self._pause(error)
-        return None
+    def _if_reachable(self, ask: Callable[[LockProvider], T | None]) -> T | None:
+        return self._outage.first_reachable(lambda: ask(self._primary), lambda: None)
 
-    def _paused(self) -> bool:
-        with self._guard:
-            return self._clock.monotonic_s() < self._paused_until_s
 
-    def _pause(self, error: LockUnreachable) -> None:
-        with self._guard:
-            self._paused_until_s = self._clock.monotonic_s() + self._pause_s
-        _log.warning("going on with the second lock provider for %s s: %s", self._pause_s, error)
+class FallbackIntents:
+    """`IntentBoard` that posts at `primary`, and at `secondary` while `primary` is not reached.
+
+    Writers that see different boards do not wait for each other: that costs one of them its attempt.
+    """
+
+    def __init__(self, primary: IntentBoard, secondary: IntentBoard, outage: Outage) -> None:
+        self._primary = primary
+        self._secondary = secondary
+        self._outage = outage
+        self._was_unreachable = False
+
+    def claim(self, intent: Intent) -> list[Intent]:
+        """See `IntentBoard.claim`."""
+        return self._outage.first_reachable(lambda: self._primary.claim(intent), lambda: self._claim_second(intent))
+
+    def withdraw(self, instant: str) -> None:
+        """See `IntentBoard.withdraw`. What stays at a primary that is away is taken off by whoever waits for it."""
+        self._outage.first_reachable(lambda: self._primary.withdraw(instant), lambda: None)
+        if self._was_unreachable:
+            self._secondary.withdraw(instant)
+
+    def _claim_second(self, intent: Intent) -> list[Intent]:
+        self._was_unreachable = True
+        return self._secondary.claim(intent)

@@ -42,7 +42,8 @@ def open_lock_provider(
     """The provider behind `url`.
 
     `storage:` leases lie below the base path, in `.hoodie/.tideline/locks`; `skew_allowance_s` is what clocks may differ by there.
-    `redis:` and `rediss:` (TLS) follow `on_unreachable`; with STORAGE, `fallback_url` names the storage to go on with.
+    Only `redis:` and `rediss:` (TLS) can be told by `on_unreachable` what to do; with STORAGE, `fallback_url` names the storage to go on
+    with, a `storage:` URL: no lock of Hudi's stands in for another one.
     `memory:` providers of one process share the leases of a space of the same name.
     `hudi-filesystem:` and `hudi-storage:` are the one lock of the table at that base path that Hudi's writers take, by whatever name it is
     asked for.
@@ -58,10 +59,12 @@ def open_lock_provider(
         primary = RedisLockProvider(_checked_redis(url), clock=clock, on_unreachable=on_unreachable)
         if fallback_url is None:
             return primary
+        if not fallback_url.startswith("storage:"):
+            raise InvalidOption("a fallback on another lock provider", expected="storage:<base path or file: URI>")
         secondary = open_lock_provider(fallback_url, clock=clock, skew_allowance_s=skew_allowance_s)
         return FallbackLockProvider(primary, secondary, clock=clock)
-    if fallback_url is not None:
-        raise InvalidOption(f"a fallback for lock provider {scheme}:", expected="a fallback only behind redis: or rediss:")
+    if on_unreachable is not OnUnreachable.WAIT:
+        raise InvalidOption(f"on_unreachable={on_unreachable.value} for lock provider {scheme}:", expected="redis: or rediss:")
     if scheme == "storage" and rest:
         return StorageLockProvider(open_storage(rest), clock=clock, skew_allowance_s=skew_allowance_s)
     if scheme in (HUDI_FILE_SYSTEM, HUDI_STORAGE) and rest:
@@ -103,7 +106,7 @@ def open_intent_board(url: str, name: str, *, clock: Clock) -> IntentBoard:
     scheme, _, rest = url.partition(":")
     if scheme in ("redis", "rediss"):
         return RedisIntents(RedisConnection(_checked_redis(url)), name, clock)
-    if scheme == "storage" and rest:
+    if scheme in ("storage", HUDI_FILE_SYSTEM, HUDI_STORAGE) and rest:
         return StorageIntents(open_storage(rest), clock)
     if scheme == "memory":
         with _spaces_guard:

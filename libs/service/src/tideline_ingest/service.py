@@ -11,10 +11,10 @@ from tideline_ingest.metrics import BATCH_TIME, COMMITS, GAPS, LAG, MOVED, RECOR
 from tideline_ingest.offsets import Offsets, Place, starting_points
 from tideline_ingest.settings import IngestSettings
 from tideline_ingest.topic_reader import Limits, Reader, TopicReader
+from tideline_locks import open_peer_lock
+from tideline_locks.table_lock import LockProviders
 from tideline_service.contract import ServiceContext
 from tideline_service.logging import get_logger
-from tideline_service.table_lock import LockProviders, ProviderLock, lock_name
-from tideline_table.config import LOCK_TTL_S, LOCK_WAIT_S
 from tideline_table.errors import ProgressMoved
 from tideline_table.storage import Storage
 from tideline_table.table import Table, write_rows
@@ -64,15 +64,16 @@ class IngestService:
     def start(self) -> None:
         """Open the table, check that the settings fit it, connect."""
         settings, clock = self._settings, self._context.clock
-        table = Table.open(settings.table, options=settings.options, clock=clock, writer_id=self._instance, storage=self._storage)
-        table.check_writable(keyed=settings.operation == "upsert")
-        table.lock = ProviderLock(
-            self._locks.of(settings.table),
-            lock_name(table.uid),
-            self._instance,
-            ttl_s=table.options[LOCK_TTL_S],
-            wait_s=table.options[LOCK_WAIT_S],
+        table = Table.open(
+            settings.table,
+            options=settings.options,
+            clock=clock,
+            writer_id=self._instance,
+            storage=self._storage,
+            peer_lock=open_peer_lock,
         )
+        table.check_writable(keyed=settings.operation == "upsert")
+        self._locks.attach(table)
         self._table = table
         self._intake = TableIntake(settings, table)
         if self._reader is None:

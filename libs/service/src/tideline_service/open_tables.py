@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from tideline_locks import open_peer_lock
+from tideline_locks import OnUnreachable, open_peer_lock
+from tideline_locks.table_lock import LockProviders, check_unreachable
 from tideline_service.contract import ServiceContext
 from tideline_service.logging import get_logger
 from tideline_service.registry import TableRegistry
 from tideline_service.settings import ServiceSettings
-from tideline_service.table_lock import LockProviders, ProviderLock, lock_name
 from tideline_table.clock import Clock
-from tideline_table.config import LOCK_TTL_S, LOCK_WAIT_S
+from tideline_table.config import LOCK_UNREACHABLE, Options
 from tideline_table.errors import Recovery, TidelineError, UnsupportedTable
 from tideline_table.storage import open_storage
 from tideline_table.table import Table
@@ -22,7 +22,8 @@ _log = get_logger(__name__)
 
 
 def open_tables(settings: ServiceSettings, context: ServiceContext, options: Mapping[str, object] | None = None) -> OpenTables:
-    """The tables of a service by its settings."""
+    """The tables of a service by its settings. Raises `InvalidOption` for options that are wrong for every table."""
+    check_unreachable(settings.locks, OnUnreachable(Options(options)[LOCK_UNREACHABLE]))
     registry = TableRegistry(
         settings.tables,
         context.clock,
@@ -140,17 +141,9 @@ class OpenTables:
             storage=storage,
             peer_lock=open_peer_lock,
         )
-        if table.is_shared:
-            return table
         if not table.has_log:
             table.check_writable(keyed=False)  # which says what became of its log
-        table.lock = ProviderLock(
-            self.lock_providers.of(base_path),
-            lock_name(table.uid),
-            self._writer_id,
-            ttl_s=table.options[LOCK_TTL_S],
-            wait_s=table.options[LOCK_WAIT_S],
-        )
+        self.lock_providers.attach(table)
         return table
 
     def _report(self, table: Table, error: TidelineError) -> None:

@@ -132,7 +132,8 @@ class ServiceSettings(BaseSettings):
     locks: Url = setting(
         "storage:",
         unit="-",
-        description="Where table locks live: `storage:` (in each table's own folder) or `redis://<host>:<port>/<database>`.",
+        description="Where table locks and intents live: `storage:` (in each table's own folder) or `redis://<host>:<port>/<database>`. The engine "
+        "option `tideline.lock.unreachable` says what commits do while Redis does not answer.",
     )
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lowered)] = setting(
         "info", unit="-", description="The least severe log lines that are written."

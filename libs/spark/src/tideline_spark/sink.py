@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
+from tideline_locks import open_peer_lock
+from tideline_locks.table_lock import attach_lock
 from tideline_spark.write import OnReport, write_dataframe
 from tideline_table.errors import CommitUnknown, CorruptMetadata, InvalidOption, ProgressMoved, Recovery, TidelineError
 from tideline_table.table import Table
 from tideline_table.table.write import OnConflict
 from tideline_table.timeline.progress import ProgressStep
-from tideline_table.transaction import TableLock
 from tideline_table.writer import Operation
 
 WriteBatch = Callable[[DataFrame, int], None]
@@ -95,7 +96,7 @@ def sink(
     query_id: str,
     operation: Operation | str = Operation.UPSERT,
     options: Mapping[str, object] | None = None,
-    lock: TableLock | None = None,
+    locks: str = "",
     takes_over: bool = False,
     on_conflict: OnConflict | None = None,
     on_report: OnReport | None = None,
@@ -107,6 +108,9 @@ def sink(
     sources such as files and Kafka. It is evaluated to see whether there is a row, then once per attempt: hand on a cached one where that is
     expensive.
 
+    `locks` is a lock URL as of `tideline write --locks`: commits queue there, intents are posted beside it. A table that Apache Hudi's writers
+    share is written under the lock that they take, without it.
+
     The function raises what `write_dataframe` raises, and `StreamReplaced`; Spark then ends the query, which may be started again.
     """
     try:
@@ -114,7 +118,7 @@ def sink(
     except ValueError:
         raise InvalidOption(f"operation {str(operation)!r}", expected=" or ".join(Operation)) from None
     ProgressStep(progress_key(query_id), None, "")  # a name that cannot be kept is told before any batch
-    return _Sink(path, query_id, chosen, dict(options or {}), lock, takes_over, on_conflict, on_report)
+    return _Sink(path, query_id, chosen, dict(options or {}), locks, takes_over, on_conflict, on_report)
 
 
 class _Sink:
@@ -124,7 +128,7 @@ class _Sink:
         query_id: str,
         operation: Operation,
         options: Mapping[str, object],
-        lock: TableLock | None,
+        locks: str,
         takes_over: bool,  # noqa: FBT001 - made by `sink` only
         on_conflict: OnConflict | None,
         on_report: OnReport | None,
@@ -133,7 +137,7 @@ class _Sink:
         self._key = progress_key(query_id)
         self._operation = operation
         self._options = options
-        self._lock = lock
+        self._locks = locks
         self._takes_over = takes_over
         self._on_conflict = on_conflict
         self._on_report = on_report
@@ -143,7 +147,9 @@ class _Sink:
         """Write `batch` unless it is in the table."""
         coming = BatchMark(batch_id, batch.sparkSession.sparkContext.getLocalProperty(_SPARK_QUERY) or "")
         if self._table is None:
-            self._table = Table.open(self._path, options=self._options, lock=self._lock)
+            table = Table.open(self._path, options=self._options, peer_lock=open_peer_lock)
+            attach_lock(table, self._locks)
+            self._table = table
         held = self._held()
         if is_written(BatchMark.from_text(held) if held else None, coming, takes_over=self._takes_over):
             _LOGGER.info("batch %d of %s is in the table already", batch_id, self._key)

@@ -272,6 +272,14 @@ PRIORITY_WAIT_S = Option(
     minimum=0,
 )
 LOCK_WAIT_S = Option("tideline.lock.wait", 60.0, "How long a commit waits for the table lock.", unit="seconds", minimum=0)
+LOCK_UNREACHABLE = Option(
+    "tideline.lock.unreachable",
+    "wait",
+    "What a commit does while the Redis server of the locks does not answer: try again as long as `tideline.lock.wait` says and then fail, fail "
+    "at once, or go on with leases and intents in the folder of the table. The last two go with locks on `redis:` or `rediss:` only. A table "
+    "that is shared with Apache Hudi's writers has no lock but theirs, whatever this says.",
+    choices=("wait", "fail", "storage"),
+)
 LOCK_TTL_S = Option("tideline.lock.ttl", 30.0, "Life of the table lock's lease.", unit="seconds", minimum=1)
 CHECKPOINT_INTERVAL = Option(
     "tideline.log.checkpoint.interval", 50, "A checkpoint of the table log is written every N entries.", unit="entries", minimum=2

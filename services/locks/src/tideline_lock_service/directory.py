@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tideline_lock_service.errors import ServiceBusy, UnknownLock
 from tideline_locks import InProcessLockProvider, LeaseState, RedisLockProvider, StorageLockProvider
-from tideline_service.table_lock import LockProviders, lock_name
+from tideline_locks.table_lock import LockProviders, lock_name
 from tideline_table.errors import InvalidOption
 
 LeaseProvider = RedisLockProvider | StorageLockProvider | InProcessLockProvider
@@ -14,7 +14,10 @@ LeaseProvider = RedisLockProvider | StorageLockProvider | InProcessLockProvider
 
 
 class LeaseDirectory:
-    """The locks of this shard. The tick tells which tables there are; the API asks from other threads."""
+    """The locks of this shard. The tick tells which tables there are; the API asks from other threads.
+
+    What writers do while Redis does not answer (`tideline.lock.unreachable`) is not for the API: a lease is renewed where it was granted.
+    """
 
     def __init__(self, providers: LockProviders) -> None:
         self._providers = providers

@@ -11,11 +11,11 @@ from tideline_lock_service.metrics import EVENTS, LEASES
 from tideline_lock_service.settings import LockServiceSettings
 from tideline_lock_service.watch import Kind, SeenLease, changes, seen
 from tideline_locks import LeaseState
+from tideline_locks.table_lock import lock_name
 from tideline_service.contract import ServiceContext
 from tideline_service.event_link import EventLink
 from tideline_service.logging import get_logger
 from tideline_service.open_tables import OpenTables, open_tables
-from tideline_service.table_lock import lock_name
 from tideline_table.table import Table
 from tideline_table.timeline.instant import State
 from tideline_table.transaction import is_alive

@@ -10,11 +10,9 @@ from types import FrameType
 
 from tideline_cli.demo.fleet import Batch, Writer, writer_named
 from tideline_cli.demo.protocol import Progress, send
-from tideline_locks import open_intent_board
-from tideline_service.table_lock import lock_name, open_table_lock
+from tideline_locks.table_lock import BESIDE_TABLE, attach_lock
 from tideline_spark.session import local_session, stop_session
 from tideline_spark.write import write_dataframe
-from tideline_table.clock import SystemClock
 from tideline_table.errors import WriteConflict
 from tideline_table.table import Table, write_rows
 from tideline_table.transaction import Committed
@@ -58,8 +56,7 @@ class _Conflicts:
 def _write(writer: Writer, base_path: str, commit: Commit) -> None:
     options = {**dict(writer.options), "tideline.write.conflict.retries": _RETRIES}
     table = Table.open(base_path, options=options, writer_id=writer.name)
-    table.lock = open_table_lock("storage:", base_path, table.uid, writer.name, SystemClock())
-    table.intents = open_intent_board(f"storage:{base_path}", lock_name(table.uid), clock=SystemClock())
+    attach_lock(table, BESIDE_TABLE)
     batches = list(writer.batches())
     for number, batch in enumerate(batches, 1):
         conflicts = _Conflicts()

@@ -1,0 +1,162 @@
+"""What a table gets from a lock URL: its lock and its intents, and what happens while Redis is not there."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import pytest
+from tests.unit.locks.unreachable import nobody_there
+from tests.unit.table.shared import SHARING, opened, shared_table
+from tests.unit.table.tables import rows_of
+
+from tideline_locks import LockTimeout, LockUnreachable, OnUnreachable, StorageLockProvider, open_lock_provider, open_peer_lock
+from tideline_locks.intents import InProcessIntents, RedisIntents, StorageIntents
+from tideline_locks.table_lock import LockProviders, attach_lock, lock_name
+from tideline_table.clock import ManualClock, SystemClock
+from tideline_table.errors import InvalidOption
+from tideline_table.storage import LocalStorage
+from tideline_table.table import Table, TableRequest, create_table, write_rows
+from tideline_table.transaction import NoLock, WriteTransaction
+from tideline_table.transaction.intents import Intent
+from tideline_table.writer import Operation
+
+ROWS = rows_of([("a", "p", 1, "x")])
+INTENTS = ".hoodie/.tideline/intents"
+
+
+def table_at(folder: Path, **options: object) -> Table:
+    path = str(folder / "t")
+    if not (folder / "t").exists():
+        create_table(path, TableRequest("t", ROWS.schema, ("id",), ("part",), "ts"))
+    return Table.open(path, options={f"tideline.lock.{name}": value for name, value in options.items()})
+
+
+def put(table: Table) -> None:
+    write_rows(table, ROWS, Operation.UPSERT, parallelism=1)
+
+
+def rows_in(folder: Path) -> int:
+    return table_at(folder).read(["id"]).num_rows
+
+
+def leases(folder: Path) -> list[Path]:
+    return list((folder / "t" / ".hoodie/.tideline/locks").rglob("*.json"))
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"), [("storage:", StorageIntents), ("memory:attach", InProcessIntents), ("redis://localhost:1/0", RedisIntents)]
+)
+def test_intents_lie_where_the_leases_lie(tmp_path: Path, url: str, kind: type) -> None:
+    table, other = table_at(tmp_path), table_at(tmp_path)
+    for opened_once in (table, other):
+        attach_lock(opened_once, url)
+        assert isinstance(opened_once.intents, kind)
+    if kind is RedisIntents:
+        return
+    put(table)
+    begun = WriteTransaction.begin(table.timeline, NoLock(), "UPSERT")
+    intent = Intent(begun.instant, frozenset({"group"}))
+    assert table.intents.claim(intent) == []
+    assert other.intents.claim(Intent("9", frozenset({"group"}))) == [intent]
+
+
+def test_without_a_url_there_is_no_lock(tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    attach_lock(table, "")
+    assert isinstance(table.lock, NoLock)
+
+
+def test_wait_goes_on_asking_as_long_as_it_may(tmp_path: Path) -> None:
+    with nobody_there() as url:
+        table = table_at(tmp_path, wait=0.7)
+        attach_lock(table, url)
+        began_s = time.monotonic()
+        with pytest.raises(LockUnreachable):
+            put(table)
+    assert time.monotonic() - began_s >= 0.7
+    assert (rows_in(tmp_path), leases(tmp_path)) == (0, [])
+
+
+def test_fail_does_not_wait(tmp_path: Path) -> None:
+    with nobody_there() as url:
+        table = table_at(tmp_path, unreachable="fail", wait=3600)
+        attach_lock(table, url)
+        with pytest.raises(LockUnreachable):
+            put(table)
+    assert (rows_in(tmp_path), leases(tmp_path)) == (0, [])
+
+
+def test_storage_goes_on_with_leases_and_intents_beside_the_table(tmp_path: Path) -> None:
+    with nobody_there() as url:
+        table, other = (table_at(tmp_path, unreachable="storage", wait=0.2) for _ in range(2))
+        for opened_once in (table, other):
+            attach_lock(opened_once, url)
+        put(table)
+        assert rows_in(tmp_path) == 1
+        assert leases(tmp_path), "the commit was made under a lease beside the table"
+        beside = StorageLockProvider(table.storage, clock=SystemClock())
+        fence = table.timeline.head_sequence()
+        with (
+            beside.acquire(lock_name(table.uid), owner="somebody", ttl_s=60, wait_s=0, fence=fence),
+            pytest.raises(LockTimeout),
+        ):
+            put(other)
+        begun = WriteTransaction.begin(table.timeline, NoLock(), "UPSERT")
+        intent = Intent(begun.instant, frozenset({"group"}))
+        assert table.intents.claim(intent) == []
+        assert other.intents.claim(Intent("9", frozenset({"group"}))) == [intent]
+        table.intents.withdraw(begun.instant)
+        other.intents.withdraw("9")
+        assert table.storage.list_folder(INTENTS).objects == ()
+
+
+def test_tables_of_one_process_learn_of_an_outage_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of a hundred tables only one pays for the timeouts."""
+    clock = ManualClock()
+    with nobody_there() as url:
+        providers = LockProviders(url, clock)
+        for name in "abc":
+            lease = providers.of(str(tmp_path / name), OnUnreachable.STORAGE).acquire(name, owner="o", ttl_s=9, wait_s=0)
+            assert StorageLockProvider(LocalStorage(tmp_path / name), clock=clock).read(name).lease_id == lease.lease_id
+            lease.release()
+        providers.close()
+    assert len([r for r in caplog.records if r.levelno == logging.WARNING]) == 1
+
+
+@pytest.mark.parametrize("unreachable", ["fail", "storage"])
+@pytest.mark.parametrize("url", ["", "storage:", "memory:x"])
+def test_without_redis_there_is_nothing_to_do_without(tmp_path: Path, url: str, unreachable: str) -> None:
+    table = table_at(tmp_path, unreachable=unreachable)
+    with pytest.raises(InvalidOption, match="tideline.lock.unreachable.* is " + unreachable) as refused:
+        attach_lock(table, url)
+    assert "redis:" in refused.value.expected
+
+
+def test_no_other_word(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match="'sometimes'"):
+        table_at(tmp_path, unreachable="sometimes")
+
+
+@pytest.mark.parametrize("fallback", ["hudi-filesystem:/t", "hudi-storage:memory:t", "memory:", "redis://localhost:1"])
+def test_only_leases_in_storage_stand_in_for_redis(fallback: str) -> None:
+    with pytest.raises(InvalidOption, match="fallback"):
+        open_lock_provider("redis://localhost", clock=SystemClock(), on_unreachable=OnUnreachable.STORAGE, fallback_url=fallback)
+
+
+@pytest.mark.parametrize("unreachable", ["wait", "fail", "storage"])
+def test_a_shared_table_has_no_lock_but_the_one_of_hudis_writers(unreachable: str) -> None:
+    """Whatever the options say about Redis: nothing else keeps Hudi's writers out."""
+    _, storage, clock = shared_table()
+    table = opened(storage, clock, **{"tideline.lock.unreachable": unreachable, "tideline.lock.wait": 1})
+    lock, timeline = table.lock, table.timeline
+    with nobody_there() as url:
+        attach_lock(table, url)
+        assert (table.lock, table.timeline) == (lock, timeline)
+        with open_peer_lock(storage, SHARING, "hudi", clock, table.options).hold(), pytest.raises(LockTimeout):
+            put(table)
+        assert table.read(["id"]).num_rows == 0
+        put(table)
+    assert table.read(["id"]).num_rows == 1
+    assert storage.list_folder(".hoodie/.tideline/locks").objects == ()
