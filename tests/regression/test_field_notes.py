@@ -13,7 +13,7 @@ from tests.unit.table.archives import TASK_S, seen_by_others
 from tests.unit.table.tables import DEATH_S, QUIET, cluster, contents, open_table, write
 
 from tideline_locks.port import MAX_FENCE
-from tideline_service.table_lock import ProviderLock
+from tideline_locks.table_lock import ProviderLock
 from tideline_table.errors import ObjectExists, StorageError, UnsupportedTable, VerificationFailed, WriteConflict
 from tideline_table.service.archival import held_back
 from tideline_table.service.clustering import cluster_group
