@@ -248,6 +248,18 @@ class Oracle:
         after = _After(entry, _changed(before.model, changes), files, before.writes + 1, changes)
         self._history.append(after)
         self._compare(before, after)
+        if entry.action is Action.COMPACTION:
+            self._check_whole(entry, metadata)
+
+    def _check_whole(self, entry: Entry, metadata: CommitMetadata) -> None:
+        """A compaction leaves a base file in each file group of its plan: writers append to it. Our readers would not miss it, others do."""
+        requested = next(
+            a.entry for a in reversed(self._history) if a.entry.instant == entry.instant and a.entry.after is State.REQUESTED
+        )
+        planned = sorted((o["partitionPath"], o["fileId"]) for o in requested.body["plan"]["operations"])
+        written = sorted((stat.partition_path, stat.file_id) for stat in metadata.stats)
+        if written != planned:
+            self.report(f"entry {entry.sequence} completes a compaction of {planned} with base files of {written}")
 
     def _rewind(self, entry: Entry, before: _After) -> None:
         """A restore takes back what is newer than its savepoint; table services of before that ended since hold the same rows."""

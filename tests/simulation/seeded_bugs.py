@@ -167,6 +167,14 @@ def _unlocked(lock: ProviderLock, fence: Any) -> AbstractContextManager[None]:
 # --- table services ----------------------------------------------------------------------------------------------------------
 
 
+def _every_file(tasks: Any, results: Any) -> Any:
+    return tuple(stat for result in results for stat in result.stats)
+
+
+def _every_stat(tasks: Any, results: Any) -> Any:
+    return tuple(results)
+
+
 def _doomed_newest(state: TableState, group: FileGroupId, earliest: str) -> list[Any]:
     return list(state.slices.get(group, {}).values())
 
@@ -261,6 +269,8 @@ BUGS: dict[str, Callable[[World], Any]] = {
     "writes into replaced groups": sabotage((write, "find_conflict", _find_without_replaced)),
     "key intersection off": sabotage((write, "find_conflict", _find_without_keys)),
     "clustering conflict off": sabotage((services, "find_conflict", _no_conflict)),
+    "results of a clustering not counted": sabotage((services, "check_clustered", _every_file)),
+    "results of a compaction not counted": sabotage((compaction, "check_compacted", _every_stat)),
     "clustering goes on after it was taken over": sabotage((services, "_begin_clustering", _begin_for_good)),
     "a win where the log was trimmed": sabotage((TableLog, "_check_place", lambda log, entry: None)),
     "put overwrites": put_overwrites,
@@ -307,6 +317,8 @@ FOCUS = {
     "clustering goes on after it was taken over": "slow",
     "who lost a clustering rolls it back": "slow",
     "a win where the log was trimmed": "trimmed",
+    "results of a clustering not counted": "forgetful",
+    "results of a compaction not counted": "forgetful",
     "compactions are taken from the living": "logs",
     "savepoints keep by instants alone": "saved",
     "healers have no deadline": "saved",

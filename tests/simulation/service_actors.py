@@ -12,7 +12,7 @@ from tests.simulation.actors import KEYS, Cluster, acknowledged, on_executor, pa
 from tests.simulation.oracle import OP_KEY, Op
 from tests.simulation.scheduler import SECOND, Process
 
-from tideline_table.errors import InstantNotFound, InvalidOption, ObjectNotFound, SavepointRefused
+from tideline_table.errors import InstantNotFound, InvalidOption, ObjectNotFound, SavepointRefused, VerificationFailed
 from tideline_table.service.clustering import cluster_group
 from tideline_table.service.compaction import CompactionTask, compact_slice
 from tideline_table.storage import Storage
@@ -82,6 +82,10 @@ def cluster_once(cluster: Cluster, table: Table, process: Process, choose: rando
         return run_clustering(table, run=each)
     except ObjectNotFound:
         return None  # an input was cleaned: the clustering was rolled back
+    except VerificationFailed:
+        if not cluster.world.is_forgetful:
+            raise
+        return None  # rolled back too
 
 
 def compact_once(cluster: Cluster, table: Table, process: Process, choose: random.Random) -> Committed | None:
@@ -100,15 +104,35 @@ def compact_once(cluster: Cluster, table: Table, process: Process, choose: rando
         if any(a.instant in begun for a in cluster.oracle.state.pending()):
             cluster.oracle.report(f"{error.path}, which the pending compaction {begun[0]} reads, is gone")
         return None
+    except VerificationFailed:
+        if not cluster.world.is_forgetful:
+            raise
+        return None  # it stays pending
 
 
 def _wherever(
     cluster: Cluster, table: Table, process: Process, choose: random.Random, work: Callable[[K, Storage], T]
 ) -> Callable[[Sequence[K]], list[T]]:
     """Each task's work, here or each in a process of its own."""
-    if choose.random() >= 0.3:
-        return lambda tasks: [work(task, table.storage) for task in tasks]
-    return lambda tasks: [on_executor(cluster, process, lambda _, s, task=task: work(task, s), attempts=1) for task in tasks]
+    is_apart = choose.random() < 0.3
+
+    def each(tasks: Sequence[K]) -> list[T]:
+        if not is_apart:
+            return [work(task, table.storage) for task in tasks]
+        return [on_executor(cluster, process, lambda _, s, task=task: work(task, s), attempts=1) for task in tasks]
+
+    return partial(_heard_of, cluster, choose, each) if cluster.world.is_forgetful else each
+
+
+def _heard_of(cluster: Cluster, choose: random.Random, each: Callable[[Sequence[K]], list[T]], tasks: Sequence[K]) -> list[T]:
+    """Results of which sometimes one is lost, or stands where another should."""
+    results = each(tasks)
+    if not results or choose.random() >= 0.3:
+        return results
+    cluster.world.results_lost += 1
+    lost = choose.randrange(len(results))
+    others = results[:lost] + results[lost + 1 :]
+    return [*others, others[0]] if others and choose.random() < 0.5 else others
 
 
 def cleaner(cluster: Cluster, process: Process) -> None:

@@ -108,6 +108,7 @@ def _work(world: World, oracle: Oracle) -> Counter[str]:
         e.after is State.COMPLETED and e.action is Action.ARCHIVAL and e.writer_id.startswith(service_actors.archiver.__name__)
         for e in oracle.entries
     )
+    work["results lost"] = world.results_lost
     work["merge-on-read histories" if world.is_merge_on_read else "copy-on-write histories"] += 1
     return work
 

@@ -55,6 +55,7 @@ def test_these_histories_did_every_kind_of_work(batches):
         "replacecommit INSERT_OVERWRITE",
         "replacecommit DELETE_PARTITION",
         "archival beside others",
+        "results lost",
     ):
         assert work[kind] >= SEEDS / 200, kind
     for kind in ("copy-on-write histories", "merge-on-read histories"):

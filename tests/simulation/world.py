@@ -91,7 +91,7 @@ class World:
     """What happens around the actors. Everything random comes from the seed."""
 
     def __init__(self, seed: int, *, faulty: bool = True, focus: str = "") -> None:
-        """`focus` on `trimmed`, `slow`, `archived`, `saved` or `logs` (merge-on-read) makes every history of that kind; without it some are."""
+        """`focus` on `trimmed`, `slow`, `archived`, `saved`, `forgetful` or `logs` (merge-on-read) makes every history of that kind; without it some are."""
         self.seed = seed
         choose = random.Random(f"world {seed}")
         self.choose = choose
@@ -121,7 +121,7 @@ class World:
         if focus == "saved" and not self.is_slow:
             # Writes that complete behind a savepoint although they began before the write that it protects.
             self.kinds, self._rate, self._left = sorted({*self.kinds[:2], "slow", "stall_before"}), 0.05, 40
-        self.is_merge_on_read = focus == "logs" or (choose.random() < 0.5 and focus in ("", "archived"))
+        self.is_merge_on_read = focus == "logs" or (choose.random() < 0.5 and focus in ("", "archived", "forgetful"))
         self.is_crowded = choose.random() < 0.5
         """Writers hardly rest: most writes meet others."""
         self.is_loaded = choose.random() < 0.5
@@ -133,6 +133,9 @@ class World:
         """Somebody overwrites and drops partitions."""
         self.is_archived = focus == "archived" or (random.Random(f"archived {seed}").random() < 0.25 and not focus)
         """Somebody archives, and few commits stay on the timeline. Time goes by between them: only what is old leaves."""
+        self.is_forgetful = focus == "forgetful" or (random.Random(f"forgetful {seed}").random() < 0.1 and not focus)
+        """Who runs the tasks of table services loses results, or takes one for another, and says nothing."""
+        self.results_lost = 0
         if self.is_archived:
             self.budget_steps += 250
             if self.kinds and random.Random(f"late {seed}").random() < 0.5:
@@ -234,6 +237,7 @@ class World:
     def calm(self) -> None:
         """No more faults."""
         self._left = 0
+        self.is_forgetful = False
 
     def draw(self, process: Process, call: str, path: str) -> str:
         """What goes wrong with this call, mostly nothing."""
