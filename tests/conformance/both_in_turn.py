@@ -57,6 +57,7 @@ class Turns:
     path: Path
     kind: Kind
     options: Mapping[str, str] = field(default_factory=dict)
+    own_options: Mapping[str, object] = field(default_factory=dict)
     metadata: bool = False
 
     @property
@@ -89,7 +90,7 @@ class Turns:
 
     def open(self) -> Table:
         """The table as a writer of ours that has just started sees it."""
-        return Table.open(str(self.path), options=FAST, peer_lock=open_peer_lock)
+        return Table.open(str(self.path), options={**FAST, **self.own_options}, peer_lock=open_peer_lock)
 
     def theirs(self, rows: pa.Table, operation: str = "upsert", *, computed: Mapping[str, str] | None = None, **more: str) -> None:
         """Apache Hudi writes."""

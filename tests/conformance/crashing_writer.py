@@ -1,6 +1,7 @@
 """A writer that dies right before its commit point: python -m tests.conformance.crashing_writer BASE ROWS.parquet.
 
-All its files are written, its heartbeat is left behind, and nobody tidies up: the process ends without unwinding.
+All its files are written, its heartbeat is left behind, and nobody tidies up: the process says its instant and ends
+without unwinding.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 
 import pyarrow.parquet as pq
 
+from tideline_locks import open_peer_lock
 from tideline_table.table import Table, write_rows
 from tideline_table.transaction import WriteTransaction
 from tideline_table.writer import Operation
@@ -18,11 +20,12 @@ DIED = 86
 HEARTBEAT = {"hoodie.client.heartbeat.interval_in_ms": 100, "hoodie.client.heartbeat.tolerable.misses": 1}
 
 
-def _die(*_: object, **__: object) -> None:
+def _die(transaction: WriteTransaction, *_: object, **__: object) -> None:
+    print(transaction.instant, flush=True)
     os._exit(DIED)
 
 
 if __name__ == "__main__":
     base, source = sys.argv[1:]
     WriteTransaction.commit = _die  # type: ignore[assignment,method-assign]
-    write_rows(Table.open(base, options=HEARTBEAT), pq.ParquetFile(source).read(), Operation.UPSERT)
+    write_rows(Table.open(base, options=HEARTBEAT, peer_lock=open_peer_lock), pq.ParquetFile(source).read(), Operation.UPSERT)

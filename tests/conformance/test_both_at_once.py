@@ -1,25 +1,41 @@
 """Apache Hudi, in its own process, and Tideline write one table at the same time: overlapping file groups, one file lock.
 
-Every writer has keys of its own in every file group, and counts them up with each commit: whoever reads after an acknowledged commit and before
+Each of the two has keys of its own in every file group, and counts them up with each commit: whoever reads after an acknowledged commit and before
 the next one has to find exactly that count. So a lost update shows, whichever side lost it.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.conformance.both_in_turn import Turns, trips
+from tests.conformance.crashing_writer import DIED
 from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 
-from tideline_table.table import Table
+from tideline_table.errors import WriteConflict
+from tideline_table.table import (
+    Table,
+    roll_back_dead,
+    run_clean,
+    run_clustering,
+    run_compaction,
+    schedule_clean,
+    schedule_clustering,
+    schedule_compaction,
+)
+from tideline_table.timeline.instant import State
 from tideline_table.transaction import WriteTransaction
 from tideline_table.writer import Operation
 
@@ -30,6 +46,17 @@ COMMITS = 4
 ATTEMPTS = 40
 WAIT_S = 120.0
 OURS, THEIRS, BOTH = range(8), range(10, 18), range(20, 24)
+LOST = ("onflict", "clustering file group")
+"""In what Hudi says when others went first, or cluster what it would write."""
+BEATS = {"hoodie.client.heartbeat.interval_in_ms": 1000, "hoodie.client.heartbeat.tolerable.misses": 8}
+"""Of all writers, so that the dead are known while the living still write."""
+DEATH_S = 8.5
+SERVICES: dict[str, object] = {
+    "hoodie.clustering.plan.strategy.small.file.limit": 10**9,
+    "hoodie.clustering.plan.strategy.target.file.max.bytes": 10**9,
+    "hoodie.compact.inline.max.delta.commits": 1,
+    "hoodie.cleaner.commits.retained": 3,
+}
 
 
 def counted(table: Table, keys: range) -> Counter[int]:
@@ -93,7 +120,7 @@ def _hudi_writes(race: Race) -> int:
         try:
             race.turns.theirs(rows)
         except PeerFailed as lost:
-            if "onflict" not in lost.message:
+            if not any(words in lost.message for words in LOST):
                 raise
             race.conflicts += 1
         else:
@@ -139,8 +166,57 @@ def tideline_writes(race: Race, monkeypatch: pytest.MonkeyPatch) -> Counter[str]
     return seen
 
 
+def tideline_arranges(race: Race) -> Counter[str]:
+    """One table service of ours after each attempt of Hudi, and the rollback of whoever died; what was done."""
+    done: Counter[str] = Counter()
+    services: list[Callable[[Table], object]] = [_cluster, _clean]
+    if race.turns.kind is Kind.MOR:
+        services.insert(1, _compact)
+    looked = -1
+    for service in cycle(services):
+        if race.is_over:
+            break
+        race.until(lambda at=looked: race.ended > at)  # type: ignore[misc]
+        looked = race.ended
+        table = race.turns.open()
+        try:
+            done["rolled back"] += len(roll_back_dead(table))
+            done[service.__name__] += service(table) is not None
+        except WriteConflict:
+            done["yielded"] += 1
+    return done
+
+
+def _cluster(table: Table) -> object:
+    schedule_clustering(table)
+    return run_clustering(table)
+
+
+def _compact(table: Table) -> object:
+    schedule_compaction(table)
+    return run_compaction(table)
+
+
+def _clean(table: Table) -> object:
+    schedule_clean(table)
+    return run_clean(table)
+
+
+def ended(race: Race, ours: Counter[str], attempts: int) -> None:
+    """Judge what both readers find at the end."""
+    assert ours["commits"] >= COMMITS
+    assert attempts == COMMITS + race.conflicts
+    end = race.turns.agree(Comparison(), "the end")
+    rows = {r["id"]: r for r in end.to_pylist()}
+    assert len(rows) == end.num_rows == len(OURS) + len(THEIRS) + len(BOTH) + ours["commits"] + COMMITS
+    assert {n: rows[f"k{n:04}"]["ts"] for n in BOTH} == race.latest
+    assert {int(rows[f"k{n:04}"]["price"]) for n in THEIRS} == {COMMITS}
+    assert {int(rows[f"k{n:04}"]["price"]) for n in OURS} == {ours["commits"]}
+    print(f"{race.turns.kind}: {ours}, Apache Hudi lost {race.conflicts} of {attempts} attempts")
+
+
 @pytest.mark.parametrize("kind", list(Kind))
-def test_no_acknowledged_update_is_lost_and_no_key_stands_twice(
+def test_no_acknowledged_update_is_lost(
     apache_hudi: ApacheHudi, workdir: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = Turns(apache_hudi, workdir / "table", kind)
@@ -154,13 +230,41 @@ def test_no_acknowledged_update_is_lost_and_no_key_stands_twice(
         finally:
             race.is_over = race.is_over or theirs.done()
         attempts = theirs.result(WAIT_S)
-    assert ours["commits"] >= COMMITS
-    assert attempts == COMMITS + race.conflicts
     assert race.conflicts + ours["conflicts"] >= 2, "the two never collided: nothing was shown"
-    end = turns.agree(Comparison(), "the end")
-    rows = {r["id"]: r for r in end.to_pylist()}
-    assert len(rows) == end.num_rows == len(OURS) + len(THEIRS) + len(BOTH) + ours["commits"] + COMMITS
-    assert {n: rows[f"k{n:04}"]["ts"] for n in BOTH} == race.latest
-    assert {int(rows[f"k{n:04}"]["price"]) for n in THEIRS} == {COMMITS}
-    assert {int(rows[f"k{n:04}"]["price"]) for n in OURS} == {ours["commits"]}
-    print(f"{kind}: {ours}, Apache Hudi lost {race.conflicts} of {attempts} attempts")
+    ended(race, ours, attempts)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_table_services_and_the_death_of_a_writer_beside_both(
+    apache_hudi: ApacheHudi, workdir: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beats = {key: str(value) for key, value in BEATS.items()}
+    turns = Turns(apache_hudi, workdir / "table", kind, beats, {**BEATS, **SERVICES})
+    turns.create_here()
+    for keys in (OURS, THEIRS, BOTH):
+        turns.ours(trips(keys, 1, lambda _: -1.0), Operation.BULK_INSERT)
+    pq.write_table(trips([*OURS, *THEIRS, 99], 99), workdir / "dying.parquet")
+    race = Race(turns)
+    with ThreadPoolExecutor(3) as pool:
+        theirs, arranged = pool.submit(hudi_writes, race), pool.submit(tideline_arranges, race)
+        dying = pool.submit(_dies, turns.path, workdir / "dying.parquet")
+        try:
+            ours = tideline_writes(race, monkeypatch)
+        finally:
+            race.is_over = race.is_over or theirs.done()
+        attempts, done, dead = theirs.result(WAIT_S), arranged.result(WAIT_S), dying.result(WAIT_S)
+    assert done["_cluster"]
+    assert sum(done[service.__name__] for service in (_cluster, _compact, _clean)) >= 3, done
+    turns.wait_for_death(dead, DEATH_S)
+    roll_back_dead(turns.open())
+    assert turns.open().state.actions[dead].state is State.ROLLED_BACK
+    ended(race, ours, attempts)
+    print(done)
+
+
+def _dies(table: Path, rows: Path) -> str:
+    """A writer of ours in a process of its own, which ends with all its files written and none of them committed; its instant."""
+    command = [sys.executable, "-m", "tests.conformance.crashing_writer", str(table), str(rows)]
+    died = subprocess.run(command, check=False, timeout=WAIT_S, stdout=subprocess.PIPE, text=True)
+    assert died.returncode == DIED
+    return died.stdout.strip()
