@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
+import fastavro
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 from tests.ingest.applications import TIMEOUT_S, Place, await_records, contents, row
 
+from tideline_ingest.decoding import fingerprint
 from tideline_table.table import Table
 
 
@@ -63,6 +67,52 @@ def test_poison_stops_or_goes_aside_and_tombstones_delete(place: Place) -> None:
     assert letters[0]["tideline-topic"] == topic
     assert "ts" in letters[0]["tideline-reason"]
     assert [line["records"] for line in application.said("committed")] == [4, 5], "a key that comes back waits for the next commit"
+
+
+WRITERS = tuple(
+    json.dumps({"type": "record", "name": "order", "fields": [{"name": name, "type": kind} for name, kind in fields.items()]})
+    for fields in (
+        {"id": "string", "region": "string", "ts": "long", "amount": ["null", "double"]},
+        {"ts": "long", "id": "string", "region": ["null", "string"]},
+    )
+)
+"""Schemas of two producers: the second one has its fields in another order, and knows no amounts."""
+
+
+def avro(found: dict[str, Any], text: str, lead: bytes = b"") -> bytes:
+    """A plain datum, behind `lead`, as fastavro writes it."""
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(text)), found)
+    return lead + out.getvalue()
+
+
+@pytest.mark.parametrize("form", ["avro", "avro_single_object"])
+def test_avro_is_taken_in_once_by_an_application_that_is_killed(place: Place, form: str) -> None:
+    """Blind inserts, so that a record that was taken in twice stands twice; a torn value goes aside."""
+    texts = WRITERS if form == "avro_single_object" else WRITERS[:1]
+    files = [place.folder / f"writer-{number}.avsc" for number in range(len(texts))]
+    for path, text in zip(files, texts, strict=True):
+        path.write_text(text)
+    leads = [b"\xc3\x01" + fingerprint(text) if form == "avro_single_object" else b"" for text in texts]
+    topic, aside, table_path = place.topic(form, 2), place.topic(f"{form}-aside", 1), place.create(partition_fields=())
+    sent = [row(f"é{n:04d}", "r", n, n + 0.5) for n in range(1000)]
+    records = [(None, avro(found, texts[n % len(texts)], leads[n % len(texts)]), n % 2) for n, found in enumerate(sent)]
+    torn = (None, records[700][1][:-3], 0)
+    place.send(topic, [*records[:700], torn, *records[700:]])
+    listed = ",".join(map(str, files))
+    settings = {"format": form, "schema_files": listed, "poison": "dead_letter", "dead_letter_topic": aside}
+    application = place.application(form, table_path, topic, operation="insert", batch_rows=100, **settings)
+    process = application.start()
+    table = Table.open(table_path)
+    await_records(table, form, 300)
+    application.kill(process)
+    process = application.start()
+    application.await_said("place found")
+    await_records(table, form, 1001)
+    assert application.stop(process) == 0
+    expected = [{**found, "amount": found["amount"] if n % len(texts) == 0 else None} for n, found in enumerate(sent)]
+    assert contents(table) == [tuple(found.values()) for found in expected]
+    assert {letter["value"] for letter in dead_letters(place, aside, 1)} == {torn[1]}
 
 
 def test_lost_offsets_stop_or_are_passed(place: Place) -> None:
