@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -24,8 +25,10 @@ from tests.endurance.workload import LISTS, OP_KEY, OPERATIONS, Op, operation_of
 
 from tideline_locks.errors import LockTimeout, LockUnreachable
 from tideline_locks.table_lock import attach_lock
+from tideline_table.clock import SystemClock
 from tideline_table.config import Options
 from tideline_table.errors import (
+    ClockSkew,
     CommitUnknown,
     HistoryUnavailable,
     ObjectNotFound,
@@ -81,9 +84,23 @@ class Settings:
     redis_url: str
     folder: str
     commits: int
+    offset_s: float = 0.0
+    """How far the clock of this member is ahead."""
+    max_skew_s: float = 2.0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetClock(SystemClock):
+    """The machine's clock, `offset_s` ahead."""
+
+    offset_s: float
+
+    def now(self) -> datetime:
+        """See `Clock.now`."""
+        return SystemClock.now(self) + timedelta(seconds=self.offset_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +129,8 @@ def enough(settings: Settings) -> Path:
 
 def open_table(settings: Settings, writer_id: str) -> Table:
     """The table as any member opens it, under the lock in Redis, its intents beside it."""
-    table = Table.open(settings.base_path, options=OPTIONS, writer_id=writer_id)
+    clock, options = OffsetClock(settings.offset_s), {**OPTIONS, "tideline.instant.max.skew": settings.max_skew_s}
+    table = Table.open(settings.base_path, options=options, writer_id=writer_id, clock=clock)
     attach_lock(table, settings.redis_url)
     return table
 
@@ -121,12 +139,15 @@ def open_table(settings: Settings, writer_id: str) -> Table:
 
 
 def writer(me: Member, number: int) -> None:
-    """The operations of one writer, in order, each until it counts; beyond its commits until every service had its turn."""
+    """The operations of one writer, in order, each until it counts; beyond its commits until every service had its turn.
+
+    Ends early when the clocks are too far apart: its successor goes on.
+    """
     noted = me.ledger.read()
     done = sum(1 for note in noted if note["event"] == "done")
-    if noted and noted[-1]["event"] == "begins":
-        # Our predecessor was killed: did its last operation count? Only the log knows.
-        last = noted[-1]
+    last = next((note for note in reversed(noted) if note["event"] != "refused"), {"event": ""})
+    if last["event"] == "begins":
+        # Our predecessor was killed or gave up: did its last operation count? Only the log knows.
         done += learn(me, Op.from_json(last["op"]), last["head"])
     while done < me.settings.commits or not enough(me.settings).exists():
         op = operation_of(me.settings.seed, number, done)
@@ -134,6 +155,10 @@ def writer(me: Member, number: int) -> None:
         me.ledger.note(event="begins", op=op.to_json(), head=head, by=me.writer_id)
         try:
             committed = write_once(me.table, op)
+        except ClockSkew as error:
+            me.ledger.note(event="refused", op=op.to_json(), error=str(error))
+            me.tell("refused")
+            return
         except (StorageError, CommitUnknown, LockTimeout, LockUnreachable) as error:
             me.ledger.note(event="troubled", op=op.to_json(), head=head, error=str(error))
             done += learn(me, op, head)
