@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tideline_table.config import SPARK_BROADCAST_KEYS, SPARK_INSERT_PARALLELISM, Options
-from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.file_group.slice import FileGroupId, FileSlice, SliceVersion
 from tideline_table.table.live_keys import may_delete
 from tideline_table.writer import Operation
 from tideline_table.writer.operation import minds_known_keys
@@ -60,6 +60,11 @@ class WriteLayout:
         """The unit that updates a slice: a bucket's number where one fills it, otherwise its name."""
         bucket = self.filled_by.get(file_slice.group)
         return unit_name(file_slice) if bucket is None else str(bucket)
+
+    @property
+    def met(self) -> dict[FileGroupId, SliceVersion]:
+        """The file groups that it may write files of, with the version of the slice that its tasks read."""
+        return {s.group: s.version for s in (*self.looked_up, *(filler.file_slice for filler in self.fillers.values()))}
 
     @property
     def with_deletions(self) -> tuple[FileSlice, ...]:

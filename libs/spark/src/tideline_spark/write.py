@@ -7,7 +7,7 @@ another way, through the driver: `small_source`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from tideline_spark.deleted_keys import deleted_key_table
+from tideline_spark.early_check import ended_when_lost
 from tideline_spark.errors import spark_failure, translated
 from tideline_spark.jobs import tagged_jobs
 from tideline_spark.keys import NativeKeys
@@ -29,7 +30,7 @@ from tideline_spark.small_source import DriverAndTasks, goes_through_driver, sma
 from tideline_spark.tagging import LogKeys, Routing, evolved_by, log_key_table, routed_rows, source_columns
 from tideline_spark.task import RESULT_SCHEMA, UnitWriter, read_results
 from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, Options, column_list
-from tideline_table.errors import InvalidOption, ObjectNotFound
+from tideline_table.errors import InvalidOption, ObjectNotFound, WriteConflict
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.index.key_hash import key_hashes
 from tideline_table.table import Table
@@ -48,6 +49,7 @@ from tideline_table.table.write import (
 )
 from tideline_table.timeline.progress import ProgressStep
 from tideline_table.transaction import Committed, WriteTransaction
+from tideline_table.transaction.announced import AnnouncedCheck
 from tideline_table.transaction.write import LookUp
 from tideline_table.writer import FileGroupResult, Operation
 from tideline_table.writer.operation import minds_known_keys, promises_unique_keys
@@ -241,8 +243,13 @@ class _Attempt:
         # Which file groups it writes over shows when it is done: from the second attempt on it knows those of the one before.
         self.contention.take_turn(transaction.instant)
         layout = self.layout()
-        with _translated(layout.looked_up):
-            rows = self._execute(transaction.instant, layout)
+        check = AnnouncedCheck(transaction, layout.met)
+        try:
+            with _translated(layout.looked_up):
+                rows = self._execute(transaction.instant, layout, check)
+        except WriteConflict:
+            self.contention.needs((g.file_id for g in check.announced.rewrites), (g.file_id for g in check.announced.appends))
+            raise
         results = read_results(rows)
         held = [r.stat for r in results if r.stat is not None and r.read is not None]
         self.contention.needs((s.file_id for s in held if not s.is_log), (s.file_id for s in held if s.is_log))
@@ -251,12 +258,15 @@ class _Attempt:
         target = self.target
         return transaction.commit(results, target.text, self.extra, look_up, target.based_on, self.progress, overwrite)
 
-    def _execute(self, instant: str, layout: WriteLayout) -> list[bytes]:
+    def _execute(self, instant: str, layout: WriteLayout, check: AnnouncedCheck) -> list[bytes]:
         spark = self.df.sparkSession
         with tagged_jobs(spark) as tag:
             deleted = deleted_key_table(spark, self.table, layout)
             written = self.plan(instant, layout, deleted)
-            rows = [bytes(row[0]) for row in written.collect()]
+            # One with priority goes on to its end: only there it shows which file groups it needs, the next attempt then has them all.
+            watched = nullcontext() if self.contention.has_priority else ended_when_lost(spark.sparkContext, tag, check)
+            with watched:
+                rows = [bytes(row[0]) for row in written.collect()]
         if self.on_report is not None:
             key_scans = layout.key_scans + (deleted is not None)
             self.on_report(report_of(self.df, written, key_scans, jobs_with_tag(spark, tag)))
