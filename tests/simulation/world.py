@@ -17,7 +17,7 @@ from tideline_locks.rules import LeaseRecord, Standing
 from tideline_locks.table_lock import ProviderLock
 from tideline_locks.waiting import Chance
 from tideline_table.transaction import NoLock, TableLock
-from tideline_table.transaction.intents import Intent, IntentBoard, NoIntents
+from tideline_table.transaction.intents import Intent, IntentBoard, NoIntents, PostedIntent
 
 LOCK = "table:t"
 
@@ -336,6 +336,9 @@ class _Board:
 
     def withdraw(self, instant: str) -> None:
         self._called("withdraw").withdraw(instant)
+
+    def posted(self) -> list[PostedIntent]:
+        return self._called("posted").posted()
 
     def _called(self, what: str) -> InProcessIntents:
         self._world.scheduler.step()

@@ -22,7 +22,6 @@ from tideline_spark.report import WriteReport
 from tideline_spark.task import UnitWriter
 from tideline_spark.write import write_dataframe
 from tideline_table.errors import StorageError, WriteConflict
-from tideline_table.storage import LocalStorage
 from tideline_table.table import Table, TableType, write_rows
 from tideline_table.transaction.intents import Intent
 from tideline_table.writer import Operation
@@ -138,8 +137,8 @@ def test_a_write_learns_while_its_job_runs_that_it_lost(
     assert content(read.read()) == content(expected)
     kept = {a.instant for a in read.state.completed_writes()}
     assert len(kept) == 3
-    storage = LocalStorage(table.storage.root)
-    files = [found.path for found in storage.list_objects("r 0") if found.path.endswith(".parquet")]
+
+    files = [found.path for found in read.storage.list_objects("r 0") if found.path.endswith(".parquet")]
     assert {path.rsplit("_", 1)[1].removesuffix(".parquet") for path in files} == kept, "nothing is left of the lost attempt"
     assert not [t.name for t in threading.enumerate() if t.name == "early check"]
 

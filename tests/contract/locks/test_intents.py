@@ -87,6 +87,7 @@ def test_what_is_only_appended_to_counts_where_one_of_two_has_priority(board: Op
     place = board()
     running, beside = Intent("1", frozenset("z"), appends=frozenset("ab")), Intent("2", frozenset("c"), appends=frozenset("b"))
     assert place.claim(running) == place.claim(beside) == place.claim(intent("3", "a")) == []
+    assert sorted(found.intent.instant for found in board().posted()) == ["1", "2", "3"]
     urgent = Intent("4", frozenset(), has_priority=True, appends=frozenset("b"))
     assert sorted(i.instant for i in place.claim(urgent)) == ["1", "2"]
     place.withdraw("1")

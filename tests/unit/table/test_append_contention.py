@@ -11,7 +11,7 @@ from tests.unit.table.tables import contents, new_table, open_table, rows_of, wr
 from tideline_locks.intents import InProcessIntents
 from tideline_table.clock import ManualClock
 from tideline_table.errors import StorageError
-from tideline_table.table import TableType, write_rows
+from tideline_table.table import TableType, schedule_clustering, schedule_compaction, write_rows
 from tideline_table.table import write as module
 from tideline_table.transaction import WriteTransaction
 from tideline_table.transaction.intents import Intent, PostedIntent, going_first
@@ -189,6 +189,9 @@ class Silent:
     def claim(self, intent):
         raise StorageError("no answer")
 
+    def posted(self):
+        raise StorageError("no answer")
+
     def withdraw(self, instant):
         raise StorageError("no answer")
 
@@ -220,3 +223,41 @@ def test_waits_lead_to_smaller_ranks_whatever_is_appended():
         assert sum(waits) == older.overlaps(younger) == younger.overlaps(older)
         if older.overlaps(younger):
             assert waits == [older.rank > younger.rank, older.rank < younger.rank]
+
+
+@pytest.mark.parametrize("service", ["compaction", "clustering"])
+def test_plans_leave_out_what_a_writer_with_priority_declared(service):
+    table, board, opened = merge_on_read()
+    other = opened("other", **{"hoodie.compact.inline.max.delta.commits": 1})
+    for number in range(2):
+        write(other, [("a", "p", 2 + number, "y"), ("b", "q", 2 + number, "y"), (f"new {number}", "p", 1, "z")])
+    in_p = frozenset(s.group.file_id for s in other.slices() if s.group.partition_path == "p")
+    table.refresh()
+    running = WriteTransaction.begin(table.timeline, table.lock, "UPSERT")
+
+    def planned():
+        plan = schedule_compaction if service == "compaction" else schedule_clustering
+        at = plan(other)
+        if at is None:
+            return frozenset()
+        under = other.state.groups_under_compaction() if service == "compaction" else other.state.groups_under_clustering()
+        return frozenset(group.file_id for group in under)
+
+    board.claim(Intent(running.instant, frozenset(), has_priority=True, appends=in_p))
+    first = planned()
+    assert first.isdisjoint(in_p)
+    assert bool(first) == (service == "compaction"), "the other partition has logs, but one small file only"
+    # Its writer is gone: what it posted counts no longer.
+    running.roll_back()
+    other.refresh()
+    if service == "compaction":
+        write(other, [("a", "p", 9, "y")])
+    assert planned() & in_p
+
+
+def test_planning_goes_on_where_the_board_does_not_answer():
+    _, _, opened = merge_on_read()
+    other = opened("other", **{"hoodie.compact.inline.max.delta.commits": 1})
+    write(other, [("a", "p", 2, "y")])
+    other.intents = Silent()
+    assert schedule_compaction(other) is not None

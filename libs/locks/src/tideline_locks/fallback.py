@@ -11,7 +11,7 @@ from tideline_locks.errors import LockUnreachable
 from tideline_locks.lease import Lease
 from tideline_locks.port import LeaseState, LockProvider
 from tideline_table.clock import Clock
-from tideline_table.transaction.intents import Intent, IntentBoard
+from tideline_table.transaction.intents import Intent, IntentBoard, PostedIntent
 
 _log = logging.getLogger(__name__)
 
@@ -118,6 +118,10 @@ class FallbackIntents:
         self._outage.first_reachable(lambda: self._primary.withdraw(instant), lambda: None)
         if self._was_unreachable:
             self._secondary.withdraw(instant)
+
+    def posted(self) -> list[PostedIntent]:
+        """See `IntentBoard.posted`."""
+        return self._outage.first_reachable(self._primary.posted, self._secondary.posted)
 
     def _claim_second(self, intent: Intent) -> list[Intent]:
         self._was_unreachable = True

@@ -37,6 +37,10 @@ class _Board(ABC):
     def withdraw(self, instant: str) -> None:
         """See `IntentBoard.withdraw`."""
 
+    def posted(self) -> list[PostedIntent]:
+        """See `IntentBoard.posted`."""
+        return list(self._posted(""))
+
     @abstractmethod
     def _posted(self, instant: str) -> Iterable[PostedIntent]:
         """What others than `instant` posted and what has not expired."""
@@ -61,6 +65,11 @@ class InProcessIntents(_Board):
         """See `IntentBoard.withdraw`."""
         with self._guard:
             self._by_instant.pop(instant, None)
+
+    def posted(self) -> list[PostedIntent]:
+        """See `IntentBoard.posted`."""
+        with self._guard:
+            return super().posted()
 
     def _posted(self, instant: str) -> Iterable[PostedIntent]:
         return [posted for other, posted in self._by_instant.items() if other != instant]

@@ -7,7 +7,7 @@ file ids of the output derive from the plan. A task proves before its commit tha
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,10 +50,12 @@ EXECUTION_STRATEGY = "org.apache.hudi.client.clustering.run.strategy.SparkSortAn
 _MB = 1024 * 1024
 
 
-def plan_clustering(state: TableState, root: str, options: Options, schema: pa.Schema) -> dict[str, Any] | None:
+def plan_clustering(
+    state: TableState, root: str, options: Options, schema: pa.Schema, reserved: Collection[str] = ()
+) -> dict[str, Any] | None:
     """The requested plan (HoodieRequestedReplaceMetadata), None when no partition has enough small files.
 
-    Groups under another pending clustering are left out; when the same groups lost `tideline.clustering.yields` times, the plan gets
+    Groups under another pending plan are left out, and those whose file id is `reserved`; when the same groups lost `tideline.clustering.yields` times, the plan gets
     priority over writers. Raises `SchemaMismatch` for sort columns that the table does not have.
     """
     sort_columns = column_list(options[CLUSTERING_SORT_COLUMNS])
@@ -63,7 +65,8 @@ def plan_clustering(state: TableState, root: str, options: Options, schema: pa.S
     taken = {*state.groups_under_clustering(), *state.groups_under_compaction()}
     candidates: dict[str, list[FileSlice]] = {}
     for file_slice in state.latest_slices():
-        if file_slice.total_bytes < options[CLUSTERING_SMALL_FILE_LIMIT] and file_slice.group not in taken:
+        is_free = file_slice.group not in taken and file_slice.group.file_id not in reserved
+        if is_free and file_slice.total_bytes < options[CLUSTERING_SMALL_FILE_LIMIT]:
             candidates.setdefault(file_slice.group.partition_path, []).append(file_slice)
     groups: list[list[FileSlice]] = []
     for partition in sorted(candidates, key=lambda p: (-len(candidates[p]), p)):

@@ -6,7 +6,7 @@ file groups belong to the slice that it will make, so writers go on while it run
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,16 +40,16 @@ def delta_commits_since_compaction(state: TableState) -> int:
     )
 
 
-def plan_compaction(state: TableState, options: Options) -> dict[str, Any] | None:
+def plan_compaction(state: TableState, options: Options, reserved: Collection[str] = ()) -> dict[str, Any] | None:
     """The requested plan (HoodieCompactionPlan), None when there is nothing to compact yet.
 
     That is while fewer than `hoodie.compact.inline.max.delta.commits` delta commits came since the last one, or when no slice has log
-    files. Slices with the most log bytes come first; groups under a pending plan are left out.
+    files. Slices with the most log bytes come first; groups under a pending plan are left out, and those whose file id is `reserved`.
     """
     if delta_commits_since_compaction(state) < options[COMPACTION_DELTA_COMMITS]:
         return None
     taken = {*state.groups_under_clustering(), *state.groups_under_compaction()}
-    candidates = [s for s in state.latest_slices() if s.log_files and s.group not in taken]
+    candidates = [s for s in state.latest_slices() if s.log_files and s.group not in taken and s.group.file_id not in reserved]
     candidates.sort(key=lambda s: (-_log_bytes(s), s.group))
     chosen = candidates[: options[COMPACTION_MAX_GROUPS]]
     if not chosen:

@@ -20,6 +20,7 @@ from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, Writ
 from tideline_table.transaction import Committed, Heartbeat, is_alive
 from tideline_table.transaction.conflict import check_still_own
 from tideline_table.transaction.file_times import pass_second
+from tideline_table.transaction.intents import reserved_groups
 from tideline_table.writer.marker import forget_markers, marked_files
 
 RunCompactions = Callable[[Sequence[CompactionTask]], Sequence[WriteStat]]
@@ -44,8 +45,10 @@ def schedule_compaction(table: Table, options: Mapping[str, object] | None = Non
             f"table {table.definition.name!r} is {table.definition.type}", expected=f"{TableType.MOR}: others have no logs to merge"
         )
 
+    reserved = reserved_groups(table.intents, table.timeline)
+
     def decide(state: TableState) -> Draft:
-        plan = None if state.restoring else plan_compaction(state, chosen)
+        plan = None if state.restoring else plan_compaction(state, chosen, reserved)
         if plan is None:
             raise _NoPlan
         return Draft(

@@ -38,6 +38,7 @@ from tideline_table.timeline.log import Draft
 from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
 from tideline_table.transaction import Committed, Heartbeat, WriteSet, find_conflict, is_alive, roll_back
 from tideline_table.transaction.conflict import check_still_own
+from tideline_table.transaction.intents import reserved_groups
 from tideline_table.transaction.restore import finish_restore
 from tideline_table.writer.marker import forget_markers, marked_files
 
@@ -62,8 +63,10 @@ def schedule_clustering(table: Table, options: Mapping[str, object] | None = Non
     chosen = table.options.merged(options or {})
     table.check_writable()
 
+    reserved = reserved_groups(table.intents, table.timeline)
+
     def decide(state: TableState) -> Draft:
-        plan = None if state.restoring else plan_clustering(state, table.storage.root, chosen, table.schema)
+        plan = None if state.restoring else plan_clustering(state, table.storage.root, chosen, table.schema, reserved)
         if plan is None:
             raise _NoPlan
         versions = {s.group: s.version for s in state.latest_slices()}

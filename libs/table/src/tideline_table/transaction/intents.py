@@ -81,6 +81,10 @@ class IntentBoard(Protocol):
         """Take the intent of `instant` away, if there is one."""
         ...
 
+    def posted(self) -> list[PostedIntent]:
+        """What is on the board now."""
+        ...
+
 
 class NoIntents:
     """No board: every write goes ahead, and conflicts show at the commit."""
@@ -91,6 +95,10 @@ class NoIntents:
 
     def withdraw(self, instant: str) -> None:
         """See `IntentBoard.withdraw`."""
+
+    def posted(self) -> list[PostedIntent]:
+        """See `IntentBoard.posted`."""
+        return []
 
 
 def going_first(own: Intent, posted: Iterable[PostedIntent]) -> list[Intent]:
@@ -145,6 +153,18 @@ def await_turn(board: IntentBoard, timeline: ActiveTimeline, intent: Intent, opt
         return Turn.AT_ONCE
     timeline.refresh()
     return Turn.LATER
+
+
+def reserved_groups(board: IntentBoard, timeline: ActiveTimeline) -> frozenset[str]:
+    """File ids that living writers with priority posted: plans that touch them would make them lose once more. None where the board is silent."""
+    try:
+        urgent = [posted.intent for posted in board.posted() if posted.intent.has_priority]
+    except TidelineError as error:
+        _LOGGER.warning("planning goes on without intents: %s", error)
+        return frozenset()
+    if urgent:
+        timeline.refresh()
+    return frozenset().union(*(intent.written for intent in urgent if _is_running(timeline, intent.instant)))
 
 
 def _is_running(timeline: ActiveTimeline, instant: str) -> bool:
