@@ -13,7 +13,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from dataclasses import fields as dataclass_fields
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,25 @@ def operation_id(body: Any) -> str:
     return str((body.get("metadata") or {}).get("extraMetadata", {}).get(OP_KEY, ""))
 
 
+class _Append(table_write._Attempt):
+    """Makes its rows of what it reads, again whenever it looks at the table anew: who waited for others routes its rows by a later state."""
+
+    def __init__(self, op: Op, **fields: Any) -> None:
+        table_write._Attempt.__init__(self, **fields)
+        object.__setattr__(self, "_op", op)
+
+    def _route(self, transaction: WriteTransaction) -> Any:
+        op, table = self._op, self.table
+        try:
+            before = read_values(table)
+        except HistoryUnavailable as error:
+            raise WriteConflict(error.found, with_instant="") from error  # cleaned since the begin: somebody wrote over it
+        rows, definition = rows_of({k: op.value(before.get(k)) for k in op.keys}), table.definition
+        prepared = prepare_input(rows, table.schema, definition.keygen, definition.ordering_field, self.operation, combine=True)
+        object.__setattr__(self, "prepared", prepared)
+        return table_write._Attempt._route(self, transaction)
+
+
 def write_once(table: Table, op: Op) -> Committed:
     """Do `op` by production code. Appends read what they change between the begin of the transaction and its staging."""
     rows = rows_of(dict.fromkeys(op.keys, op.id))
@@ -202,23 +222,9 @@ def write_once(table: Table, op: Op) -> Committed:
     def in_transaction(
         table: Table, operation: Operation, options: Options, stage: Any, progress: ProgressStep | None = None
     ) -> Committed:
-        def staged(transaction: WriteTransaction) -> Committed:
-            try:
-                before = read_values(table)
-            except HistoryUnavailable as error:
-                raise WriteConflict(error.found, with_instant="") from error  # cleaned since the begin: somebody wrote over it
-            definition = table.definition
-            prepared = prepare_input(
-                rows_of({k: op.value(before.get(k)) for k in op.keys}),
-                table.schema,
-                definition.keygen,
-                definition.ordering_field,
-                operation,
-                combine=True,
-            )
-            return replace(stage.__self__, prepared=prepared)._stage(transaction)
-
-        return begin(table, operation, options, staged, progress)
+        attempt = stage.__self__
+        fields = {f.name: getattr(attempt, f.name) for f in dataclass_fields(attempt)}
+        return begin(table, operation, options, _Append(op, **fields)._stage, progress)
 
     with patch.object(table_write, "in_transaction", in_transaction):
         return write()
