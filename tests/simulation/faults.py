@@ -13,7 +13,7 @@ from tideline_table.clock import Clock
 from tideline_table.errors import StorageError
 from tideline_table.storage import Folder, MemoryStorage, ObjectStat, Storage
 
-MUTATING = frozenset({"put", "put_if_absent", "delete", "open_output"})
+MUTATING = frozenset({"put", "put_if_absent", "put_if_version", "delete", "open_output"})
 PUTS = MUTATING - {"delete"}
 TORN = frozenset({"put", "open_output"})
 """Calls of which a disk without atomic renames may do half."""
@@ -63,6 +63,12 @@ class FaultyStorage:
 
     def put_if_absent(self, path: str, data: bytes) -> None:
         self._run("put_if_absent", path, lambda: self.inner.put_if_absent(path, data))
+
+    def read_versioned(self, path: str) -> tuple[bytes, str]:
+        return self._run("read_versioned", path, lambda: self.inner.read_versioned(path))
+
+    def put_if_version(self, path: str, data: bytes, version: str) -> bool:
+        return self._run("put_if_version", path, lambda: self.inner.put_if_version(path, data, version))
 
     def delete(self, path: str) -> bool:
         return self._run("delete", path, lambda: self.inner.delete(path))

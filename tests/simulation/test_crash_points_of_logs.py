@@ -87,6 +87,10 @@ def overwrite(table: Table) -> None:
     write(table, [("o", "p", 1, "only")], Operation.INSERT_OVERWRITE)
 
 
+def overwrite_everything(table: Table) -> None:
+    write(table, [("o", "p", 1, "only")], Operation.INSERT_OVERWRITE_TABLE)
+
+
 def drop_partition(table: Table) -> None:
     delete_partitions(table, ["q"])
 
@@ -106,7 +110,16 @@ def upsert_in_turn(table: Table) -> None:
     overwrite(table)
 
 
-CHANGES_ROWS = [upsert, upsert_all_to_logs, delete, append_beside_a_compaction, overwrite, drop_partition, upsert_in_turn]
+CHANGES_ROWS = [
+    upsert,
+    upsert_all_to_logs,
+    delete,
+    append_beside_a_compaction,
+    overwrite,
+    overwrite_everything,
+    drop_partition,
+    upsert_in_turn,
+]
 OF_LOGS = [
     upsert,
     upsert_all_to_logs,

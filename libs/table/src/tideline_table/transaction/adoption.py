@@ -93,7 +93,10 @@ def missing_steps(listed: ListedTimeline, state: TableState) -> list[Step]:
 def vanished(listed: ListedTimeline, state: TableState) -> list[Step]:
     """Pending actions that are on the timeline no more although nobody's rollback is there: whoever made them took them back."""
     there = {i.time for i in listed.timeline.instants}
-    return [Step(a.instant, a.action, a.state, State.ROLLED_BACK) for a in state.pending() if a.instant not in there]
+    # A rollback removes the files of its target before it completes: whoever follows one that died between has to find its target.
+    undoing = {a.instant for a in state.pending() if a.action is Action.ROLLBACK and a.instant in there}
+    gone = (a for a in state.pending() if a.instant not in there and a.fenced_by not in undoing)
+    return [Step(a.instant, a.action, a.state, State.ROLLED_BACK) for a in gone]
 
 
 def may_be_archived(listed: ListedTimeline, state: TableState) -> bool:

@@ -55,8 +55,10 @@ def roll_back(timeline: ActiveTimeline, target: str, *, force: bool = False, att
             running = state.actions[record.fenced_by]
             if running.action is Action.RESTORE or is_alive(timeline.storage, running, timeline.clock, timeline.options):
                 raise _NothingToDo
-            body = {**state.plans[running.instant], "attempt": token}
-            return Draft(running.instant, Action.ROLLBACK, State.INFLIGHT, State.INFLIGHT, OPERATION, body)
+            # One that was adopted from the timeline has no plan in the log, and may not have got further than its request.
+            known_plan = state.plans.get(running.instant, {"target": target, "target_action": record.action.value})
+            body = {**known_plan, "attempt": token}
+            return Draft(running.instant, Action.ROLLBACK, running.state, State.INFLIGHT, OPERATION, body)
         body = {"target": target, "target_action": record.action.value, "plan": _plan(timeline, record, paths), "attempt": token}
         return Draft(timeline.mint(state), Action.ROLLBACK, State.NONE, State.INFLIGHT, OPERATION, body)
 
