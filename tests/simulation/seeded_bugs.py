@@ -334,9 +334,9 @@ START = {
     "who lost a clustering rolls it back": 245,
     "clean takes what a compaction reads": 110,
     "a slice that was compacted looks unchanged": 370,
-    "savepoints keep by instants alone": 1160,
+    "savepoints keep by instants alone": 100,
     "healers have no deadline": 350,  # 354 holds where nothing but `_forget_files` is gone
-    "files of a savepoint by who comes last": 565,
+    "files of a savepoint by who comes last": 215,
     "archival does not sweep": 40,
     "archival waits for no task": 250,
 }

@@ -178,7 +178,7 @@ def keeper(cluster: Cluster, process: Process) -> None:
         # Nobody wrote yet, it was cleaned, or a restore took our savepoint back.
         with suppress(SavepointRefused, InstantNotFound):
             cluster.round(turn.table, lambda t, choose=turn.choose: _keep(t, choose))
-        pause(cluster, turn.choose, turn.choose.choice((1, 30)))
+        pause(cluster, turn.choose, turn.choose.choice((30, 90) if cluster.world.keeps_long else (1, 30)))
 
 
 def _keep(table: Table, choose: random.Random) -> object:

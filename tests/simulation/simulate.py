@@ -201,6 +201,8 @@ def _cast(world: World) -> list[tuple[str, Callable[[Cluster, Process], None]]]:
         # Who take clusterings over from each other.
         service = service_actors.compactor if world.is_merge_on_read and choose.random() < 0.6 else service_actors.clusterer
         others = [service, service, service_actors.recoverer]
+    if world.keeps_long and service_actors.cleaner not in others:
+        others = [service_actors.cleaner, *others[1:]]
     choose.shuffle(others)
     apart = [
         act

@@ -121,6 +121,7 @@ class World:
         if focus == "saved" and not self.is_slow:
             # Writes that complete behind a savepoint although they began before the write that it protects.
             self.kinds, self._rate, self._left = sorted({*self.kinds[:2], "slow", "stall_before"}), 0.05, 40
+            self.budget_steps += 250
         self.is_merge_on_read = focus == "logs" or (choose.random() < 0.5 and focus in ("", "archived", "forgetful"))
         self.is_crowded = choose.random() < 0.5
         """Writers hardly rest: most writes meet others."""
@@ -129,6 +130,8 @@ class World:
         # Drawn apart: histories without them stay the same.
         self.is_saved = focus == "saved" or (random.Random(f"saved {seed}").random() < 0.15 and not focus)
         """Somebody makes savepoints and restores the table to them."""
+        self.keeps_long = focus == "saved"
+        """Between a savepoint and a restore much is written and cleaned."""
         self.is_overwritten = random.Random(f"overwritten {seed}").random() < {"": 0.15, "saved": 0.8}.get(focus, 0.0)
         """Somebody overwrites and drops partitions."""
         self.is_archived = focus == "archived" or (random.Random(f"archived {seed}").random() < 0.25 and not focus)
