@@ -58,12 +58,16 @@ def upsert_behind_the_peer(table: Table) -> None:
     put(table, NEW)
 
 
+def share_ours(table: Table) -> None:
+    share_table(table, SHARING, open_peer_lock)
+
+
 def share_theirs(table: Table) -> None:
     share_table(table, SHARING, open_peer_lock)
 
 
 CHANGES_ROWS = [upsert, upsert_to_logs, overwrite_everything, upsert_behind_the_peer]
-SHARES = [share_theirs]
+SHARES = [share_ours, share_theirs]
 OPERATIONS = [*CHANGES_ROWS, roll_back_a_dead_peer, adopt_what_the_peer_did, *SHARES]
 
 

@@ -11,7 +11,6 @@ from tideline_table.clock import Clock
 from tideline_table.errors import CorruptMetadata, ObjectExists, ObjectNotFound, TableFrozen
 from tideline_table.json_text import parse_json
 from tideline_table.storage import Storage
-from tideline_table.timeline.sharing import Sharing
 
 IDENTITY_PATH = ".hoodie/.tideline/table.json"
 _FORMAT = 1
@@ -47,32 +46,17 @@ def read_identity(storage: Storage) -> TableIdentity | None:
         ) from None
 
 
-def _content(storage: Storage, clock: Clock, sharing: Sharing | None = None, uid: str = "") -> bytes:
+def _content(storage: Storage, clock: Clock) -> bytes:
     created = clock.now().isoformat()
-    document = {
-        "format": _FORMAT,
-        "uid": uid or str(uuid.uuid4()),
-        "base_path": storage.root,
-        "mode": "exclusive",
-        "created": created,
-    }
-    if sharing is not None:
-        document |= {"mode": "shared", "sharing": sharing.to_json()}
+    document = {"format": _FORMAT, "uid": str(uuid.uuid4()), "base_path": storage.root, "created": created}
     return json.dumps(document).encode()
 
 
-def record_sharing(storage: Storage, clock: Clock, sharing: Sharing) -> None:
-    """Say in the identity, for people, what the table log decides: that the table is shared."""
-    identity = read_identity(storage)
-    assert identity is not None
-    storage.put(IDENTITY_PATH, _content(storage, clock, sharing, identity.uid))
-
-
-def create_identity(storage: Storage, clock: Clock, sharing: Sharing | None = None) -> TableIdentity:
+def create_identity(storage: Storage, clock: Clock) -> TableIdentity:
     """Mint the identity; of many racing callers all get the same one."""
     # One that exists was left by a creation that did not get as far as hoodie.properties: go on with it.
     with contextlib.suppress(ObjectExists):
-        storage.put_if_absent(IDENTITY_PATH, _content(storage, clock, sharing))
+        storage.put_if_absent(IDENTITY_PATH, _content(storage, clock))
     identity = read_identity(storage)
     assert identity is not None
     return identity

@@ -11,7 +11,7 @@ from tideline_table.file_group.state import TableState
 from tideline_table.table.create import probe_conditional_put
 from tideline_table.table.facade import Table
 from tideline_table.table.foreign import foreign_state
-from tideline_table.table.identity import create_identity, read_identity, record_sharing
+from tideline_table.table.identity import create_identity, read_identity
 from tideline_table.timeline.entry import BODY_FOLDER, LOG_FOLDER
 from tideline_table.timeline.files import timeline_files
 from tideline_table.timeline.instant import Action, State, time_from_instant
@@ -69,7 +69,6 @@ def _share_ours(table: Table, sharing: Sharing) -> None:
         lambda state: Draft(table.timeline.mint(state), action, State.NONE, State.INFLIGHT, OPERATION, {})
     )
     table.timeline.append(lambda _: Draft(begun.instant, action, State.INFLIGHT, State.COMPLETED, OPERATION, body))
-    record_sharing(table.storage, table.clock, sharing)
 
 
 def _take_in(table: Table, sharing: Sharing) -> None:
@@ -105,7 +104,7 @@ def _take_in(table: Table, sharing: Sharing) -> None:
         assert entry is not None  # nobody else writes the log of a table without an identity, under this lock
         state.apply(entry)
     write_checkpoint(storage, state)
-    create_identity(storage, table.clock, sharing)
+    create_identity(storage, table.clock)
 
 
 def adopted_table(found: TableState) -> AdoptedTable:

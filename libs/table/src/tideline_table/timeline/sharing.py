@@ -57,7 +57,7 @@ class Sharing:
         return options | {"hoodie.write.lock.provider": f"{_PACKAGE}.StorageBasedLockProvider"}
 
     def to_json(self) -> dict[str, Any]:
-        """As log entries, checkpoints and `table.json` keep it."""
+        """As log entries and checkpoints keep it."""
         return {"lock": self.lock.value, "expire_min": self.expire_min}
 
     @classmethod

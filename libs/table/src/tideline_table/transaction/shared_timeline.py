@@ -8,6 +8,7 @@ else's step, so the log heals by the timeline, never the other way round.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -30,6 +31,7 @@ from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.files import TimelineFiles, timeline_files, timeline_path
 from tideline_table.timeline.instant import WRITE_ACTIONS, Action, Instant, State, instant_from_time, next_instant
 from tideline_table.timeline.log import Draft, PlaceTrimmed
+from tideline_table.timeline.sharing import SHARING_KEY
 from tideline_table.transaction.active_timeline import ActiveTimeline, Decide
 from tideline_table.transaction.adoption import (
     ListedTimeline,
@@ -104,7 +106,11 @@ class SharedTimeline(ActiveTimeline):
             self.refresh()
             listed = ListedTimeline.read(self.storage)
             self._check_archive(listed)
-            if not missing_steps(listed, self.state) and not vanished(listed, self.state):
+            if (
+                not missing_steps(listed, self.state)
+                and not vanished(listed, self.state)
+                and self._unfinished_sharing(listed) is None
+            ):
                 return 0
         before = self.state.sequence
         with self._checked_lock().hold(), self._mutex:
@@ -197,12 +203,29 @@ class SharedTimeline(ActiveTimeline):
 
     def _adopt(self) -> None:
         self.refresh()
-        listed = self._listed = ListedTimeline.read(self.storage)
+        listed = ListedTimeline.read(self.storage)
+        if (entry := self._unfinished_sharing(listed)) is not None:
+            for path, content in timeline_files(entry).create:
+                with suppress(ObjectExists):
+                    self.storage.put_if_absent(path, content)
+            listed = ListedTimeline.read(self.storage)
+        self._listed = listed
         self._check_archive(listed)
         for step in missing_steps(listed, self.state):
             self._log(self._judged(read_step(self.storage, step, listed.timeline, self.state)))
         for step in vanished(listed, self.state):
             self._log(read_step(self.storage, step, listed.timeline, self.state))
+
+    def _unfinished_sharing(self, listed: ListedTimeline) -> Entry | None:
+        """The one step that the log has before the timeline, if its writer died between the two: that by which a table of ours became shared."""
+        head = next((a for a in self.state.actions.values() if a.sequence == self.state.sequence), None)
+        if head is None or head.is_peers or head.state is not State.COMPLETED:
+            return None
+        begun, ended = (Instant(head.instant, head.action, state) for state in (State.INFLIGHT, State.COMPLETED))
+        if begun not in listed.timeline.paths or ended in listed.timeline.paths:
+            return None
+        entry = self.log.read(head.sequence)
+        return entry if entry is not None and SHARING_KEY in entry.body else None
 
     def _check_archive(self, listed: ListedTimeline) -> None:
         """Raise `WritesMissed` when Apache Hudi archived writes that the log does not have. The archive is read when the timeline's begin has moved.
