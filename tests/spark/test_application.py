@@ -14,6 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.spark.tables import Tables, content, rows
 
+from tideline_locks.storage_lease import LOCKS_PREFIX
+from tideline_locks.table_lock import BESIDE_TABLE, LOCKS_VARIABLE
 from tideline_spark.application import FAILED, ROLLED_BACK, SUCCEEDED, TERMINATED, YIELDED, Termination, exit_code, main, run_tasks
 from tideline_table.errors import ObjectNotFound, VerificationFailed, WriteConflict
 from tideline_table.service.clustering import cluster_group
@@ -60,9 +62,15 @@ def test_a_plan_is_run_once_and_a_second_run_is_no_error(tables: Tables, tmp_pat
     files = len(table.slices())
     result = tmp_path / "result.json"
     ended = subprocess.run(
-        command(table, instant, "--result", str(result)), capture_output=True, text=True, timeout=240, check=False
+        command(table, instant, "--result", str(result)),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, LOCKS_VARIABLE: BESIDE_TABLE},
     )
     assert ended.returncode == SUCCEEDED, ended.stderr
+    assert list(table.storage.list_objects(LOCKS_PREFIX)), "it committed under the lock of the services"
     table.refresh()
     assert content(table.read()) == before
     assert len(table.slices()) == 3 < files
@@ -126,12 +134,17 @@ def test_a_lost_task_is_noticed_before_the_commit(spark: SparkSession, tables: T
     assert content(table.read()) == before
 
 
-def test_what_needs_no_spark_ends_at_once(tables: Tables, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_needs_no_spark_ends_at_once(
+    tables: Tables, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     table, instant = planned(tables)
     base = ["clustering", "--table", table.storage.root, "--instant"]
     assert main([*base, instant, "--options", "no.such.option=1"]) == FAILED
     assert main([*base, instant, "--options", "nonsense"]) == FAILED
     assert log_lines(capfd.readouterr().err)[-1]["error"] == "InvalidOption"
+    monkeypatch.setenv(LOCKS_VARIABLE, BESIDE_TABLE)
+    assert main([*base, instant, "--options", "tideline.lock.unreachable=fail"]) == FAILED
+    assert "tideline.lock.unreachable" in str(log_lines(capfd.readouterr().err)[-1]["found"])
     roll_back(table.timeline, instant, force=True)
     assert main([*base, instant]) == ROLLED_BACK
 

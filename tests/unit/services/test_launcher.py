@@ -148,6 +148,15 @@ def test_launches_one_application_per_plan_and_sees_it_succeed(fleet):
     assert context.metrics.value(RUNNING) == 0
 
 
+def test_applications_take_the_locks_of_the_services(fleet):
+    planned(fleet)
+    runner = HeldRunner()
+    service, _ = launcher(fleet, runner, locks="storage:")
+    service.tick()
+    service.tick()
+    assert runner.last.spec.locks == "storage:"
+
+
 def test_an_application_that_yielded_is_no_failure_and_not_launched_again(fleet):
     table, instant = planned(fleet)
     runner = HeldRunner()

@@ -20,6 +20,8 @@ from tideline_table.errors import InvalidOption
 from tideline_table.table import Table
 from tideline_table.transaction.intents import IntentBoard
 
+LOCKS_VARIABLE = "TIDELINE_LOCKS"
+"""By which applications learn where table locks and intents live: the services' setting `locks`. Unset or empty: nowhere, the log alone decides."""
 BESIDE_TABLE = "storage:"
 """The lock URL without a place: leases lie beside each table."""
 _FENCES = 20

@@ -25,6 +25,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tideline_locks import open_peer_lock
+from tideline_locks.table_lock import LOCKS_VARIABLE, attach_lock
 from tideline_spark.errors import spark_failure
 from tideline_spark.jobs import run_each
 from tideline_spark.session import local_session, stop_session
@@ -170,6 +171,7 @@ def _run(arguments: _Arguments, termination: Termination) -> dict[str, Any]:
         raise TransactionRolledBack(
             f"{service} {arguments.instant} was rolled back", expected="a pending plan", remedy="plan again"
         )
+    attach_lock(table, os.environ.get(LOCKS_VARIABLE, ""))
     termination.check()
     # Before the plan is begun: starting Spark takes longer than many plans.
     spark = _session(service, arguments.local_cores)

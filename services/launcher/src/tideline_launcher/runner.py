@@ -11,18 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from tideline_locks.table_lock import LOCKS_VARIABLE
 from tideline_service import tether
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationSpec:
-    """One application: only paths and options travel."""
+    """One application: only paths, options and the place of locks travel."""
 
     name: str
     service: str
     base_path: str
     instant: str
     options: Mapping[str, str]
+    locks: str = ""
+    """URL of table locks and intents. It may hold a password, so it goes by the environment, where no other user sees it."""
 
 
 class Application(Protocol):
@@ -113,8 +116,9 @@ class LocalRunner:
         command += ["--local-cores", str(self._cores)]
         for key, value in spec.options.items():
             command += ["--options", f"{key}={value}"]
+        environment = {**os.environ, LOCKS_VARIABLE: spec.locks}
         with (self._logs / f"{spec.name}.log").open("ab") as log:
             process = subprocess.Popen(  # noqa: S603 - our own module with arguments of our own
-                _tethered(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                _tethered(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
             )
         return LocalProcess(process)

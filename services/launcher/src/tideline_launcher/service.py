@@ -115,7 +115,9 @@ class LauncherService:
         attempt = self._failures.get(plan.key, 0) + 1
         name = application_name(plan.table_name, plan.key.instant, attempt)
         self._publish(plan, name, attempt, "retried" if attempt > 1 else "submitted")
-        spec = ApplicationSpec(name, plan.service, plan.base_path, plan.key.instant, self._settings.options)
+        spec = ApplicationSpec(
+            name, plan.service, plan.base_path, plan.key.instant, self._settings.options, str(self._settings.locks)
+        )
         application = self._runner.launch(spec)
         self._launched[plan.key] = _Launched(plan, name, attempt, application, self._context.clock.monotonic_s())
         self._publish(plan, name, attempt, "running")
