@@ -37,7 +37,7 @@ demo: java ## real tables, many writers, all services, a verified result
 	$(BIN)/tideline demo
 
 test: java ## all tests on embedded adapters, two at a time: make test JOBS=4
-	$(PYTEST) tests --ignore=tests/conformance -m "not real" -n $(JOBS) --dist loadfile
+	$(PYTEST) tests --ignore=tests/conformance -m "not real" -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-real: java ## the contract suites on a real Kafka, a real Redis and real object stores
 	$(BIN)/python -m tests.real.object_store
