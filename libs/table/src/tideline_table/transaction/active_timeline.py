@@ -192,7 +192,8 @@ class ActiveTimeline:
         self._heal_head()
         minted = self.mint(state)
         last = ListedTimeline.read(self.storage).last_completion
-        if last is None or instant_from_time(last) < minted:
+        above = above_time(minted, last, state)
+        if last is None or above == minted:
             return minted
         ahead, allowed = last - self.clock.now(), self.options[INSTANT_SKEW_S]
         if ahead > timedelta(seconds=allowed):
@@ -201,7 +202,7 @@ class ActiveTimeline:
                 expected=f"at most {allowed:g} s",
                 remedy="set the clocks of all writers and of the store by NTP and retry",
             )
-        return next_instant(last + timedelta(milliseconds=1), state.last_instant)
+        return above
 
     def _publish(self, entry: Entry) -> None:
         try:
@@ -259,3 +260,10 @@ class ActiveTimeline:
             return True
         # Where something is created it comes last, so the rest is done.
         return not files.create and any(exists(self.storage, path) for path in files.delete)
+
+
+def above_time(minted: str, last: datetime | None, state: TableState) -> str:
+    """The minted instant, or where the time `last` is not before it the next one above both `last` and the table's."""
+    if last is None or instant_from_time(last) < minted:
+        return minted
+    return next_instant(last + timedelta(milliseconds=1), state.last_instant)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
 
 from tideline_table.clock import Clock
 from tideline_table.config import LOCK_WAIT_S, Options
@@ -29,10 +28,10 @@ from tideline_table.file_group.state import TableState
 from tideline_table.storage import Storage
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.files import TimelineFiles, timeline_files, timeline_path
-from tideline_table.timeline.instant import WRITE_ACTIONS, Action, Instant, State, instant_from_time, next_instant
+from tideline_table.timeline.instant import WRITE_ACTIONS, Action, Instant, State
 from tideline_table.timeline.log import Draft, PlaceTrimmed
 from tideline_table.timeline.sharing import SHARING_KEY
-from tideline_table.transaction.active_timeline import ActiveTimeline, Decide
+from tideline_table.transaction.active_timeline import ActiveTimeline, Decide, above_time
 from tideline_table.transaction.adoption import (
     ListedTimeline,
     draft_entry,
@@ -155,9 +154,7 @@ class SharedTimeline(ActiveTimeline):
         """See `ActiveTimeline.mint`; also above the time of every completed file, by which Hudi 1.x places log files (11.3)."""
         minted = super().mint(state)
         last = self._listed.last_completion if self._listed is not None else None
-        if last is None or instant_from_time(last) < minted:
-            return minted
-        return next_instant(last + timedelta(milliseconds=1), state.last_instant)
+        return above_time(minted, last, state)
 
     def mint_above_files(self, state: TableState) -> str:
         """See `ActiveTimeline.mint_above_files`; every instant is, here."""
