@@ -1,23 +1,23 @@
-"""One simulated cluster: processes, what goes wrong with them, the lock service and the event log; and the trace of it all."""
+"""One simulated cluster: processes, what goes wrong with them, and the trace of it all."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from tests.simulation.disk import LOG, Disk, ProcessStorage
+from tests.simulation.hints import Hints
+from tests.simulation.lock_service import Board, LockService
 from tests.simulation.scheduler import SECOND, Process, Scheduler, SimulatedClock
 
-from tideline_locks import InProcessIntents, InProcessLockProvider
-from tideline_locks.errors import LockUnreachable
+from tideline_locks import InProcessIntents
 from tideline_locks.in_process import LeaseTable
 from tideline_locks.rules import LeaseRecord, Standing
 from tideline_locks.table_lock import ProviderLock
-from tideline_locks.waiting import Chance
 from tideline_table.transaction import NoLock, TableLock
-from tideline_table.transaction.intents import Intent, IntentBoard, NoIntents, PostedIntent
+from tideline_table.transaction.intents import IntentBoard, NoIntents
 
 LOCK = "table:t"
 
@@ -155,7 +155,7 @@ class World:
         self.board = InProcessIntents()
         """What the writers of the table posted."""
         self._replicas: list[tuple[int, dict[str, LeaseRecord]]] = []
-        self.events = EventLog(self)
+        self.events = Hints(self)
 
     # --- processes ---------------------------------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ class World:
         """The table lock as `process` reaches it."""
         if not self._is_locked:
             return NoLock()
-        return ProviderLock(_LockService(self, process, self._leases), LOCK, process.name)
+        return ProviderLock(LockService(self, process, self._leases), LOCK, process.name)
 
     def lock_holder(self) -> str | None:
         """Who holds the table lock (empty: nobody), None where it may be held in vain, or by two."""
@@ -213,7 +213,7 @@ class World:
 
     def intents(self, process: Process) -> IntentBoard:
         """The board of the table's writers as `process` reaches it."""
-        return _Board(self, process) if self._has_board else NoIntents()
+        return Board(self, process) if self._has_board else NoIntents()
 
     def replicate(self, leases: Mapping[str, LeaseRecord]) -> None:
         """The lock service as others will see it that follow it."""
@@ -275,134 +275,3 @@ class World:
     def note(self, process: Process, call: str, path: str, fault: str) -> None:
         """A line of the trace."""
         self.trace.append(Step(self.scheduler.steps, self.scheduler.now_us, process.name, call, path, fault))
-
-
-class _LockService(InProcessLockProvider):
-    """The lock service as one process reaches it."""
-
-    def __init__(self, world: World, process: Process, leases: LeaseTable) -> None:
-        jitter = world.chooser(f"lock {process.name}")
-        super().__init__(
-            clock=SimulatedClock(world.scheduler, process),
-            table=leases,
-            chance=Chance(jitter, lambda: f"{process.name}-{jitter.getrandbits(64):x}"),
-        )
-        self._world = world
-        self._process = process
-
-    def _attempt(self, wish):  # type: ignore[no-untyped-def]
-        fault = self._call("acquire")
-        if fault == "lock_lies":
-            mine, self._table = self._table, LeaseTable(SimulatedClock(self._world.scheduler))
-            try:
-                return super()._attempt(wish)
-            finally:
-                self._table = mine
-        outcome = super()._attempt(wish)
-        if fault == "lock_reply_lost":
-            raise LockUnreachable("the lock service's answer got lost")
-        return outcome
-
-    def renew_grant(self, grant):  # type: ignore[no-untyped-def]
-        self._call("renew")
-        return super().renew_grant(grant)
-
-    def release_grant(self, grant):  # type: ignore[no-untyped-def]
-        self._call("release")
-        return super().release_grant(grant)
-
-    def _call(self, what: str) -> str:
-        self._world.scheduler.step()
-        fault = self._world.draw(self._process, "lock", what)
-        self._world.note(self._process, f"lock {what}", "", fault)
-        if fault == "lock_unreachable":
-            raise LockUnreachable("the lock service does not answer")
-        if fault == "lock_state_lost":
-            self._table.records.clear()
-        if fault == "fail_over":
-            # The one that takes over has not heard of the last grants and releases.
-            self._table.records.clear()
-            self._table.records.update(self._world.replica(self._world.between(0, 40)))
-        self._world.replicate(self._table.records)
-        return fault
-
-
-class _Board:
-    """The board of intents as one process reaches it."""
-
-    def __init__(self, world: World, process: Process) -> None:
-        self._world = world
-        self._process = process
-
-    def claim(self, intent: Intent) -> list[Intent]:
-        return self._called("claim").claim(intent)
-
-    def withdraw(self, instant: str) -> None:
-        self._called("withdraw").withdraw(instant)
-
-    def posted(self) -> list[PostedIntent]:
-        return self._called("posted").posted()
-
-    def _called(self, what: str) -> InProcessIntents:
-        self._world.scheduler.step()
-        fault = self._world.draw(self._process, "intents", what)
-        self._world.note(self._process, f"intents {what}", "", fault)
-        if fault == "intents_unreachable":
-            raise LockUnreachable("the board of intents does not answer")
-        if fault == "intents_lost":
-            self._world.board = InProcessIntents()
-        return self._world.board
-
-
-class EventLog:
-    """Hints on their way to consumers: late, twice, in another order or never."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._queued: dict[str, list[tuple[int, int]]] = {}
-        self._sent: list[int] = []
-
-    def subscribe(self, consumer: str) -> None:
-        """From now on `consumer` is told."""
-        self._queued.setdefault(consumer, [])
-
-    def publish(self, process: Process, sequence: int) -> None:
-        """Tell every consumer that entry `sequence` is there."""
-        world = self._world
-        world.scheduler.step()
-        fault = world.draw(process, "publish", str(sequence))
-        world.note(process, "publish", f"entry {sequence}", fault)
-        if fault == "event_lost":
-            return
-        if fault == "rebalance":
-            # Consumers change places and begin again where the last ones had committed.
-            back = self._sent[-world.choose.randrange(1, 8) :]
-            for queue in self._queued.values():
-                queue[:] = [(world.scheduler.now_us, old) for old in back]
-        self._sent.append(sequence)
-        at_us = world.scheduler.now_us + world.between(0.001, 120 if fault == "event_delayed" else 0.5)
-        for queue in self._queued.values():
-            queue += [(at_us, sequence)] * (2 if fault == "event_doubled" else 1)
-            if fault == "event_reordered":
-                world.choose.shuffle(queue)
-
-    def take(self, consumer: str) -> list[int]:
-        """What has arrived for `consumer`."""
-        now_us = self._world.scheduler.now_us
-        queue = self._queued[consumer]
-        arrived = [s for at, s in queue if at <= now_us]
-        self._queued[consumer] = [e for e in queue if e[0] > now_us]
-        return arrived
-
-    def wait(self, consumer: str, timeout_us: int) -> list[int]:
-        """What arrives for `consumer` until the timeout."""
-        # Services look at the truth at intervals too: an event only makes them look sooner.
-        deadline_us = self._world.scheduler.now_us + timeout_us
-        due = [at for at, _ in self._queued[consumer]]
-        self._world.scheduler.sleep(max(0, min([deadline_us, *due]) - self._world.scheduler.now_us))
-        return self.take(consumer)
-
-
-def names(faults: Iterable[str]) -> str:
-    """Faults for a person."""
-    return ", ".join(f"{kind} x{count}" for kind, count in sorted(Counter(faults).items()))
