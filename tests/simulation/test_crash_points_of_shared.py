@@ -11,22 +11,24 @@ from collections.abc import Callable
 
 import pytest
 from tests.simulation.faults import TORN, FaultyStorage, SimulatedCrash, copy_of, crash_at
-from tests.simulation.recovery import OPTIONS
+from tests.simulation.recovery import OPTIONS, compact
 from tests.simulation.starting_point import Prepared, Undisturbed, place
 from tests.simulation.visible_files import is_data_file
 from tests.unit.table.shared import SHARING, opened, peer_of, put, shared_table
-from tests.unit.table.tables import DEATH_S, Row, contents, new_table, open_table, write
+from tests.unit.table.tables import DEATH_S, Row, cluster, contents, new_table, open_table, write
 
 from tideline_locks import open_peer_lock
 from tideline_table.clock import ManualClock
 from tideline_table.file_group.state import TableState
 from tideline_table.storage import MemoryStorage, Storage
-from tideline_table.table import Table, TableType, roll_back_dead, share_table
+from tideline_table.table import Table, TableType, roll_back_dead, schedule_clustering, schedule_compaction, share_table
 from tideline_table.timeline.instant import State, parse_timeline_file_name
 from tideline_table.timeline.log import TableLog
 from tideline_table.writer import Operation
 
 ROWS = [("a", "p", 1, "x"), ("b", "p", 1, "x"), ("a", "q", 1, "x"), ("c", "q", 1, "x")]
+SMALL = {"hoodie.clustering.plan.strategy.small.file.limit": 10**9}
+AT_ONCE = {"hoodie.compact.inline.max.delta.commits": 1}
 THEIRS = [("b", "p", 2, "theirs"), ("t", "p", 2, "theirs")]
 NEW = [("a", "p", 2, "new"), ("n", "p", 2, "new"), ("z", "r", 2, "new")]
 LOG_FOLDER = ".hoodie/.tideline"
@@ -66,9 +68,21 @@ def share_theirs(table: Table) -> None:
     share_table(table, SHARING, open_peer_lock)
 
 
+def cluster_all(table: Table) -> None:
+    """Its plan, too. Between its timeline file and its entry nobody can tell it from one of Hudi's: it is waited for, then rolled back."""
+    schedule_clustering(table, SMALL)
+    cluster(table)
+
+
+def compact_all(table: Table) -> None:
+    schedule_compaction(table, AT_ONCE)
+    compact(table)
+
+
 CHANGES_ROWS = [upsert, upsert_to_logs, overwrite_everything, upsert_behind_the_peer]
 SHARES = [share_ours, share_theirs]
-OPERATIONS = [*CHANGES_ROWS, roll_back_a_dead_peer, adopt_what_the_peer_did, *SHARES]
+TO_LOGS = [upsert_to_logs, compact_all]
+OPERATIONS = [*CHANGES_ROWS, roll_back_a_dead_peer, adopt_what_the_peer_did, *SHARES, cluster_all, compact_all]
 
 
 class FaultyObjects(FaultyStorage, MemoryStorage):
@@ -93,7 +107,7 @@ def prepared(operation: Callable[[Table], None]) -> Prepared:
     """A table just before the operation, and how much time has passed."""
     if operation in SHARES:
         return exclusive_or_theirs(operation)
-    ours, storage, clock = shared_table(TableType.MOR if operation is upsert_to_logs else TableType.COW)
+    ours, storage, clock = shared_table(TableType.MOR if operation in TO_LOGS else TableType.COW)
     put(ours, ROWS)
     put(ours, [("a", "p", 1, "y"), ("d", "p", 1, "x")])
     if operation in (adopt_what_the_peer_did, upsert_behind_the_peer):
@@ -157,6 +171,8 @@ def recover(storage: Storage, clock: ManualClock) -> Table:
             table = share_table(table, SHARING, open_peer_lock)
         table.timeline.heal(0.0)
         roll_back_dead(table)
+        cluster(table)
+        compact(table)
     return table
 
 

@@ -6,22 +6,20 @@ import logging
 
 import pytest
 from tests.unit.table.shared import SHARING, before_commit, opened, peer_of, put, shared_table, upgrade
-from tests.unit.table.tables import DEATH_S, cluster, contents, new_table, open_table, write
+from tests.unit.table.tables import DEATH_S, contents, new_table, open_table, write
 
 from tideline_locks import open_peer_lock
 from tideline_table.clock import ManualClock
-from tideline_table.errors import InvalidOption, StorageError, TableFrozen, TransactionRolledBack, UnsupportedTable, WriteConflict
+from tideline_table.errors import InvalidOption, StorageError, TableFrozen, TransactionRolledBack, UnsupportedTable
 from tideline_table.file_group.checkpoint import read_checkpoint, write_checkpoint
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import Table, TableType, roll_back_dead, run_clustering, schedule_clustering, share_table
-from tideline_table.table.services import check_not_peers
+from tideline_table.table import Table, TableType, roll_back_dead, share_table
 from tideline_table.timeline import properties as p
 from tideline_table.timeline.instant import Action, State, instant_from_time
 from tideline_table.timeline.plans import ROLLBACK_METADATA, ROLLBACK_PLAN, encode_document
 from tideline_table.timeline.sharing import PEER_WRITER, PeerLockKind, Sharing
 from tideline_table.transaction import SharedTimeline, WriteTransaction, roll_back
 from tideline_table.transaction.peer_rules import change_properties, read_properties
-from tideline_table.writer import Operation
 
 FIRST = [("a", "p", 1, "1"), ("b", "p", 1, "1"), ("c", "q", 1, "1")]
 
@@ -95,36 +93,6 @@ def test_key_that_the_other_side_inserted_meanwhile_is_not_inserted_twice() -> N
         done = put(ours, [("x", "p", 3, "ours")])
     assert done.attempts == 2
     assert [row for row in contents(ours) if row[0] == "x"] == [("x", "p", 3, "ours")]
-
-
-def test_pending_clustering_of_the_other_side_lets_no_update_pass_and_can_be_run() -> None:
-    ours, storage, clock = shared_table()
-    put(ours, FIRST[:1])
-    put(ours, FIRST[1:2], Operation.INSERT)
-    theirs = peer_of(storage, clock)
-    plan = schedule_clustering(theirs, {"hoodie.clustering.plan.strategy.small.file.limit": 10**9})
-    assert plan is not None
-    with pytest.raises(WriteConflict, match="lets no writer pass"):
-        put(ours, [("a", "p", 2, "2")], **{"tideline.write.conflict.retries": 0})
-    put(ours, [("n", "q", 1, "1")])
-    done = cluster(ours)
-    assert done is not None
-    assert done.instant == plan
-    put(ours, [("a", "p", 2, "2")])
-    assert contents(ours) == [("a", "p", 2, "2"), FIRST[1], ("n", "q", 1, "1")]
-
-
-def test_plan_that_the_other_side_runs_is_left_alone() -> None:
-    ours, storage, clock = shared_table()
-    put(ours, FIRST[:1])
-    put(ours, FIRST[1:2], Operation.INSERT)
-    plan = schedule_clustering(ours, {"hoodie.clustering.plan.strategy.small.file.limit": 10**9})
-    assert plan is not None
-    storage.put(f".hoodie/{plan}.replacecommit.inflight", b"")
-    clock.advance(DEATH_S)
-    assert run_clustering(ours) is None
-    with pytest.raises(WriteConflict, match="being run by Apache Hudi"):
-        check_not_peers(ours.refresh().actions[plan])
 
 
 def test_writer_that_was_rolled_back_by_the_other_side_finds_out_and_begins_again() -> None:

@@ -225,6 +225,14 @@ CLUSTERING_YIELDS = Option(
     unit="plans",
     minimum=0,
 )
+CLUSTERING_EXPIRATION_MIN = Option(
+    "hoodie.clustering.expiration.threshold.mins",
+    60,
+    "In a shared table: a clustering or compaction that Apache Hudi runs counts as given up when its plan, its heartbeat, its timeline file and its "
+    "markers gave no sign of life for this long. Then the clustering is rolled back, the compaction run again.",
+    unit="minutes",
+    minimum=1,
+)
 HEARTBEAT_INTERVAL_MS = Option(
     "hoodie.client.heartbeat.interval_in_ms", 60_000, "How often a writer renews its heartbeat.", unit="milliseconds", minimum=100
 )

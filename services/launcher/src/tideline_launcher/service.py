@@ -25,7 +25,7 @@ from tideline_service.event_link import EventLink
 from tideline_service.logging import get_logger
 from tideline_service.open_tables import OpenTables, open_tables
 from tideline_table.errors import TidelineError
-from tideline_table.table import Table
+from tideline_table.table import Table, is_run_by_peer
 from tideline_table.timeline.instant import State
 from tideline_table.transaction import is_alive, roll_back
 
@@ -102,7 +102,9 @@ class LauncherService:
 
         def look(table: Table) -> None:
             for record in (*table.state.pending_clusterings(), *table.state.pending_compactions()):
-                driven = record.state is State.INFLIGHT and is_alive(table.storage, record, table.clock, table.options)
+                driven = record.state is State.INFLIGHT and (
+                    is_run_by_peer(table, record, table.options) or is_alive(table.storage, record, table.clock, table.options)
+                )
                 service = CLUSTERING if record.is_clustering else COMPACTION
                 key = PlanKey(record.instant, table.uid)
                 if key in self._left_alone:

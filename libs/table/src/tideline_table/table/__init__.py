@@ -7,7 +7,14 @@ from tideline_table.table.definition import TableDefinition, TableType
 from tideline_table.table.facade import Table
 from tideline_table.table.health import TableHealth, TableSummary, summarise
 from tideline_table.table.savepoints import create_savepoint, delete_savepoint, preview_restore, restore_to_savepoint
-from tideline_table.table.services import roll_back_dead, run_clean, run_clustering, schedule_clean, schedule_clustering
+from tideline_table.table.services import (
+    is_run_by_peer,
+    roll_back_dead,
+    run_clean,
+    run_clustering,
+    schedule_clean,
+    schedule_clustering,
+)
 from tideline_table.table.sharing import share_table
 from tideline_table.table.write import delete_partitions, write_rows
 
@@ -24,6 +31,7 @@ __all__ = [
     "create_table",
     "delete_partitions",
     "delete_savepoint",
+    "is_run_by_peer",
     "preview_restore",
     "restore_to_savepoint",
     "roll_back_dead",

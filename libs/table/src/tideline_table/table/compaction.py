@@ -71,7 +71,7 @@ def run_compaction(
     """
     chosen = table.options.merged(options or {})
     table.check_writable()
-    record = _pending_compaction(table.state, instant)
+    record = _pending_compaction(table, instant, chosen)
     if record is None:
         return None
     chosen_instant = record.instant
@@ -81,7 +81,7 @@ def run_compaction(
         if now is None or not now.is_pending:
             ended = now.state if now else "archived"
             raise TransactionRolledBack(f"compaction {chosen_instant} is {ended}", expected="a pending plan")
-        check_not_peers(now)
+        check_not_peers(table, now, chosen)
         if now.state is State.INFLIGHT and is_alive(table.storage, now, table.clock, chosen):
             raise WriteConflict(
                 f"compaction {chosen_instant} is being run by {now.writer_id}", with_instant=chosen_instant, remedy="wait for it"
@@ -125,10 +125,10 @@ def _complete(table: Table, instant: str, attempt: int, stats: tuple[WriteStat, 
         return table.timeline.append(decide)
 
 
-def _pending_compaction(state: TableState, instant: str) -> ActionRecord | None:
+def _pending_compaction(table: Table, instant: str, options: Options) -> ActionRecord | None:
     if not instant:
-        return next((a for a in state.pending_compactions() if not is_run_by_peer(a)), None)
-    record = state.actions.get(instant)
+        return next((a for a in table.state.pending_compactions() if not is_run_by_peer(table, a, options)), None)
+    record = table.state.actions.get(instant)
     if record is None or record.action is not Action.COMPACTION:
         raise InstantNotFound(f"instant {instant}", expected="a compaction plan of this table")
     if record.state is State.COMPLETED:

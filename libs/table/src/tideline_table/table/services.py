@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tideline_table.config import Options
+from tideline_table.config import CLUSTERING_EXPIRATION_MIN, Options
 from tideline_table.errors import (
     CommitUnknown,
     InstantNotFound,
@@ -38,6 +38,7 @@ from tideline_table.timeline.log import Draft
 from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
 from tideline_table.transaction import Committed, Heartbeat, WriteSet, find_conflict, is_alive, roll_back
 from tideline_table.transaction.conflict import check_still_own
+from tideline_table.transaction.heartbeat import is_given_up
 from tideline_table.transaction.intents import reserved_groups
 from tideline_table.transaction.restore import finish_restore
 from tideline_table.writer.marker import forget_markers, marked_files
@@ -106,7 +107,7 @@ def run_clustering(
     """
     chosen = table.options.merged(options or {})
     table.check_writable()
-    record = _pending_clustering(table.state, instant)
+    record = _pending_clustering(table, instant, chosen)
     if record is None:
         return None
     begun = _begin_clustering(table, record.instant, chosen)
@@ -127,10 +128,10 @@ def run_clustering(
             raise
 
 
-def _pending_clustering(state: TableState, instant: str) -> ActionRecord | None:
+def _pending_clustering(table: Table, instant: str, options: Options) -> ActionRecord | None:
     if not instant:
-        return next((a for a in state.pending_clusterings() if not is_run_by_peer(a)), None)
-    record = state.actions.get(instant)
+        return next((a for a in table.state.pending_clusterings() if not is_run_by_peer(table, a, options)), None)
+    record = table.state.actions.get(instant)
     if record is None or not record.is_clustering:
         raise InstantNotFound(f"instant {instant}", expected="a clustering plan of this table")
     if record.state is State.COMPLETED:
@@ -144,7 +145,7 @@ def _begin_clustering(table: Table, instant: str, options: Options) -> Clusterin
         if record is None or not record.is_pending or record.fenced_by:
             ended = record.state if record else "archived"
             raise TransactionRolledBack(f"clustering {instant} is {ended}", expected="a pending plan", remedy="plan again")
-        check_not_peers(record)
+        check_not_peers(table, record, options)
         if record.state is State.INFLIGHT and is_alive(table.storage, record, table.clock, options):
             raise WriteConflict(
                 f"clustering {instant} is being run by {record.writer_id}", with_instant=instant, remedy="wait for it"
@@ -161,18 +162,25 @@ def _begin_clustering(table: Table, instant: str, options: Options) -> Clusterin
     return ClusteringRun(table, instant, body["plan"], based_on, tuple(tasks), entry.sequence)
 
 
-def is_run_by_peer(record: ActionRecord) -> bool:
-    """Whether Apache Hudi has begun to run a plan."""
-    return record.is_peers and record.state is State.INFLIGHT
+def is_run_by_peer(table: Table, record: ActionRecord, options: Options) -> bool:
+    """Whether Apache Hudi has begun to run a plan, so that nobody of ours may: two who run it leave files of the same instant behind.
+
+    A compaction that it gave up may be run again: files of both attempts belong to one slice. A clustering may not, each attempt makes file groups
+    of its own; `roll_back_dead` takes it back.
+    """
+    if not record.is_peers or record.state is not State.INFLIGHT:
+        return False
+    return record.is_clustering or not is_given_up(table.storage, record, table.clock, options)
 
 
-def check_not_peers(record: ActionRecord) -> None:
-    """Raise `WriteConflict` for a plan that Apache Hudi has begun: two who run it leave files of the same instant behind, all of them visible."""
-    if is_run_by_peer(record):
+def check_not_peers(table: Table, record: ActionRecord, options: Options) -> None:
+    """Raise `WriteConflict` for a plan that Apache Hudi runs."""
+    if is_run_by_peer(table, record, options):
         raise WriteConflict(
             f"{record.action} {record.instant} is being run by Apache Hudi",
             with_instant=record.instant,
-            remedy="wait for it; if it died, let Apache Hudi roll its attempt back",
+            remedy="wait for it; if it died, it is given up after "
+            f"{options[CLUSTERING_EXPIRATION_MIN]} minutes without a sign of life ({CLUSTERING_EXPIRATION_MIN.key})",
         )
 
 
@@ -286,7 +294,8 @@ def _check_pending(state: TableState, instant: str) -> None:
 def roll_back_dead(table: Table) -> list[str]:
     """Roll back every write whose writer is dead, finish rollbacks and a restore that died; returns the instants undone.
 
-    Clustering and compaction that died are left to their next attempt: the plan can be run again.
+    Clustering and compaction that died are left to their next attempt: the plan can be run again. Only a clustering that Apache Hudi began and
+    gave up is rolled back.
     """
     table.check_writable(keyed=False)
     undone: list[str] = []
@@ -299,8 +308,13 @@ def roll_back_dead(table: Table) -> list[str]:
         if not table.state.is_pending(record.instant):
             continue  # it ended while the ones before it were rolled back
         unfinished = bool(record.fenced_by)
-        if record.action in _GO_ON or (record.is_clustering and not unfinished):
+        if record.action in _GO_ON or (record.is_clustering and not unfinished and not _gave_up(table, record)):
             continue
         if roll_back(table.timeline, record.instant) is not None:
             undone.append(record.instant)
     return undone
+
+
+def _gave_up(table: Table, record: ActionRecord) -> bool:
+    begun = record.is_peers and record.state is State.INFLIGHT
+    return begun and is_given_up(table.storage, record, table.clock, table.options)

@@ -9,11 +9,13 @@ from datetime import datetime, timedelta
 from types import TracebackType
 
 from tideline_table.clock import Clock
-from tideline_table.config import HEARTBEAT_INTERVAL_MS, HEARTBEAT_MISSES, Options
+from tideline_table.config import CLUSTERING_EXPIRATION_MIN, HEARTBEAT_INTERVAL_MS, HEARTBEAT_MISSES, Options
 from tideline_table.errors import ObjectNotFound, TidelineError
 from tideline_table.file_group.action import ActionRecord
 from tideline_table.storage import Storage
-from tideline_table.timeline.instant import time_from_instant
+from tideline_table.timeline.files import timeline_path
+from tideline_table.timeline.instant import Instant, State, time_from_instant
+from tideline_table.writer.marker import last_announced
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -23,9 +25,14 @@ def heartbeat_path(instant: str) -> str:
     return f".hoodie/.heartbeat/{instant}"
 
 
+def allowed_silence(options: Options) -> timedelta:
+    """For how long a heartbeat may be missing before its writer counts as dead."""
+    return timedelta(milliseconds=options[HEARTBEAT_INTERVAL_MS] * options[HEARTBEAT_MISSES])
+
+
 def is_alive(storage: Storage, record: ActionRecord, clock: Clock, options: Options) -> bool:
     """Whether whoever runs `record` gave a sign of life lately: by its heartbeat, or by the transition itself when that is younger."""
-    allowed = timedelta(milliseconds=options[HEARTBEAT_INTERVAL_MS] * options[HEARTBEAT_MISSES])
+    allowed = allowed_silence(options)
     signs: list[datetime] = [datetime.fromisoformat(record.since)] if record.since else []
     if record.is_peers:
         # Its log entry says only when somebody of ours saw it.
@@ -40,12 +47,29 @@ def is_alive(storage: Storage, record: ActionRecord, clock: Clock, options: Opti
 
 def beats(storage: Storage, instant: str, clock: Clock, options: Options) -> bool:
     """Whether the heartbeat of an instant is there and fresh."""
-    allowed = timedelta(milliseconds=options[HEARTBEAT_INTERVAL_MS] * options[HEARTBEAT_MISSES])
+    allowed = allowed_silence(options)
     asked = clock.now()
     try:
         return asked - storage.stat(heartbeat_path(instant)).modified <= allowed
     except ObjectNotFound:
         return False
+
+
+def is_given_up(storage: Storage, record: ActionRecord, clock: Clock, options: Options) -> bool:
+    """Whether a plan that Apache Hudi runs gave no sign of life for `hoodie.clustering.expiration.threshold.mins`.
+
+    Most of its releases keep no heartbeat for table services: the time of the inflight file and of the markers count as well.
+    """
+    asked = clock.now()
+    allowed = max(timedelta(minutes=options[CLUSTERING_EXPIRATION_MIN]), allowed_silence(options))
+    if asked - time_from_instant(record.instant) <= allowed:
+        return False
+    for path in (timeline_path(Instant(record.instant, record.action, State.INFLIGHT)), heartbeat_path(record.instant)):
+        with contextlib.suppress(ObjectNotFound):
+            if asked - storage.stat(path).modified <= allowed:
+                return False
+    announced = last_announced(storage, record.instant)
+    return announced is None or asked - announced > allowed
 
 
 class Heartbeat:

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from datetime import timedelta
 
 from tideline_table.clock import Clock
-from tideline_table.config import HEARTBEAT_INTERVAL_MS, HEARTBEAT_MISSES, Options
+from tideline_table.config import Options
 from tideline_table.errors import ObjectNotFound, UnsupportedTable
 from tideline_table.file_group.state import TableState
 from tideline_table.storage import Storage
 from tideline_table.timeline import properties as p
 from tideline_table.timeline.instant import time_from_instant
+from tideline_table.transaction.heartbeat import allowed_silence
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def check_lazy(state: TableState, clock: Clock, options: Options) -> None:
     heartbeat may be missing, it has had the time to be given other options.
     """
     rollback = state.actions.get(state.eager_rollback)
-    allowed = timedelta(milliseconds=options[HEARTBEAT_INTERVAL_MS] * options[HEARTBEAT_MISSES])
+    allowed = allowed_silence(options)
     if rollback is None or clock.now() - time_from_instant(rollback.instant) > allowed:
         return
     raise UnsupportedTable(

@@ -310,7 +310,8 @@ class SharedTimeline(ActiveTimeline):
             try:
                 self.storage.put_if_absent(path, content)
             except ObjectExists:
-                if self.storage.read(path) == content:
+                # Nobody else has an instant of ours; a plan may be begun by either side, and both create the same empty file.
+                if self.storage.read(path) == content and (attempt or draft.before is not State.REQUESTED):
                     return  # ours, whose answer got lost, or one like it
                 raise TransactionRolledBack(
                     f"timeline file {path} is there already",

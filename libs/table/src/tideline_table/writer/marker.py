@@ -6,6 +6,7 @@ import enum
 import logging
 import re
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 
 from tideline_table.errors import TidelineError
 from tideline_table.storage import Storage
@@ -40,6 +41,11 @@ def marked_files(storage: Storage, instant: str) -> Iterator[str]:
             path, dot, _ = line.strip().rpartition(".marker.")
             if dot:
                 yield path
+
+
+def last_announced(storage: Storage, instant: str) -> datetime | None:
+    """When `instant` announced a file for the last time; None if it never did."""
+    return max((found.modified for found in storage.list_objects(f"{MARKER_FOLDER}/{instant}")), default=None)
 
 
 def forget_markers(storage: Storage, instant: str) -> None:
