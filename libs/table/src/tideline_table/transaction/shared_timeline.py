@@ -18,6 +18,7 @@ from tideline_table.errors import (
     ObjectExists,
     ObjectNotFound,
     StorageError,
+    StorageRefused,
     TidelineError,
     TransactionRolledBack,
     UnsupportedTable,
@@ -180,7 +181,7 @@ class SharedTimeline(ActiveTimeline):
         self._let_peers_start(draft)
         if not held.is_held():
             raise _LockLost
-        self._take_step(draft)
+        self._take_step(draft, held)
         return self._mirror(draft)
 
     def _let_peers_start(self, draft: Draft) -> None:
@@ -277,7 +278,7 @@ class SharedTimeline(ActiveTimeline):
             self.refresh()
         raise StorageError(f"the table log moved on {_APPENDS} times while {draft.instant} was appended", remedy="retry")
 
-    def _take_step(self, draft: Draft) -> None:
+    def _take_step(self, draft: Draft, held: HeldPeerLock) -> None:
         """Create the timeline files, the last of which is what others see the step by; then what Hudi removes at its end."""
         files = timeline_files(draft_entry(draft, self.state.sequence + 1, self.clock.now()))
         if draft.after is State.COMPLETED:
@@ -286,7 +287,7 @@ class SharedTimeline(ActiveTimeline):
         for path in files.delete:
             self.storage.delete(path)
         for path, content in files.create:
-            self._create(path, content, draft)
+            self._create(path, content, draft, held)
 
     def _with_inflight(self, draft: Draft, files: TimelineFiles) -> TimelineFiles:
         # Another attempt at a plan whose last attempt Hudi took back.
@@ -305,36 +306,45 @@ class SharedTimeline(ActiveTimeline):
                 remedy="Apache Hudi took it back; begin again",
             )
 
-    def _create(self, path: str, content: bytes, draft: Draft) -> None:
-        for attempt in range(_READ_BACKS):
+    def _create(self, path: str, content: bytes, draft: Draft, held: HeldPeerLock) -> None:
+        """Create a timeline file. Raises `TransactionRolledBack` where another's is there, `CommitUnknown` for a commit point without an answer."""
+        # Nobody else has an instant of ours; a plan may be begun by either side, and both create the same empty file.
+        is_ours_if_equal = draft.before is not State.REQUESTED
+        unanswered: TidelineError | None = None
+        for _ in range(_READ_BACKS):
+            if unanswered is not None and not held.is_held():
+                break  # what did not answer may have taken longer than the lock lasts
             try:
                 self.storage.put_if_absent(path, content)
-            except ObjectExists:
-                # Nobody else has an instant of ours; a plan may be begun by either side, and both create the same empty file.
-                if self.storage.read(path) == content and (attempt or draft.before is not State.REQUESTED):
-                    return  # ours, whose answer got lost, or one like it
-                raise TransactionRolledBack(
-                    f"timeline file {path} is there already",
-                    expected="no other attempt at it",
-                    remedy="somebody else completed or began it; read the table again",
-                ) from None
+            except ObjectExists as error:
+                unanswered = unanswered or error
             except StorageError as error:
-                if attempt + 1 == _READ_BACKS and draft.after is State.COMPLETED and not self._is_there(path):
-                    raise CommitUnknown(
-                        f"no answer about {path} ({error})",
-                        remedy="read the table again: its timeline knows whether it was written",
-                    ) from error
-                if attempt + 1 == _READ_BACKS:
+                if isinstance(error, StorageRefused) and unanswered is None:
                     raise
+                # It may have taken effect: then its repetition is refused.
+                unanswered, is_ours_if_equal = error, True
+            else:
+                return
+            try:
+                there = self.storage.read(path)
+            except ObjectNotFound:
                 continue
-            return
-
-    def _is_there(self, path: str) -> bool:
-        try:
-            self.storage.stat(path)
-        except (ObjectNotFound, StorageError):
-            return False
-        return True
+            except StorageError as error:
+                unanswered = error
+                continue
+            if there == content and is_ours_if_equal:
+                return
+            raise TransactionRolledBack(
+                f"timeline file {path} is there already",
+                expected="no other attempt at it",
+                remedy="somebody else completed or began it; read the table again",
+            )
+        if draft.after is State.COMPLETED:
+            raise CommitUnknown(
+                f"no answer about {path} ({unanswered})",
+                remedy="read the table again: its timeline knows whether it was written",
+            ) from unanswered
+        raise StorageError(f"no answer about {path} ({unanswered})", remedy="check the storage, then retry") from unanswered
 
     def _mirror(self, draft: Draft) -> Entry:
         """The step is taken: whatever happens to its entry is no failure of it."""
