@@ -81,6 +81,8 @@ class Cluster:
     world: World
     oracle: Oracle
     options: dict[str, object]
+    topics: Any = None
+    """The event log of a mirrored history (`mirror_actors.Topics`)."""
 
     def open(self, process: Process) -> Table | None:
         """The table as `process` opens it; None when the history ends before that works."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.simulation.scheduler import Process
@@ -17,6 +18,8 @@ class Hints:
         self._world = world
         self._queued: dict[str, list[tuple[int, int]]] = {}
         self._sent: list[int] = []
+        self.on_arrival: Callable[[], None] = lambda: None
+        """Hears of each hint that is not lost."""
 
     def subscribe(self, consumer: str) -> None:
         """From now on `consumer` is told."""
@@ -30,6 +33,7 @@ class Hints:
         world.note(process, "publish", f"entry {sequence}", fault)
         if fault == "event_lost":
             return
+        self.on_arrival()
         if fault == "rebalance":
             # Consumers change places and begin again where the last ones had committed.
             back = self._sent[-world.choose.randrange(1, 8) :]

@@ -12,20 +12,23 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
-from tests.simulation import actors, service_actors
+from tests.simulation import actors, mirror_actors, service_actors
 from tests.simulation.actors import Cluster
 from tests.simulation.determinism import deterministic
 from tests.simulation.disk import LOG
 from tests.simulation.faults import copy_of
 from tests.simulation.history_checker import Transaction, find_anomalies
+from tests.simulation.mirror_actors import Topics
 from tests.simulation.oracle import OP_KEY, Op, Oracle
 from tests.simulation.recovery import timeline_of, timeline_on_disk
 from tests.simulation.scheduler import SECOND, Process, SimulatedClock
+from tests.simulation.service_lives import services_in
 from tests.simulation.signs_of_life import INTERVAL_S
 from tests.simulation.strangers import completed_on_timeline
 from tests.simulation.visible_files import is_data_file
 from tests.simulation.world import LEAVES_LATE_FILES, Step, World
 
+from tideline_events import Record
 from tideline_table.log_format.key_index import index_path
 from tideline_table.table import Table, TableRequest, archive, create_table, roll_back_dead, run_clean, write_rows
 from tideline_table.table.definition import TableType
@@ -58,11 +61,14 @@ class Outcome:
     ops: Counter[str]
     work: Counter[str]
     """Histories and completed actions by kind."""
+    topic: tuple[Record, ...] = ()
+    """What the event log held at the end."""
 
     @property
     def digest(self) -> str:
         """Of everything that happened: equal for two runs of one seed."""
-        return hashlib.sha256("\n".join([*map(str, self.trace), *map(repr, self.entries)]).encode()).hexdigest()
+        told = [*map(str, self.trace), *map(repr, self.entries), *map(repr, self.topic)]
+        return hashlib.sha256("\n".join(told).encode()).hexdigest()
 
 
 def no_sabotage(world: World) -> AbstractContextManager[object]:
@@ -79,7 +85,9 @@ def simulate(seed: int, sabotage: Sabotage = no_sabotage, focus: str = "") -> Ou
     oracle.lock_holder = world.lock_holder
     oracle.judges_the_living = lambda: "clock_jump" not in world.faults
     cluster = Cluster(world, oracle, _options(world))
-    with deterministic(seed, world.scheduler), actors.reading_writers(cluster), sabotage(world):
+    if world.is_mirrored:
+        cluster.topics = Topics(world, oracle)
+    with deterministic(seed, world.scheduler), actors.reading_writers(cluster), services_in(cluster), sabotage(world):
         for name, act in _cast(world):
             world.start(name, partial(act, cluster), delay_us=world.between(0, 2))
         world.scheduler.run()
@@ -87,6 +95,8 @@ def simulate(seed: int, sabotage: Sabotage = no_sabotage, focus: str = "") -> Ou
         steps = world.scheduler.steps
         if not oracle.problems:
             _recover(cluster)
+            if world.is_mirrored:
+                mirror_actors.finish(cluster)
             _report_failures(cluster)
     if not oracle.problems:
         _check(cluster)
@@ -98,17 +108,21 @@ def simulate(seed: int, sabotage: Sabotage = no_sabotage, focus: str = "") -> Ou
         world.faults,
         tuple(oracle.entries),
         Counter(f"{op.kind} {op.status}" for op in oracle.ops.values()),
-        _work(world, oracle),
+        _work(cluster),
+        tuple(cluster.topics.broker.records.values()) if cluster.topics else (),
     )
 
 
-def _work(world: World, oracle: Oracle) -> Counter[str]:
+def _work(cluster: Cluster) -> Counter[str]:
+    world, oracle = cluster.world, cluster.oracle
     work = Counter(f"{e.action} {e.operation}" for e in oracle.entries if e.after is State.COMPLETED)
     work["archival beside others"] = sum(
         e.after is State.COMPLETED and e.action is Action.ARCHIVAL and e.writer_id.startswith(service_actors.archiver.__name__)
         for e in oracle.entries
     )
     work["results lost"] = world.results_lost
+    if cluster.topics is not None:
+        work += cluster.topics.ledger.work
     work["merge-on-read histories" if world.is_merge_on_read else "copy-on-write histories"] += 1
     return work
 
@@ -216,6 +230,10 @@ def _cast(world: World) -> list[tuple[str, Callable[[Cluster, Process], None]]]:
     ]
     apart = apart[: 6 - len(cast)]
     cast += [(f"{act.__name__}{n}", act) for n, act in enumerate([*others[: 6 - len(cast) - len(apart)], *apart])]
+    if world.is_mirrored:
+        mirrors = world.chooser("mirrors").choice((1, 2))
+        cast += [(f"mirror{n}", mirror_actors.mirror) for n in range(mirrors)]
+        cast.append(("event_follower", mirror_actors.event_follower))
     return cast
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 from tests.simulation import simulate as simulation
 from tests.simulation.conftest import BATCH, SEED_START, SEEDS
+from tests.simulation.event_faults import EVENT_FAULTS
 from tests.simulation.simulate import simulate, story
 from tests.simulation.world import APPLICABLE
 
@@ -30,7 +31,7 @@ def test_histories_hold(first, batches):
 def test_these_histories_had_every_kind_of_fault(batches):
     faults = sum((batches(first).faults for first in FIRSTS), Counter())
     print(f"{len(faults)} kinds of fault: {', '.join(f'{kind} {count}' for kind, count in sorted(faults.items()))}")
-    assert set(faults) == set(APPLICABLE)
+    assert set(faults) == {*APPLICABLE, *EVENT_FAULTS}
     assert len(faults) >= 20
 
 
@@ -56,6 +57,9 @@ def test_these_histories_did_every_kind_of_work(batches):
         "replacecommit DELETE_PARTITION",
         "archival beside others",
         "results lost",
+        "events in the topic",
+        "events in the follower",
+        "events dropped",
     ):
         assert work[kind] >= SEEDS / 200, kind
     for kind in ("copy-on-write histories", "merge-on-read histories"):
@@ -63,8 +67,8 @@ def test_these_histories_did_every_kind_of_work(batches):
 
 
 def test_a_seed_replays_step_by_step():
-    for seed in (3, 17, 42):
-        first, second = simulate(seed), simulate(seed)
+    for seed, focus in ((3, ""), (17, ""), (42, ""), (5, "mirrored"), (6, "mirrored")):
+        first, second = simulate(seed, focus=focus), simulate(seed, focus=focus)
         assert first.trace == second.trace
         assert first.entries == second.entries
         assert first.digest == second.digest
@@ -73,11 +77,14 @@ def test_a_seed_replays_step_by_step():
 
 def test_a_seed_replays_in_another_process():
     """Also where strings hash otherwise: no set of names decides what happens next."""
-    program = "from tests.simulation.simulate import simulate; print([simulate(s).digest for s in range(20, 26)])"
+    program = (
+        "from tests.simulation.simulate import simulate; "
+        "print([simulate(s, focus=f).digest for s in range(20, 26) for f in ('', 'mirrored')])"
+    )
     other = subprocess.run(
         [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": "1"}, capture_output=True, text=True, check=True
     )
-    assert other.stdout == f"{[simulate(s).digest for s in range(20, 26)]}\n"
+    assert other.stdout == f"{[simulate(s, focus=f).digest for s in range(20, 26) for f in ('', 'mirrored')]}\n"
 
 
 def test_a_failing_history_tells_its_story():

@@ -91,8 +91,11 @@ class World:
     """What happens around the actors. Everything random comes from the seed."""
 
     def __init__(self, seed: int, *, faulty: bool = True, focus: str = "") -> None:
-        """`focus` on `trimmed`, `slow`, `archived`, `saved`, `forgetful` or `logs` (merge-on-read) makes every history of that kind; without it some are."""
+        """`focus` on `trimmed`, `slow`, `archived`, `saved`, `forgetful`, `mirrored` or `logs` (merge-on-read) makes every history of that kind; without it some are."""
         self.seed = seed
+        self.is_mirrored = focus == "mirrored" or (random.Random(f"mirrored {seed}").random() < 0.1 and not focus)
+        """Mirrors publish the table log, and somebody follows the table by its events: beside whatever else there is."""
+        focus = "" if focus == "mirrored" else focus
         choose = random.Random(f"world {seed}")
         self.choose = choose
         self.scheduler = Scheduler(

@@ -1,4 +1,4 @@
-"""Both event logs: the embedded one in a new file per test, Kafka once per session with a new table uid per test."""
+"""The event logs: the embedded one in a new file per test, the simulator's in memory, Kafka once per session with a new table uid per test."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.contract.events.samples import new_uid
 from tests.real.kafka import KafkaNode, running_kafka
+from tests.simulation.event_log import Broker, MemoryEventLog
 
 from tideline_events import EventLog, Publisher, Record, Subscription, open_event_log
 from tideline_table.clock import SystemClock
@@ -64,6 +65,16 @@ class Deployment:
         return found
 
 
+@dataclass
+class InMemory(Deployment):
+    """The event log of simulated clusters, which lives in one process."""
+
+    broker: Broker = field(default_factory=Broker)
+
+    def log(self) -> EventLog:
+        return MemoryEventLog(self.broker, self.clock)
+
+
 def _reap(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
         process.kill()
@@ -77,8 +88,15 @@ def kafka_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaNode]:
         yield node
 
 
-@pytest.fixture(params=["sqlite", pytest.param("kafka", marks=pytest.mark.real)])
+@pytest.fixture(params=["sqlite", "memory", pytest.param("kafka", marks=pytest.mark.real)])
 def deployment(request: pytest.FixtureRequest) -> Iterator[Deployment]:
+    with ExitStack() as stack:
+        yield InMemory("", stack) if request.param == "memory" else Deployment(_url(request), stack)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("kafka", marks=pytest.mark.real)])
+def among_processes(request: pytest.FixtureRequest) -> Iterator[Deployment]:
+    """For tests with processes of their own."""
     with ExitStack() as stack:
         yield Deployment(_url(request), stack)
 

@@ -1,4 +1,4 @@
-"""The contract of the event-log port, held by the embedded log and by a real Kafka alike."""
+"""The contract of the event-log port, held by the embedded log, the simulator's and a real Kafka alike."""
 
 from __future__ import annotations
 
@@ -80,17 +80,17 @@ def test_transitions_and_cursor_become_visible_together(deployment: Deployment) 
     assert sequences(deployment.drain(deployment.subscription([TIMELINE.name]), uid, 4)) == [0, 1, 2, 3]
 
 
-def test_a_transaction_cut_off_by_death_stays_invisible(deployment: Deployment) -> None:
+def test_a_transaction_cut_off_by_death_stays_invisible(among_processes: Deployment) -> None:
     uid, shard = new_uid(), f"shard-{new_uid()}"
-    deployment.publisher(shard).publish_transitions(uid, transitions(uid, 0, 3), table_record(uid, 3))
-    died = deployment.run(DIE_IN_TRANSACTION, shard, uid)
+    among_processes.publisher(shard).publish_transitions(uid, transitions(uid, 0, 3), table_record(uid, 3))
+    died = among_processes.run(DIE_IN_TRANSACTION, shard, uid)
     assert died.returncode == 9, died.stderr
-    successor = deployment.publisher(shard)
-    assert deployment.log().cursor(uid) == table_record(uid, 3)
+    successor = among_processes.publisher(shard)
+    assert among_processes.log().cursor(uid) == table_record(uid, 3)
     successor.publish_transitions(uid, transitions(uid, 4, 6), table_record(uid, 6))
-    records = deployment.drain(deployment.subscription([TIMELINE.name]), uid, 7)
+    records = among_processes.drain(among_processes.subscription([TIMELINE.name]), uid, 7)
     assert sequences(records) == [0, 1, 2, 3, 4, 5, 6]
-    tables = deployment.drain(deployment.subscription([TABLES.name]), uid, 1)
+    tables = among_processes.drain(among_processes.subscription([TABLES.name]), uid, 1)
     assert all(decode(record) != table_record(uid, 5) for record in tables)
 
 
@@ -253,11 +253,11 @@ def test_a_subscription_names_topics_of_the_contract(deployment: Deployment) -> 
         deployment.log().subscribe([HINTS.name], "")
 
 
-def test_two_processes_append_at_once(deployment: Deployment) -> None:
+def test_two_processes_append_at_once(among_processes: Deployment) -> None:
     uid, count = new_uid(), 60
-    subscription = deployment.subscription([HINTS.name], from_beginning=False)
-    writers = [deployment.spawn(APPEND, f"{name}-{uid}", uid, str(count)) for name in ("one", "two")]
-    records = deployment.drain(subscription, uid, 2 * count)
+    subscription = among_processes.subscription([HINTS.name], from_beginning=False)
+    writers = [among_processes.spawn(APPEND, f"{name}-{uid}", uid, str(count)) for name in ("one", "two")]
+    records = among_processes.drain(subscription, uid, 2 * count)
     for writer in writers:
         _, errors = writer.communicate(timeout=60)
         assert writer.returncode == 0, errors

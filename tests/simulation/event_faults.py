@@ -1,0 +1,194 @@
+"""The event log as one process of a history reaches it: publications fail, land late or are never answered, deliveries repeat or mix."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from tests.simulation.event_log import Broker, MemoryEventLog, MemoryPublisher, MemorySubscription
+from tests.simulation.faults import SimulatedCrash
+from tests.simulation.scheduler import SECOND, Process, SimulatedClock
+
+from tideline_events import CommitLost, EventLogUnavailable, PublisherFenced, PublishUnknown, Record, TableRecord
+from tideline_table.errors import TidelineError
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+_ANY = frozenset({"publish", "take", "cursor", "poll", "commit"})
+
+EVENT_FAULTS: dict[str, frozenset[str]] = {
+    "publish_refused": frozenset({"publish"}),
+    "publish_reply_lost": frozenset({"publish"}),
+    "publish_lands_late": frozenset({"publish"}),
+    "publish_never_lands": frozenset({"publish"}),
+    "publisher_taken_over": frozenset({"publish"}),
+    "event_client_killed_before": _ANY,
+    "event_client_killed_after": _ANY,
+    "event_client_paused": _ANY,
+    "event_log_silent": _ANY - {"publish", "commit"},
+    "delivered_twice": frozenset({"poll"}),
+    "delivered_late": frozenset({"poll"}),
+    "delivered_in_disorder": frozenset({"poll"}),
+    "group_rebalanced": frozenset({"poll", "commit"}),
+}
+"""Kinds of fault and the calls that they can hit."""
+
+
+class EventFaults:
+    """What goes wrong with calls to the event log. Drawn apart from the other faults."""
+
+    def __init__(self, world: World) -> None:
+        self.choose = choose = world.chooser("event faults")
+        self._world = world
+        kinds = sorted(EVENT_FAULTS)
+        self._kinds = choose.sample(kinds, choose.randrange(1, 7)) if choose.random() < 0.95 else []
+        self._rate = choose.choice((0.03, 0.1, 0.3))
+        self._left = choose.randrange(1, 12)
+
+    def calm(self) -> None:
+        """No more faults."""
+        self._left = 0
+
+    def draw(self, process: Process, call: str, what: str) -> str:
+        """What goes wrong with this call, mostly nothing; a line of the trace."""
+        fault = ""
+        usable = [kind for kind in self._kinds if call in EVENT_FAULTS[kind]]
+        if self._left > 0 and usable and self.choose.random() < self._rate:
+            self._left -= 1
+            fault = self.choose.choice(usable)
+            self._world.faults[fault] += 1
+        self._world.note(process, f"events {call}", what, fault)
+        return fault
+
+    def before(self, process: Process, call: str, what: str = "") -> str:
+        """A call begins: others may go first, and what goes wrong with it does so, as far as that is before its effect."""
+        world = self._world
+        world.scheduler.step()
+        fault = self.draw(process, call, what)
+        if fault == "event_client_killed_before":
+            self.kill(process)
+        elif fault == "event_client_paused":
+            process.stalled_until_us = world.scheduler.now_us + self.between(1, 400)
+            world.scheduler.sleep(0)
+        elif fault == "event_log_silent":
+            raise EventLogUnavailable("the event log does not answer")
+        return fault
+
+    def kill(self, process: Process) -> None:
+        """End the process of the caller."""
+        self._world.kill(process)
+        raise SimulatedCrash
+
+    def between(self, low: float, high: float) -> int:
+        """A random duration in microseconds, from seconds."""
+        return int(self.choose.uniform(low, high) * SECOND)
+
+
+class ProcessEventLog(MemoryEventLog):
+    """`EventLog` as one process reaches it."""
+
+    def __init__(self, world: World, process: Process, broker: Broker, faults: EventFaults) -> None:
+        super().__init__(broker, SimulatedClock(world.scheduler, process))
+        self._way = (world, process, faults)
+
+    def publisher(self, writer_id: str) -> MemoryPublisher:
+        world, process, faults = self._way
+        fault = faults.before(process, "take", writer_id)
+        taken = _Publisher(world, process, faults, self.broker, writer_id)
+        if fault == "event_client_killed_after":
+            faults.kill(process)
+        return taken
+
+    def table_records(self) -> Iterator[TableRecord]:
+        _, process, faults = self._way
+        fault = faults.before(process, "cursor")
+        yield from list(super().table_records())
+        if fault == "event_client_killed_after":
+            faults.kill(process)
+
+    def subscribe(self, topics: Sequence[str], group: str, *, from_beginning: bool = True) -> MemorySubscription:
+        world, process, faults = self._way
+        positions = super().subscribe(topics, group, from_beginning=from_beginning).positions
+        return _Subscription(world, process, faults, self.broker, group, positions)
+
+
+class _Publisher(MemoryPublisher):
+    def __init__(self, world: World, process: Process, faults: EventFaults, broker: Broker, writer_id: str) -> None:
+        super().__init__(broker, SimulatedClock(world.scheduler, process), writer_id, broker.take(writer_id))
+        self._world, self._process, self._faults = world, process, faults
+        self._ended: TidelineError | None = None
+
+    def append(self, records: Sequence[Record]) -> None:
+        process, faults = self._process, self._faults
+        if self._ended is not None:
+            raise self._ended
+        fault = faults.before(process, "publish", f"{len(records)} records")
+        if fault == "publish_refused":
+            raise EventLogUnavailable("the publication was refused")
+        if fault == "publisher_taken_over":
+            # Somebody of the same id came, and is gone again.
+            self.broker.take(self.writer_id)
+        if fault == "publish_lands_late":
+            # On its way through retries: it lands unless a newer publisher comes first.
+            self._world.later(faults.between(0.5, 120), lambda: self._land(records))
+        elif fault != "publish_never_lands":
+            super().append(records)
+        if fault == "event_client_killed_after":
+            faults.kill(process)
+        if fault in ("publish_reply_lost", "publish_lands_late", "publish_never_lands"):
+            self._ended = PublishUnknown("no answer to a publication", remedy="take a new publisher")
+            raise self._ended
+
+    def _land(self, records: Sequence[Record]) -> None:
+        self._world.note(self._process, "events publish", f"{len(records)} records", "lands late")
+        try:
+            super().append(records)
+        except PublisherFenced:
+            return
+
+
+class _Subscription(MemorySubscription):
+    def __init__(
+        self, world: World, process: Process, faults: EventFaults, broker: Broker, group: str, positions: dict[str, int]
+    ) -> None:
+        super().__init__(broker, SimulatedClock(world.scheduler, process), group, positions)
+        self._world, self._process, self._faults = world, process, faults
+        self._earlier: list[Record] = []
+
+    def wait(self, left_s: float) -> None:
+        seen = self.broker.end
+        self._world.scheduler.wait_for(lambda: self.broker.end > seen, math.ceil(left_s * SECOND))
+
+    def poll(self, timeout_s: float) -> list[Record]:
+        process, faults = self._process, self._faults
+        fault = faults.before(process, "poll")
+        if fault == "group_rebalanced":
+            self._start_again()
+        if fault == "delivered_late":
+            self._world.scheduler.sleep(faults.between(1, 200))
+        records = super().poll(timeout_s)
+        again, self._earlier = self._earlier, records[-10:]
+        if fault == "delivered_twice":
+            records = [*records[:1], *again, *records]
+        if fault == "delivered_in_disorder":
+            faults.choose.shuffle(records)
+        if fault == "event_client_killed_after":
+            faults.kill(process)
+        return records
+
+    def commit(self) -> None:
+        process, faults = self._process, self._faults
+        fault = faults.before(process, "commit")
+        if fault == "group_rebalanced":
+            self._start_again()
+            raise CommitLost("the group was rebalanced")
+        super().commit()
+        if fault == "event_client_killed_after":
+            faults.kill(process)
+
+    def _start_again(self) -> None:
+        """Other members had the partitions meanwhile: what was not committed comes again."""
+        self.positions.update(self.broker.join(self.group, list(self.positions), from_beginning=True))
+        self._read = {}

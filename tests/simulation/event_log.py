@@ -1,0 +1,183 @@
+"""An event log in memory: the port of `tideline_events` without a disk or brokers, for histories and for its contract suite.
+
+As the embedded log it has no partitions: the offset is the order of publication over all topics, and `tideline.tables` is compacted as it
+is written. Nothing expires.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+
+from tideline_events import (
+    TABLES,
+    PoisonEvent,
+    PublisherFenced,
+    Record,
+    TableRecord,
+    Transition,
+    decode,
+    transition_records,
+)
+from tideline_events.envelope import stamped
+from tideline_events.log import POLL_LIMIT, check_records, check_subscription
+from tideline_table.clock import Clock
+
+_SLEEP_S = 0.002
+
+
+class Broker:
+    """What all clients of one log share: records, who may publish under which writer id, and how far groups read. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, Record] = {}
+        """By offset, in order."""
+        self.end = 0
+        """The next offset."""
+        self.positions: dict[tuple[str, str], int] = {}
+        """By group and topic the next offset that the group reads."""
+        self.on_record: Callable[[Record], None] = lambda record: None
+        """Hears of each record when it becomes visible."""
+        self._epochs: dict[str, int] = {}
+        self._guard = threading.RLock()
+
+    def take(self, writer_id: str) -> int:
+        """A new epoch of `writer_id`: whoever publishes under an older one is refused."""
+        with self._guard:
+            self._epochs[writer_id] = self._epochs.get(writer_id, 0) + 1
+            return self._epochs[writer_id]
+
+    def append(self, writer_id: str, epoch: int, records: Sequence[Record], now: datetime) -> None:
+        """Make records visible together. Raises `PublisherFenced`."""
+        with self._guard:
+            if self._epochs[writer_id] != epoch:
+                raise PublisherFenced(writer_id)
+            for record in (stamped(record, now) for record in records):
+                if record.topic == TABLES.name:
+                    self.records = {o: r for o, r in self.records.items() if r.topic != TABLES.name or r.key != record.key}
+                placed = Record(record.topic, record.key, record.value, record.headers, partition=0, offset=self.end)
+                self.records[self.end] = placed
+                self.end += 1
+                self.on_record(placed)
+
+    def join(self, group: str, topics: Sequence[str], *, from_beginning: bool) -> dict[str, int]:
+        """Where `group` reads on; a topic without a position gets one that stays."""
+        with self._guard:
+            start = 0 if from_beginning else self.end
+            return {topic: self.positions.setdefault((group, topic), start) for topic in topics}
+
+    def after(self, positions: dict[str, int]) -> list[Record]:
+        """The next records of topics from these offsets on."""
+        with self._guard:
+            if min(positions.values()) >= self.end:
+                return []
+            found = [r for o, r in self.records.items() if o >= positions.get(r.topic, self.end)]
+            return found[:POLL_LIMIT]
+
+    def remember(self, group: str, positions: dict[str, int]) -> None:
+        """`group` read up to here: positions of a group only grow."""
+        with self._guard:
+            for topic, offset in positions.items():
+                self.positions[group, topic] = max(offset, self.positions.get((group, topic), 0))
+
+
+class MemoryEventLog:
+    """`EventLog` on a broker."""
+
+    def __init__(self, broker: Broker, clock: Clock) -> None:
+        self.broker = broker
+        self.clock = clock
+
+    def ensure_topics(self) -> None:
+        """See `EventLog.ensure_topics`: topics need nothing here."""
+
+    def publisher(self, writer_id: str) -> MemoryPublisher:
+        """See `EventLog.publisher`."""
+        return MemoryPublisher(self.broker, self.clock, writer_id, self.broker.take(writer_id))
+
+    def cursor(self, table_uid: str) -> TableRecord | None:
+        """See `EventLog.cursor`."""
+        return next((known for known in self.table_records() if known.table_uid == table_uid), None)
+
+    def table_records(self) -> Iterator[TableRecord]:
+        """See `EventLog.table_records`."""
+        for record in [r for r in list(self.broker.records.values()) if r.topic == TABLES.name]:
+            try:
+                event = decode(record)
+            except PoisonEvent:
+                continue
+            if isinstance(event, TableRecord):
+                yield event
+
+    def subscribe(self, topics: Sequence[str], group: str, *, from_beginning: bool = True) -> MemorySubscription:
+        """See `EventLog.subscribe`."""
+        check_subscription(topics, group)
+        positions = self.broker.join(group, topics, from_beginning=from_beginning)
+        return MemorySubscription(self.broker, self.clock, group, positions)
+
+    def close(self) -> None:
+        """See `EventLog.close`."""
+
+
+class MemoryPublisher:
+    """`Publisher` whose epoch is checked at every publication."""
+
+    def __init__(self, broker: Broker, clock: Clock, writer_id: str, epoch: int) -> None:
+        self.broker = broker
+        self.writer_id = writer_id
+        self.epoch = epoch
+        self._clock = clock
+
+    def publish_transitions(
+        self, table_uid: str, transitions: Sequence[Transition], table_record: TableRecord, *, traceparent: str | None = None
+    ) -> None:
+        """See `Publisher.publish_transitions`."""
+        self.publish(*transition_records(table_uid, transitions, table_record, traceparent))
+
+    def publish(self, *records: Record) -> None:
+        """See `Publisher.publish`."""
+        check_records(records)
+        self.append(records)
+
+    def append(self, records: Sequence[Record]) -> None:
+        """What `publish` does with records that are as they should be."""
+        self.broker.append(self.writer_id, self.epoch, records, self._clock.now())
+
+    def close(self) -> None:
+        """See `Publisher.close`."""
+
+
+class MemorySubscription:
+    """`Subscription` that reads all records of its topics in the order of their publication."""
+
+    def __init__(self, broker: Broker, clock: Clock, group: str, positions: dict[str, int]) -> None:
+        self.broker = broker
+        self.group = group
+        self.positions = positions
+        self._clock = clock
+        self._read: dict[str, int] = {}
+
+    def poll(self, timeout_s: float) -> list[Record]:
+        """See `Subscription.poll`."""
+        deadline_s = self._clock.monotonic_s() + timeout_s
+        while not (records := self.broker.after(self.positions)):
+            left_s = deadline_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                return []
+            self.wait(left_s)
+        for record in records:
+            self.positions[record.topic] = self._read[record.topic] = record.offset + 1
+        return records
+
+    def wait(self, left_s: float) -> None:
+        """Until there may be something new, or for `left_s` at most."""
+        self._clock.sleep(min(_SLEEP_S, left_s))
+
+    def commit(self) -> None:
+        """See `Subscription.commit`."""
+        self.broker.remember(self.group, self._read)
+        self._read = {}
+
+    def close(self) -> None:
+        """See `Subscription.close`."""

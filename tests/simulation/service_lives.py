@@ -1,0 +1,130 @@
+"""Production services as processes of a history: their loop and threads run on the scheduler, their storage, locks and event log are its own."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import cast
+from unittest.mock import patch
+
+import structlog
+from tests.simulation.actors import Cluster
+from tests.simulation.scheduler import SECOND, Process, SimulatedClock, SimulatedThreading
+
+import tideline_mirror.service
+import tideline_service.loop
+from tideline_events import PublisherFenced
+from tideline_locks.table_lock import LockProviders
+from tideline_service import event_link, event_watcher, open_tables
+from tideline_service.contract import Service, ServiceContext
+from tideline_service.errors import TooManyFailures
+from tideline_service.health import Health
+from tideline_service.loop import Backoff, TickLoop
+from tideline_service.metrics import Metrics
+from tideline_service.settings import ServiceSettings
+from tideline_table.storage import Storage
+from tideline_table.table import Table
+
+_SILENT = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+_LOGGERS = (tideline_mirror.service, tideline_service.loop, event_watcher, open_tables)
+_POLL_S = 30.0
+"""How often a watcher of events asks; a new event wakes it."""
+
+
+class _Tables:
+    """The registry of a deployment with one table."""
+
+    def __init__(self, base_path: str) -> None:
+        self._base_path = base_path
+
+    def tables(self) -> tuple[str, ...]:
+        return (self._base_path,)
+
+    def next_scan_in_s(self) -> float:
+        return 1.0
+
+
+class _Bell:
+    """An event of a service's main loop; `rings` may set it from outside."""
+
+    def __init__(self, cluster: Cluster, rings: Callable[[], bool] = lambda: False) -> None:
+        self._scheduler = cluster.world.scheduler
+        self._rings = rings
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        return self._is_set or self._rings()
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    def wait(self, timeout: float) -> bool:
+        self._scheduler.wait_for(self.is_set, math.ceil(timeout * SECOND))
+        return self.is_set()
+
+
+@contextmanager
+def services_in(cluster: Cluster) -> Iterator[None]:
+    """What services open by name is what the process of the caller reaches of the cluster's world."""
+    world = cluster.world
+
+    def reached(_: str) -> Storage:
+        return world.storage(world.scheduler.process)
+
+    def opened(settings: ServiceSettings, context: ServiceContext) -> open_tables.OpenTables:
+        providers = LockProviders(settings.locks, context.clock)
+        registry = cast(open_tables.TableRegistry, _Tables(world.disk.root))
+        return open_tables.OpenTables(registry, context.clock, world.scheduler.process.name, providers, cluster.options)
+
+    def attach(_: LockProviders, table: Table) -> None:
+        process = world.scheduler.process
+        table.lock, table.intents = world.lock(process), world.intents(process)
+
+    with ExitStack() as stack:
+        for module in _LOGGERS:
+            stack.enter_context(patch.object(module, "_log", _SILENT))
+        stack.enter_context(
+            patch.object(event_link, "open_event_log", lambda *_, **__: cluster.topics.log(world.scheduler.process))
+        )
+        stack.enter_context(patch.object(open_tables, "open_storage", reached))
+        stack.enter_context(patch.object(tideline_mirror.service, "open_tables", opened))
+        stack.enter_context(patch.object(LockProviders, "attach", attach))
+        stack.enter_context(patch.object(event_watcher, "threading", SimulatedThreading(world.scheduler)))
+        stack.enter_context(patch.object(event_watcher, "_POLL_S", _POLL_S))
+        yield
+
+
+def context_of(cluster: Cluster, process: Process, name: str, ends: Callable[[], bool]) -> ServiceContext:
+    """What a service of that name gets in `process`; it is asked to stop when the history `ends`."""
+    clock = SimulatedClock(cluster.world.scheduler, process)
+    stopping = cast(threading.Event, _Bell(cluster, ends))
+    return ServiceContext(
+        name, clock, Metrics(name), Health(clock, 300), stopping=stopping, wakeup=cast(threading.Event, _Bell(cluster))
+    )
+
+
+def live(service: Service, context: ServiceContext, settings: ServiceSettings, choose: random.Random) -> None:
+    """The life of a service as `run_service` runs it: until it is asked to stop, or gives up because another one has its place."""
+    loop = TickLoop(
+        service,
+        context,
+        poll_interval_s=settings.poll_interval_s,
+        backoff=Backoff(max_s=settings.retry_backoff_max_s),
+        max_consecutive_failures=settings.max_consecutive_failures,
+        live_deadline_s=settings.live_deadline_s,
+        draw=choose.random,
+    )
+    try:
+        loop.run()
+    except TooManyFailures as failures:
+        if not isinstance(failures.__cause__, PublisherFenced):
+            raise
+    finally:
+        service.stop()
