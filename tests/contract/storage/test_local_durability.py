@@ -5,6 +5,7 @@ The calls to the system are recorded as they happen; a disk is then imagined tha
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from tideline_table.clock import SystemClock
 from tideline_table.errors import ObjectExists
 from tideline_table.storage import LocalStorage
+from tideline_table.timeline.entry import LOG_FOLDER
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.log import Draft, TableLog
 
@@ -138,6 +140,39 @@ def test_the_table_log_has_no_holes_after_a_power_loss(disk, root, storage):
             content = disk.after_power_loss(root / f".hoodie/.tideline/log/{number:020d}.json", root)
             assert content == storage.read(f".hoodie/.tideline/log/{number:020d}.json")
         assert entry.sequence == sequence
+
+
+@pytest.fixture
+def failing_log_sync(disk, root, monkeypatch):
+    """The first fsync of the log's folder fails, with nothing made durable by it."""
+    recorded, left = os.fsync, [errno.EIO]
+
+    def fsync(descriptor):
+        if left and Path(os.readlink(f"/proc/self/fd/{descriptor}")) == root / LOG_FOLDER:
+            code = left.pop()
+            raise OSError(code, os.strerror(code))
+        recorded(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return left
+
+
+def test_an_entry_that_its_writer_met_again_behind_a_failed_sync_survives(disk, root, storage, failing_log_sync):
+    """The link succeeded and the sync of the folder did not: the second attempt finds its own entry and counts it as won."""
+    log = TableLog(storage, SystemClock(), "w")
+    entry = log.append(Draft("1" * 17, Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", {}), 1)
+    assert not failing_log_sync, "the sync failed once"
+    assert disk.after_power_loss(root / entry.path, root) == entry.to_bytes()
+
+
+def test_what_refused_a_name_survives(disk, root, storage):
+    """Whoever wrote it may have died before the sync: who is told that it is there goes on from it."""
+    storage.put_if_absent("a/x", b"1")
+    (root / "a/y").write_bytes(b"2")
+    disk.bytes_of[(root / "a/y").stat().st_ino] = b"2"
+    with pytest.raises(ObjectExists):
+        storage.put_if_absent("a/y", b"3")
+    assert disk.after_power_loss(root / "a/y", root) == b"2"
 
 
 def test_the_loser_leaves_nothing(root, storage):

@@ -84,6 +84,8 @@ class LocalStorage:
                 # link(2) fails when the name exists, on every POSIX file system; the loser's bytes are never seen.
                 os.link(staged, target)
             except FileExistsError:
+                # The name may be ours, from an attempt whose sync failed: the caller may take it for won.
+                _sync_folder(target.parent)
                 raise ObjectExists(path) from None
             finally:
                 staged.unlink()
