@@ -41,7 +41,7 @@ from tideline_table.table import write as table_write
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.progress import ProgressStep
 from tideline_table.transaction import Committed, WriteTransaction
-from tideline_table.writer import FileGroupResult, FileGroupTask, Operation, RoutedTask, WriteContext, prepare_input
+from tideline_table.writer import FileGroupResult, FileGroupTask, Operation, WriteContext, prepare_input
 
 T = TypeVar("T")
 
@@ -219,7 +219,7 @@ def write_once(
 class _ReadingAttempt(table_write._Attempt):
     """Makes its rows of what it reads, again whenever it looks at the table anew: who waited for others routes its rows by a later state."""
 
-    def _route(self, transaction: WriteTransaction) -> list[RoutedTask]:
+    def _route(self, transaction: WriteTransaction) -> Any:
         table, definition = self.table, self.table.definition
         process = table.storage.process
         prepared = prepare_input(

@@ -23,6 +23,7 @@ OWNS = {
     "rejected update": WriteSet(OWN, {G: SliceVersion(instant(1), 0)}, update_strategy=UPDATE_STRATEGIES["reject"]),
     "overwrite": WriteSet(OWN, overwrites=Overwrite(frozenset({"p"}))),
     "insert": WriteSet(OWN, {}, hashes(1, 2, 3)),
+    "move": WriteSet(OWN, {G: SliceVersion(instant(1), 0)}, hashes(1, 2, 3)),
     "clustering": WriteSet(OWN, {G: SliceVersion(instant(1), 0)}, update_strategy=None),
 }
 
@@ -128,7 +129,7 @@ def group_cleaned_away(history):
     return []
 
 
-UPDATES = {"update", "rejected update", "append"}
+UPDATES = {"update", "rejected update", "append", "move"}
 MATRIX = {
     same_group_written: {*UPDATES, "clustering"},
     other_group_written: set(),
@@ -137,7 +138,7 @@ MATRIX = {
     same_group_compaction_planned: {*UPDATES, "clustering", "overwrite"},
     other_group_compaction_planned: {"overwrite"},
     same_group_compacted: {*UPDATES, "clustering"},
-    same_key_inserted: {"insert"},
+    same_key_inserted: {"insert", "move"},
     other_key_inserted: set(),
     same_group_clustered: {*UPDATES, "clustering"},
     other_group_clustered: set(),

@@ -20,6 +20,7 @@ ROWS = {
     "append": "append to a group's log",
     "overwrite": "overwrite, delete-partition",
     "insert": "insert of keys",
+    "move": "move of a row to another partition",
     "clustering": "clustering",
 }
 """Own of `test_conflict` → row."""

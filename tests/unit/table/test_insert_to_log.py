@@ -7,12 +7,13 @@ from tests.unit.table.tables import cluster, contents, create, open_table, rows_
 from tideline_table.clock import ManualClock
 from tideline_table.errors import DuplicateKey
 from tideline_table.file_group.checkpoint import read_checkpoint, write_checkpoint
+from tideline_table.index import KeyScope
 from tideline_table.log_format.key_index import INDEX_FOLDER, read_index
 from tideline_table.service.compaction import compact_slice
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import TableType, run_compaction, schedule_clustering, schedule_compaction, write_rows
 from tideline_table.transaction import WriteTransaction
-from tideline_table.transaction.write import HASHES_KEY
+from tideline_table.transaction.write import HASHES_KEYS
 from tideline_table.writer import Operation
 
 NOW = {"hoodie.compact.inline.max.delta.commits": 1}
@@ -46,7 +47,7 @@ def test_a_new_group_begins_with_a_log_file_and_compaction_gives_it_a_base_file(
     (stat,) = committed.stats
     assert (stat.num_inserts, stat.num_updates, stat.prev_commit, stat.base_file) == (3, 0, committed.instant, "")
     assert stat.log_files == (found.log_files[0].name,)
-    assert HASHES_KEY in table.timeline.log.read(committed.sequence).body
+    assert HASHES_KEYS[KeyScope.PARTITION] in table.timeline.log.read(committed.sequence).body
     second = write(table, [("c", "p", 2, "y"), ("d", "p", 2, "y")])
     assert shapes(table) == [(False, 2)]
     assert (second.rows_updated, second.rows_inserted) == (1, 1)

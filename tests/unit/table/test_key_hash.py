@@ -6,8 +6,9 @@ import pytest
 import xxhash
 from tests.unit.table.tables import contents, new_table, write
 
+from tideline_table.index import KeyScope
 from tideline_table.index.key_hash import key_hashes
-from tideline_table.transaction.write import HASHES_KEY
+from tideline_table.transaction.write import HASHES_KEYS
 from tideline_table.writer import Operation, file_group
 
 KEYS = ["", "a", "é漢😀", "k" * 300, *(f"key-{n}" for n in range(40_000))]
@@ -38,6 +39,6 @@ def test_more_keys_than_a_commit_carries_are_hashed_only_for_a_promise_of_unique
     table, _, _ = new_table()
     committed = write(table, [(k, "p", 1, "x") for k in "abc"], operation, **options)
     assert asked == ([3] if carried else [])
-    assert (HASHES_KEY in table.timeline.log.read(committed.sequence).body) is carried
+    assert (HASHES_KEYS[KeyScope.PARTITION] in table.timeline.log.read(committed.sequence).body) is carried
     write(table, [(k, "p", 2, "y") for k in "cd"])
     assert contents(table) == [("a", "p", 1, "x"), ("b", "p", 1, "x"), ("c", "p", 2, "y"), ("d", "p", 2, "y")]

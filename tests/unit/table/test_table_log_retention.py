@@ -320,7 +320,7 @@ def test_a_sleeper_in_the_middle_of_its_append(table, storage, clock):
     transaction = WriteTransaction.begin(sleeper.timeline, sleeper.lock, "UPSERT")
     slow.nap = while_it_sleeps
     with pytest.raises(TransactionRolledBack):
-        transaction.commit([], sleeper.schema_json, {}, {}, None)
+        transaction.commit([], sleeper.schema_json, {}, None)
     transaction.abandon()
     assert table.refresh().actions[transaction.instant].state is State.ROLLED_BACK
     assert open_table(storage, clock).state == table.state == sleeper.refresh()

@@ -11,6 +11,7 @@ from tideline_table.errors import (
     WriteConflict,
 )
 from tideline_table.file_group.names import base_file_name
+from tideline_table.index import KeyScope
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import executor, roll_back_dead, run_clean, schedule_clean, schedule_clustering, summarise, write_rows
 from tideline_table.table.services import _begin_clustering
@@ -18,6 +19,7 @@ from tideline_table.table.write import write_context
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.log import Draft, TableLog
 from tideline_table.transaction import WriteTransaction, roll_back
+from tideline_table.transaction.write import LookUp
 from tideline_table.writer import FileGroupTask, Operation, prepare_input, write_file_group
 
 
@@ -46,7 +48,7 @@ def stage(table, transaction, rows, group="new-0", attempt=0, base=None):
 
 
 def commit(table, transaction, results):
-    return transaction.commit(results, table.schema_json, {}, lambda slices: None)
+    return transaction.commit(results, table.schema_json, {}, LookUp(KeyScope.PARTITION, lambda slices: None))
 
 
 def files(storage):

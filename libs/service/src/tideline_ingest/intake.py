@@ -14,6 +14,7 @@ from tideline_ingest.screening import Rejected, rejected_among
 from tideline_ingest.settings import IngestSettings
 from tideline_service.errors import InvalidSetting
 from tideline_table.errors import CorruptMetadata, InvalidOption, SchemaMismatch
+from tideline_table.index import KeyScope
 from tideline_table.log_format.avro import row_schema
 from tideline_table.schema import MetaField, fit_rows
 from tideline_table.table import Table
@@ -95,7 +96,9 @@ class TableIntake:
         """As the write prepares it: what it would refuse is refused here, where the record can still be named."""
         table, definition = self._table, self._table.definition
         target = target_schema(definition, table.schema_json, rows.schema, self._operation, table.options)
-        return prepare_input(rows, target.schema, definition.keygen, definition.ordering_field, self._operation, combine=False)
+        return prepare_input(
+            rows, target.schema, definition.keygen, definition.ordering_field, self._operation, combine=False, scope=self._scope
+        )
 
     def _decoded_keys(self, records: Sequence[Received]) -> pa.Table:
         assert self._keys is not None
@@ -105,7 +108,12 @@ class TableIntake:
         # Not as a deletion is prepared: that leaves one of several tombstones of a key.
         keygen, schema = self._table.definition.keygen, self._table.schema
         fitted = fit_rows(keys, pa.schema([schema.field(name).with_nullable(nullable=True) for name in keys.column_names]))
-        return PreparedInput(pa.table({MetaField.RECORD_KEY.value: keygen.record_keys(fitted)}), keygen.partition_paths(fitted))
+        prepared = pa.table({MetaField.RECORD_KEY.value: keygen.record_keys(fitted)})
+        return PreparedInput(prepared, keygen.partition_paths(fitted), self._scope)
+
+    @property
+    def _scope(self) -> KeyScope:
+        return KeyScope.of(self._table.options)
 
     def _check_settings(self) -> None:
         settings, keygen = self._settings, self._table.definition.keygen

@@ -29,9 +29,10 @@ from tideline_spark.settings import KNOWN_FILES, planning_settings
 from tideline_spark.small_source import DriverAndTasks, goes_through_driver, small_rows
 from tideline_spark.tagging import LogKeys, Routing, evolved_by, log_key_table, routed_rows, source_columns
 from tideline_spark.task import RESULT_SCHEMA, UnitWriter, read_results
-from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, Options, column_list
+from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INDEX_TYPE, INSERT_DUP_POLICY, Options, column_list
 from tideline_table.errors import InvalidOption, ObjectNotFound, WriteConflict
 from tideline_table.file_group.slice import FileSlice
+from tideline_table.index import KeyScope
 from tideline_table.index.key_hash import key_hashes
 from tideline_table.table import Table
 from tideline_table.table.contention import Contention
@@ -50,7 +51,7 @@ from tideline_table.table.write import (
 from tideline_table.timeline.progress import ProgressStep
 from tideline_table.transaction import Committed, WriteTransaction
 from tideline_table.transaction.announced import AnnouncedCheck
-from tideline_table.transaction.write import LookUp
+from tideline_table.transaction.write import LookUp, inserted_hashes
 from tideline_table.writer import FileGroupResult, Operation
 from tideline_table.writer.operation import minds_known_keys, promises_unique_keys
 
@@ -97,6 +98,7 @@ def write_dataframe(
     first = attempt_on(table.schema_json)
     if first.is_small:
         return first.write_small(options, on_conflict)
+    first.check_index()
     return write_with_retries(contention, lambda: attempt_on(table.schema_json).run(), on_conflict)
 
 
@@ -107,6 +109,7 @@ def explain_write(table: Table, df: DataFrame, operation: Operation, *, options:
     attempt = _attempt(table, df, table.schema_json, operation, chosen, {}, None, Contention(table, chosen))
     if attempt.is_small:
         return report_of(df, small_rows(df, attempt.routing.columns), 0)
+    attempt.check_index()
     layout = attempt.layout()
     with _translated(layout.looked_up):
         return report_of(df, attempt.plan("", layout), layout.key_scans)
@@ -181,6 +184,15 @@ class _Attempt:
         """Whether the source goes through the driver."""
         return goes_through_driver(self.df, self.source_bytes, self.routing.operation, self.options)
 
+    def check_index(self) -> None:
+        """Raise `InvalidOption` for a write that has to look keys up in other partitions than the source names."""
+        if KeyScope.of(self.options) is KeyScope.TABLE and minds_known_keys(self.routing.operation, self.options):
+            raise InvalidOption(
+                f"{INDEX_TYPE.key}={self.options[INDEX_TYPE]} for a large DataFrame",
+                expected="a source that Spark estimates at no more than tideline.spark.collect.bytes, for an upsert, a deletion or a blind insert",
+                remedy="write it in parts, or raise tideline.spark.collect.bytes as far as the memory of the driver goes",
+            )
+
     def write_small(self, options: Mapping[str, object] | None, on_conflict: OnConflict | None) -> Committed:
         """Write a small source, again on fresh state after a conflict. It is evaluated once."""
         spark, source = self.df.sparkSession, small_rows(self.df, self.routing.columns)
@@ -253,7 +265,8 @@ class _Attempt:
         results = read_results(rows)
         held = [r.stat for r in results if r.stat is not None and r.read is not None]
         self.contention.needs((s.file_id for s in held if not s.is_log), (s.file_id for s in held if s.is_log))
-        look_up = _key_look_up(self.table, results) if promises_unique_keys(self.routing.operation, self.options) else None
+        unique = promises_unique_keys(self.routing.operation, self.options)
+        look_up = _key_look_up(self.table, results, KeyScope.of(self.options)) if unique else None
         overwrite = overwrite_of(self.routing.operation, results)
         target = self.target
         return transaction.commit(results, target.text, self.extra, look_up, target.based_on, self.progress, overwrite)
@@ -301,15 +314,16 @@ def _translated(looked_up: Sequence[FileSlice]) -> Iterator[None]:
         raise spark_failure(error) from error
 
 
-def _key_look_up(table: Table, results: Sequence[FileGroupResult]) -> LookUp:
+def _key_look_up(table: Table, results: Sequence[FileGroupResult], scope: KeyScope) -> LookUp:
     """Our inserted keys, by their hashes, in slices that somebody else added."""
-    ours = np.unique(np.frombuffer(b"".join(r.inserted_hashes or b"" for r in results), dtype="<u8"))
+    ours = np.unique(inserted_hashes(results, scope))
 
-    def look_up(written: Sequence[FileSlice]) -> str | None:
+    def find(written: Sequence[FileSlice]) -> str | None:
         for file_slice in written:
             partition = file_slice.group.partition_path
-            if np.isin(key_hashes(partition, table.index.keys(file_slice)), ours).any():
+            theirs = key_hashes(None if scope is KeyScope.TABLE else partition, table.index.keys(file_slice))
+            if np.isin(theirs, ours).any():
                 return partition
         return None
 
-    return look_up
+    return LookUp(scope, find)

@@ -8,59 +8,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Generic, TypeVar, cast
+from typing import cast
 
 from tideline_table.errors import InvalidOption
-
-T = TypeVar("T", int, float, bool, str)
-
-
-@dataclass(frozen=True, slots=True)
-class Option(Generic[T]):
-    """One option: its key, default (which gives the type), unit, allowed values and meaning."""
-
-    key: str
-    default: T
-    doc: str
-    unit: str = ""
-    choices: tuple[str, ...] = ()
-    minimum: float | None = None
-
-    def parse(self, value: object) -> T:
-        """`value` (text or already typed) as this option's type; `InvalidOption` says what fits."""
-        try:
-            parsed = _parse(value, type(self.default))
-        except ValueError:
-            raise self._refusal(value) from None
-        if self.choices and str(parsed) not in self.choices:
-            raise self._refusal(value)
-        if self.minimum is not None and isinstance(parsed, int | float) and not parsed >= self.minimum:
-            raise self._refusal(value)
-        return cast("T", parsed)
-
-    def _refusal(self, value: object) -> InvalidOption:
-        kind = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[type(self.default)]
-        expected = " or ".join(self.choices) if self.choices else kind
-        if self.minimum is not None:
-            expected += f" of at least {self.minimum:g}"
-        if self.unit:
-            expected += f" ({self.unit})"
-        return InvalidOption(f"option {self.key!r} has the value {str(value)!r}", expected=expected)
-
-
-def _parse(value: object, kind: type) -> int | float | bool | str:
-    text = str(value).strip()
-    if kind is bool:
-        if text.lower() in ("true", "false"):
-            return text.lower() == "true"
-        raise ValueError(text)
-    if kind is int:
-        return int(text)
-    if kind is float:
-        return float(text)
-    return text
-
+from tideline_table.option import Option, T
 
 MAX_FILE_SIZE = Option(
     "hoodie.parquet.max.file.size", 120 * 1024 * 1024, "Size that a writer aims at for a base file.", unit="bytes", minimum=1024
@@ -135,6 +86,23 @@ COMBINE_BEFORE_UPSERT = Option(
     "Keep one row per record key of the input: the one with the largest ordering value, the last on ties.",
 )
 COMBINE_BEFORE_INSERT = Option("hoodie.combine.before.insert", False, "The same for insert and bulk_insert.")
+INDEX_TYPE = Option(
+    "hoodie.index.type",
+    "SIMPLE",
+    "Where a record key is unique: in its partition (SIMPLE, BLOOM) or in the table (GLOBAL_SIMPLE, GLOBAL_BLOOM), where upserts, deletions and "
+    "inserts that mind known keys look in all partitions. Bloom and simple are one here: keys are looked up by the key ranges of base files and the key "
+    "indexes of log files; the filters serve readers. Hudi keeps no index type with a table, it is the writers': all of one table want the same.",
+    choices=("SIMPLE", "GLOBAL_SIMPLE", "BLOOM", "GLOBAL_BLOOM"),
+)
+SIMPLE_INDEX_UPDATE_PARTITION_PATH = Option(
+    "hoodie.simple.index.update.partition.path",
+    True,
+    "With GLOBAL_SIMPLE, a row whose key another partition holds is deleted there and inserted in its own, in one commit; where ordering "
+    "values decide, only if it wins. Otherwise it is written where the key is, as `_hoodie_partition_path` tells.",
+)
+BLOOM_INDEX_UPDATE_PARTITION_PATH = Option(
+    "hoodie.bloom.index.update.partition.path", True, "As `hoodie.simple.index.update.partition.path`, with GLOBAL_BLOOM."
+)
 INSERT_DUP_POLICY = Option(
     "hoodie.datasource.insert.dup.policy",
     "none",

@@ -34,7 +34,7 @@ TAIL_BYTES = 512 * 1024
 MARKS_KEPT = 64
 _KEPT = 3
 """Checkpoints that stay: who opens the table just now may be reading the one before."""
-_NOT_FOLDED = "inserted_key_hashes"
+_NOT_FOLDED = frozenset({"inserted_key_hashes", "inserted_key_hashes_of_table"})
 """Large, and of use only to transactions, which read the entry itself."""
 _UNUSABLE = (CorruptMetadata, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, IndexError)
 
@@ -91,8 +91,8 @@ def write_tail(storage: Storage, checkpoint: Checkpoint, tail: Sequence[bytes]) 
 
 def tail_bytes(entry: Entry) -> bytes:
     """`entry` as `latest` repeats it: what the fold needs."""
-    if entry.body_reference is None and _NOT_FOLDED in entry.body:
-        entry = entry.with_body({key: value for key, value in entry.body.items() if key != _NOT_FOLDED})
+    if entry.body_reference is None and not _NOT_FOLDED.isdisjoint(entry.body):
+        entry = entry.with_body({key: value for key, value in entry.body.items() if key not in _NOT_FOLDED})
     return entry.to_bytes()
 
 

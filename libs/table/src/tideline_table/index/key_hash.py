@@ -13,9 +13,9 @@ _CHUNK = 16_384
 """Rows at a time: their Python objects stay in the processor's cache."""
 
 
-def key_hashes(partition_path: str, keys: pa.ChunkedArray | pa.Array) -> np.ndarray:
-    """XXH3-64 of `<partition>NUL<key>` for each key."""
-    prefix, nothing = pa.scalar(f"{partition_path}\x00".encode()), pa.scalar(b"")
+def key_hashes(partition_path: str | None, keys: pa.ChunkedArray | pa.Array) -> np.ndarray:
+    """XXH3-64 of `<partition>NUL<key>` for each key; without a partition of the key alone, for keys that are unique in the table."""
+    prefix, nothing = pa.scalar(b"" if partition_path is None else f"{partition_path}\x00".encode()), pa.scalar(b"")
     hashes = np.empty(len(keys), dtype=np.uint64)
     for start in range(0, len(keys), _CHUNK):
         # Joined and encoded by Arrow, so that nothing but the hash itself runs once per key.

@@ -28,7 +28,7 @@ CACHE_BYTES = 256 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where the keys of one partition's input are: `slices[n]` holds the keys at the positions `hits[n]`.
+    """Where the keys of an input are: `slices[n]` holds the keys at the positions `hits[n]`.
 
     A key that plain inserts added twice is in more than one of them.
     """
@@ -47,7 +47,7 @@ class Location:
 
 
 class SimpleIndex:
-    """Key look-up for one table, by partition (keys are unique inside a partition, as in Hudi's SIMPLE index). Safe to share between threads.
+    """Key look-up for one table: in the slices that are given, those of one partition or of all. Safe to share between threads.
 
     A slice holds the keys of its base file, and those of its log files that add keys.
     """
@@ -61,7 +61,7 @@ class SimpleIndex:
         self._mutex = threading.Lock()
 
     def locate(self, keys: pa.ChunkedArray, slices: Iterable[FileSlice]) -> Location:
-        """Find each of `keys` (one partition's, each once) among `slices` (that partition's visible ones)."""
+        """Find each of `keys` (each once) among `slices` (visible ones)."""
         low, high = (str(v) for v in pc.min_max(keys).as_py().values())
         found: list[np.ndarray] = []
         kept: list[FileSlice] = []

@@ -9,22 +9,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-import numpy as np
 import pyarrow as pa
 import tenacity
 
 from tideline_table.config import (
-    BULK_INSERT_SORT_COLUMNS,
     COMBINE_BEFORE_INSERT,
     COMBINE_BEFORE_UPSERT,
     INSERT_DUP_POLICY,
     WRITE_RETRIES,
     Options,
-    column_list,
 )
 from tideline_table.errors import (
     CommitUnknown,
-    DuplicateKey,
     InvalidOption,
     ObjectNotFound,
     RestoredMeanwhile,
@@ -33,15 +29,16 @@ from tideline_table.errors import (
 )
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.file_group.state import TableState
-from tideline_table.index.simple import Location, partition_rows
+from tideline_table.index.scope import KeyScope
+from tideline_table.index.simple import partition_rows
 from tideline_table.schema.avro import avro_with_meta_fields
 from tideline_table.table.contention import Contention
 from tideline_table.table.definition import TableType
 from tideline_table.table.evolution import TargetSchema, check_sort_columns, target_schema
 from tideline_table.table.executor import RoutedWrite, ThisProcess, WriteExecutor, check_written
 from tideline_table.table.facade import Table
-from tideline_table.table.live_keys import split_by_life, without_deleted
 from tideline_table.table.partition import create_partition
+from tideline_table.table.tagging import tag_input
 from tideline_table.timeline.progress import ProgressStep
 from tideline_table.transaction import Committed, WriteTransaction
 from tideline_table.transaction.conflict import Overwrite
@@ -111,7 +108,9 @@ def write_rows(
     @lru_cache(maxsize=1)
     def attempt_on(schema_json: str) -> _Attempt:
         target = target_schema(definition, schema_json, rows.schema, operation, chosen)
-        prepared = prepare_input(rows, target.schema, definition.keygen, definition.ordering_field, operation, combine=combine)
+        prepared = prepare_input(
+            rows, target.schema, definition.keygen, definition.ordering_field, operation, combine=combine, scope=KeyScope.of(chosen)
+        )
         if operation is Operation.BULK_INSERT:
             check_sort_columns(target.schema, chosen)
         if not combine and promises_unique_keys(operation, chosen):
@@ -185,6 +184,13 @@ def _report(call: tenacity.RetryCallState, on_conflict: OnConflict | None) -> No
 
 
 @dataclass(frozen=True, slots=True)
+class _Routed:
+    tasks: Sequence[RoutedTask]
+    rows: pa.Table
+    """What the tasks take theirs from."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Attempt:
     table: Table
     target: TargetSchema
@@ -200,23 +206,22 @@ class _Attempt:
         return in_transaction(self.table, self.operation, self.options, self._stage, self.progress)
 
     def _stage(self, transaction: WriteTransaction) -> Committed:
-        tasks = self._route_in_turn(transaction)
-        results = self._write(transaction, tasks)
+        results = self._write(transaction, self._route_in_turn(transaction))
         target = self.target
         return transaction.commit(
             results, target.text, self.extra, self._look_up(), target.based_on, self.progress, overwrite_of(self.operation, results)
         )
 
-    def _route_in_turn(self, transaction: WriteTransaction) -> list[RoutedTask]:
+    def _route_in_turn(self, transaction: WriteTransaction) -> _Routed:
         # Each time that others went first, the rows may belong elsewhere.
         for _ in range(_ROUTES):
-            tasks = self._route(transaction)
-            held = {t.task.file_id for t in tasks if t.task.base is not None}
-            appends = {t.task.file_id for t in tasks if self._appends(t)}
+            routed = self._route(transaction)
+            held = {t.task.file_id for t in routed.tasks if t.task.base is not None}
+            appends = {t.task.file_id for t in routed.tasks if self._appends(t)}
             self.contention.needs(held - appends, appends)
             turn = self.contention.take_turn(transaction.instant)
             if turn is Turn.AT_ONCE:
-                return tasks
+                return routed
             if turn is Turn.BESIDE:
                 break
         return self._route(transaction)
@@ -225,25 +230,15 @@ class _Attempt:
         task = routed.task
         return self.table.definition.type is TableType.MOR and task.base is not None and (not task.adds or task.log_inserts > 0)
 
-    def _route(self, transaction: WriteTransaction) -> list[RoutedTask]:
+    def _route(self, transaction: WriteTransaction) -> _Routed:
         state = self.table.state
-        by_partition = partition_rows(self.prepared.partition_paths) if self.prepared.rows.num_rows else {}
-        if self.operation is Operation.BULK_INSERT:
-            by_partition = {name: self._sorted(rows) for name, rows in by_partition.items()}
-        slices: dict[str, list[FileSlice]] = {name: [] for name in by_partition}
-        for file_slice in state.latest_slices(partitions=by_partition):
-            slices[file_slice.group.partition_path].append(file_slice)
-        policy = "none" if self.operation.overwrites else self.options[INSERT_DUP_POLICY]
-        locations: dict[str, Location] = {}
-        if self.operation.looks_up_keys or policy != "none":
-            wanted = {name: self.prepared.keys.take(pa.array(rows)) for name, rows in by_partition.items()}
-            found = self.executor.locate(self.table, wanted, slices)
-            locations = {name: without_deleted(self.table, found[name], keys) for name, keys in wanted.items()}
-        if not self.operation.looks_up_keys and policy != "none":
-            by_partition, locations = self._without_known(by_partition, locations, policy)
+        tagged = tag_input(self.table, self.prepared, self.operation, self.options, self.executor)
         placement = self._placement(FilePlacement.of(self.options, state.latest_slices()))
         closed = closed_to_inserts(state)
-        return route_input(transaction.instant, self.operation, by_partition, locations, slices, placement, closed)
+        by_partition, locations, slices = tagged.by_partition, tagged.locations, tagged.slices
+        return _Routed(
+            route_input(transaction.instant, self.operation, by_partition, locations, slices, placement, closed), tagged.rows
+        )
 
     def _placement(self, placement: FilePlacement) -> FilePlacement:
         """With where inserts go: to log files if the options say so, as long as merging a log cannot take one row for two."""
@@ -253,35 +248,8 @@ class _Attempt:
             return chosen
         return chosen if pa.compute.count_distinct(self.prepared.identities).as_py() == self.prepared.rows.num_rows else placement
 
-    def _without_known(
-        self, by_partition: Mapping[str, np.ndarray], locations: Mapping[str, Location], policy: str
-    ) -> tuple[dict[str, np.ndarray], dict[str, Location]]:
-        """The rows whose keys the table does not hold, and where those of them are that a log deleted: they go there again."""
-        fresh: dict[str, np.ndarray] = {}
-        revived: dict[str, Location] = {}
-        known = 0
-        for name, rows in by_partition.items():
-            live, dead = split_by_life(self.table, locations[name], self.prepared.keys.take(pa.array(rows)))
-            numbers = np.cumsum(~live) - 1
-            fresh[name] = rows[~live]
-            revived[name] = Location(dead.slices, tuple(numbers[hits] for hits in dead.hits), len(fresh[name]))
-            known += int(live.sum())
-        if known and policy == "fail":
-            raise DuplicateKey(
-                f"{known} record key(s) that the table holds already", expected="new keys only", remedy="use upsert, or drop them"
-            )
-        return fresh, revived
-
-    def _sorted(self, rows: np.ndarray) -> np.ndarray:
-        columns = column_list(self.options[BULK_INSERT_SORT_COLUMNS])
-        if not columns:
-            return rows
-        part = self.prepared.rows.select(columns).take(pa.array(rows))
-        order = pa.compute.sort_indices(part, sort_keys=[(name, "ascending") for name in columns])
-        ordered: np.ndarray = rows[np.asarray(order)]
-        return ordered
-
-    def _write(self, transaction: WriteTransaction, tasks: Sequence[RoutedTask]) -> list[FileGroupResult]:
+    def _write(self, transaction: WriteTransaction, routed: _Routed) -> list[FileGroupResult]:
+        tasks = routed.tasks
         context = write_context(self.table, transaction.instant, self.operation, self.options, self.target)
         for partition in sorted({t.task.partition_path for t in tasks}):
             create_partition(self.table, partition, transaction.instant)
@@ -294,7 +262,7 @@ class _Attempt:
                 table=self.table,
                 context=context,
                 tasks=tasks,
-                rows=self.prepared.rows,
+                rows=routed.rows,
                 appends=appends,
                 check=lambda: transaction.check_early(read, appends),
                 written=transaction.staged,
@@ -306,7 +274,7 @@ class _Attempt:
     def _look_up(self) -> LookUp | None:
         if not promises_unique_keys(self.operation, self.options):
             return None
-        return key_look_up(self.table, self.prepared.keys, self.prepared.partition_paths)
+        return key_look_up(self.table, self.prepared)
 
 
 def overwrite_of(operation: Operation, results: Sequence[FileGroupResult]) -> Overwrite | None:
@@ -382,17 +350,21 @@ def combines_input(operation: Operation, options: Options) -> bool:
     return options[COMBINE_BEFORE_INSERT] or (minds_known_keys(operation, options) and options[INSERT_DUP_POLICY] == "drop")
 
 
-def key_look_up(table: Table, keys: pa.ChunkedArray, partition_paths: pa.ChunkedArray) -> LookUp:
+def key_look_up(table: Table, prepared: PreparedInput) -> LookUp:
     """A look-up of our keys in slices that somebody else added."""
 
-    def look_up(written: Sequence[FileSlice]) -> str | None:
-        rows = partition_rows(partition_paths)
+    def find(written: Sequence[FileSlice]) -> str | None:
+        rows = partition_rows(prepared.partition_paths)
         for file_slice in written:
             partition = file_slice.group.partition_path
-            if partition in rows:
-                location = table.index.locate(keys.take(pa.array(rows[partition])), [file_slice])
-                if location.slices:
-                    return partition
+            if prepared.scope is KeyScope.TABLE:
+                keys = prepared.keys
+            elif partition in rows:
+                keys = prepared.keys.take(pa.array(rows[partition]))
+            else:
+                continue
+            if table.index.locate(keys, [file_slice]).slices:
+                return partition
         return None
 
-    return look_up
+    return LookUp(prepared.scope, find)

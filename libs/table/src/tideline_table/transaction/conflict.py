@@ -23,8 +23,10 @@ Archival conflicts with no write: what it takes off the timeline is complete, an
 rolled back is passed only when a sweep found none of its files (`service.archival`). A writer so slow that its instant was forgotten meanwhile
 finds that out like any other that was rolled back. Field notes: #6938, PR 7401, PR 11440, #10964.
 
-Schema changes are part of a write and follow the rule above. Indexing has no rule: no index is kept beside the files, and a key is unique in its
-partition (there is no global index). Table properties have none:
+Two inserts of one key conflict in the scope of the later one: in one partition, or with a global index in any two. A row that moves to another
+partition is an insert there and a change of the group that it leaves.
+
+Schema changes are part of a write and follow the rule above. Indexing has no rule: no index is kept beside the files. Table properties have none:
 they are written at creation, and by sharing under the lock of both sides.
 """
 
@@ -121,7 +123,7 @@ class WriteSet:
     based_on: dict[FileGroupId, SliceVersion] = field(default_factory=dict)
     """File groups that it read and rewrites, appends to or replaces → the version of the slice that it read."""
     inserted: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
-    """Hashes of the keys that it added and that must stay unique."""
+    """Hashes of the keys that it added and that must stay unique, as those in `InsertedKeys`: in their partitions, or in the table."""
     appends: frozenset[FileGroupId] = frozenset()
     """Those of `based_on` that it only appends a log file to."""
     update_strategy: UpdateStrategy | None = UPDATE_STRATEGIES["yield"]

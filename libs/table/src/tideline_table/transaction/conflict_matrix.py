@@ -43,10 +43,17 @@ WRITES = Matrix(
             "rollback of own": "rolled back",
         },
         "insert of keys": {
-            "completed write": "same key inserted: conflict",
+            "completed write": "same key inserted, in the same partition or with a global index in any: conflict",
             "completed clustering": "no",
             "pending clustering": "no",
             "compaction, pending or completed": "no",
+            "rollback of own": "rolled back",
+        },
+        "move of a row to another partition": {
+            "completed write": "group that it leaves written, or same key inserted anywhere: conflict",
+            "completed clustering": "group that it leaves replaced: conflict",
+            "pending clustering": "waits for one with priority; by strategy `reject`: conflict",
+            "compaction, pending or completed": "same group: conflict",
             "rollback of own": "rolled back",
         },
         "clustering": {

@@ -15,6 +15,7 @@ from tideline_table.file_group.action import CLUSTER
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, SliceVersion, join_path
 from tideline_table.file_group.state import TableState
 from tideline_table.index.key_hash import MAX_CARRIED_HASHES
+from tideline_table.index.scope import KeyScope
 from tideline_table.log_format.key_index import forget_index
 from tideline_table.reader.log_keys import log_keys
 from tideline_table.timeline.entry import Entry
@@ -43,14 +44,21 @@ from tideline_table.writer.file_group import FileGroupResult
 from tideline_table.writer.log_file import move_behind
 from tideline_table.writer.marker import forget_markers, marked_files
 
-HASHES_KEY = "inserted_key_hashes"
+HASHES_KEYS = {KeyScope.PARTITION: "inserted_key_hashes", KeyScope.TABLE: "inserted_key_hashes_of_table"}
+"""Where a commit carries the hashes of the keys that it added: all by partition, those of a global index as keys of the table, too."""
 EARLY_CHECK_S = 1.0
 """While files are written, the log is asked for conflicts at most this often."""
 _MOVES = 10
 """How often log files move behind those of others before the write counts as lost."""
 
-LookUp = Callable[[Sequence[FileSlice]], "str | None"]
-"""Given slices that another write added, the partition in which they hold a key of ours, None when there is none."""
+
+@dataclass(frozen=True, slots=True)
+class LookUp:
+    """A look-up of our keys in slices that another write added, among all that are unique with ours by `scope`."""
+
+    scope: KeyScope
+    find: Callable[[Sequence[FileSlice]], str | None]
+    """The partition in which they hold a key of ours, None when there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +142,7 @@ class WriteTransaction:
         None when it did not. `progress` moves with the commit, or there is none. `overwrites` goes with a replace commit. Raises `WriteConflict`, `ProgressMoved` or
         `TransactionRolledBack` (nothing became visible; call `roll_back`), `CommitUnknown` when the log did not answer.
         """
-        promises_unique_keys, written = look_up is not None, list(results)
+        written = list(results)
         schema = SchemaStep(schema_json if schema_based_on is None else schema_based_on, schema_json)
         named = {**extra, **(progress.metadata if progress else {}), SCHEMA_KEY: schema_json}
         self._delete_unnamed_files(written)
@@ -142,9 +150,10 @@ class WriteTransaction:
             pass_second(self.timeline, max((s.prev_commit if s.is_log else self.instant for s in _stats(written)), default=""))
         inserted_in = {s.partition_path for s in _stats(written) if s.num_inserts}
         checked = _InsertsSince(self.timeline, self.begin_sequence, inserted_in, look_up)
+        scope = look_up.scope if look_up is not None else None
         with self.lock.hold(self.timeline.head_sequence):
             for move in range(_MOVES + 1):
-                own = self._write_set(written, promises_unique_keys=promises_unique_keys, schema=schema)
+                own = self._write_set(written, scope, schema)
                 own = replace(own, progress=progress, overwrites=overwrites)
                 try:
                     entry = self._append(own, checked, written, named)
@@ -178,13 +187,13 @@ class WriteTransaction:
         if conflict is not None and not isinstance(conflict, SliceGrew):
             raise conflict
 
-    def _write_set(self, results: Sequence[FileGroupResult], *, promises_unique_keys: bool, schema: SchemaStep) -> WriteSet:
-        inserted = np.frombuffer(b"".join(r.inserted_hashes or b"" for r in results), dtype="<u8")
+    def _write_set(self, results: Sequence[FileGroupResult], scope: KeyScope | None, schema: SchemaStep) -> WriteSet:
+        """`scope` is None for a write that does not promise unique keys."""
         read = {_group(r.stat): (r.read, r.stat.is_log) for r in results if r.stat is not None and r.read is not None}
         return WriteSet(
             self.instant,
             {group: version for group, (version, _) in read.items()},
-            inserted if promises_unique_keys else inserted[:0],
+            inserted_hashes(results, scope) if scope is not None else np.empty(0, dtype=np.uint64),
             frozenset(group for group, (_, is_log) in read.items() if is_log),
             self.update_strategy,
             schema,
@@ -198,9 +207,13 @@ class WriteTransaction:
             assert retired is not None
             retired.setdefault(group.partition_path, []).append(group.file_id)
         body: dict[str, object] = {"metadata": CommitMetadata(self.operation, _stats(results), extra, retired).to_json()}
-        hashes = np.frombuffer(b"".join(r.inserted_hashes or b"" for r in results), dtype="<u8")
+        hashes = inserted_hashes(results, KeyScope.PARTITION)
         if len(hashes) <= MAX_CARRIED_HASHES and all(r.inserted_hashes is not None for r in results):
-            body[HASHES_KEY] = base64.b64encode(np.sort(hashes).tobytes()).decode()
+            body[HASHES_KEYS[KeyScope.PARTITION]] = _as_text(hashes)
+            of_table = inserted_hashes(results, KeyScope.TABLE)
+            # Only a write that promises keys unique in the table tells them so.
+            if 0 < len(of_table) == len(hashes):
+                body[HASHES_KEYS[KeyScope.TABLE]] = _as_text(of_table)
         return body
 
     def _append(self, own: WriteSet, checked: _InsertsSince, results: Sequence[FileGroupResult], extra: Mapping[str, str]) -> Entry:
@@ -280,8 +293,18 @@ def _group(stat: WriteStat) -> FileGroupId:
     return FileGroupId(stat.partition_path, stat.file_id)
 
 
+def inserted_hashes(results: Sequence[FileGroupResult], scope: KeyScope) -> np.ndarray:
+    """Hashes of the keys that these results added, as unique in `scope`, as far as their tasks told."""
+    told = (r.table_hashes if scope is KeyScope.TABLE else r.inserted_hashes or b"" for r in results)
+    return np.frombuffer(b"".join(told), dtype="<u8")
+
+
+def _as_text(hashes: np.ndarray) -> str:
+    return base64.b64encode(np.sort(hashes).tobytes()).decode()
+
+
 class _InsertsSince:
-    """Completed writes after a begin that added keys in the same partitions, read once each."""
+    """Completed writes after a begin that added keys in the same partitions, or in any where keys are unique in the table; read once each."""
 
     def __init__(self, timeline: ActiveTimeline, sequence: int, partitions: set[str], look_up: LookUp | None) -> None:
         self._timeline = timeline
@@ -301,18 +324,20 @@ class _InsertsSince:
         return self._found
 
     def _add(self, entry: Entry) -> None:
+        assert self._look_up is not None
+        scope = self._look_up.scope
         metadata = CommitMetadata.from_json(entry.body["metadata"])
-        shared = [s for s in metadata.stats if s.num_inserts and s.partition_path in self._partitions]
+        anywhere = scope is KeyScope.TABLE
+        shared = [s for s in metadata.stats if s.num_inserts and (anywhere or s.partition_path in self._partitions)]
         if entry.operation == CLUSTER or not shared:
             return
-        carried = entry.body.get(HASHES_KEY)
+        carried = entry.body.get(HASHES_KEYS[scope])
         if carried is not None:
             hashes = np.frombuffer(base64.b64decode(carried), dtype="<u8")
             self._found.append(InsertedKeys(entry.instant, hashes, frozenset(s.partition_path for s in shared)))
             return
-        assert self._look_up is not None
-        written = [_written_slice(s, entry.instant) for s in shared]
-        hit = self._look_up(written)
+        # Too many to carry, or told as unique in partitions only.
+        hit = self._look_up.find([_written_slice(s, entry.instant) for s in shared])
         if hit is not None:
             raise WriteConflict(
                 f"record keys of partition {hit!r} were inserted by {entry.instant} at the same time", with_instant=entry.instant

@@ -16,6 +16,7 @@ from tideline_table.config import Options
 from tideline_table.file_group.names import base_file_name, write_token
 from tideline_table.file_group.slice import FileSlice, SliceVersion, join_path
 from tideline_table.index.key_hash import MAX_CARRIED_HASHES, key_hashes
+from tideline_table.index.scope import KeyScope
 from tideline_table.merge import MergeMode, deleted_mask, incoming_wins, purged_mask
 from tideline_table.reader.base_file import read_base_file
 from tideline_table.schema.evolution import conform
@@ -73,9 +74,11 @@ class FileGroupResult:
 
     stat: WriteStat | None
     inserted_hashes: bytes | None
-    """Little-endian uint64s, ascending; `key_hashes` says of what. None where nobody asks for them; see `inserted_hashes`."""
+    """Little-endian uint64s, ascending; `key_hashes` says of what. None where nobody asks for them; see `result_of`."""
     read: SliceVersion | None = None
     """The version of the slice that was written over, None for a new file group."""
+    table_hashes: bytes = b""
+    """The same keys as what is unique in the table, where the write promises that."""
 
 
 def write_file_group(
@@ -116,17 +119,24 @@ def write_file_group(
         num_updates=merged.updates,
         num_deletes=merged.deletes,
     )
-    hashes = inserted_hashes(context, task.partition_path, merged.inserted)
-    return FileGroupResult(stat, hashes, task.base.version if task.base else None)
+    return result_of(context, task, stat, merged.inserted)
 
 
-def inserted_hashes(context: WriteContext, partition_path: str, keys: pa.ChunkedArray) -> bytes | None:
-    """What a result tells of the keys that a task added.
+def result_of(context: WriteContext, task: FileGroupTask, stat: WriteStat, inserted: pa.ChunkedArray) -> FileGroupResult:
+    """The result of a task that added the keys `inserted`.
 
-    None where they are more than a commit carries and the write itself does not compare them with those of others.
+    It has no hashes of them where they are more than a commit carries and the write itself does not compare them with those of others.
     """
-    if len(keys) > MAX_CARRIED_HASHES and not promises_unique_keys(context.operation, Options(context.options)):
-        return None
+    options, read = Options(context.options), task.base.version if task.base else None
+    unique = promises_unique_keys(context.operation, options)
+    if len(inserted) > MAX_CARRIED_HASHES and not unique:
+        return FileGroupResult(stat, None, read)
+    hashes = _sorted_hashes(task.partition_path, inserted)
+    of_table = unique and KeyScope.of(options) is KeyScope.TABLE
+    return FileGroupResult(stat, hashes, read, _sorted_hashes(None, inserted) if of_table else b"")
+
+
+def _sorted_hashes(partition_path: str | None, keys: pa.ChunkedArray) -> bytes:
     return np.sort(key_hashes(partition_path, keys)).astype("<u8").tobytes()
 
 

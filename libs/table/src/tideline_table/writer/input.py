@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from tideline_table.errors import DuplicateKey, SchemaMismatch
+from tideline_table.index.scope import KeyScope
 from tideline_table.keygen import KeyGenerator
 from tideline_table.merge import combine_input
 from tideline_table.schema.fit import IS_DELETED, PURGED, fit_rows
@@ -26,6 +27,7 @@ class PreparedInput:
 
     rows: pa.Table
     partition_paths: pa.ChunkedArray
+    scope: KeyScope = KeyScope.PARTITION
 
     @property
     def keys(self) -> pa.ChunkedArray:
@@ -34,19 +36,28 @@ class PreparedInput:
 
     @property
     def identities(self) -> pa.ChunkedArray:
-        """What is unique in a table: partition path and record key, joined."""
+        """What is unique in a table: partition path and record key, joined, or by its scope the key alone."""
+        if self.scope is KeyScope.TABLE:
+            return self.keys
         return pa.compute.binary_join_element_wise(self.partition_paths, self.keys, "\x00")
 
     def take(self, positions: np.ndarray) -> PreparedInput:
         """The rows at `positions`."""
         chosen = pa.array(positions)
-        return PreparedInput(self.rows.take(chosen), self.partition_paths.take(chosen))
+        return replace(self, rows=self.rows.take(chosen), partition_paths=self.partition_paths.take(chosen))
 
 
 def prepare_input(
-    rows: pa.Table, schema: pa.Schema, keygen: KeyGenerator, ordering_field: str, operation: Operation, *, combine: bool
+    rows: pa.Table,
+    schema: pa.Schema,
+    keygen: KeyGenerator,
+    ordering_field: str,
+    operation: Operation,
+    *,
+    combine: bool,
+    scope: KeyScope = KeyScope.PARTITION,
 ) -> PreparedInput:
-    """Fit, key and combine `rows`.
+    """Fit, key and combine `rows`: of those that share what is unique in `scope` one stays.
 
     Raises `SchemaMismatch` and `InvalidRecord` for rows that cannot be written.
     """
@@ -64,7 +75,7 @@ def prepare_input(
         keyed = fitted.append_column(MetaField.RECORD_KEY.value, keys)
         if IS_DELETED in rows.column_names and IS_DELETED not in keyed.column_names:
             keyed = keyed.append_column(IS_DELETED, _deletion_marks(rows.column(IS_DELETED)))
-    prepared = PreparedInput(keyed, paths)
+    prepared = PreparedInput(keyed, paths, scope)
     if not combine and operation is not Operation.DELETE:
         return prepared
     winners = combine_input(keyed, prepared.identities, ordering_field)
@@ -76,22 +87,26 @@ def with_purged(prepared: PreparedInput, keys: pa.Table, schema: pa.Schema, keyg
 
     Raises `DuplicateKey` when a key is among the rows too: nobody could tell which comes first.
     """
-    gone = prepare_input(keys, schema, keygen, "", Operation.DELETE, combine=True)
+    gone = prepare_input(keys, schema, keygen, "", Operation.DELETE, combine=True, scope=prepared.scope)
     both = pa.compute.is_in(gone.identities, value_set=prepared.identities)
     if pa.compute.any(both).as_py():
         raise DuplicateKey(
             f"record key {gone.keys.filter(both)[0].as_py()!r} is written and removed at once", expected="one of them in one write"
         )
-    rows = prepared.rows
+    paths = pa.chunked_array([*prepared.partition_paths.chunks, *gone.partition_paths.chunks], pa.string())
+    return replace(prepared, rows=with_purges(prepared.rows, gone.keys), partition_paths=paths)
+
+
+def with_purges(rows: pa.Table, keys: pa.ChunkedArray) -> pa.Table:
+    """Prepared `rows` and behind them a row for each of `keys` that is a deletion which wins whatever ordering values say."""
     if IS_DELETED not in rows.column_names:
         rows = rows.append_column(IS_DELETED, pa.repeat(pa.scalar(value=False), rows.num_rows))
-    count = gone.rows.num_rows
-    marks = {MetaField.RECORD_KEY.value: gone.keys, IS_DELETED: pa.repeat(pa.scalar(value=True), count)}
-    removed = pa.table([marks[f.name] if f.name in marks else pa.nulls(count, f.type) for f in rows.schema], rows.column_names)
-    both_kinds = pa.concat_tables([rows.cast(removed.schema), removed])
-    purged = pa.concat_arrays([pa.repeat(pa.scalar(flag), n) for flag, n in ((False, rows.num_rows), (True, count))])
-    paths = pa.chunked_array([*prepared.partition_paths.chunks, *gone.partition_paths.chunks], pa.string())
-    return PreparedInput(both_kinds.append_column(PURGED, purged), paths)
+    if PURGED not in rows.column_names:
+        rows = rows.append_column(PURGED, pa.repeat(pa.scalar(value=False), rows.num_rows))
+    count = len(keys)
+    marks = {MetaField.RECORD_KEY.value: keys, **{name: pa.repeat(pa.scalar(value=True), count) for name in (IS_DELETED, PURGED)}}
+    purges = pa.table([marks[f.name] if f.name in marks else pa.nulls(count, f.type) for f in rows.schema], rows.column_names)
+    return pa.concat_tables([rows.cast(purges.schema), purges])
 
 
 def _deletion_marks(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -101,7 +116,7 @@ def _deletion_marks(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def refuse_duplicates(prepared: PreparedInput) -> None:
-    """Raise `DuplicateKey` when a key stands twice in one partition of the input."""
+    """Raise `DuplicateKey` when a key stands twice in the input, in one partition of it where that is the scope of keys."""
     identities = prepared.identities
     if pa.compute.count_distinct(identities).as_py() == len(identities):
         return

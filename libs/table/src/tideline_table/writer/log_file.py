@@ -27,7 +27,7 @@ from tideline_table.merge import MergeMode, deleted_mask, purged_mask
 from tideline_table.schema.meta_fields import META_FIELDS, MetaField, with_meta_fields
 from tideline_table.storage import Storage
 from tideline_table.timeline.write_stats import WriteStat
-from tideline_table.writer.file_group import FileGroupResult, FileGroupTask, WriteContext, constant, inserted_hashes, live_rows
+from tideline_table.writer.file_group import FileGroupResult, FileGroupTask, WriteContext, constant, live_rows, result_of
 from tideline_table.writer.marker import MarkerType, create_marker
 from tideline_table.writer.operation import Operation
 
@@ -86,8 +86,7 @@ def append_log_file(context: WriteContext, task: FileGroupTask, incoming: pa.Tab
         log_files=(*(log.name for log in base.log_files), name),
         log_version=version,
     )
-    hashes = inserted_hashes(context, task.partition_path, added.column(MetaField.RECORD_KEY))
-    return FileGroupResult(stat, hashes, task.base.version if task.base else None)
+    return result_of(context, task, stat, added.column(MetaField.RECORD_KEY))
 
 
 def _write_index(context: WriteContext, base: FileSlice, path: str, blocks: Sequence[_Framed], storage: Storage) -> None:

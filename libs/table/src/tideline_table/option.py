@@ -1,0 +1,56 @@
+"""What an option is: its key, type, default and what it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar, cast
+
+from tideline_table.errors import InvalidOption
+
+T = TypeVar("T", int, float, bool, str)
+
+
+@dataclass(frozen=True, slots=True)
+class Option(Generic[T]):
+    """One option: its key, default (which gives the type), unit, allowed values and meaning."""
+
+    key: str
+    default: T
+    doc: str
+    unit: str = ""
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+
+    def parse(self, value: object) -> T:
+        """`value` (text or already typed) as this option's type; `InvalidOption` says what fits."""
+        try:
+            parsed = _parse(value, type(self.default))
+        except ValueError:
+            raise self._refusal(value) from None
+        if self.choices and str(parsed) not in self.choices:
+            raise self._refusal(value)
+        if self.minimum is not None and isinstance(parsed, int | float) and not parsed >= self.minimum:
+            raise self._refusal(value)
+        return cast("T", parsed)
+
+    def _refusal(self, value: object) -> InvalidOption:
+        kind = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[type(self.default)]
+        expected = " or ".join(self.choices) if self.choices else kind
+        if self.minimum is not None:
+            expected += f" of at least {self.minimum:g}"
+        if self.unit:
+            expected += f" ({self.unit})"
+        return InvalidOption(f"option {self.key!r} has the value {str(value)!r}", expected=expected)
+
+
+def _parse(value: object, kind: type) -> int | float | bool | str:
+    text = str(value).strip()
+    if kind is bool:
+        if text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        raise ValueError(text)
+    if kind is int:
+        return int(text)
+    if kind is float:
+        return float(text)
+    return text
