@@ -314,6 +314,18 @@ def test_23_hudi_increments_lack_archived_writes(maker: Maker) -> None:
     assert [sorted(rows.column("id").to_pylist()) for rows in answers] == [["k0002"], ["k0001", "k0002"], ["k0001", "k0002"]]
 
 
+@pytest.mark.parametrize("kind", list(Kind))
+def test_24_hudi_writes_rows_twice_that_are_to_stay_in_their_partition(maker: Maker, kind: Kind) -> None:
+    options = {"hoodie.index.type": "GLOBAL_SIMPLE", "hoodie.simple.index.update.partition.path": "false"}
+    mine = Maker(maker.hudi, maker.base, Story("difference", kind, (), {**KEYS, **EVENT_TIME, **AVRO_LOGS, **options}))
+    mine.write(trips(range(2), 5, lambda n: "a"), "upsert")
+    mine.write(trips([1], 6, lambda n: "b"), "upsert")
+    twice = ["k0001"] if kind is Kind.MOR else []
+    for rows in _three_answers(mine):
+        assert sorted(rows.column("id").to_pylist()) == ["k0000", "k0001", *twice]
+        assert set(rows.column("_hoodie_partition_path").to_pylist()) == {"a"}
+
+
 def _three_answers(maker: Maker) -> tuple[pa.Table, pa.Table, pa.Table]:
     return maker.hudi.read(maker.base), read_hudi_rs(maker.base), Table.open(str(maker.base)).read()
 
