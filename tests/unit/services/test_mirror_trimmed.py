@@ -63,6 +63,22 @@ def test_a_restarted_mirror_publishes_no_void_entry(fleet):
     assert published(fleet, table) == [6, 7, 8]
 
 
+def test_a_running_mirror_publishes_no_void_entry(fleet):
+    """It was away while the log was trimmed past its cursor, and somebody who slept for longer left an entry there."""
+    table = fleet.create()
+    write(table, 0)
+    service = mirror(fleet)
+    service.tick()
+    for n in range(1, 4):
+        write(table, 10 * n)
+    content = table.storage.read(entry_path(3))
+    trimmed(table, 5)
+    table.storage.put(entry_path(3), content)
+    assert service.tick() == 0.0
+    service.tick()
+    assert published(fleet, table) == [1, 2, 6, 7, 8]
+
+
 def test_a_lost_entry_is_trouble_not_the_end_of_the_log(fleet):
     table = fleet.create()
     write(table, 0)

@@ -13,7 +13,7 @@ from tests.unit.table.tables import contents, create, open_table, write
 from tideline_service.transitions import backfill
 from tideline_table.clock import ManualClock
 from tideline_table.errors import CommitUnknown, CorruptMetadata, StorageError, StorageRefused, TransactionRolledBack
-from tideline_table.file_group.checkpoint import CHECKPOINT_FOLDER, MARKS_KEPT, POINTER, Checkpoint, write_tail
+from tideline_table.file_group.checkpoint import CHECKPOINT_FOLDER, MARKS_KEPT, POINTER, Checkpoint, write_checkpoint, write_tail
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import roll_back_dead
 from tideline_table.timeline.entry import BODY_FOLDER, INLINE_BODY_BYTES, LOG_FOLDER, Entry, entry_path
@@ -452,3 +452,22 @@ def test_backfill_leaves_out_what_is_gone(table, storage, clock):
     found = [t.sequence for t in backfill(table, 1, 120)]
     assert found == list(range(first, 121))
     assert [t.sequence for t in backfill(table, 118, 130)] == [118, 119, 120]
+
+
+def test_backfill_goes_on_where_the_log_was_trimmed_meanwhile(table, storage, clock):
+    """It takes nothing from freed places, where somebody who slept left an entry, and finds what is behind them."""
+    live_on(table, 10, clock, step_s=1)
+    void = storage.read(entry_path(7))
+    watched = FaultyStorage(storage)
+    reader = open_table(watched, clock)
+    assert table.state.sequence == 20
+
+    def trimmed_at_5(_, call, path):
+        if (call, path) == ("read", entry_path(5)) and trimmed_to(storage) == 0:
+            write_checkpoint(storage, table.state)
+            trim(storage, 8)
+            for number in (5, 6):
+                storage.put(entry_path(number), void.replace(b'"sequence": 7', b'"sequence": %d' % number))
+
+    watched.before = trimmed_at_5
+    assert [t.sequence for t in backfill(reader, 1, 15)] == list(range(9, 16))

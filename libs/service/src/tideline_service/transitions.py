@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import islice
 
 from tideline_events import TableIdentity, Transition
 from tideline_table.table import Table
@@ -14,6 +15,8 @@ from tideline_table.timeline.rewind import REWIND_KEY, Rewind
 from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata
 
 CLUSTERING = "clustering"
+_BATCH = 500
+"""Entries that a backfill reads between two looks at where the log begins."""
 
 
 def table_identity(table: Table) -> TableIdentity:
@@ -85,9 +88,13 @@ def backfill(table: Table, first: int, last: int) -> Iterator[Transition]:
 
     What the log was trimmed past (`tideline.log.retention`) is left out: the table's state has it.
     """
-    identity = table_identity(table)
-    for sequence in range(max(first, table.timeline.log.trimmed_to() + 1), last + 1):
-        entry = table.timeline.log.read(sequence)
-        if entry is None:
+    identity, log = table_identity(table), table.timeline.log
+    sequence = max(first, log.trimmed_to() + 1)
+    while sequence <= last:
+        entries = list(islice(log.after(sequence - 1), min(_BATCH, last + 1 - sequence)))
+        # Asked behind the reads: where the log was trimmed meanwhile, a writer that slept may have put what never counted.
+        floor = log.trimmed_to()
+        yield from (transition_of(identity, entry, "backfill") for entry in entries if entry.sequence > floor)
+        if not entries and floor < sequence:
             return
-        yield transition_of(identity, entry, "backfill")
+        sequence = max(sequence + len(entries), floor + 1)

@@ -63,6 +63,12 @@ class MirrorService:
                 self._context.metrics.increment(HEALED)
                 _log.info("timeline files created for a writer that did not", table=table.uid, sequence=table.state.sequence)
             return
+        # Asked behind the reads: where the log was trimmed meanwhile, a writer that slept may have put what never counted.
+        start = self._kept_from(table, cursor)
+        if start != cursor:
+            self._cursors[table.uid] = start
+            self._is_behind = True
+            return
         table.refresh()
         identity = table_identity(table)
         transitions = [transition_of(identity, entry, "mirror") for entry in entries]
