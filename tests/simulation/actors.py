@@ -83,6 +83,8 @@ class Cluster:
     options: dict[str, object]
     topics: Any = None
     """The event log of a mirrored history (`mirror_actors.Topics`)."""
+    feed: Any = None
+    """The topic of a history that is fed (`feed.Feed`)."""
 
     def open(self, process: Process) -> Table | None:
         """The table as `process` opens it; None when the history ends before that works."""

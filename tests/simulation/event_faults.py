@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from tests.simulation.call_faults import CallFaults
 from tests.simulation.event_log import Broker, MemoryEventLog, MemoryPublisher, MemorySubscription
-from tests.simulation.faults import SimulatedCrash
 from tests.simulation.scheduler import SECOND, Process, SimulatedClock
 
 from tideline_events import CommitLost, EventLogUnavailable, PublisherFenced, PublishUnknown, Record, TableRecord
@@ -36,60 +36,10 @@ EVENT_FAULTS: dict[str, frozenset[str]] = {
 """Kinds of fault and the calls that they can hit."""
 
 
-class EventFaults:
-    """What goes wrong with calls to the event log. Drawn apart from the other faults."""
-
-    def __init__(self, world: World) -> None:
-        self.choose = choose = world.chooser("event faults")
-        self._world = world
-        kinds = sorted(EVENT_FAULTS)
-        self._kinds = choose.sample(kinds, choose.randrange(1, 7)) if choose.random() < 0.95 else []
-        self._rate = choose.choice((0.03, 0.1, 0.3))
-        self._left = choose.randrange(1, 12)
-
-    def calm(self) -> None:
-        """No more faults."""
-        self._left = 0
-
-    def draw(self, process: Process, call: str, what: str) -> str:
-        """What goes wrong with this call, mostly nothing; a line of the trace."""
-        fault = ""
-        usable = [kind for kind in self._kinds if call in EVENT_FAULTS[kind]]
-        if self._left > 0 and usable and self.choose.random() < self._rate:
-            self._left -= 1
-            fault = self.choose.choice(usable)
-            self._world.faults[fault] += 1
-        self._world.note(process, f"events {call}", what, fault)
-        return fault
-
-    def before(self, process: Process, call: str, what: str = "") -> str:
-        """A call begins: others may go first, and what goes wrong with it does so, as far as that is before its effect."""
-        world = self._world
-        world.scheduler.step()
-        fault = self.draw(process, call, what)
-        if fault == "event_client_killed_before":
-            self.kill(process)
-        elif fault == "event_client_paused":
-            process.stalled_until_us = world.scheduler.now_us + self.between(1, 400)
-            world.scheduler.sleep(0)
-        elif fault == "event_log_silent":
-            raise EventLogUnavailable("the event log does not answer")
-        return fault
-
-    def kill(self, process: Process) -> None:
-        """End the process of the caller."""
-        self._world.kill(process)
-        raise SimulatedCrash
-
-    def between(self, low: float, high: float) -> int:
-        """A random duration in microseconds, from seconds."""
-        return int(self.choose.uniform(low, high) * SECOND)
-
-
 class ProcessEventLog(MemoryEventLog):
     """`EventLog` as one process reaches it."""
 
-    def __init__(self, world: World, process: Process, broker: Broker, faults: EventFaults) -> None:
+    def __init__(self, world: World, process: Process, broker: Broker, faults: CallFaults) -> None:
         super().__init__(broker, SimulatedClock(world.scheduler, process))
         self._way = (world, process, faults)
 
@@ -97,16 +47,14 @@ class ProcessEventLog(MemoryEventLog):
         world, process, faults = self._way
         fault = faults.before(process, "take", writer_id)
         taken = _Publisher(world, process, faults, self.broker, writer_id)
-        if fault == "event_client_killed_after":
-            faults.kill(process)
+        faults.after(process, fault)
         return taken
 
     def table_records(self) -> Iterator[TableRecord]:
         _, process, faults = self._way
         fault = faults.before(process, "cursor")
         yield from list(super().table_records())
-        if fault == "event_client_killed_after":
-            faults.kill(process)
+        faults.after(process, fault)
 
     def subscribe(self, topics: Sequence[str], group: str, *, from_beginning: bool = True) -> MemorySubscription:
         world, process, faults = self._way
@@ -115,7 +63,7 @@ class ProcessEventLog(MemoryEventLog):
 
 
 class _Publisher(MemoryPublisher):
-    def __init__(self, world: World, process: Process, faults: EventFaults, broker: Broker, writer_id: str) -> None:
+    def __init__(self, world: World, process: Process, faults: CallFaults, broker: Broker, writer_id: str) -> None:
         super().__init__(broker, SimulatedClock(world.scheduler, process), writer_id, broker.take(writer_id))
         self._world, self._process, self._faults = world, process, faults
         self._ended: TidelineError | None = None
@@ -135,8 +83,7 @@ class _Publisher(MemoryPublisher):
             self._world.later(faults.between(0.5, 120), lambda: self._land(records))
         elif fault != "publish_never_lands":
             super().append(records)
-        if fault == "event_client_killed_after":
-            faults.kill(process)
+        faults.after(process, fault)
         if fault in ("publish_reply_lost", "publish_lands_late", "publish_never_lands"):
             self._ended = PublishUnknown("no answer to a publication", remedy="take a new publisher")
             raise self._ended
@@ -151,7 +98,7 @@ class _Publisher(MemoryPublisher):
 
 class _Subscription(MemorySubscription):
     def __init__(
-        self, world: World, process: Process, faults: EventFaults, broker: Broker, group: str, positions: dict[str, int]
+        self, world: World, process: Process, faults: CallFaults, broker: Broker, group: str, positions: dict[str, int]
     ) -> None:
         super().__init__(broker, SimulatedClock(world.scheduler, process), group, positions)
         self._world, self._process, self._faults = world, process, faults
@@ -174,8 +121,7 @@ class _Subscription(MemorySubscription):
             records = [*records[:1], *again, *records]
         if fault == "delivered_in_disorder":
             faults.choose.shuffle(records)
-        if fault == "event_client_killed_after":
-            faults.kill(process)
+        faults.after(process, fault)
         return records
 
     def commit(self) -> None:
@@ -185,8 +131,7 @@ class _Subscription(MemorySubscription):
             self._start_again()
             raise CommitLost("the group was rebalanced")
         super().commit()
-        if fault == "event_client_killed_after":
-            faults.kill(process)
+        faults.after(process, fault)
 
     def _start_again(self) -> None:
         """Other members had the partitions meanwhile: what was not committed comes again."""

@@ -6,7 +6,8 @@ from contextlib import closing
 from functools import cache, partial
 
 from tests.simulation.actors import EXPECTED, Cluster, pause
-from tests.simulation.event_faults import EventFaults, ProcessEventLog
+from tests.simulation.call_faults import CallFaults
+from tests.simulation.event_faults import EVENT_FAULTS, ProcessEventLog
 from tests.simulation.event_log import Broker
 from tests.simulation.oracle import Oracle
 from tests.simulation.scheduler import Process, SimulatedClock
@@ -21,6 +22,7 @@ from tideline_events import (
     EventLogUnavailable,
     Hint,
     PublisherFenced,
+    PublishUnknown,
     Transition,
     TransitionConsumer,
     encode,
@@ -32,11 +34,16 @@ from tideline_table.table import Table
 from tideline_table.table.identity import read_identity
 
 GROUP = "follower"
+_LIVES_WITH = (EventLogUnavailable, PublishUnknown, PublisherFenced)
 
 
 @cache
 def _settings(batch_entries: int) -> MirrorSettings:
     return MirrorSettings.load(environment={}, event_log="sqlite:///none", locks="storage:", batch_entries=batch_entries)
+
+
+def _silent() -> EventLogUnavailable:
+    return EventLogUnavailable("the event log does not answer")
 
 
 class Topics:
@@ -46,7 +53,7 @@ class Topics:
         identity = read_identity(world.disk)
         assert identity is not None
         self.broker = Broker()
-        self.faults = EventFaults(world)
+        self.faults = CallFaults(world, "events", EVENT_FAULTS, _silent)
         self.ledger = TopicLedger(world.disk, oracle, identity.uid)
         self.seen = 0
         """Up to where the follower keeps what it made of the events: both change together, as in a database."""
@@ -72,7 +79,7 @@ def mirror(cluster: Cluster, process: Process) -> None:
     settings = _settings(cluster.topics.batch_entries)
     while not cluster.world.is_over():
         context = context_of(cluster, process, "mirror", cluster.world.is_over)
-        live(MirrorService(settings, context), context, settings, choose)
+        live(cluster, MirrorService(settings, context), context, settings, choose, _LIVES_WITH)
         pause(cluster, choose, 60)
 
 

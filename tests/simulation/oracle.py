@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from tests.simulation.disk import LOG, Disk
 from tests.simulation.file_contents import Row, base_rows, log_changes, merged
@@ -75,6 +77,18 @@ class _After:
         return frozenset(path for paths in self.files.slices.values() for path in paths)
 
 
+class Feeding(Protocol):
+    """What takes rows into the table beside the operations."""
+
+    def changes(self, entry: Entry, metadata: CommitMetadata) -> dict[str, str | None]:
+        """What a commit that is no operation's makes of keys."""
+        ...
+
+    def settled(self, entry: Entry) -> None:
+        """`entry` published something, or took it back."""
+        ...
+
+
 class Oracle:
     """Watches a disk. `problems` say what must never happen and did."""
 
@@ -88,6 +102,7 @@ class Oracle:
         """Whether what lies on the disk tells who is alive."""
         self.lock_holder: Callable[[], str | None] = lambda: None
         """Who holds the table lock, None where nobody can tell."""
+        self.feed: Feeding | None = None
         self._history: list[_After] = []
         self._living = SignsOfLife()
         self._base_rows: dict[str, tuple[Row, ...]] = {}
@@ -129,6 +144,11 @@ class Oracle:
     def loses_writes(self) -> bool:
         """Whether acknowledged writes were taken away on purpose: by a restore, or with their partition."""
         return bool(self._undone) or any(op.clears for op in self.ops.values())
+
+    @property
+    def undone(self) -> AbstractSet[int]:
+        """Sequences of what restores took back."""
+        return self._undone
 
     @property
     def trimmed(self) -> int:
@@ -283,7 +303,7 @@ class Oracle:
     def _changes(self, entry: Entry, metadata: CommitMetadata, model: Model) -> dict[str, str | None]:
         op = self.ops.get(metadata.extra.get(OP_KEY, ""))
         if op is None:
-            return {}
+            return self.feed.changes(entry, metadata) if self.feed is not None else {}
         if op.id in self._done:
             self.report(f"operation {op.id} completed twice, at {self._done[op.id]} and {entry.sequence}")
         if op.status == "failed":
@@ -333,6 +353,8 @@ class Oracle:
             odd = sorted(k for k in found.keys() | after.model.keys() if found.get(k) != after.model.get(k))
             odder = ", ".join(f"{k}: {found.get(k)!r} instead of {after.model.get(k)!r}" for k in odd[:3])
             self.report(f"{what} leaves other rows than its operations say: {odder}")
+        if self.feed is not None:
+            self.feed.settled(entry)
         if _moves_rows(entry):
             were = before.files.slices
             taken = sorted(row for group, paths in were.items() if slices.get(group) != paths for row in self.rows(paths))

@@ -9,6 +9,7 @@ from collections import Counter
 
 from tests.simulation.batches import BatchOutcome, running_batches
 from tests.simulation.event_faults import EVENT_FAULTS
+from tests.simulation.feed import FEED_FAULTS
 from tests.simulation.scheduler import stop_workers
 from tests.simulation.simulate import simulate, story
 from tests.simulation.world import APPLICABLE
@@ -56,7 +57,7 @@ def _trace(first: int, count: int) -> int:
 def _report(done: list[BatchOutcome], duration_s: float) -> str:
     histories, failed = sum(b.histories for b in done), sum(len(b.stories) for b in done)
     faults, work = sum((b.faults for b in done), Counter()), sum((b.work for b in done), Counter())
-    missing = sorted({*APPLICABLE, *EVENT_FAULTS} - set(faults))
+    missing = sorted({*APPLICABLE, *EVENT_FAULTS, *FEED_FAULTS} - set(faults))
     return "\n".join(
         [
             f"{histories} histories, {failed} failed, {duration_s:.1f} s, {histories / duration_s:.1f} a second",

@@ -11,6 +11,7 @@ from unittest.mock import patch
 from tests.simulation.sabotage import sabotage
 from tests.simulation.seeded_archival_bugs import ARCHIVAL_BUGS
 from tests.simulation.seeded_event_bugs import EVENT_BUGS
+from tests.simulation.seeded_feed_bugs import FEED_BUGS
 from tests.simulation.seeded_log_bugs import LOG_BUGS
 from tests.simulation.world import World
 
@@ -312,6 +313,7 @@ BUGS: dict[str, Callable[[World], Any]] = {
     **LOG_BUGS,
     **ARCHIVAL_BUGS,
     **EVENT_BUGS,
+    **FEED_BUGS,
 }
 """Name → the protection that it takes away."""
 
@@ -328,6 +330,7 @@ FOCUS = {
     **dict.fromkeys(LOG_BUGS, "logs"),
     **dict.fromkeys(ARCHIVAL_BUGS, "archived"),
     **dict.fromkeys(EVENT_BUGS, "mirrored"),
+    **dict.fromkeys(FEED_BUGS, "fed"),
 }
 """Those that only histories of one kind show: they are looked for among these."""
 
@@ -342,7 +345,7 @@ START = {
     "files of a savepoint by who comes last": 215,
     "archival does not sweep": 40,
     "archival waits for no task": 250,
-    "cursor read while a publication is on its way": 285,
-    "gaps between events stay": 160,
+    "cursor read while a publication is on its way": 30,
+    "gaps between events stay": 90,
 }
 """Rare ones: the histories begin shortly before the first that shows them, for the time of the test alone."""

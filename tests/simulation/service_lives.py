@@ -8,16 +8,17 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import cast
 from unittest.mock import patch
 
 import structlog
-from tests.simulation.actors import Cluster
+from tests.simulation.actors import EXPECTED, Cluster
 from tests.simulation.scheduler import SECOND, Process, SimulatedClock, SimulatedThreading
 
+import tideline_ingest.service
 import tideline_mirror.service
 import tideline_service.loop
-from tideline_events import PublisherFenced
 from tideline_locks.table_lock import LockProviders
 from tideline_service import event_link, event_watcher, open_tables
 from tideline_service.contract import Service, ServiceContext
@@ -26,11 +27,12 @@ from tideline_service.health import Health
 from tideline_service.loop import Backoff, TickLoop
 from tideline_service.metrics import Metrics
 from tideline_service.settings import ServiceSettings
+from tideline_table.errors import TidelineError
 from tideline_table.storage import Storage
-from tideline_table.table import Table
+from tideline_table.table import Table, write_rows
 
 _SILENT = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-_LOGGERS = (tideline_mirror.service, tideline_service.loop, event_watcher, open_tables)
+_LOGGERS = (tideline_ingest.service, tideline_mirror.service, tideline_service.loop, event_watcher, open_tables)
 _POLL_S = 30.0
 """How often a watcher of events asks; a new event wakes it."""
 
@@ -85,7 +87,11 @@ def services_in(cluster: Cluster) -> Iterator[None]:
 
     def attach(_: LockProviders, table: Table) -> None:
         process = world.scheduler.process
-        table.lock, table.intents = world.lock(process), world.intents(process)
+        table.lock, table.intents = world.lock(process, table.timeline.log.writer_id), world.intents(process)
+
+    def report(_: open_tables.OpenTables, table: Table, error: TidelineError) -> None:
+        if not isinstance(error, EXPECTED):
+            cluster.oracle.report(f"a service is in trouble with the table: {type(error).__name__}: {error}")
 
     with ExitStack() as stack:
         for module in _LOGGERS:
@@ -95,6 +101,8 @@ def services_in(cluster: Cluster) -> Iterator[None]:
         )
         stack.enter_context(patch.object(open_tables, "open_storage", reached))
         stack.enter_context(patch.object(tideline_mirror.service, "open_tables", opened))
+        stack.enter_context(patch.object(open_tables.OpenTables, "_report", report))
+        stack.enter_context(patch.object(tideline_ingest.service, "write_rows", partial(write_rows, parallelism=1)))
         stack.enter_context(patch.object(LockProviders, "attach", attach))
         stack.enter_context(patch.object(event_watcher, "threading", SimulatedThreading(world.scheduler)))
         stack.enter_context(patch.object(event_watcher, "_POLL_S", _POLL_S))
@@ -110,10 +118,37 @@ def context_of(cluster: Cluster, process: Process, name: str, ends: Callable[[],
     )
 
 
-def live(service: Service, context: ServiceContext, settings: ServiceSettings, choose: random.Random) -> None:
-    """The life of a service as `run_service` runs it: until it is asked to stop, or gives up because another one has its place."""
+class _Judged:
+    """A service whose ticks may end with the errors of its world and with `lives_with`; any other one is a finding."""
+
+    def __init__(self, cluster: Cluster, service: Service, lives_with: tuple[type[TidelineError], ...]) -> None:
+        self._cluster = cluster
+        self._service = service
+        self._lives_with = lives_with
+        self.start = service.start
+        self.stop = service.stop
+
+    def tick(self) -> float | None:
+        try:
+            return self._service.tick()
+        except (*EXPECTED, *self._lives_with):
+            raise
+        except Exception as error:
+            self._cluster.oracle.report(f"a tick of {type(self._service).__name__} ended with {type(error).__name__}: {error}")
+            raise
+
+
+def live(
+    cluster: Cluster,
+    service: Service,
+    context: ServiceContext,
+    settings: ServiceSettings,
+    choose: random.Random,
+    lives_with: tuple[type[TidelineError], ...],
+) -> None:
+    """The life of a service as `run_service` runs it: until it is asked to stop, or gives up on errors that it has to live with."""
     loop = TickLoop(
-        service,
+        _Judged(cluster, service, lives_with),
         context,
         poll_interval_s=settings.poll_interval_s,
         backoff=Backoff(max_s=settings.retry_backoff_max_s),
@@ -123,8 +158,7 @@ def live(service: Service, context: ServiceContext, settings: ServiceSettings, c
     )
     try:
         loop.run()
-    except TooManyFailures as failures:
-        if not isinstance(failures.__cause__, PublisherFenced):
-            raise
+    except TooManyFailures:
+        pass  # its supervisor starts it again
     finally:
         service.stop()

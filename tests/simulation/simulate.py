@@ -12,18 +12,19 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
-from tests.simulation import actors, mirror_actors, service_actors
+from tests.simulation import actors, ingest_actors, mirror_actors, service_actors
 from tests.simulation.actors import Cluster
+from tests.simulation.casting import cast_of, options_of
 from tests.simulation.determinism import deterministic
 from tests.simulation.disk import LOG
 from tests.simulation.faults import copy_of
+from tests.simulation.feed import Feed
 from tests.simulation.history_checker import Transaction, find_anomalies
 from tests.simulation.mirror_actors import Topics
 from tests.simulation.oracle import OP_KEY, Op, Oracle
 from tests.simulation.recovery import timeline_of, timeline_on_disk
 from tests.simulation.scheduler import SECOND, Process, SimulatedClock
 from tests.simulation.service_lives import services_in
-from tests.simulation.signs_of_life import INTERVAL_S
 from tests.simulation.strangers import completed_on_timeline
 from tests.simulation.visible_files import is_data_file
 from tests.simulation.world import LEAVES_LATE_FILES, Step, World
@@ -84,17 +85,21 @@ def simulate(seed: int, sabotage: Sabotage = no_sabotage, focus: str = "") -> Ou
     world.disk.watcher = oracle
     oracle.lock_holder = world.lock_holder
     oracle.judges_the_living = lambda: "clock_jump" not in world.faults
-    cluster = Cluster(world, oracle, _options(world))
+    cluster = Cluster(world, oracle, options_of(world))
     if world.is_mirrored:
         cluster.topics = Topics(world, oracle)
+    if world.is_fed:
+        cluster.feed = Feed(world, oracle)
     with deterministic(seed, world.scheduler), actors.reading_writers(cluster), services_in(cluster), sabotage(world):
-        for name, act in _cast(world):
+        for name, act in cast_of(world):
             world.start(name, partial(act, cluster), delay_us=world.between(0, 2))
         world.scheduler.run()
         _report_failures(cluster)
         steps = world.scheduler.steps
         if not oracle.problems:
             _recover(cluster)
+            if world.is_fed:
+                ingest_actors.finish(cluster)
             if world.is_mirrored:
                 mirror_actors.finish(cluster)
             _report_failures(cluster)
@@ -123,6 +128,8 @@ def _work(cluster: Cluster) -> Counter[str]:
     work["results lost"] = world.results_lost
     if cluster.topics is not None:
         work += cluster.topics.ledger.work
+    if cluster.feed is not None:
+        work += cluster.feed.work
     work["merge-on-read histories" if world.is_merge_on_read else "copy-on-write histories"] += 1
     return work
 
@@ -159,82 +166,6 @@ def _lay_out(world: World, oracle: Oracle) -> None:
         oracle.written(path, Process(LOAD, LOAD))
     for op in oracle.ops.values():
         op.status, op.sequence = "committed", oracle.committed(op.id)
-
-
-def _options(world: World) -> dict[str, object]:
-    choose = world.choose
-    options = {
-        "tideline.log.retained.entries": 10,
-        "tideline.log.retention": 100 if world.is_trimmed else 7 * 24 * 3600,
-        "hoodie.parquet.small.file.limit": choose.choice((0, 10**8)),
-        "hoodie.cleaner.commits.retained": choose.choice((1, 1, 2, 3)),
-        "tideline.log.checkpoint.interval": choose.choice((2, 3, 7, 50)),
-        "tideline.clustering.yields": choose.choice((0, 1, 3)),
-        "tideline.clustering.min.input.files": choose.choice((1, 2)),
-        "hoodie.parquet.compression.codec": "none",
-        "hoodie.client.heartbeat.interval_in_ms": INTERVAL_S * 1000,
-        # Who waits asks again and again: short waits leave the steps to the work.
-        "tideline.write.intent.wait": choose.choice((0, 1, 5)),
-        "tideline.write.priority.wait": 10,
-        "hoodie.compact.inline.max.delta.commits": choose.choice((1, 2, 4)),
-        "hoodie.logfile.data.block.format": choose.choice(("avro", "parquet")),
-        "tideline.insert.to.log": choose.random() < 0.5,
-        "tideline.log.index.clique.files": choose.choice((0, 2, 8)),
-    }
-    return options | (_archival_options(world) if world.is_archived else {})
-
-
-def _archival_options(world: World) -> dict[str, object]:
-    return {
-        "hoodie.cleaner.commits.retained": 1,
-        "hoodie.keep.min.commits": 2,
-        "hoodie.keep.max.commits": world.chooser("archival").choice((2, 3)),
-        "hoodie.commits.archival.batch": 2,
-        # Above the deadline of a healer: it looks whether what it heals was archived only when it took longer.
-        "tideline.archive.min.age": 65,
-        "tideline.task.max.lifetime": world.task_lifetime_s,
-    }
-
-
-def _cast(world: World) -> list[tuple[str, Callable[[Cluster, Process], None]]]:
-    """Three to six actors, at least two of them writers."""
-    choose = world.choose
-    cast = [(f"writer{n}", actors.writer) for n in range(choose.choice((2, 2, 3)))]
-    likely = (
-        (service_actors.clusterer, 0.8),
-        (service_actors.cleaner, 0.6),
-        (service_actors.recoverer, 0.5),
-        (actors.reader, 0.3),
-        (actors.follower, 0.1),
-    )
-    if world.is_merge_on_read:
-        # Clustering takes logs away too: with it in every history compaction would have little to do.
-        likely = ((service_actors.compactor, 0.85), (service_actors.clusterer, 0.4), *likely[1:])
-    others = [act for act, likelihood in likely if choose.random() < likelihood] or [likely[0][0]]
-    if world.is_slow and choose.random() < 0.8:
-        # Who take clusterings over from each other.
-        service = service_actors.compactor if world.is_merge_on_read and choose.random() < 0.6 else service_actors.clusterer
-        others = [service, service, service_actors.recoverer]
-    if world.keeps_long and service_actors.cleaner not in others:
-        others = [service_actors.cleaner, *others[1:]]
-    choose.shuffle(others)
-    apart = [
-        act
-        for act, is_there in (
-            (service_actors.keeper, world.is_saved),
-            (service_actors.overwriter, world.is_overwritten),
-            (service_actors.archiver, world.is_archived),
-            (service_actors.archiver, world.is_archived and world.chooser("archivers").random() < 0.3),
-        )
-        if is_there
-    ]
-    apart = apart[: 6 - len(cast)]
-    cast += [(f"{act.__name__}{n}", act) for n, act in enumerate([*others[: 6 - len(cast) - len(apart)], *apart])]
-    if world.is_mirrored:
-        mirrors = world.chooser("mirrors").choice((1, 2))
-        cast += [(f"mirror{n}", mirror_actors.mirror) for n in range(mirrors)]
-        cast.append(("event_follower", mirror_actors.event_follower))
-    return cast
 
 
 def _report_failures(cluster: Cluster) -> None:

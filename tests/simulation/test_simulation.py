@@ -11,6 +11,7 @@ import pytest
 from tests.simulation import simulate as simulation
 from tests.simulation.conftest import BATCH, SEED_START, SEEDS
 from tests.simulation.event_faults import EVENT_FAULTS
+from tests.simulation.feed import FEED_FAULTS
 from tests.simulation.simulate import simulate, story
 from tests.simulation.world import APPLICABLE
 
@@ -31,7 +32,7 @@ def test_histories_hold(first, batches):
 def test_these_histories_had_every_kind_of_fault(batches):
     faults = sum((batches(first).faults for first in FIRSTS), Counter())
     print(f"{len(faults)} kinds of fault: {', '.join(f'{kind} {count}' for kind, count in sorted(faults.items()))}")
-    assert set(faults) == {*APPLICABLE, *EVENT_FAULTS}
+    assert set(faults) == {*APPLICABLE, *EVENT_FAULTS, *FEED_FAULTS}
     assert len(faults) >= 20
 
 
@@ -60,6 +61,8 @@ def test_these_histories_did_every_kind_of_work(batches):
         "events in the topic",
         "events in the follower",
         "events dropped",
+        "records taken in",
+        "commits of applications",
     ):
         assert work[kind] >= SEEDS / 200, kind
     for kind in ("copy-on-write histories", "merge-on-read histories"):
@@ -67,7 +70,7 @@ def test_these_histories_did_every_kind_of_work(batches):
 
 
 def test_a_seed_replays_step_by_step():
-    for seed, focus in ((3, ""), (17, ""), (42, ""), (5, "mirrored"), (6, "mirrored")):
+    for seed, focus in ((3, ""), (17, ""), (42, ""), (5, "mirrored"), (6, "mirrored"), (7, "fed"), (8, "fed")):
         first, second = simulate(seed, focus=focus), simulate(seed, focus=focus)
         assert first.trace == second.trace
         assert first.entries == second.entries
@@ -79,12 +82,12 @@ def test_a_seed_replays_in_another_process():
     """Also where strings hash otherwise: no set of names decides what happens next."""
     program = (
         "from tests.simulation.simulate import simulate; "
-        "print([simulate(s, focus=f).digest for s in range(20, 26) for f in ('', 'mirrored')])"
+        "print([simulate(s, focus=f).digest for s in range(20, 26) for f in ('', 'mirrored', 'fed')])"
     )
     other = subprocess.run(
         [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": "1"}, capture_output=True, text=True, check=True
     )
-    assert other.stdout == f"{[simulate(s, focus=f).digest for s in range(20, 26) for f in ('', 'mirrored')]}\n"
+    assert other.stdout == f"{[simulate(s, focus=f).digest for s in range(20, 26) for f in ('', 'mirrored', 'fed')]}\n"
 
 
 def test_a_failing_history_tells_its_story():

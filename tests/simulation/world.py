@@ -91,11 +91,13 @@ class World:
     """What happens around the actors. Everything random comes from the seed."""
 
     def __init__(self, seed: int, *, faulty: bool = True, focus: str = "") -> None:
-        """`focus` on `trimmed`, `slow`, `archived`, `saved`, `forgetful`, `mirrored` or `logs` (merge-on-read) makes every history of that kind; without it some are."""
+        """`focus` on `trimmed`, `slow`, `archived`, `saved`, `forgetful`, `mirrored`, `fed` or `logs` (merge-on-read) makes every history of that kind; without it some are."""
         self.seed = seed
         self.is_mirrored = focus == "mirrored" or (random.Random(f"mirrored {seed}").random() < 0.1 and not focus)
         """Mirrors publish the table log, and somebody follows the table by its events: beside whatever else there is."""
-        focus = "" if focus == "mirrored" else focus
+        self.is_fed = focus == "fed" or (random.Random(f"fed {seed}").random() < 0.1 and not focus)
+        """Applications take a topic in, its offsets in the table's commits: beside whatever else there is."""
+        focus = "" if focus in ("mirrored", "fed") else focus
         choose = random.Random(f"world {seed}")
         self.choose = choose
         self.scheduler = Scheduler(
@@ -201,11 +203,11 @@ class World:
         """The disk as `process` reaches it."""
         return ProcessStorage(self.disk, process, self.scheduler, self)
 
-    def lock(self, process: Process) -> TableLock:
-        """The table lock as `process` reaches it."""
+    def lock(self, process: Process, owner: str = "") -> TableLock:
+        """The table lock as `process` reaches it, held under the name of `owner` where the process writes by another name."""
         if not self._is_locked:
             return NoLock()
-        return ProviderLock(LockService(self, process, self._leases), LOCK, process.name)
+        return ProviderLock(LockService(self, process, self._leases), LOCK, owner or process.name)
 
     def lock_holder(self) -> str | None:
         """Who holds the table lock (empty: nobody), None where it may be held in vain, or by two."""

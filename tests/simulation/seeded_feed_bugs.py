@@ -1,0 +1,40 @@
+"""Protections of who takes topics in, switched off one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tests.simulation.sabotage import sabotage
+from tests.simulation.world import World
+
+from tideline_ingest.service import IngestService
+from tideline_table.file_group.state import TableState
+from tideline_table.timeline.progress import ProgressStep
+from tideline_table.transaction import conflict, write
+
+_real_tick = IngestService.tick
+
+
+def _expects_nothing(step: ProgressStep | None, state: TableState) -> None:
+    return None
+
+
+def _tick_remembering(service: IngestService) -> float | None:
+    """Goes on from what it remembers, whatever happened."""
+    remembered = service._offsets
+    try:
+        return _real_tick(service)
+    except Exception:
+        service._offsets = remembered
+        raise
+
+
+FEED_BUGS: Mapping[str, Callable[[World], Any]] = {
+    "offsets are not expected where they were": sabotage(
+        (conflict, "check_progress", _expects_nothing), (write, "check_progress", _expects_nothing)
+    ),
+    "offsets are expected at the begin alone": sabotage((conflict, "check_progress", _expects_nothing)),
+    "offsets are remembered over errors": sabotage((IngestService, "tick", _tick_remembering)),
+}
+"""Name → the protection that it takes away. They show only where topics are taken in."""
