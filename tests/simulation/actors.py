@@ -16,7 +16,7 @@ from tests.simulation.oracle import OP_KEY, Op, Oracle
 from tests.simulation.scheduler import SECOND, Process, SimulatedClock
 from tests.simulation.world import World
 
-from tideline_locks.errors import LockTimeout, LockUnreachable, StaleFence
+from tideline_locks.errors import LockTimeout, LockUnreachable
 from tideline_table.config import Options
 from tideline_table.errors import (
     ClockSkew,
@@ -54,7 +54,6 @@ EXPECTED = (
     ClockSkew,
     LockTimeout,
     LockUnreachable,
-    StaleFence,
 )
 """What production code may answer when things go wrong around it. Any other error is a finding."""
 LISTS = ("L0", "L1", "L2")

@@ -11,12 +11,21 @@ from tests.unit.locks.unreachable import nobody_there
 from tests.unit.table.shared import SHARING, opened, shared_table
 from tests.unit.table.tables import rows_of
 
-from tideline_locks import LockTimeout, LockUnreachable, OnUnreachable, StorageLockProvider, open_lock_provider, open_peer_lock
+from tideline_locks import (
+    InProcessLockProvider,
+    LockProvider,
+    LockTimeout,
+    LockUnreachable,
+    OnUnreachable,
+    StorageLockProvider,
+    open_lock_provider,
+    open_peer_lock,
+)
 from tideline_locks.intents import InProcessIntents, RedisIntents, StorageIntents
-from tideline_locks.table_lock import LockProviders, attach_lock, lock_name
+from tideline_locks.table_lock import LockProviders, ProviderLock, attach_lock, lock_name
 from tideline_table.clock import ManualClock, SystemClock
 from tideline_table.errors import InvalidOption
-from tideline_table.storage import LocalStorage
+from tideline_table.storage import LocalStorage, MemoryStorage
 from tideline_table.table import Table, TableRequest, create_table, write_rows
 from tideline_table.transaction import NoLock, WriteTransaction
 from tideline_table.transaction.intents import Intent
@@ -123,6 +132,48 @@ def test_tables_of_one_process_learn_of_an_outage_once(tmp_path: Path, caplog: p
             lease.release()
         providers.close()
     assert len([r for r in caplog.records if r.levelno == logging.WARNING]) == 1
+
+
+class Rush(ManualClock):
+    """While anybody sleeps, somebody else commits under the lock and the next one takes it: each look meets a holder and a newer fence."""
+
+    def __init__(self, kind: str, commits: int) -> None:
+        super().__init__()
+        self.provider = provider_of(kind, self)
+        self.head, self.left = 10, commits
+        self._taken = self.provider.acquire("t", owner="others", ttl_s=30, wait_s=0, fence=self.head)
+
+    def sleep(self, duration_s: float) -> None:
+        super().sleep(duration_s)
+        self._taken.release()
+        self.left -= 1
+        if self.left > 0:
+            self.head += 2
+            self._taken = self.provider.acquire("t", owner="others", ttl_s=30, wait_s=0, fence=self.head)
+
+
+def provider_of(kind: str, clock: ManualClock) -> LockProvider:
+    return StorageLockProvider(MemoryStorage(clock=clock), clock=clock) if kind == "storage" else InProcessLockProvider(clock=clock)
+
+
+@pytest.mark.parametrize("kind", ["storage", "memory"])
+def test_newer_fences_are_waited_for_as_long_as_a_holder_is(kind: str) -> None:
+    rush = Rush(kind, commits=200)
+    with ProviderLock(rush.provider, "t", "late", clock=rush, wait_s=60).hold(lambda: rush.head):
+        held = rush.provider.read("t")
+        assert held is not None
+        assert (held.owner, held.token) == ("late", rush.head)
+    assert rush.left == 0
+
+
+@pytest.mark.parametrize("kind", ["storage", "memory"])
+def test_newer_fences_are_waited_for_no_longer_than_a_holder_is(kind: str) -> None:
+    rush = Rush(kind, commits=10**9)
+    lock = ProviderLock(rush.provider, "t", "late", clock=rush, wait_s=60)
+    with pytest.raises(LockTimeout, match="to get it within 60 s") as refused, lock.hold(lambda: rush.head):
+        pass
+    assert refused.value.waited_s == 60
+    assert 60 <= rush.monotonic_s() < 60.1
 
 
 @pytest.mark.parametrize("unreachable", ["fail", "storage"])

@@ -47,11 +47,18 @@ class Chance:
 
 
 def attempt_until(
-    attempt: Callable[[], T | Held], *, clock: Clock, deadline_s: float, backoff: Backoff, jitter: random.Random
+    attempt: Callable[[], T | Held],
+    *,
+    clock: Clock,
+    deadline_s: float,
+    backoff: Backoff,
+    jitter: random.Random,
+    through_outages: bool = True,
 ) -> T | Held:
     """`attempt()`, repeated while it is held off or the provider is unreachable, until `deadline_s` on the monotonic clock.
 
-    At least once, and once more at the deadline. The last outcome counts: returned, or raised if it was `LockUnreachable`.
+    At least once, and once more at the deadline. The last outcome counts: returned, or raised if it was `LockUnreachable`. Not
+    `through_outages`, that is raised at once: for an attempt that waits itself as long as it may.
     """
 
     def pause_s(state: RetryCallState) -> float:
@@ -63,8 +70,9 @@ def attempt_until(
         outcome: T | Held = state.outcome.result()
         return outcome
 
+    held_off = retry_if_result(lambda outcome: isinstance(outcome, Held))
     retrying = Retrying(
-        retry=retry_if_result(lambda outcome: isinstance(outcome, Held)) | retry_if_exception_type(LockUnreachable),
+        retry=held_off | retry_if_exception_type(LockUnreachable) if through_outages else held_off,
         stop=lambda _: clock.monotonic_s() >= deadline_s,
         wait=pause_s,
         sleep=clock.sleep,
