@@ -6,7 +6,7 @@ import itertools
 import threading
 
 import pytest
-from tests.unit.table.tables import contents, new_table, open_table, rows_of, write
+from tests.unit.table.tables import compact, contents, new_table, open_table, rows_of, write
 
 from tideline_locks.intents import InProcessIntents
 from tideline_table.clock import ManualClock
@@ -261,3 +261,43 @@ def test_planning_goes_on_where_the_board_does_not_answer():
     write(other, [("a", "p", 2, "y")])
     other.intents = Silent()
     assert schedule_compaction(other) is not None
+
+
+def test_an_append_that_waited_while_its_slice_was_compacted_begins_again():
+    """Its instant would be older than the slice that it lies in: a savepoint in between lost it, and queries as of then never saw it."""
+
+    class Sleeps(ManualClock):
+        act = None
+
+        def sleep(self, seconds):
+            super().sleep(seconds)
+            if self.act is not None:
+                act, self.act = self.act, None
+                act()
+
+    clock = Sleeps()
+    table, storage, _ = new_table(clock, type=TableType.MOR)
+    write(table, [("a", "p", 1, "0"), ("b", "p", 1, "0")])
+    write(table, [("a", "p", 2, "1")])
+    table.intents = InProcessIntents()
+    other = open_table(storage, clock, "other")
+    other.refresh()
+    clock.advance(1)
+    first = WriteTransaction.begin(other.timeline, other.lock, "UPSERT", other.write_action())
+    groups = frozenset(s.group.file_id for s in other.state.latest_slices())
+    table.intents.claim(Intent(first.instant, frozenset(), True, groups))
+    seen = []
+
+    def act():
+        first.roll_back()
+        table.intents.withdraw(first.instant)
+        seen.append(write(other, [("z", "q", 1, "0")]).instant)
+        clock.advance(5)
+        seen.append(compact(other).instant)
+
+    clock.act = act
+    done = write(table, [("b", "p", 5, "waited")])
+    assert seen[1] < done.instant
+    assert done.attempts == 2
+    assert ("b", "p", 5, "waited") in contents(table)
+    assert ("b", "p", 5, "waited") not in contents(table, as_of=seen[1])

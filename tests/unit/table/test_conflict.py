@@ -197,14 +197,17 @@ def test_rollback_of_somebody_else_is_nothing(history):
         assert find_conflict(own, history.state, []) is None
 
 
-def test_a_base_file_never_stands_before_the_one_that_it_was_made_of() -> None:
-    """A write that saw what began after it (threads of one process, or Apache Hudi's in a shared table) would publish rows that nobody reads."""
+def test_no_file_stands_before_the_one_that_it_was_made_of() -> None:
+    """A write that saw what began after it (threads of one process, or Apache Hudi's in a shared table) would publish rows that nobody reads.
+
+    What it appends would be read by the latest query, by queries as of a time in between not.
+    """
     history = History()
     history.commit(instant(1), base_stat("g-0", instant(1)))
     history.begin(OWN)
     history.commit(OTHER, base_stat("g-0", OTHER))
     seen = SliceVersion(OTHER, 0)
-    conflict = find_conflict(WriteSet(OWN, {G: seen}), history.state, ())
-    assert conflict is not None
-    assert conflict.with_instant == OTHER
-    assert find_conflict(WriteSet(OWN, {G: seen}, appends=frozenset({G})), history.state, ()) is None
+    for appends in (frozenset[FileGroupId](), frozenset({G})):
+        conflict = find_conflict(WriteSet(OWN, {G: seen}, appends=appends), history.state, ())
+        assert conflict is not None
+        assert conflict.with_instant == OTHER

@@ -101,7 +101,7 @@ def _execute(table: Table, instant: str, attempt: int, options: Options, run: Ru
     try:
         entry = _complete(table, instant, attempt, stats)
     except TransactionRolledBack:
-        delete_lost_attempt(table.storage, instant, attempt, stats)
+        delete_lost_attempt(table, instant, attempt, stats)
         raise
     named = {s.path for s in stats}
     for path in marked_files(table.storage, instant):

@@ -31,7 +31,6 @@ from tideline_table.service.clustering import (
     planned_versions,
 )
 from tideline_table.service.outcome import check_clustered
-from tideline_table.storage import Storage
 from tideline_table.table.facade import Table
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.log import Draft
@@ -120,11 +119,11 @@ def run_clustering(
         except CommitUnknown:
             raise  # the log has to say how it ended
         except TransactionRolledBack:
-            delete_lost_attempt(table.storage, begun.instant, begun.attempt, stats)
+            delete_lost_attempt(table, begun.instant, begun.attempt, stats)
             raise  # somebody else ended it or goes on with it
         except TidelineError:
             if roll_back(table.timeline, begun.instant, force=True, attempt=begun.attempt) is None:
-                delete_lost_attempt(table.storage, begun.instant, begun.attempt, stats)
+                delete_lost_attempt(table, begun.instant, begun.attempt, stats)
             raise
 
 
@@ -221,11 +220,15 @@ def _delete_earlier_attempts(begun: ClusteringRun) -> None:
             begun.table.storage.delete(path)
 
 
-def delete_lost_attempt(storage: Storage, instant: str, attempt: int, stats: Sequence[WriteStat]) -> None:
-    """Delete what an attempt wrote that was taken over: its files have names of their own, and whoever took over cannot know of late ones."""
-    announced = {path for path in marked_files(storage, instant) if _attempt_of(path) == attempt}
-    for path in sorted({*announced, *(s.path for s in stats)}):
-        storage.delete(path)
+def delete_lost_attempt(table: Table, instant: str, attempt: int, stats: Sequence[WriteStat]) -> None:
+    """Delete what an attempt wrote that was taken over: its files have names of their own, and whoever took over cannot know of late ones.
+
+    What the table has is kept: it was this attempt that completed, so long ago that its instant was archived.
+    """
+    announced = {path for path in marked_files(table.storage, instant) if _attempt_of(path) == attempt}
+    committed = {path for file_slice in table.refresh().every_slice() for path in file_slice.paths}
+    for path in sorted({*announced, *(s.path for s in stats)} - committed):
+        table.storage.delete(path)
 
 
 def _attempt_of(path: str) -> int:

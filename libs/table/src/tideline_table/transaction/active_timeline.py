@@ -11,6 +11,7 @@ from itertools import islice
 from tideline_table.clock import Clock
 from tideline_table.config import INSTANT_SKEW_S, LOG_RETENTION_S, Options
 from tideline_table.errors import ClockSkew, CorruptMetadata, TableFrozen, TidelineError
+from tideline_table.file_group.action import CLUSTER, COMPACT
 from tideline_table.file_group.archived import archived_by
 from tideline_table.file_group.checkpoint import read_opening
 from tideline_table.file_group.state import TableState
@@ -19,7 +20,9 @@ from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.files import timeline_files, timeline_paths
 from tideline_table.timeline.instant import Action, State, instant_from_time, next_instant, time_from_instant
 from tideline_table.timeline.log import HEAL_DEADLINE_S, Draft, PlaceTrimmed, TableLog
+from tideline_table.timeline.write_stats import CommitMetadata
 from tideline_table.transaction.adoption import ListedTimeline
+from tideline_table.transaction.archive import was_completed
 from tideline_table.transaction.conflict import check_not_restoring
 from tideline_table.transaction.log_upkeep import LogUpkeep
 
@@ -162,11 +165,20 @@ class ActiveTimeline:
             saved = self.state.savepoints.get(entry.instant)
             return saved is None if entry.after is State.ROLLED_BACK else saved is not None and saved.sequence == entry.sequence
         known = self.state.actions.get(entry.instant)
+        if known is None and entry.after is State.COMPLETED and entry.instant < self.state.archived_before:
+            return self._counted(entry)
         return known is not None and (known.sequence, known.state, known.writer_id) == (
             entry.sequence,
             entry.after,
             entry.writer_id,
         )
+
+    def _counted(self, entry: Entry) -> bool:
+        """Whether a completion that was archived since is that of `entry`: nobody but its writer completes a write, somebody else may a plan."""
+        if entry.operation in (CLUSTER, COMPACT):
+            named = {stat.path for stat in CommitMetadata.from_json(entry.body["metadata"]).stats}
+            return any(not named.isdisjoint(file_slice.paths) for file_slice in self.state.every_slice())
+        return was_completed(self.storage, entry.instant)
 
     def mint(self, state: TableState) -> str:
         """The next instant of the table. Raises `ClockSkew` when its last one lies too far ahead of the clock."""

@@ -17,6 +17,7 @@ from tideline_table.storage import Storage
 from tideline_table.timeline.history import read_history
 from tideline_table.timeline.instant import State
 from tideline_table.timeline.listing import TimelineFolders
+from tideline_table.transaction.peer_rules import read_properties
 
 _FILE = re.compile(r"^\.commits_\.archive\.(\d{1,18})(?:_\d+-\d+-\d+)?\Z", re.ASCII)
 _TIME, _ACTION, _STATE = "commitTime", "actionType", "actionState"
@@ -52,6 +53,12 @@ def read_archived_instants(storage: Storage, properties: Mapping[str, str]) -> l
             if known is None or _ORDER.index(known.state) < _ORDER.index(instant.state):
                 best[key] = instant
     return sorted(best.values())
+
+
+def was_completed(storage: Storage, instant: str) -> bool:
+    """Whether `instant` completed before it was archived; others that were forgotten had been rolled back. Reads all of the archive."""
+    archived = read_archived_instants(storage, read_properties(storage))
+    return any(found.time == instant and found.state is State.COMPLETED for found in archived)
 
 
 def is_archived(storage: Storage, properties: Mapping[str, str], instant: str) -> bool:

@@ -246,8 +246,9 @@ def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[Ins
             return WriteConflict(
                 f"file group {group.file_id} in {group.partition_path!r} was replaced by {replaced_by}", with_instant=replaced_by
             )
-        if group not in own.appends and read_version.base_instant > own.instant:
-            # Its base file would stand before the one that it was made of, and nobody would ever read it.
+        if read_version.base_instant > own.instant:
+            # Its base file would stand before the one that it was made of, and nobody would ever read it. Its log file would be of an earlier
+            # time than the slice that it lies in: no savepoint and no query as of a time in between would have it.
             return WriteConflict(
                 f"file group {group.file_id} in {group.partition_path!r} was rewritten by {read_version.base_instant} after this write began",
                 expected=f"a slice older than {own.instant}",

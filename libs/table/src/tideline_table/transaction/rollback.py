@@ -19,6 +19,7 @@ from tideline_table.log_format.key_index import forget_index
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.log import Draft
 from tideline_table.transaction.active_timeline import ActiveTimeline
+from tideline_table.transaction.archive import was_completed
 from tideline_table.transaction.heartbeat import Heartbeat, heartbeat_path, is_alive
 from tideline_table.writer.marker import forget_marked, forget_markers, marked_files
 
@@ -74,14 +75,17 @@ def roll_back(timeline: ActiveTimeline, target: str, *, force: bool = False, att
 def forget_late_files(timeline: ActiveTimeline, target: str, staged: Iterable[str]) -> None:
     """Delete what the writer of `target` wrote behind its rollback by somebody else: `staged`, and what it announced since.
 
-    Whoever rolled it back could not see files that came later. Does nothing unless `target` is fenced: until then it could complete. What was
+    Whoever rolled it back could not see files that came later. Does nothing unless `target` is fenced: until then it could complete. One that
+    nobody knows any more may have completed, too, long ago: the archive says so. What was
     announced stays announced: tasks that cannot be stopped may be behind this, and the sweep before archival looks where they may write.
     """
     record = timeline.state.actions.get(target)
     forgotten = record is None and target < timeline.state.archived_before
+    if forgotten and was_completed(timeline.storage, target):
+        return
     if not forgotten and (record is None or not (record.fenced_by or record.state is State.ROLLED_BACK)):
         return
-    for path in sorted({*marked_files(timeline.storage, target), *staged}):
+    for path in _uncommitted(timeline.state, {*marked_files(timeline.storage, target), *staged}):
         forget_index(timeline.storage, path)
         timeline.storage.delete(path)
     if forgotten:
