@@ -12,7 +12,7 @@ from tideline_table.errors import ObjectNotFound, StorageError
 from tideline_table.file_group.action import ActionRecord
 from tideline_table.storage import MemoryStorage
 from tideline_table.timeline.instant import Action, State
-from tideline_table.transaction.heartbeat import Heartbeat, beats, heartbeat_path, is_alive
+from tideline_table.transaction.heartbeat import Heartbeat, beats, heartbeat_path, is_alive, is_dead
 
 INSTANT = "20260101000000000"
 
@@ -47,6 +47,34 @@ def test_a_slow_answer_makes_nobody_dead(place, delay_s, silent_s, alive, by_fil
     storage.delay_s = delay_s
     found = beats(storage, INSTANT, clock, Options(QUIET)) if by_file else is_alive(storage, record, clock, Options(QUIET))
     assert found is alive
+
+
+@pytest.mark.parametrize(("silent_s", "dead"), [(0, False), (DEATH_S + 1, True)])
+@pytest.mark.parametrize("by_transition", [True, False], ids=["transition", "heartbeat"])
+def test_a_machine_whose_clock_is_ahead_takes_nobody_for_dead(place, silent_s, dead, by_transition):
+    storage, record, clock = place
+    if by_transition:
+        storage.delete(heartbeat_path(INSTANT))
+    clock.advance(silent_s)
+    ahead = ManualClock(clock.now())
+    ahead.advance(2 * DEATH_S)
+    assert not is_alive(storage, record, ahead, Options(QUIET))
+    assert is_dead(storage, record, ahead, Options(QUIET)) is dead
+    assert is_dead(storage, record, clock, Options(QUIET)) is dead
+
+
+def test_whoever_beats_while_the_store_is_asked_for_its_time_is_alive(place):
+    storage, record, clock = place
+    clock.advance(DEATH_S + 1)
+    put = storage.put
+
+    def wakes(path, data):
+        put(path, data)
+        put(heartbeat_path(INSTANT), b"")
+        clock.advance(DEATH_S + 1)  # the answer comes late, too
+
+    storage.put = wakes
+    assert not is_dead(storage, record, clock, Options(QUIET))
 
 
 class OnceStorage(MemoryStorage):

@@ -17,7 +17,7 @@ from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.log import Draft
 from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
-from tideline_table.transaction import Committed, Heartbeat, is_alive
+from tideline_table.transaction import Committed, Heartbeat, is_dead
 from tideline_table.transaction.conflict import check_still_own
 from tideline_table.transaction.file_times import pass_second
 from tideline_table.transaction.intents import reserved_groups
@@ -82,7 +82,7 @@ def run_compaction(
             ended = now.state if now else "archived"
             raise TransactionRolledBack(f"compaction {chosen_instant} is {ended}", expected="a pending plan")
         check_not_peers(table, now, chosen)
-        if now.state is State.INFLIGHT and is_alive(table.storage, now, table.clock, chosen):
+        if now.state is State.INFLIGHT and not is_dead(table.storage, now, table.clock, chosen):
             raise WriteConflict(
                 f"compaction {chosen_instant} is being run by {now.writer_id}", with_instant=chosen_instant, remedy="wait for it"
             )

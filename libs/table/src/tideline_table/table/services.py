@@ -35,7 +35,7 @@ from tideline_table.table.facade import Table
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.log import Draft
 from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
-from tideline_table.transaction import Committed, Heartbeat, WriteSet, find_conflict, is_alive, roll_back
+from tideline_table.transaction import Committed, Heartbeat, WriteSet, find_conflict, is_dead, roll_back
 from tideline_table.transaction.conflict import check_still_own
 from tideline_table.transaction.heartbeat import is_given_up
 from tideline_table.transaction.intents import reserved_groups
@@ -145,7 +145,7 @@ def _begin_clustering(table: Table, instant: str, options: Options) -> Clusterin
             ended = record.state if record else "archived"
             raise TransactionRolledBack(f"clustering {instant} is {ended}", expected="a pending plan", remedy="plan again")
         check_not_peers(table, record, options)
-        if record.state is State.INFLIGHT and is_alive(table.storage, record, table.clock, options):
+        if record.state is State.INFLIGHT and not is_dead(table.storage, record, table.clock, options):
             raise WriteConflict(
                 f"clustering {instant} is being run by {record.writer_id}", with_instant=instant, remedy="wait for it"
             )

@@ -2,7 +2,7 @@
 
 from tideline_table.transaction.active_timeline import ActiveTimeline
 from tideline_table.transaction.conflict import SchemaStep, WriteSet, find_conflict
-from tideline_table.transaction.heartbeat import Heartbeat, is_alive
+from tideline_table.transaction.heartbeat import Heartbeat, is_alive, is_dead
 from tideline_table.transaction.lock import NoLock, OpenPeerLock, PeerLock, TableLock
 from tideline_table.transaction.rollback import roll_back
 from tideline_table.transaction.shared_timeline import SharedTimeline
@@ -22,5 +22,6 @@ __all__ = [
     "WriteTransaction",
     "find_conflict",
     "is_alive",
+    "is_dead",
     "roll_back",
 ]

@@ -20,6 +20,10 @@ from tideline_table.writer.marker import last_announced
 _LOGGER = logging.getLogger(__name__)
 
 
+STORE_TIME_PATH = ".hoodie/.tideline/now"
+"""Of an empty file that is put to see what time the store makes of it."""
+
+
 def heartbeat_path(instant: str) -> str:
     """The heartbeat file of an instant."""
     return f".hoodie/.heartbeat/{instant}"
@@ -31,18 +35,34 @@ def allowed_silence(options: Options) -> timedelta:
 
 
 def is_alive(storage: Storage, record: ActionRecord, clock: Clock, options: Options) -> bool:
-    """Whether whoever runs `record` gave a sign of life lately: by its heartbeat, or by the transition itself when that is younger."""
-    allowed = allowed_silence(options)
+    """Whether whoever runs `record` gave a sign of life lately: by its heartbeat, or by the transition itself when that is younger.
+
+    By this machine's clock: who acts on it asks `is_dead`.
+    """
+    # Of before the question: a slow answer tells of then, and the writer went on since.
+    return _is_recent(storage, record, clock.now(), options)
+
+
+def is_dead(storage: Storage, record: ActionRecord, clock: Clock, options: Options) -> bool:
+    """Whether whoever runs `record` gave no sign of life for too long, by this machine's clock and by the store's, which dates heartbeats.
+
+    A machine whose clock is ahead would take everybody for dead. Puts a file to learn the store's time, if its own clock says so.
+    """
+    if is_alive(storage, record, clock, options):
+        return False
+    storage.put(STORE_TIME_PATH, b"")
+    return not _is_recent(storage, record, storage.stat(STORE_TIME_PATH).modified, options)
+
+
+def _is_recent(storage: Storage, record: ActionRecord, now: datetime, options: Options) -> bool:
     signs: list[datetime] = [datetime.fromisoformat(record.since)] if record.since else []
     if record.is_peers:
         # Its log entry says only when somebody of ours saw it.
         signs = [time_from_instant(record.instant)]
-    # Of before the question: a slow answer tells of then, and the writer went on since.
-    asked = clock.now()
     # No file: not yet created, or its writer ended; then the transition's own time decides.
     with contextlib.suppress(ObjectNotFound):
         signs.append(storage.stat(heartbeat_path(record.instant)).modified)
-    return bool(signs) and asked - max(signs) <= allowed
+    return bool(signs) and now - max(signs) <= allowed_silence(options)
 
 
 def beats(storage: Storage, instant: str, clock: Clock, options: Options) -> bool:

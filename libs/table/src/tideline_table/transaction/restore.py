@@ -25,7 +25,7 @@ from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.log import Draft
 from tideline_table.timeline.rewind import REWIND_KEY, Rewind
 from tideline_table.transaction.active_timeline import ActiveTimeline
-from tideline_table.transaction.heartbeat import Heartbeat, heartbeat_path, is_alive
+from tideline_table.transaction.heartbeat import Heartbeat, heartbeat_path, is_dead
 from tideline_table.writer.marker import forget_markers, marked_files
 
 _LOGGER = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ def finish_restore(timeline: ActiveTimeline, restore: str, *, force: bool = Fals
         if (
             record is None
             or not record.is_pending
-            or (not force and is_alive(timeline.storage, record, timeline.clock, timeline.options))
+            or (not force and not is_dead(timeline.storage, record, timeline.clock, timeline.options))
         ):
             raise _Over
         # Only the first attempt takes anything back.

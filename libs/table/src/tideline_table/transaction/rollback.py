@@ -20,7 +20,7 @@ from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.log import Draft
 from tideline_table.transaction.active_timeline import ActiveTimeline
 from tideline_table.transaction.archive import was_completed
-from tideline_table.transaction.heartbeat import Heartbeat, heartbeat_path, is_alive
+from tideline_table.transaction.heartbeat import Heartbeat, heartbeat_path, is_dead
 from tideline_table.writer.marker import forget_marked, forget_markers, marked_files
 
 _LOGGER = logging.getLogger(__name__)
@@ -47,14 +47,14 @@ def roll_back(timeline: ActiveTimeline, target: str, *, force: bool = False, att
             raise _NothingToDo
         record = _target(state, target)
         if record.state is State.ROLLED_BACK or (
-            not force and not record.fenced_by and is_alive(timeline.storage, record, timeline.clock, timeline.options)
+            not force and not record.fenced_by and not is_dead(timeline.storage, record, timeline.clock, timeline.options)
         ):
             raise _NothingToDo
         if attempt and not record.fenced_by and record.sequence != attempt:
             raise _NothingToDo
         if record.fenced_by:
             running = state.actions[record.fenced_by]
-            if running.action is Action.RESTORE or is_alive(timeline.storage, running, timeline.clock, timeline.options):
+            if running.action is Action.RESTORE or not is_dead(timeline.storage, running, timeline.clock, timeline.options):
                 raise _NothingToDo
             # One that was adopted from the timeline has no plan in the log, and may not have got further than its request.
             known_plan = state.plans.get(running.instant, {"target": target, "target_action": record.action.value})
