@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.unit.table.shared import opened, peer_of, put, shared_table
 from tests.unit.table.tables import cluster, contents
@@ -134,10 +136,10 @@ def test_plan_that_both_sides_begin_at_once_is_run_by_one() -> None:
     assert isinstance(timeline, SharedTimeline)
     take_step = timeline._take_step
 
-    def take_late(draft: Draft) -> None:
+    def take_late(draft: Draft, *more: Any) -> None:
         # Hudi takes no lock to begin a plan: its file comes behind our last look.
         storage.put_if_absent(f".hoodie/{plan}.replacecommit.inflight", b"")
-        take_step(draft)
+        take_step(draft, *more)
 
     timeline._take_step = take_late  # type: ignore[method-assign]
     with pytest.raises(TransactionRolledBack, match="is there already"):
