@@ -68,3 +68,16 @@ def test_a_topic_that_was_made_anew_is_noticed_although_its_offsets_would_do():
     assert len(lost) == 2
     for ids in ({"a": "old"}, {}):
         assert starting_points(committed, KEPT, ids, at_end=False, over_gaps=False) == ({A0: 7, A1: 2}, [])
+
+
+def test_of_a_topic_that_was_made_anew_no_offset_is_left():
+    """It has one partition now. When it gets its second one, the records in that are new, whatever its offset was in the old topic."""
+    committed = Offsets({A0: 5, A1: 7, B0: 3}, {"a": "old", "b": "same"})
+    ids = {"a": "new", "b": "same"}
+    points, lost = starting_points(committed, {A0: Kept(0, 3), B0: Kept(0, 3)}, ids, at_end=False, over_gaps=True)
+    assert [(gap.topic, gap.partition) for gap in lost] == [("a", 1), ("a", 0)]
+    moved = Offsets.from_text(committed.moved(points, ids).to_text())
+    assert moved == Offsets({A0: 0, B0: 3}, ids)
+    grown = {A0: Kept(0, 9), A1: Kept(0, 20), B0: Kept(0, 3)}
+    assert starting_points(moved, grown, ids, at_end=False, over_gaps=False) == ({A0: 0, A1: 0, B0: 3}, [])
+    assert committed.moved({A0: 6}) == Offsets({A0: 6, A1: 7, B0: 3}, committed.topic_ids)

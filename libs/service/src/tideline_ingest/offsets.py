@@ -48,9 +48,15 @@ class Offsets:
             ) from None
         return cls(found, topic_ids)
 
+    def renewed(self, topic_ids: Mapping[str, str]) -> frozenset[str]:
+        """Topics that were made anew, by the ids that they have now; where no id is known, it cannot be told."""
+        return frozenset(topic for topic, known in self.topic_ids.items() if topic_ids.get(topic, known) != known)
+
     def moved(self, to: Mapping[Place, int], topic_ids: Mapping[str, str] | None = None) -> Offsets:
-        """With other next offsets for some partitions, and ids for some topics."""
-        return Offsets({**self.next, **to}, {**self.topic_ids, **(topic_ids or {})})
+        """With other next offsets for some partitions, and ids for some topics. Of a topic that was made anew nothing else is left."""
+        renewed = self.renewed(topic_ids or {})
+        left = {place: offset for place, offset in self.next.items() if place[0] not in renewed}
+        return Offsets({**left, **to}, {**self.topic_ids, **(topic_ids or {})})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,7 @@ def starting_points(
     points: dict[Place, int] = {}
     lost: list[OffsetsLost] = []
     known = committed.next if committed else {}
-    renewed = {t for t, known_id in (committed.topic_ids if committed else {}).items() if topic_ids.get(t, known_id) != known_id}
+    renewed = committed.renewed(topic_ids) if committed else frozenset()
     for (topic, partition), offset in sorted(known.items()):
         if (topic, partition) not in kept and topic in {place[0] for place in kept}:
             lost.append(OffsetsLost(topic, partition, offset, "which is no longer a partition of the topic"))
