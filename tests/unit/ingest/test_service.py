@@ -209,6 +209,31 @@ def test_lost_records(storage, tmp_path):
     assert ids(storage) == sorted(f"k{n}" for n in range(8) if n != 5)
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_topic_that_is_made_anew_under_a_reader(storage, tmp_path, goes_on):
+    """It has grown past the offset that is read on from, so Kafka answers as if nothing had happened."""
+    topics = numbered(4)
+    topics.ids["t"] = "old"
+    service, context = application(topics, storage, tmp_path, on_lost_offsets="continue" if goes_on else "fail")
+    service.start()
+    service.tick()
+    assert held(storage) == {T0: 2, T1: 2}
+    topics.records.clear()
+    topics.ids["t"] = "new"
+    for n in range(6):
+        topics.send(("t", n % 2), f"n{n}", row(f"n{n}", n))
+    if goes_on:
+        for _ in range(3):
+            service.tick()
+        assert context.metrics.value(GAPS) == 2
+    else:
+        with pytest.raises(OffsetsLost, match="made anew"):
+            service.tick()
+    service.stop()
+    new = [f"n{n}" for n in range(6)] if goes_on else []
+    assert ids(storage) == ["k0", "k1", "k2", "k3", *new]
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [(b"{", "JSON"), (row(None), "id"), (row(""), "record key"), ({"id": "x", "more": 1}, "unexpected field"), (None, "no value")],

@@ -94,7 +94,7 @@ class IngestService:
             settings = self._settings
             limits = Limits(settings.batch_rows, settings.batch_bytes, settings.batch_wait_s)
             batch = self._reader.read(limits, self._goes_on, settings.poll_interval_s)
-            if batch is not None and self._goes_on():
+            if batch is not None and self._goes_on() and self._is_of_known_topics():
                 assert self._intake is not None
                 with self._context.metrics.timed(WRITE_TIME):
                     intake = self._intake.take(batch)
@@ -133,6 +133,19 @@ class IngestService:
         self._rescan_s = now_s + self._settings.topic_rescan_s
         return self._reader.places() != self._places
 
+    def _is_of_known_topics(self) -> bool:
+        """Whether what was read is of the topics whose offsets these are; otherwise the place is found anew.
+
+        Kafka asks for an offset by the topic's name: one made anew that has grown past the offset answers as if it were the old one. An id
+        that is still the same behind a read was the same throughout.
+        """
+        assert self._reader is not None
+        assert self._offsets is not None
+        if not self._offsets.renewed(self._reader.topic_ids()):
+            return True
+        self._find_place()
+        return False
+
     def _find_place(self) -> None:
         """Read on from where the table says, in all partitions that there are now."""
         assert self._table is not None
@@ -141,8 +154,9 @@ class IngestService:
         record = self._table.refresh().progress.get(self._key)
         held = Offsets.from_text(record.value) if record else None
         self._places = self._reader.places()
-        kept = self._reader.kept(self._places)
+        # Before what they hold: ids that are too old are noticed at the first batch, ids that are too new never.
         topic_ids = self._reader.topic_ids()
+        kept = self._reader.kept(self._places)
         points, lost = starting_points(
             held, kept, topic_ids, at_end=settings.start_at == "latest", over_gaps=settings.on_lost_offsets == "continue"
         )
