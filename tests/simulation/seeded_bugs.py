@@ -347,5 +347,7 @@ START = {
     "archival waits for no task": 250,
     "cursor read while a publication is on its way": 30,
     "gaps between events stay": 90,
+    "offsets are remembered over errors": 25,
+    "restore leaves offsets where they are": 25,
 }
 """Rare ones: the histories begin shortly before the first that shows them, for the time of the test alone."""

@@ -9,6 +9,9 @@ from tests.simulation.sabotage import sabotage
 from tests.simulation.world import World
 
 from tideline_ingest.service import IngestService
+from tideline_table.file_group import checkpoint
+from tideline_table.file_group import state as group_state
+from tideline_table.file_group import undo as content_undo
 from tideline_table.file_group.state import TableState
 from tideline_table.timeline.progress import ProgressStep
 from tideline_table.transaction import conflict, write
@@ -30,11 +33,27 @@ def _tick_remembering(service: IngestService) -> float | None:
         raise
 
 
+_TO_JSON = checkpoint._to_json
+_real_rewind = content_undo.rewind
+
+
+def _checkpoint_without_offsets(state: TableState) -> Any:
+    return {**_TO_JSON(state), "progress": []}
+
+
+def _rewind_without_offsets(state: TableState, *arguments: Any) -> None:
+    kept = dict(state.progress)
+    _real_rewind(state, *arguments)
+    state.progress = kept
+
+
 FEED_BUGS: Mapping[str, Callable[[World], Any]] = {
     "offsets are not expected where they were": sabotage(
         (conflict, "check_progress", _expects_nothing), (write, "check_progress", _expects_nothing)
     ),
     "offsets are expected at the begin alone": sabotage((conflict, "check_progress", _expects_nothing)),
+    "checkpoint forgets offsets": sabotage((checkpoint, "_to_json", _checkpoint_without_offsets)),
+    "restore leaves offsets where they are": sabotage((group_state, "rewind", _rewind_without_offsets)),
     "offsets are remembered over errors": sabotage((IngestService, "tick", _tick_remembering)),
 }
 """Name → the protection that it takes away. They show only where topics are taken in."""

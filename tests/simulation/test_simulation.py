@@ -82,12 +82,12 @@ def test_a_seed_replays_in_another_process():
     """Also where strings hash otherwise: no set of names decides what happens next."""
     program = (
         "from tests.simulation.simulate import simulate; "
-        "print([simulate(s, focus=f).digest for s in range(20, 26) for f in ('', 'mirrored', 'fed')])"
+        "print([simulate(s, focus=f).digest for f in ('', 'mirrored', 'fed') for s in range(20, 23)])"
     )
     other = subprocess.run(
         [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": "1"}, capture_output=True, text=True, check=True
     )
-    assert other.stdout == f"{[simulate(s, focus=f).digest for s in range(20, 26) for f in ('', 'mirrored', 'fed')]}\n"
+    assert other.stdout == f"{[simulate(s, focus=f).digest for f in ('', 'mirrored', 'fed') for s in range(20, 23)]}\n"
 
 
 def test_a_failing_history_tells_its_story():
