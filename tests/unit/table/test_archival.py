@@ -310,7 +310,7 @@ def test_a_missing_timeline_file_is_named(old):
 def test_a_writer_that_slept_brings_no_timeline_file_back(trimmed: bool):
     """Also when the log does not go back so far any more."""
     _, storage, clock = new_table()
-    short = {"tideline.log.checkpoint.interval": 2, "tideline.log.retained.entries": 10, "tideline.log.retention": 0}
+    short = {"tideline.log.checkpoint.interval": 2, "tideline.log.retained.entries": 10, "tideline.log.retention": 90}
     faulty = FaultyStorage(storage)
     options = short if trimmed else {}
     slow, other = open_table(faulty, clock, "slow", **options), open_table(storage, clock, "other", **options)
@@ -322,7 +322,8 @@ def test_a_writer_that_slept_brings_no_timeline_file_back(trimmed: bool):
                 write(other, [("b", "p", n, "x")])
             clock.advance(OLD_S)
             assert archive(other, FEW)[0] is not None
-            for n in range(12 if trimmed else 0):
+            for n in range(24 if trimmed else 0):
+                clock.advance(10)
                 write(other, [("b", "p", n, "y")])
             assert (other.timeline.log.trimmed_to() > 20) == trimmed
 

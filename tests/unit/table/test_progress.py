@@ -217,12 +217,13 @@ def test_table_services_and_other_writers_neither_hide_nor_lose_it(kind):
 
 
 def test_it_outlives_the_entry_that_set_it():
-    options = {"tideline.log.checkpoint.interval": 2, "tideline.log.retained.entries": 10, "tideline.log.retention": 0}
+    options = {"tideline.log.checkpoint.interval": 2, "tideline.log.retained.entries": 10, "tideline.log.retention": 90}
     table, storage, clock = new_table()
     table = open_table(storage, clock, **options)
     feed(table, [("a", "p", 1, "x")], None, "1")
     set_at = table.state.sequence
     for n in range(30):
+        clock.advance(10)
         write(table, [("b", "p", n, "y")])
     assert table.timeline.log.trimmed_to() > set_at
     opened = open_table(storage, clock, **options)

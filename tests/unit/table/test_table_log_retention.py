@@ -410,17 +410,6 @@ def test_a_reader_that_slept_does_not_take_a_void_entry_for_news(table, storage,
     assert "20990101000000000" not in sleeper.state.actions
 
 
-def test_a_reader_that_looks_often_lists_nothing(table, storage, clock):
-    faulty = FaultyStorage(storage)
-    reader = open_table(faulty, clock, "reader", **SHORT)
-    faulty.calls.clear()
-    for _ in range(10):
-        live_on(table, 1, clock, step_s=3600)
-        reader.refresh()
-    assert {call for call, _ in faulty.calls} == {"read"}
-    assert len(faulty.calls) == 30
-
-
 # --- what a trimmed log needs ----------------------------------------------------------------------------------------------
 
 

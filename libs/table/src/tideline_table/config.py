@@ -272,7 +272,7 @@ LOG_RETENTION_S = Option(
     7 * 24 * 3600.0,
     "Entries of the table log are kept this long at least: the mirror must have published them by then.",
     unit="seconds",
-    minimum=0,
+    minimum=90,  # whoever follows the log relies on the last minute of it (`timeline.log_end`)
 )
 INSTANT_SKEW_S = Option(
     "tideline.instant.max.skew", 2.0, "How far the table's last instant may lie ahead of the clock.", unit="seconds", minimum=0

@@ -6,10 +6,9 @@ import logging
 import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from itertools import islice
 
 from tideline_table.clock import Clock
-from tideline_table.config import INSTANT_SKEW_S, LOG_RETENTION_S, Options
+from tideline_table.config import INSTANT_SKEW_S, Options
 from tideline_table.errors import ClockSkew, CorruptMetadata, TableFrozen, TidelineError
 from tideline_table.file_group.action import CLUSTER, COMPACT
 from tideline_table.file_group.archived import archived_by
@@ -20,6 +19,7 @@ from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.files import timeline_files, timeline_paths
 from tideline_table.timeline.instant import Action, State, instant_from_time, next_instant, time_from_instant
 from tideline_table.timeline.log import HEAL_DEADLINE_S, Draft, PlaceTrimmed, TableLog
+from tideline_table.timeline.log_end import LogEnd
 from tideline_table.timeline.write_stats import CommitMetadata
 from tideline_table.transaction.adoption import ListedTimeline
 from tideline_table.transaction.archive import was_completed
@@ -43,11 +43,10 @@ class ActiveTimeline:
         self.options = options
         self.log = TableLog(storage, clock, writer_id)
         self.state = TableState()
+        self._end = LogEnd(self.log, clock)
         self._head: Entry | None = None
         self._materialised = 0
         self._upkeep = LogUpkeep(storage, clock, options)
-        self._seen_s = clock.monotonic_s()
-        self._seen_at = clock.now()
         self._mutex = threading.RLock()
 
     def load(self) -> None:
@@ -71,33 +70,25 @@ class ActiveTimeline:
             )
 
     def _read_on(self) -> list[Entry] | None:
-        """Fold what follows; None when entries behind our state may have been deleted: then what stands there says nothing."""
-        slept = self._has_slept()
+        """Fold what follows; None when entries behind our state were deleted: then what stands there says nothing."""
         fresh: list[Entry] = []
         while True:
-            batch = list(islice(self.log.after(self.state.sequence), _BATCH))
-            if slept and self.log.trimmed_to() > self.state.sequence:
+            batch = self._end.read_on(self.state.sequence, _BATCH)
+            if batch is None:
                 return None
             for entry in batch:
                 self._fold(entry)
             fresh += batch
             if len(batch) < _BATCH:
-                self._seen_s, self._seen_at = self.clock.monotonic_s(), self.clock.now()
                 return fresh
 
-    def _has_slept(self) -> bool:
-        """Whether the end of the log was last seen so long ago that entries since may be old enough to go."""
-        allowed_s = self.options[LOG_RETENTION_S] / 4
-        wall_s = (self.clock.now() - self._seen_at).total_seconds()
-        return max(self.clock.monotonic_s() - self._seen_s, wall_s) >= allowed_s
-
     def _start_over(self) -> None:
+        # A checkpoint that is there was not trimmed past.
+        self._end.start()
         opening = read_opening(self.storage)
         self.state = opening.state
         self._head = None
         self._upkeep.start(opening.checkpoint)
-        # A checkpoint that is there was not trimmed past.
-        self._seen_s, self._seen_at = self.clock.monotonic_s(), self.clock.now()
         for entry in opening.tail:
             self._fold(self.log.completed(entry))
 
