@@ -19,7 +19,7 @@ from tideline_locks import LockTimeout, LockUnreachable, open_peer_lock
 from tideline_locks.table_lock import attach_lock
 from tideline_spark.sink import BatchMark, StreamReplaced, is_written, progress_key, sink
 from tideline_table.errors import CorruptMetadata, InvalidOption
-from tideline_table.table import Table, share_table, write_rows
+from tideline_table.table import Table, create_savepoint, restore_to_savepoint, share_table, write_rows
 from tideline_table.timeline.progress import ProgressStep
 from tideline_table.timeline.sharing import PeerLockKind, Sharing
 from tideline_table.transaction import WriteTransaction
@@ -107,14 +107,42 @@ def test_two_queries_feed_one_table_at_once(spark: SparkSession, tables: Tables,
     assert {key: json.loads(held.value)["batch"] for key, held in table.state.progress.items()} == {"stream.a": 1, "stream.b": 1}
 
 
-def test_a_batch_without_rows_makes_no_commit(spark: SparkSession, tables: Tables, tmp_path: Path) -> None:
+@pytest.mark.parametrize("operation", ["upsert", "insert_overwrite_table"])
+def test_a_batch_without_rows_changes_none_but_counts(spark: SparkSession, tables: Tables, tmp_path: Path, operation: str) -> None:
     table = tables.create("t")
     stream = Stream(spark, tmp_path / "stream")
     for number in range(3):
         stream.arrive(number, rows(number * 10, number * 10 + 10, number))
-    stream.run(sink(str(tables.folder / "t"), query_id="q"), where="ts = 1")
-    assert batches(table) == 1
+    stream.run(sink(str(tables.folder / "t"), query_id="q", operation=operation), where="ts = 1")
+    assert batches(table) == 3
     assert content(table.read()) == content(rows(10, 20, 1))
+    assert json.loads(table.state.progress[progress_key("q")].value)["batch"] == 2
+
+
+def test_a_query_over_a_table_that_was_restored_does_not_leave_its_batches_out(spark: SparkSession, tables: Tables) -> None:
+    """The checkpoint knows nothing of the restore: the batches behind the savepoint never come again."""
+    table = tables.create("t")
+    write = sink(str(tables.folder / "t"), query_id="q", operation="insert")
+
+    def arrive(number: int, to: Callable[[DataFrame, int], None]) -> None:
+        to(spark.createDataFrame(rows(number, number + 1, number)), number)
+
+    arrive(0, write)
+    saved = create_savepoint(table)
+    arrive(1, write)
+    restore_to_savepoint(table, saved.instant)
+    restarted = sink(str(tables.folder / "t"), query_id="q", operation="insert")
+    for still_running_or_not in (write, restarted):
+        with pytest.raises(StreamReplaced, match="batch 2; expected batch 1"):
+            arrive(2, still_running_or_not)
+    assert content(table.read()) == content(rows(0, 1, 0))
+    accepting = sink(str(tables.folder / "t"), query_id="q", operation="insert", takes_over=True)
+    arrive(2, accepting)
+    with pytest.raises(StreamReplaced, match="batch 4; expected batch 3"):
+        arrive(4, accepting)
+    arrive(3, write)
+    table.refresh()
+    assert content(table.read()) == content(pa.concat_tables([rows(n, n + 1, n) for n in (0, 2, 3)]))
 
 
 def test_of_two_drivers_with_one_query_only_one_writes_a_batch(spark: SparkSession, tables: Tables) -> None:
@@ -187,7 +215,11 @@ A, B = "query-a", "query-b"
         (None, BatchMark(0, A), False, False),
         (BatchMark(4, A), BatchMark(4, A), False, True),
         (BatchMark(4, A), BatchMark(5, A), False, False),
-        (BatchMark(4, A), BatchMark(7, A), False, False),
+        (None, BatchMark(3, A), False, StreamReplaced),
+        (None, BatchMark(3, A), True, False),
+        (BatchMark(4, A), BatchMark(6, A), False, StreamReplaced),
+        (BatchMark(4, A), BatchMark(6, A), True, False),
+        (BatchMark(4, A), BatchMark(4, A), True, True),
         (BatchMark(4, A), BatchMark(3, A), False, StreamReplaced),
         (BatchMark(4, A), BatchMark(3, A), True, StreamReplaced),
         (BatchMark(4, A), BatchMark(4, B), False, StreamReplaced),

@@ -18,7 +18,7 @@ from tideline_locks.table_lock import attach_lock
 from tideline_spark.write import OnReport, write_dataframe
 from tideline_table.errors import CommitUnknown, CorruptMetadata, InvalidOption, ProgressMoved, Recovery, TidelineError
 from tideline_table.table import Table
-from tideline_table.table.write import OnConflict
+from tideline_table.table.write import OnConflict, write_rows
 from tideline_table.timeline.progress import ProgressStep
 from tideline_table.writer import Operation
 
@@ -29,9 +29,11 @@ _SPARK_QUERY = "sql.streaming.queryId"
 
 
 class StreamReplaced(TidelineError):
-    """The batches that come are not those that follow the last one committed: the checkpoint of the query was lost, changed or set back.
+    """The batches that come are not those that follow the last one committed.
 
-    Their numbers mean other rows than the committed ones did, so neither writing nor leaving them out would be right.
+    Either the checkpoint of the query was lost, changed or set back: the numbers mean other rows than the committed ones did, so neither
+    writing nor leaving them out would be right. Or the table was restored to a savepoint or made anew: the rows of the batches in between
+    would be missing for good.
     """
 
     recovery = Recovery.STOP
@@ -68,12 +70,10 @@ def progress_key(query_id: str) -> str:
 def is_written(held: BatchMark | None, coming: BatchMark, *, takes_over: bool) -> bool:
     """Whether `coming` is in the table already, `held` being the last batch that is. Raises `StreamReplaced`.
 
-    Spark begins a batch only when the one before is done, so it replays the last one and no other. With `takes_over` another checkpoint may
-    follow: its first batch is written.
+    Spark begins a batch only when the one before is done, so it replays the last one and no other, and leaves no number out. With
+    `takes_over` another checkpoint may follow, or batches may be missing: the first one that comes is written.
     """
-    if held is None:
-        return False
-    if held.spark_query != coming.spark_query and held.spark_query and coming.spark_query:
+    if held is not None and held.spark_query != coming.spark_query and held.spark_query and coming.spark_query:
         if takes_over:
             return False
         raise StreamReplaced(
@@ -81,13 +81,21 @@ def is_written(held: BatchMark | None, coming: BatchMark, *, takes_over: bool) -
             expected=f"the checkpoint of query {held.spark_query}, whose last batch here is {held.batch_id}",
             remedy="bring its checkpoint back; or, if the new one begins where that ended, pass takes_over=True once; or take another query_id",
         )
-    if coming.batch_id < held.batch_id:
+    last = held.batch_id if held is not None else -1
+    if coming.batch_id < last:
         raise StreamReplaced(
             f"batch {coming.batch_id}",
-            expected=f"batch {held.batch_id} again, or one after it",
+            expected=f"batch {last} again, or the one after it",
             remedy="the checkpoint was set back: bring the newer one back, or take another query_id",
         )
-    return coming.batch_id == held.batch_id
+    if coming.batch_id > last + 1 and not takes_over:
+        raise StreamReplaced(
+            f"batch {coming.batch_id}",
+            expected=f"batch {last + 1}: those in between are not in the table, which was perhaps restored or made anew",
+            remedy="set the checkpoint back to the last batch that is; or, if the rows in between are loaded from elsewhere or not wanted, "
+            "pass takes_over=True once",
+        )
+    return coming.batch_id == last
 
 
 def sink(
@@ -104,9 +112,11 @@ def sink(
     """What `foreachBatch` calls with each micro-batch: writes it as one commit of `operation`, once.
 
     `query_id` names the query for good; queries with names of their own can write one table at once (conflicts are tried again as by
-    `write_dataframe`). A batch without rows makes no commit. The batch must have the same rows when Spark replays it, as it has from
-    sources such as files and Kafka. It is evaluated to see whether there is a row, then once per attempt: hand on a cached one where that is
-    expensive.
+    `write_dataframe`). A batch without rows makes a commit without rows, so that a missing batch shows. The batch must have the same rows when
+    Spark replays it, as it has from sources such as files and Kafka. It is evaluated to see whether there is a row, then once per attempt:
+    hand on a cached one where that is expensive.
+
+    `takes_over` accepts, for the first batch that comes, another checkpoint or missing batches: for once, not for good.
 
     `locks` is a lock URL as of `tideline write --locks`: commits queue there, intents are posted beside it. A table that Apache Hudi's writers
     share is written under the lock that they take, without it.
@@ -153,8 +163,7 @@ class _Sink:
         held = self._held()
         if is_written(BatchMark.from_text(held) if held else None, coming, takes_over=self._takes_over):
             _LOGGER.info("batch %d of %s is in the table already", batch_id, self._key)
-            return
-        if batch.isEmpty():
+            self._takes_over = False
             return
         try:
             self._write(batch, ProgressStep(self._key, held, coming.to_text()))
@@ -163,7 +172,7 @@ class _Sink:
             now = self._held()
             if now is None or BatchMark.from_text(now) != coming:
                 raise
-        # The new checkpoint follows from here on; a third one is not expected.
+        # From here on each batch follows the one before.
         self._takes_over = False
 
     def _held(self) -> str | None:
@@ -173,6 +182,12 @@ class _Sink:
 
     def _write(self, batch: DataFrame, step: ProgressStep) -> None:
         assert self._table is not None
+        if batch.isEmpty():
+            # Whatever the operation: an overwrite by nothing would empty the table.
+            write_rows(
+                self._table, self._table.schema.empty_table(), Operation.INSERT, progress=step, on_conflict=self._on_conflict
+            )
+            return
         write_dataframe(
             self._table,
             batch,
