@@ -211,6 +211,7 @@ def _to_json(state: TableState) -> dict[str, Any]:
         "rewritten": [[r.first, r.sequence, r.instant] for r in state.rewritten],
         "archived_sequence": state.archived_sequence,
         "sharing": state.sharing.to_json() if state.sharing else None,
+        "eager_rollback": state.eager_rollback,
     }
 
 
@@ -230,6 +231,7 @@ def _from_json(document: dict[str, Any], sequence: int) -> TableState:
     state.archived_before = str(document.get("archived_before", ""))
     state.archived_sequence = int(document.get("archived_sequence", 0))
     state.sharing = Sharing.from_json(document["sharing"]) if document.get("sharing") else None
+    state.eager_rollback = str(document.get("eager_rollback", ""))
     for fields in document["actions"]:
         state.actions[str(fields[0])] = _action(*fields)
     for partition, file_id, slices in document["slices"]:

@@ -125,6 +125,8 @@ class TableState:
         target = self.actions.get(str(step.body.get("target", "")))
         if step.writer_id == PEER_WRITER and self.sharing is not None:
             return  # it has happened already, and Hudi also undoes what had completed
+        if self.sharing is not None and step.after is State.COMPLETED and target is not None and target.fenced_by:
+            return  # Hudi undid it at the same time, by a rollback of its own
         if target is None or not target.is_pending:
             raise IllegalTransition(
                 f"rollback {step.instant} of {step.body.get('target') or 'nothing'}", expected="a pending instant as its target"
@@ -215,7 +217,7 @@ class TableState:
         if target is None or entry.body.get("spares"):
             return  # of Hudi's: it took back an attempt of a plan that is still there, or what came and went while nobody looked
         if not target.is_pending:
-            if entry.after is State.COMPLETED:
+            if entry.after is State.COMPLETED and target.state is State.COMPLETED:
                 take_back(self, {entry.target}, entry.instant, entry.sequence)
             return
         if entry.after is not State.COMPLETED:

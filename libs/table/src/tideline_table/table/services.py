@@ -37,7 +37,7 @@ from tideline_table.timeline.log import Draft
 from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
 from tideline_table.transaction import Committed, Heartbeat, WriteSet, find_conflict, is_dead, roll_back
 from tideline_table.transaction.conflict import check_still_own
-from tideline_table.transaction.heartbeat import is_given_up
+from tideline_table.transaction.heartbeat import forget_silent, is_given_up
 from tideline_table.transaction.intents import reserved_groups
 from tideline_table.transaction.restore import finish_restore
 from tideline_table.writer.marker import forget_markers, marked_files
@@ -307,14 +307,18 @@ def roll_back_dead(table: Table) -> list[str]:
         if restored is None:
             return undone  # until it is done nothing else may be
         undone += [*restored.undone, *restored.fenced]
-    for record in list(table.state.pending()):
-        if not table.state.is_pending(record.instant):
+    if table.is_shared:
+        table.timeline.heal(0.0)  # what the log does not know yet cannot be rolled back
+    for record in list(table.timeline.state.pending()):
+        if not table.timeline.state.is_pending(record.instant):
             continue  # it ended while the ones before it were rolled back
         unfinished = bool(record.fenced_by)
         if record.action in _GO_ON or (record.is_clustering and not unfinished and not _gave_up(table, record)):
             continue
         if roll_back(table.timeline, record.instant) is not None:
             undone.append(record.instant)
+    if table.is_shared:
+        forget_silent(table.storage, {a.instant for a in table.timeline.state.pending()}, table.clock, table.options)
     return undone
 
 

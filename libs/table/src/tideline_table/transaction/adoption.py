@@ -8,11 +8,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from tideline_table.errors import CorruptMetadata, ObjectNotFound, StorageError
+from tideline_table.errors import CorruptMetadata, IllegalTransition, ObjectNotFound, StorageError
 from tideline_table.file_group.action import CLUSTER, COMPACT, ActionRecord
 from tideline_table.file_group.savepoint import PROGRESS_KEY, progress_json
 from tideline_table.file_group.state import TableState
@@ -81,7 +82,7 @@ class Step:
 def missing_steps(listed: ListedTimeline, state: TableState) -> list[Step]:
     """What has to be appended so that the log says what the timeline shows, in the order in which it happened.
 
-    Raises `CorruptMetadata` for an instant that is completed and that the log knows as rolled back.
+    Raises `CorruptMetadata` for an instant that is completed and whose rollback the log knows.
     """
     steps: list[Step] = []
     for instant in sorted(listed.timeline.instants, key=lambda i: (listed.time_of(i), i)):
@@ -97,6 +98,19 @@ def vanished(listed: ListedTimeline, state: TableState) -> list[Step]:
     undoing = {a.instant for a in state.pending() if a.action is Action.ROLLBACK and a.instant in there}
     gone = (a for a in state.pending() if a.instant not in there and a.fenced_by not in undoing)
     return [Step(a.instant, a.action, a.state, State.ROLLED_BACK) for a in gone]
+
+
+def late_files(listed: ListedTimeline, state: TableState) -> list[str]:
+    """Files by which writes that were rolled back look pending: of a writer that was stopped between two of them, and saw nothing of it."""
+    undone = {a.instant for a in state.actions.values() if a.state is State.ROLLED_BACK and a.action in WRITE_ACTIONS}
+    completed = {i.time for i in listed.timeline.instants if i.state is State.COMPLETED}
+    late = ((i, path) for i, path in listed.timeline.paths.items() if i.action in WRITE_ACTIONS and i.time in undone - completed)
+    return sorted(path for _, path in late)
+
+
+def has_completed(listed: ListedTimeline, instant: str) -> bool:
+    """Whether the timeline shows a write as completed."""
+    return any(i.time == instant and i.state is State.COMPLETED and i.action in _PUBLISHING for i in listed.timeline.instants)
 
 
 def may_be_archived(listed: ListedTimeline, state: TableState) -> bool:
@@ -128,14 +142,19 @@ def _steps_of(instant: Instant, timeline: TimelineListing, state: TableState) ->
             before = State.INFLIGHT
         yield Step(instant.time, action, before, instant.state)
         return
-    if known.state is State.ROLLED_BACK and instant.state is State.COMPLETED and instant.action in _PUBLISHING:
+    if (
+        (known.state is State.ROLLED_BACK or known.fenced_by)
+        and instant.state is State.COMPLETED
+        and instant.action in _PUBLISHING
+        and known.state is not State.COMPLETED
+    ):
         raise CorruptMetadata(
-            f"{instant.action} {instant.time} completed after it had been rolled back",
+            f"{instant.action} {instant.time} completed after its rollback had begun",
             expected="a writer that finds its instant gone and gives up",
             remedy=f"roll it back with Apache Hudi, or remove .hoodie/{instant.time}.{instant.action}",
         )
-    if not known.is_pending or _ORDER.index(instant.state) <= _ORDER.index(known.state):
-        return
+    if not known.is_pending or known.fenced_by or _ORDER.index(instant.state) <= _ORDER.index(known.state):
+        return  # a file of one that is being rolled back came late
     before = known.state
     if instant.state is State.COMPLETED and before is State.REQUESTED:
         yield Step(instant.time, known.action, before, State.INFLIGHT)
@@ -251,7 +270,10 @@ def seen_through(
         try:
             for step in missing_steps(listed, state):
                 view = copy_of(state) if view is state else view
-                view.apply(draft_entry(read_step(storage, step, listed.timeline, view), view.sequence + 1, now))
+                draft = read_step(storage, step, listed.timeline, view)
+                with suppress(IllegalTransition):  # a file of one that was rolled back came late
+                    view.check(draft)
+                    view.apply(draft_entry(draft, view.sequence + 1, now))
         except ObjectNotFound:
             continue
         return view

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from types import TracebackType
 
@@ -18,6 +19,7 @@ from tideline_table.timeline.instant import Instant, State, time_from_instant
 from tideline_table.writer.marker import last_announced
 
 _LOGGER = logging.getLogger(__name__)
+_FOLDER = ".hoodie/.heartbeat"
 
 
 STORE_TIME_PATH = ".hoodie/.tideline/now"
@@ -26,7 +28,7 @@ STORE_TIME_PATH = ".hoodie/.tideline/now"
 
 def heartbeat_path(instant: str) -> str:
     """The heartbeat file of an instant."""
-    return f".hoodie/.heartbeat/{instant}"
+    return f"{_FOLDER}/{instant}"
 
 
 def allowed_silence(options: Options) -> timedelta:
@@ -50,8 +52,12 @@ def is_dead(storage: Storage, record: ActionRecord, clock: Clock, options: Optio
     """
     if is_alive(storage, record, clock, options):
         return False
+    return not _is_recent(storage, record, _store_time(storage), options)
+
+
+def _store_time(storage: Storage) -> datetime:
     storage.put(STORE_TIME_PATH, b"")
-    return not _is_recent(storage, record, storage.stat(STORE_TIME_PATH).modified, options)
+    return storage.stat(STORE_TIME_PATH).modified
 
 
 def _is_recent(storage: Storage, record: ActionRecord, now: datetime, options: Options) -> bool:
@@ -90,6 +96,23 @@ def is_given_up(storage: Storage, record: ActionRecord, clock: Clock, options: O
                 return False
     announced = last_announced(storage, record.instant)
     return announced is None or asked - announced > allowed
+
+
+def forget_silent(storage: Storage, pending: AbstractSet[str], clock: Clock, options: Options) -> None:
+    """Delete heartbeats that stopped long ago and belong to no pending instant: of writers that died before their request was there, or behind their end.
+
+    A failure is a warning: they are in nobody's way.
+    """
+    try:
+        left = [o for o in storage.list_folder(_FOLDER).objects if o.path.rpartition("/")[2] not in pending]
+        if not any(clock.now() - o.modified > allowed_silence(options) for o in left):
+            return
+        now = _store_time(storage)
+        for found in left:
+            if now - found.modified > allowed_silence(options):
+                storage.delete(found.path)
+    except TidelineError as error:
+        _LOGGER.warning("heartbeats of writers that are gone stay behind: %s", error)
 
 
 class Heartbeat:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import replace
 
 from tideline_table.clock import Clock
 from tideline_table.config import LOCK_WAIT_S, Options
 from tideline_table.errors import (
     CommitUnknown,
+    IllegalTransition,
     ObjectExists,
     ObjectNotFound,
     StorageError,
@@ -36,6 +36,8 @@ from tideline_table.transaction.active_timeline import ActiveTimeline, Decide, a
 from tideline_table.transaction.adoption import (
     ListedTimeline,
     draft_entry,
+    has_completed,
+    late_files,
     may_be_archived,
     missed_writes,
     missing_steps,
@@ -44,7 +46,8 @@ from tideline_table.transaction.adoption import (
     vanished,
 )
 from tideline_table.transaction.archive import read_archived_instants
-from tideline_table.transaction.heartbeat import beats
+from tideline_table.transaction.eager_rollback import judged
+from tideline_table.transaction.heartbeat import beats, heartbeat_path
 from tideline_table.transaction.lock import HeldPeerLock, PeerLock
 from tideline_table.transaction.peer_rules import check_lazy, check_version, hold_to_rules, read_properties
 
@@ -78,6 +81,8 @@ class SharedTimeline(ActiveTimeline):
         self._listed: ListedTimeline | None = None
         self._view: tuple[int, TableState] | None = None
         self._archive_read: str | None = None
+        self._given_up: set[str] = set()
+        """Writes of ours that failed before they had begun: on the timeline they look like the other side's."""
 
     # --- reading -------------------------------------------------------------------------------------------------------------
 
@@ -109,6 +114,7 @@ class SharedTimeline(ActiveTimeline):
             if (
                 not missing_steps(listed, self.state)
                 and not vanished(listed, self.state)
+                and not late_files(listed, self.state)
                 and self._unfinished_sharing(listed) is None
             ):
                 return 0
@@ -182,7 +188,29 @@ class SharedTimeline(ActiveTimeline):
         if not held.is_held():
             raise _LockLost
         self._take_step(draft, held)
-        return self._mirror(draft)
+        if draft.action is Action.ROLLBACK and draft.before is State.NONE and not held.is_held():
+            self._look_behind_fence(draft)
+        entry = self._mirror(draft)
+        self._check_not_undone(draft)
+        return entry
+
+    def _look_behind_fence(self, draft: Draft) -> None:
+        """A rollback that came late takes itself back when its target completed meanwhile: nothing of that may be deleted."""
+        if not has_completed(ListedTimeline.read(self.storage), str(draft.body["target"])):
+            return  # from here on its writer sees the rollback
+        for path in reversed([path for path, _ in self._files_of(draft).create]):
+            self.storage.delete(path)
+        raise _LockLost
+
+    def _check_not_undone(self, draft: Draft) -> None:
+        """Raise `TransactionRolledBack` for a write that was stopped between its first files for so long that it counted as dead."""
+        known = self.state.actions.get(draft.instant)
+        if draft.after is State.INFLIGHT and known is not None and known.state is State.ROLLED_BACK:
+            for path, _ in self._files_of(draft).create:
+                self.storage.delete(path)
+            raise TransactionRolledBack(
+                f"instant {draft.instant} was rolled back while it began", expected="the lock until then", remedy="begin again"
+            )
 
     def _let_peers_start(self, draft: Draft) -> None:
         """Raise `_PeerStarting` while completing `draft` could cost an update of the other side.
@@ -195,7 +223,7 @@ class SharedTimeline(ActiveTimeline):
             return
         for record in self.state.pending():
             if record.is_peers and record.state is State.REQUESTED and record.action in WRITE_ACTIONS and not record.is_clustering:
-                earlier = record.instant < draft.instant
+                earlier = record.instant < draft.instant and record.instant not in self._given_up
                 if earlier and not record.fenced_by and beats(self.storage, record.instant, self.clock, self.options):
                     raise _PeerStarting(record.instant)
 
@@ -209,10 +237,17 @@ class SharedTimeline(ActiveTimeline):
             listed = ListedTimeline.read(self.storage)
         self._listed = listed
         self._check_archive(listed)
+        for path in late_files(listed, self.state):
+            self.storage.delete(path)
+        # By the state before the listing: while we log, others may go on with instants that it does not show.
+        gone = vanished(listed, self.state)
         for step in missing_steps(listed, self.state):
-            self._log(self._judged(read_step(self.storage, step, listed.timeline, self.state)))
+            self._log(
+                judged(read_step(self.storage, step, listed.timeline, self.state), self.state, listed, self.storage, self.options)
+            )
         for step in vanished(listed, self.state):
-            self._log(read_step(self.storage, step, listed.timeline, self.state))
+            if step in gone:
+                self._log(read_step(self.storage, step, listed.timeline, self.state))
 
     def _unfinished_sharing(self, listed: ListedTimeline) -> Entry | None:
         """The one step that the log has before the timeline, if its writer died between the two: that by which a table of ours became shared."""
@@ -244,27 +279,13 @@ class SharedTimeline(ActiveTimeline):
             )
         self._archive_read = first
 
-    def _judged(self, draft: Draft) -> Draft:
-        """With a note when a rollback of the other side undoes a write of ours that is alive (`peer_rules.check_lazy`)."""
-        if draft.action is not Action.ROLLBACK or draft.before is not State.NONE:
-            return draft
-        target = self.state.actions.get(str(draft.body.get("target")))
-        if target is None or target.is_peers or not target.is_pending:
-            return draft
-        if not beats(self.storage, target.instant, self.clock, self.options):
-            return draft
-        _LOGGER.error(
-            "rollback %s of Apache Hudi undoes %s, whose heartbeat is fresh: its writer has to clean failed writes lazily",
-            draft.instant,
-            target.instant,
-        )
-        return replace(draft, body={**draft.body, "eager": True})
-
     def _log(self, draft: Draft) -> Entry | None:
-        """Append to the log alone; None when the log has the step by now."""
+        """Append to the log alone; None when the log has the step by now, or what others made of its instant."""
         for _ in range(_APPENDS):
-            known = self.state.actions.get(draft.instant)
-            if known is not None and known.state is draft.after and draft.before is not draft.after:
+            try:
+                # Who was stopped for longer than the lock lasts finds that others adopted its step and went on.
+                self.state.check(draft)
+            except IllegalTransition:
                 return None
             try:
                 entry = self.log.append(draft, self.state.sequence + 1)
@@ -280,14 +301,31 @@ class SharedTimeline(ActiveTimeline):
 
     def _take_step(self, draft: Draft, held: HeldPeerLock) -> None:
         """Create the timeline files, the last of which is what others see the step by; then what Hudi removes at its end."""
-        files = timeline_files(draft_entry(draft, self.state.sequence + 1, self.clock.now()))
+        files = self._files_of(draft)
         if draft.after is State.COMPLETED:
             self._check_begun(draft)
         files = self._with_inflight(draft, files)
         for path in files.delete:
             self.storage.delete(path)
+        if draft.before is not State.NONE or draft.after is not State.INFLIGHT or draft.action not in WRITE_ACTIONS:
+            self._create_all(files, draft, held)
+            return
+        try:
+            # As Hudi does: its lazy cleaning takes a write without a heartbeat for dead.
+            self.storage.put(heartbeat_path(draft.instant), b"")
+            self._create_all(files, draft, held)
+        except TidelineError:
+            self._given_up.add(draft.instant)
+            with suppress(TidelineError):
+                self.storage.delete(heartbeat_path(draft.instant))
+            raise
+
+    def _create_all(self, files: TimelineFiles, draft: Draft, held: HeldPeerLock) -> None:
         for path, content in files.create:
             self._create(path, content, draft, held)
+
+    def _files_of(self, draft: Draft) -> TimelineFiles:
+        return timeline_files(draft_entry(draft, self.state.sequence + 1, self.clock.now()))
 
     def _with_inflight(self, draft: Draft, files: TimelineFiles) -> TimelineFiles:
         # Another attempt at a plan whose last attempt Hudi took back.
@@ -353,4 +391,5 @@ class SharedTimeline(ActiveTimeline):
         except TidelineError as error:
             _LOGGER.warning("the log entry of %s %s is late: %s (whoever comes next adopts it)", draft.action, draft.instant, error)
             return draft_entry(draft, self.state.sequence + 1, self.clock.now())
-        return entry or draft_entry(draft, self.state.actions[draft.instant].sequence, self.clock.now())
+        known = self.state.actions.get(draft.instant)
+        return entry or draft_entry(draft, known.sequence if known is not None else self.state.sequence, self.clock.now())

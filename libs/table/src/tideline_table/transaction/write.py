@@ -257,6 +257,9 @@ class WriteTransaction:
 
         When that fails the heartbeat ends all the same: a living one would keep recovery away from the instant.
         """
+        if self.timeline.state.sharing is not None:
+            # Whoever adopts the rollback must not take it for that of a writer who undoes the living (`peer_rules`).
+            self._heartbeat.stop()
         try:
             # An interrupt may come between the commit point and what follows from it.
             if self._is_committed():
