@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tests.simulation.scheduler import stop_workers
-from tests.simulation.simulate import simulate, story
+from tests.simulation.shared_simulation import history
+from tests.simulation.simulate import story
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ def run_batch(first: int, count: int, *, keep_going: bool = False) -> BatchOutco
     stories: list[str] = []
     try:
         for seed in range(first, first + count):
-            outcome = simulate(seed)
+            outcome = history(seed)
             faults += outcome.faults
             work += outcome.work + outcome.ops
             steps.append(outcome.steps)

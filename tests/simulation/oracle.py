@@ -265,7 +265,7 @@ class Oracle:
         metadata = CommitMetadata.from_json(entry.body["metadata"])
         changes = self._changes(entry, metadata, before.model)
         files = before.files.after(entry.instant, metadata)
-        after = _After(entry, _changed(before.model, changes), files, before.writes + 1, changes)
+        after = _After(entry, changed(before.model, changes), files, before.writes + 1, changes)
         self._history.append(after)
         self._compare(before, after)
         if entry.action is Action.COMPACTION:
@@ -292,7 +292,7 @@ class Oracle:
             if found.after is not State.COMPLETED or found.action not in _PUBLISHING or found.sequence in self._undone:
                 continue
             if found.instant <= instant and (found.sequence < self._saved[instant] or _moves_rows(found)):
-                model = _changed(model, after.changes)
+                model = changed(model, after.changes)
                 files = files.after(found.instant, CommitMetadata.from_json(found.body["metadata"]))
             else:
                 self._undone.add(found.sequence)
@@ -380,5 +380,5 @@ def _moves_rows(entry: Entry) -> bool:
     return entry.action is Action.COMPACTION or entry.operation == CLUSTER
 
 
-def _changed(model: Model, changes: Mapping[str, str | None]) -> Model:
+def changed(model: Model, changes: Mapping[str, str | None]) -> Model:
     return {key: value for key, value in {**model, **changes}.items() if value is not None}

@@ -11,7 +11,8 @@ from tests.simulation.batches import BatchOutcome, running_batches
 from tests.simulation.event_faults import EVENT_FAULTS
 from tests.simulation.feed import FEED_FAULTS
 from tests.simulation.scheduler import stop_workers
-from tests.simulation.simulate import simulate, story
+from tests.simulation.shared_simulation import history
+from tests.simulation.simulate import story
 from tests.simulation.world import APPLICABLE
 
 BATCH = 25
@@ -47,7 +48,7 @@ def main() -> int:
 
 
 def _trace(first: int, count: int) -> int:
-    outcomes = [simulate(seed) for seed in range(first, first + count)]
+    outcomes = [history(seed) for seed in range(first, first + count)]
     stop_workers()
     for outcome in outcomes:
         print(story(outcome, last=len(outcome.trace)))

@@ -94,7 +94,7 @@ def simulate(seed: int, sabotage: Sabotage = no_sabotage, focus: str = "") -> Ou
         for name, act in cast_of(world):
             world.start(name, partial(act, cluster), delay_us=world.between(0, 2))
         world.scheduler.run()
-        _report_failures(cluster)
+        report_failures(cluster)
         steps = world.scheduler.steps
         if not oracle.problems:
             _recover(cluster)
@@ -102,7 +102,7 @@ def simulate(seed: int, sabotage: Sabotage = no_sabotage, focus: str = "") -> Ou
                 ingest_actors.finish(cluster)
             if world.is_mirrored:
                 mirror_actors.finish(cluster)
-            _report_failures(cluster)
+            report_failures(cluster)
     if not oracle.problems:
         _check(cluster)
     return Outcome(
@@ -168,7 +168,7 @@ def _lay_out(world: World, oracle: Oracle) -> None:
         op.status, op.sequence = "committed", oracle.committed(op.id)
 
 
-def _report_failures(cluster: Cluster) -> None:
+def report_failures(cluster: Cluster) -> None:
     for name, error in cluster.world.scheduler.failures:
         where = traceback.extract_tb(error.__traceback__)[-1]
         cluster.oracle.report(
@@ -247,7 +247,7 @@ def _check(cluster: Cluster) -> None:
             oracle.report(f"operation {op.id} was acknowledged and is not in the log")
     if oracle.loses_writes:
         return  # the checker of histories knows lists that only grow; the model above has followed each commit
-    for anomaly in find_anomalies([_transaction(op, oracle) for op in oracle.ops.values()]):
+    for anomaly in find_anomalies([transaction_of(op, oracle) for op in oracle.ops.values()]):
         oracle.report(str(anomaly))
 
 
@@ -295,7 +295,7 @@ def _is_leftover(path: str, oracle: Oracle) -> bool:
     return record is not None and record.state is State.ROLLED_BACK
 
 
-def _transaction(op: Op, oracle: Oracle) -> Transaction:
+def transaction_of(op: Op, oracle: Oracle) -> Transaction:
     """An operation as the history checker sees it: lists only."""
     committed = oracle.committed(op.id) if op.kind != "read" else op.sequence
     values = op.reads.get(op.instant if op.kind != "read" else "", {})

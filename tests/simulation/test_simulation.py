@@ -12,6 +12,7 @@ from tests.simulation import simulate as simulation
 from tests.simulation.conftest import BATCH, SEED_START, SEEDS
 from tests.simulation.event_faults import EVENT_FAULTS
 from tests.simulation.feed import FEED_FAULTS
+from tests.simulation.shared_world import LOCK_TAKEN
 from tests.simulation.simulate import simulate, story
 from tests.simulation.world import APPLICABLE
 
@@ -32,7 +33,7 @@ def test_histories_hold(first, batches):
 def test_these_histories_had_every_kind_of_fault(batches):
     faults = sum((batches(first).faults for first in FIRSTS), Counter())
     print(f"{len(faults)} kinds of fault: {', '.join(f'{kind} {count}' for kind, count in sorted(faults.items()))}")
-    assert set(faults) == {*APPLICABLE, *EVENT_FAULTS, *FEED_FAULTS}
+    assert set(faults) == {*APPLICABLE, *EVENT_FAULTS, *FEED_FAULTS, LOCK_TAKEN}
     assert len(faults) >= 20
 
 
@@ -64,6 +65,15 @@ def test_these_histories_did_every_kind_of_work(batches):
         "records taken in",
         "commits of applications",
     ):
+        assert work[kind] >= SEEDS / 200, kind
+    for kind in (
+        "shared histories",
+        "ours on shared tables: commit UPSERT",
+        "ours on shared tables: rollback ROLLBACK",
+        "Apache Hudi on shared tables: commit UPSERT",
+    ):
+        assert work[kind] >= SEEDS / 20, kind
+    for kind in ("ours on shared tables: replacecommit CLUSTER", "Apache Hudi on shared tables: rollback ROLLBACK"):
         assert work[kind] >= SEEDS / 200, kind
     for kind in ("copy-on-write histories", "merge-on-read histories"):
         assert work[kind] >= SEEDS / 4, kind

@@ -1,0 +1,56 @@
+"""Histories of shared tables replay, and tell their story; `test_simulation` runs many of them among the others."""
+
+import os
+import subprocess
+import sys
+
+from tests.simulation.sabotage import sabotage
+from tests.simulation.shared_simulation import EVERY, history, simulate_shared
+from tests.simulation.shared_world import SHARED_FAULTS, SharedWorld
+from tests.simulation.simulate import story
+from tests.simulation.world import TAKES_TIME
+
+from tideline_table.transaction import SharedTimeline
+
+
+def test_a_seed_replays_step_by_step():
+    for seed in (3, 17, 42):
+        first, second = simulate_shared(seed), simulate_shared(seed)
+        assert first.trace == second.trace
+        assert first.digest == second.digest
+    assert simulate_shared(3).digest != simulate_shared(4).digest
+
+
+def test_a_seed_replays_in_another_process():
+    program = "from tests.simulation.shared_simulation import simulate_shared as s; print([s(n).digest for n in range(20, 24)])"
+    other = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": "1"}, capture_output=True, text=True, check=True
+    )
+    assert other.stdout == f"{[simulate_shared(seed).digest for seed in range(20, 24)]}\n"
+
+
+def test_one_history_in_so_many_is_of_a_shared_table():
+    kinds = [history(seed).work["shared histories"] for seed in range(EVERY, 2 * EVERY)]
+    assert kinds == [1, *[0] * (EVERY - 1)]
+
+
+def test_a_failing_history_tells_its_story():
+    outcomes = (simulate_shared(seed, sabotage((SharedTimeline, "_adopt", SharedTimeline.refresh))) for seed in range(1, 30))
+    told = story(next(outcome for outcome in outcomes if outcome.problems))
+    assert "put_if_version .hoodie/.locks/table_lock.json" in told
+    assert "hudi0#1" in told
+
+
+def test_what_no_lock_protects_from_is_left_out_and_nothing_else():
+    world = SharedWorld(1)
+    assert set(world.kinds) <= set(SHARED_FAULTS)
+    process = world.start("writer", lambda _: None)
+    commit, request = (".hoodie/20260101000000000.commit", ".hoodie/20260101000000000.commit.requested")
+    for kind in SHARED_FAULTS:
+        assert world._can_be_survived(kind, process, "put_if_absent", "p/x.parquet") or kind == "refused_without_object"
+        late = kind == "late_write"
+        assert world._can_be_survived(kind, process, "put_if_absent", request) != late
+    world.taking_step[process.name] += 1
+    left_out = {kind for kind in SHARED_FAULTS if not world._can_be_survived(kind, process, "put_if_absent", commit)}
+    assert left_out == {*TAKES_TIME - {"clock_jump"}, "lease_expiry", "late_write", "lock_taken"}
+    world.scheduler.run()
