@@ -1,8 +1,13 @@
+import os
+import subprocess
+import sys
+
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, begin, die, rows, write
 
-from tideline_cleaner.metrics import ARCHIVED, FILES_DELETED, LATE_FILES, ROLLBACKS
+from tideline_cleaner.metrics import ARCHIVED, FILES_DELETED, HALF_WRITTEN, LATE_FILES, ROLLBACKS
 from tideline_cleaner.service import CleanerService
 from tideline_cleaner.settings import CleanerSettings
+from tideline_table.storage import STAGING
 from tideline_table.table import schedule_archival, schedule_clean, schedule_clustering, write_rows
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.log import Draft
@@ -181,3 +186,30 @@ def test_finishes_an_archival_that_died_and_deletes_late_files(fleet):
     assert table.state.actions[planned].state is State.COMPLETED
     assert dead not in table.state.actions
     assert context.metrics.value(ARCHIVED, table=table.uid) > 0
+
+
+def test_deletes_what_killed_writers_left_half_written_once_no_task_can_be_at_it(fleet):
+    table = fleet.create()
+    write(table, 1)
+    staging = fleet.folder / "tables" / "trips" / STAGING
+    killed = "with LocalStorage(Path(sys.argv[1])).open_output('p/f.parquet') as sink: sink.write(b'x' * 10**6); sink.flush(); os.kill(os.getpid(), 9)"
+    code = f"import os, sys\nfrom pathlib import Path\nfrom tideline_table.storage import LocalStorage\n{killed}"
+    subprocess.run([sys.executable, "-c", code, str(staging.parents[2])], check=False)
+    (left,) = staging.iterdir()
+    assert left.stat().st_size == 10**6
+    service, context = fleet.service(CleanerService, CleanerSettings, "cleaner", clean_min_commits=1)
+    fleet.clock.advance(6 * 3600 - 60)
+    service.tick()
+    assert left.exists()
+    write(table, 2)
+    fleet.clock.advance(61)
+    expected = table.read(["id"])
+    with table.storage.open_output("oslo/alive") as sink:
+        (alive,) = set(staging.iterdir()) - {left}
+        # As the shifted clock would have stamped it.
+        os.utime(alive, (fleet.clock.now().timestamp(),) * 2)
+        service.tick()
+        assert list(staging.iterdir()) == [alive]
+        sink.write(b"1")
+    assert context.metrics.value(HALF_WRITTEN, table=table.uid) == 1
+    assert table.read(["id"]).equals(expected)

@@ -31,6 +31,7 @@ from tideline_table.table import (
     schedule_clean,
     schedule_clustering,
     schedule_compaction,
+    sweep_half_written,
     sweep_late_files,
 )
 from tideline_table.timeline.instant import Action
@@ -179,11 +180,14 @@ def _check_pending(table: Table, instant: str, action: Action) -> None:
 
 def _roll_back(table: Table) -> dict[str, Any]:
     undone = roll_back_dead(table)
+    half_written = sweep_half_written(table)
     alive = [a.instant for a in table.state.pending()]
     outcome = f"rolled back {', '.join(undone)}" if undone else "nothing to do: no write has lost its writer"
+    if half_written:
+        outcome += f"; {len(half_written)} half-written files of killed writers deleted"
     if alive:
         outcome += f"; pending and left alone: {', '.join(alive)}"
-    return {"rolled_back": undone, "left_alone": alive, "outcome": outcome}
+    return {"rolled_back": undone, "left_alone": alive, "half_written": list(half_written), "outcome": outcome}
 
 
 @app.command(epilog="Example: cp -r ./trips ./trial; tideline adopt ./trial")

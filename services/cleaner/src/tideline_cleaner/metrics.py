@@ -14,6 +14,12 @@ ARCHIVED = Counter(
     doc="Instants that left the timeline for the archive.",
     labels=("table",),
 )
+HALF_WRITTEN = Counter(
+    "tideline_cleaner_half_written_files_deleted_total",
+    unit="files",
+    doc="Files that killed writers left half written, deleted once no task can be writing them.",
+    labels=("table",),
+)
 LATE_FILES = Counter(
     "tideline_cleaner_late_files_deleted_total",
     unit="files",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tideline_cleaner.metrics import ARCHIVED, FILES_DELETED, LATE_FILES, ROLLBACKS
+from tideline_cleaner.metrics import ARCHIVED, FILES_DELETED, HALF_WRITTEN, LATE_FILES, ROLLBACKS
 from tideline_cleaner.settings import CleanerSettings
 from tideline_service.contract import ServiceContext
 from tideline_service.logging import get_logger
 from tideline_service.open_tables import OpenTables, open_tables
 from tideline_table.config import ARCHIVE_AUTOMATIC
 from tideline_table.file_group.action import ActionRecord
-from tideline_table.table import Table, archive, roll_back_dead, run_clean, schedule_clean
+from tideline_table.table import Table, archive, roll_back_dead, run_clean, schedule_clean, sweep_half_written
 from tideline_table.timeline.instant import Action
 from tideline_table.transaction import is_alive
 
@@ -46,6 +46,7 @@ class CleanerService:
             for instant in roll_back_dead(table):
                 self._context.metrics.increment(ROLLBACKS, table=table.uid)
                 _log.info("rolled back", table=table.uid, name=table.definition.name, instant=instant)
+            self._sweep(table)
         if any(record.action is Action.CLEAN for record in pending):
             self._clean(table)  # one that died before it was complete
         if any(record.action is Action.ARCHIVAL for record in pending):
@@ -56,6 +57,7 @@ class CleanerService:
             self._clean(table)
         if table.options[ARCHIVE_AUTOMATIC] and table.is_exclusive:
             self._archive(table)
+        self._sweep(table)
         self._looked[table.uid] = table.state.sequence
 
     def _commits_since_look(self, table: Table) -> int:
@@ -67,6 +69,12 @@ class CleanerService:
         if deleted is not None:
             self._context.metrics.increment(FILES_DELETED, deleted, table=table.uid)
             _log.info("cleaned", table=table.uid, name=table.definition.name, files=deleted)
+
+    def _sweep(self, table: Table) -> None:
+        deleted = sweep_half_written(table)
+        if deleted:
+            self._context.metrics.increment(HALF_WRITTEN, len(deleted), table=table.uid)
+            _log.info("half-written files deleted", table=table.uid, name=table.definition.name, files=len(deleted))
 
     def _archive(self, table: Table) -> None:
         done, sweep = archive(table)

@@ -1,6 +1,6 @@
 """The engine's facade: create or open a table, read it, write it, run its table services."""
 
-from tideline_table.table.archival import Archival, archive, run_archival, schedule_archival, sweep_late_files
+from tideline_table.table.archival import Archival, archive, run_archival, schedule_archival, sweep_half_written, sweep_late_files
 from tideline_table.table.compaction import run_compaction, schedule_compaction
 from tideline_table.table.create import TableRequest, create_table
 from tideline_table.table.definition import TableDefinition, TableType
@@ -45,6 +45,7 @@ __all__ = [
     "schedule_compaction",
     "share_table",
     "summarise",
+    "sweep_half_written",
     "sweep_late_files",
     "write_rows",
 ]

@@ -32,7 +32,7 @@ from tideline_table.timeline.files import timeline_path
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.listing import TimelineFolders, list_timeline
 from tideline_table.timeline.log import Draft
-from tideline_table.transaction.sweep import Sweep, due, sweep
+from tideline_table.transaction.sweep import Sweep, due, sweep, sweep_staging
 from tideline_table.writer.marker import forget_markers
 
 
@@ -60,6 +60,12 @@ def sweep_late_files(table: Table, options: Mapping[str, object] | None = None) 
     reached = writes[len(writes) - limits.least].instant
     waiting = [a for a in unswept(state) if a.instant < reached]
     return sweep(table.storage, state, due(state, waiting, chosen, table.clock.now()))
+
+
+def sweep_half_written(table: Table, options: Mapping[str, object] | None = None) -> tuple[str, ...]:
+    """Delete what writers that were killed left half written longer ago than any task runs; the paths."""
+    table.check_writable(keyed=False)
+    return sweep_staging(table.storage, table.options.merged(options or {}), table.clock.now())
 
 
 def schedule_archival(table: Table, options: Mapping[str, object] | None = None, swept: frozenset[str] = frozenset()) -> str | None:

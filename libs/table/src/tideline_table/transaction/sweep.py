@@ -17,7 +17,7 @@ from tideline_table.file_group.names import instant_token, parse_base_file_name,
 from tideline_table.file_group.state import TableState
 from tideline_table.log_format import HeaderKey, scan_log
 from tideline_table.log_format.key_index import forget_index
-from tideline_table.storage import Storage
+from tideline_table.storage import STAGING, Storage
 from tideline_table.timeline.files import timeline_path
 from tideline_table.timeline.instant import Action, Instant, State
 from tideline_table.timeline.plans import decode_document
@@ -25,6 +25,8 @@ from tideline_table.writer.marker import marked_files
 
 MOST_SWEPT = 1000
 """Instants of one sweep, the oldest first."""
+_STAGED_FOR_S = 3600.0
+"""Half-written objects are younger: their writers may be alive whatever the options say of tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,18 @@ def sweep(storage: Storage, state: TableState, rolled_back: Sequence[ActionRecor
         forget_index(storage, path)
         storage.delete(path)
     return Sweep(frozenset(r.instant for r in rolled_back) - frozenset(late.values()), tuple(sorted(late)))
+
+
+def sweep_staging(storage: Storage, options: Options, now: datetime) -> tuple[str, ...]:
+    """Delete objects that writers left half written when they were killed, on storage that stages them beside the table.
+
+    Nobody can read them, and nobody writes on: no task runs as long as they lie there. Should one do so all the same, its write fails.
+    """
+    ended = now - timedelta(seconds=max(options[TASK_MAX_LIFETIME_S], _STAGED_FOR_S))
+    left = tuple(found.path for found in storage.list_folder(STAGING).objects if found.modified <= ended)
+    for path in left:
+        storage.delete(path)
+    return left
 
 
 def _partitions(storage: Storage, state: TableState, record: ActionRecord) -> set[str]:
