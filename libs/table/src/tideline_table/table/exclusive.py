@@ -16,8 +16,8 @@ from tideline_table.transaction.peer_rules import read_properties
 def check_no_intruder(storage: Storage, timeline: ActiveTimeline) -> None:
     """Raise `TableFrozen` for an instant on the timeline that the table log does not know. One listing, and it refreshes the state.
 
-    Files of an instant that was rolled back or undone are removed: a writer that was slow to create them brought them back. Files that a savepoint
-    lacks are made: somebody slow took them for those of an earlier one that was deleted.
+    Files of an instant that was rolled back or undone are removed, also when archival forgot it since: a writer that was slow to create them brought
+    them back. Files that a savepoint lacks are made: somebody slow took them for those of an earlier one that was deleted.
     """
     unknown = _unknown_instant(storage, timeline)
     if unknown is not None:
@@ -45,12 +45,33 @@ def _is_known(storage: Storage, timeline: ActiveTimeline, instant: Instant) -> b
         return instant.time in state.savepoints or _was_left_behind(storage, timeline, instant)
     record = state.actions.get(instant.time)
     if record is None and instant.time < state.archived_before:
+        if _began_and_ended(storage, instant):
+            return True
         # Somebody slow brought a file of an archived instant back; the next archival removes it.
         return is_archived(storage, read_properties(storage), instant.time)
     if record is None or instant.action not in (record.action, completed_as(record.action)):
         return False
     if record.state is State.ROLLED_BACK:
         _forget_files(storage, record)
+    return True
+
+
+def _began_and_ended(storage: Storage, instant: Instant) -> bool:
+    """Whether what is there of an instant below the archived ones may be the beginning of one of ours, which ended before it was forgotten. It goes.
+
+    A writer that slept before it made these files may die before it takes them away. Another's beginning cannot be told from ours as long as it
+    is only requested; its writer finds it gone, and whatever it completes here all the same is found out.
+    """
+    if instant.state is State.COMPLETED:
+        return False
+    begun = [timeline_path(Instant(instant.time, instant.action, state)) for state in (State.INFLIGHT, State.REQUESTED)]
+    try:
+        if storage.read(begun[0]):
+            return False  # ours are empty
+    except ObjectNotFound:
+        pass  # requested only
+    for path in begun:
+        storage.delete(path)
     return True
 
 
