@@ -24,6 +24,7 @@ EVENT_FAULTS: dict[str, frozenset[str]] = {
     "publish_lands_late": frozenset({"publish"}),
     "publish_never_lands": frozenset({"publish"}),
     "publisher_taken_over": frozenset({"publish"}),
+    "event_log_emptied": frozenset({"publish"}),
     "event_client_killed_before": _ANY,
     "event_client_killed_after": _ANY,
     "event_client_paused": _ANY,
@@ -78,6 +79,8 @@ class _Publisher(MemoryPublisher):
         if fault == "publisher_taken_over":
             # Somebody of the same id came, and is gone again.
             self.broker.take(self.writer_id)
+        if fault == "event_log_emptied":
+            self.broker.empty()
         if fault == "publish_lands_late":
             # On its way through retries: it lands unless a newer publisher comes first.
             self._world.later(faults.between(0.5, 120), lambda: self._land(records))

@@ -39,6 +39,8 @@ class Broker:
         """By group and topic the next offset that the group reads."""
         self.on_record: Callable[[Record], None] = lambda record: None
         """Hears of each record when it becomes visible."""
+        self.on_loss: Callable[[], None] = lambda: None
+        """Hears when all records are lost."""
         self._epochs: dict[str, int] = {}
         self._guard = threading.RLock()
 
@@ -47,6 +49,14 @@ class Broker:
         with self._guard:
             self._epochs[writer_id] = self._epochs.get(writer_id, 0) + 1
             return self._epochs[writer_id]
+
+    def empty(self) -> None:
+        """Everything that was published is lost, and who publishes: nobody knows a cursor any more."""
+        with self._guard:
+            self.records = {}
+            # A number is never given twice, so that whoever published before is fenced.
+            self._epochs = {writer_id: epoch + 1 for writer_id, epoch in self._epochs.items()}
+            self.on_loss()
 
     def append(self, writer_id: str, epoch: int, records: Sequence[Record], now: datetime) -> None:
         """Make records visible together. Raises `PublisherFenced`."""

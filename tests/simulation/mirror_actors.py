@@ -60,7 +60,7 @@ class Topics:
         self.batch_entries = self.faults.choose.choice((1, 3, 200))
         self._world = world
         self.broker.on_record = self.ledger.heard
-        self._hints = self.broker.take("hints")
+        self.broker.on_loss = self.ledger.emptied
         world.events.on_arrival = self._hint
 
     def log(self, process: Process) -> ProcessEventLog:
@@ -70,7 +70,7 @@ class Topics:
     def _hint(self) -> None:
         now = SimulatedClock(self._world.scheduler).now()
         hint = Hint(table_uid=self.ledger.uid, reason="committed", time=now)
-        self.broker.append("hints", self._hints, [encode(hint)], now)
+        self.broker.append("hints", self.broker.take("hints"), [encode(hint)], now)
 
 
 def mirror(cluster: Cluster, process: Process) -> None:

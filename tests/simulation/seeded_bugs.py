@@ -345,8 +345,6 @@ START = {
     "files of a savepoint by who comes last": 215,
     "archival does not sweep": 40,
     "archival waits for no task": 250,
-    "cursor read while a publication is on its way": 30,
-    "gaps between events stay": 90,
     "offsets are remembered over errors": 25,
     "restore leaves offsets where they are": 25,
 }

@@ -43,6 +43,12 @@ class TopicLedger:
             self.follow("the topic", self.last, [event])
             self.last = max(self.last, event.sequence)
 
+    def emptied(self) -> None:
+        """The topic is lost: the mirror begins again where the log does."""
+        self.last = 0
+        self._ids.clear()
+        self.work["event logs lost"] += 1
+
     def follow(self, who: str, last: int, events: Sequence[Transition]) -> None:
         """Events that come to `who` behind entry `last` are the table's next entries; of those between the log has none any more."""
         entries = self._oracle.entries
