@@ -1,16 +1,19 @@
-"""DataFrames written with a global index: rows move between partitions, wherever keys are looked up; what cannot do so is refused."""
+"""DataFrames written with a global index: rows move between partitions, wherever keys are looked up."""
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 from tests.spark.tables import Tables, content, rows
 
 from tideline_spark import small_source
+from tideline_spark.report import WriteReport
 from tideline_spark.small_source import DriverLimits
-from tideline_spark.write import explain_write, write_dataframe
-from tideline_table.errors import InvalidOption
-from tideline_table.table import TableType, write_rows
+from tideline_spark.write import write_dataframe
+from tideline_table.errors import DuplicateKey, TidelineError
+from tideline_table.table import Table, TableType, write_rows
 from tideline_table.writer import Operation
 
 GLOBAL = {"hoodie.index.type": "GLOBAL_SIMPLE"}
@@ -19,8 +22,8 @@ STAYS = {**GLOBAL, "hoodie.simple.index.update.partition.path": False}
 
 @pytest.mark.parametrize(
     ("kind", "options", "by_tasks"),
-    [(TableType.COW, GLOBAL, False), (TableType.MOR, GLOBAL, True), (TableType.COW, STAYS, True)],
-    ids=["moves", "moves, by tasks", "stays, by tasks"],
+    [(TableType.MOR, GLOBAL, True), (TableType.COW, STAYS, False)],
+    ids=["moves, logs, by tasks", "stays"],
 )
 def test_small_sources_find_keys_in_all_partitions(
     spark: SparkSession,
@@ -47,16 +50,73 @@ def test_small_sources_find_keys_in_all_partitions(
     assert table.read().num_rows == 40
 
 
-def test_large_sources_are_refused(spark: SparkSession, tables: Tables) -> None:
-    table = tables.create("t", options={**GLOBAL, "tideline.spark.collect.bytes": 0})
-    source = spark.createDataFrame(rows(0, 10, 1))
-    for operation in (Operation.UPSERT, Operation.DELETE):
-        with pytest.raises(InvalidOption, match="for a large DataFrame"):
-            write_dataframe(table, source, operation)
-        with pytest.raises(InvalidOption, match="for a large DataFrame"):
-            explain_write(table, source, operation)
-    with pytest.raises(InvalidOption, match="for a large DataFrame"):
-        write_dataframe(table, source, Operation.INSERT, options={"hoodie.datasource.insert.dup.policy": "drop"})
-    assert not table.refresh().actions
-    write_dataframe(table, source, Operation.BULK_INSERT)
-    assert table.read().num_rows == 10, "what looks no keys up is written"
+LARGE = {"tideline.spark.collect.bytes": 0}
+SHUFFLED = {**LARGE, "tideline.spark.broadcast.keys": 0}
+
+
+def marked(source: pa.Table) -> pa.Table:
+    """Every third row is a deletion."""
+    return source.append_column("_hoodie_is_deleted", pa.array([n % 3 == 0 for n in range(source.num_rows)]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(TableType.COW, {**GLOBAL, **LARGE}), (TableType.MOR, {**GLOBAL, **SHUFFLED}), (TableType.MOR, {**STAYS, **LARGE})],
+    ids=["moves", "moves, shuffled, logs", "stays, logs"],
+)
+def test_large_sources_end_as_the_engine_writes_them(
+    spark: SparkSession, tables: Tables, kind: TableType, options: dict[str, object]
+) -> None:
+    model, table = (tables.create(name, type=kind, options=options) for name in ("model", "t"))
+    several = pa.concat_tables([rows(30, 45, 4, regions=2), rows(40, 50, 3, regions=5), rows(40, 42, 6, regions=4)])
+    drop = {"hoodie.datasource.insert.dup.policy": "drop"}
+    for written, operation, more in (
+        # Of a key that stands in several partitions of the source the newest row stays.
+        (pa.concat_tables([rows(0, 30, 3), rows(20, 25, 5, regions=2)]), Operation.UPSERT, {}),
+        (pa.concat_tables([rows(10, 40, 4, regions=4), rows(0, 8, 2, regions=5)]), Operation.UPSERT, {}),
+        (rows(21, 27, 0, regions=1).select(["id", "region"]), Operation.DELETE, {}),
+        (marked(pa.concat_tables([rows(15, 30, 5, regions=5), several])), Operation.UPSERT, {}),
+        (rows(20, 60, 9, regions=5), Operation.INSERT, drop),
+        (rows(0, 60, 9, regions=2), Operation.UPSERT, {}),
+    ):
+        write_rows(model, written, operation, options=more)
+        write_dataframe(table, spark.createDataFrame(written), operation, options=more)
+        names = ["_hoodie_record_key", "_hoodie_partition_path"]
+        assert content(table.read()) == content(model.read())
+        assert sorted(map(str, table.read(names).to_pylist())) == sorted(map(str, model.read(names).to_pylist()))
+
+
+def test_large_sources_refuse_known_keys_and_keys_that_come_twice(spark: SparkSession, tables: Tables) -> None:
+    table = tables.create("t", options={**GLOBAL, **LARGE})
+    write_rows(table, rows(0, 10, 1), Operation.UPSERT)
+    fail = {"hoodie.datasource.insert.dup.policy": "fail"}
+    with pytest.raises(DuplicateKey, match="that the table holds already"):
+        write_dataframe(table, spark.createDataFrame(rows(9, 12, 1, regions=2)), Operation.INSERT, options=fail)
+    twice = spark.createDataFrame(pa.concat_tables([rows(20, 22, 1), rows(20, 21, 1, regions=1), rows(20, 21, 1, regions=7)]))
+    with pytest.raises(DuplicateKey, match="'k000020' stand more than once"):
+        write_dataframe(table, twice, Operation.UPSERT, options={"hoodie.combine.before.upsert": False})
+    assert table.read().num_rows == 10
+    assert not list(table.refresh().pending())
+
+
+def test_a_key_that_another_writer_adds_to_another_partition_meanwhile(spark: SparkSession, tables: Tables) -> None:
+    table = tables.create("t", options={**GLOBAL, **LARGE})
+    other = Table.open(table.storage.root, options=GLOBAL)
+    interfered: list[WriteReport] = []
+
+    def between(report: WriteReport) -> None:
+        if not interfered:
+            write_rows(other, rows(5, 15, 1, regions=7), Operation.UPSERT)
+        interfered.append(report)
+
+    committed = write_dataframe(table, spark.createDataFrame(rows(0, 10, 2)), Operation.UPSERT, on_report=between)
+    assert (committed.attempts, len(interfered)) == (2, 2)
+    assert sorted(table.read().column("id").to_pylist()) == [f"k{n:06d}" for n in range(15)]
+
+
+def test_an_ordering_column_that_is_compared_otherwise_is_refused(spark: SparkSession, tables: Tables) -> None:
+    table = tables.create("t", options={**GLOBAL, **LARGE})
+    texts = spark.createDataFrame(rows(0, 10, 1)).withColumn("ts", f.col("ts").cast("string"))
+    with pytest.raises(TidelineError):
+        write_dataframe(table, texts, Operation.UPSERT)
+    assert not list(table.refresh().completed_writes())

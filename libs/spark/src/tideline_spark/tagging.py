@@ -6,14 +6,14 @@ All of it is lazy and runs in the JVM; see `layout` for what a unit is.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -43,6 +43,12 @@ KNOWN = "_tideline_known"
 """Whether the table shows the key: a log may have deleted one that it holds."""
 KEY = "_tideline_key"
 """Record key by the native expression."""
+OWN = "_tideline_own"
+"""With a global index, the partition path that the row itself has; `PARTITION` is then that of its unit."""
+PURGES = "_tideline_purges"
+"""Whether the row deletes its key from the unit, for it moves to its own partition."""
+TWICE = "_tideline_twice"
+"""Whether another row of the source has the key, where none may."""
 _GONE_FROM = "_tideline_gone_from"
 _GLOB = re.compile(r"[\\{}\[\]*?]")
 """What Hadoop takes for a pattern. (Spark's own switch for it, `__globPaths__`, reads all paths once more for each that looks like one.)"""
@@ -62,6 +68,8 @@ class Routing:
     """Of the keys that the table shows already no row is written."""
     refuses_known: bool = False
     """Such keys are an error."""
+    is_global: bool = False
+    """Keys are unique in the table, and the write has to know which it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +107,25 @@ def _arrow_schema(df: DataFrame) -> pa.Schema:
         raise SchemaMismatch(f"a DataFrame whose types Arrow cannot hold ({error})", expected="types of the table") from error
 
 
-def routed_rows(df: DataFrame, routing: Routing, layout: WriteLayout, root: str, log_keys: LogKeys) -> DataFrame:
-    """The source's rows, repartitioned so that each unit is in one task, sorted by `ORDER`. `root` is the table's base path as a URI."""
+Tag = Callable[[DataFrame, Routing, Column], DataFrame]
+
+
+def routed_rows(
+    df: DataFrame, routing: Routing, layout: WriteLayout, root: str, log_keys: LogKeys, anywhere: Tag | None = None
+) -> DataFrame:
+    """The source's rows, repartitioned so that each unit is in one task, sorted by `ORDER`. `root` is the table's base path as a URI.
+
+    `anywhere` tags them where keys are unique in the table.
+    """
     keyed = df.select(*(f.col(f"`{n}`") for n in routing.columns))
     extra = {PARTITION: routing.keys.partition_path(), KEY: routing.keys.record_key()}
-    if routing.keeps_position:
+    if routing.keeps_position or anywhere is not None:
         extra[POSITION] = f.monotonically_increasing_id()
     keyed = keyed.withColumns(extra)
     bucket = f.pmod(f.xxhash64(KEY), f.lit(layout.buckets)).cast("string")
-    if layout.looked_up:
+    if anywhere is not None:
+        keyed = anywhere(keyed, routing, bucket)
+    elif layout.looked_up:
         keyed = _located(keyed, routing, layout, existing_keys(df.sparkSession, root, layout, log_keys.added), log_keys.deleted)
         keyed = keyed.withColumns({LOCATED: f.col(UNIT).isNotNull(), UNIT: f.coalesce(f.col(UNIT), bucket)})
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +13,12 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from tideline_spark.layout import Filler
-from tideline_spark.tagging import KEY, KNOWN, LOCATED, ORDER, PARTITION, POSITION, UNIT
+from tideline_spark.tagging import KEY, KNOWN, LOCATED, ORDER, OWN, PARTITION, POSITION, PURGES, TWICE, UNIT
 from tideline_table.config import Options
 from tideline_table.errors import DuplicateKey, Recovery, TidelineError, VerificationFailed
 from tideline_table.file_group.names import new_file_id, parse_base_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.index import KeyScope
 from tideline_table.keygen import KeyGenerator
 from tideline_table.merge import combine_input
 from tideline_table.storage import Storage
@@ -32,7 +33,7 @@ from tideline_table.writer import (
     prepare_input,
     write_file_group,
 )
-from tideline_table.writer.input import refuse_duplicates
+from tideline_table.writer.input import refuse_duplicates, with_marked_purges
 from tideline_table.writer.operation import promises_unique_keys
 
 RESULT_SCHEMA = "result binary"
@@ -180,6 +181,10 @@ class _RunningTask:
         prepared = self._prepared(unit, rows)
         if KNOWN in rows.column_names:
             _refuse_known(prepared, rows.column(KNOWN))
+        if TWICE in rows.column_names:
+            _refuse_twice(prepared, rows.column(TWICE))
+        if PURGES in rows.column_names:
+            prepared = replace(prepared, rows=with_marked_purges(prepared.rows, rows.column(PURGES)))
         kept = self._kept(prepared, rows)
         if kept is not None:
             prepared, located = prepared.take(kept), located[kept]
@@ -195,9 +200,16 @@ class _RunningTask:
         context = self.shared.context
         source = rows.select(list(self.shared.columns))
         prepared = prepare_input(
-            source, context.schema, self.shared.keygen, context.ordering_field, context.operation, combine=False
+            source,
+            context.schema,
+            self.shared.keygen,
+            context.ordering_field,
+            context.operation,
+            combine=False,
+            scope=KeyScope.TABLE if OWN in rows.column_names else KeyScope.PARTITION,
         )
-        wrong = pc.any(pc.not_equal(prepared.partition_paths, unit.partition)).as_py()
+        native_path = rows.column(OWN) if OWN in rows.column_names else unit.partition
+        wrong = pc.any(pc.not_equal(prepared.partition_paths, native_path)).as_py()
         if KEY in rows.column_names:
             native = rows.column(KEY)
             same = pc.equal(prepared.keys, native) if len(native) == len(prepared.keys) else pc.is_in(prepared.keys, native)
@@ -281,6 +293,14 @@ def _refuse_known(prepared: PreparedInput, known: pa.ChunkedArray) -> None:
         raise DuplicateKey(
             f"{count} record key(s) that the table holds already", expected="new keys only", remedy="use upsert, or drop them"
         )
+
+
+def _refuse_twice(prepared: PreparedInput, twice: pa.ChunkedArray) -> None:
+    # The other row may be in another partition, so nobody else would see both.
+    named = pc.unique(prepared.keys.filter(twice))
+    if len(named):
+        shown = ", ".join(map(repr, named[:3].to_pylist()))
+        raise DuplicateKey(f"record key(s) {shown} stand more than once in the input", expected="each key once")
 
 
 def _has_each_key_once(rows: PreparedInput) -> bool:

@@ -1,7 +1,7 @@
 """Writing a DataFrame: one evaluation of the source, one exchange to file groups, one Arrow map that writes them, one commit.
 
 The look-up of existing keys runs natively beside it: a broadcast for smaller tables, one more exchange for larger ones. Small sources take
-another way, through the driver: `small_source`.
+another way, through the driver: `small_source`. With a global index rows of one key meet in an exchange before: `global_tagging`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame
 from tideline_spark.deleted_keys import deleted_key_table
 from tideline_spark.early_check import ended_when_lost
 from tideline_spark.errors import spark_failure, translated
+from tideline_spark.global_tagging import GlobalTagging
 from tideline_spark.jobs import tagged_jobs
 from tideline_spark.keys import NativeKeys
 from tideline_spark.layout import WriteLayout, decide_layout
@@ -29,11 +30,12 @@ from tideline_spark.settings import KNOWN_FILES, planning_settings
 from tideline_spark.small_source import DriverAndTasks, goes_through_driver, small_rows
 from tideline_spark.tagging import LogKeys, Routing, evolved_by, log_key_table, routed_rows, source_columns
 from tideline_spark.task import RESULT_SCHEMA, UnitWriter, read_results
-from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INDEX_TYPE, INSERT_DUP_POLICY, Options, column_list
+from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, Options, column_list
 from tideline_table.errors import InvalidOption, ObjectNotFound, WriteConflict
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.index import KeyScope
 from tideline_table.index.key_hash import key_hashes
+from tideline_table.index.scope import moves_rows
 from tideline_table.table import Table
 from tideline_table.table.contention import Contention
 from tideline_table.table.definition import TableType
@@ -98,7 +100,6 @@ def write_dataframe(
     first = attempt_on(table.schema_json)
     if first.is_small:
         return first.write_small(options, on_conflict)
-    first.check_index()
     return write_with_retries(contention, lambda: attempt_on(table.schema_json).run(), on_conflict)
 
 
@@ -109,7 +110,6 @@ def explain_write(table: Table, df: DataFrame, operation: Operation, *, options:
     attempt = _attempt(table, df, table.schema_json, operation, chosen, {}, None, Contention(table, chosen))
     if attempt.is_small:
         return report_of(df, small_rows(df, attempt.routing.columns), 0)
-    attempt.check_index()
     layout = attempt.layout()
     with _translated(layout.looked_up):
         return report_of(df, attempt.plan("", layout), layout.key_scans)
@@ -163,6 +163,7 @@ def _routing(table: Table, df: DataFrame, target: TargetSchema, operation: Opera
         keeps_position=operation is Operation.UPSERT or (operation is not Operation.DELETE and combines_input(operation, options)),
         drops_known=minds and options[INSERT_DUP_POLICY] == "drop",
         refuses_known=minds and options[INSERT_DUP_POLICY] == "fail",
+        is_global=minds_known_keys(operation, options) and KeyScope.of(options) is KeyScope.TABLE,
     )
 
 
@@ -183,15 +184,6 @@ class _Attempt:
     def is_small(self) -> bool:
         """Whether the source goes through the driver."""
         return goes_through_driver(self.df, self.source_bytes, self.routing.operation, self.options)
-
-    def check_index(self) -> None:
-        """Raise `InvalidOption` for a write that has to look keys up in other partitions than the source names."""
-        if KeyScope.of(self.options) is KeyScope.TABLE and minds_known_keys(self.routing.operation, self.options):
-            raise InvalidOption(
-                f"{INDEX_TYPE.key}={self.options[INDEX_TYPE]} for a large DataFrame",
-                expected="a source that Spark estimates at no more than tideline.spark.collect.bytes, for an upsert, a deletion or a blind insert",
-                remedy="write it in parts, or raise tideline.spark.collect.bytes as far as the memory of the driver goes",
-            )
 
     def write_small(self, options: Mapping[str, object] | None, on_conflict: OnConflict | None) -> Committed:
         """Write a small source, again on fresh state after a conflict. It is evaluated once."""
@@ -245,8 +237,14 @@ class _Attempt:
             inserts_to_log=layout.inserts_to_log,
         )
         with planning_settings(self.df.sparkSession, _settings(layout)):
-            log_keys = LogKeys(log_key_table(layout, self.table.index), deleted)
-            rows = routed_rows(self.df, self.routing, layout, self.table.storage.root, log_keys)
+            # With a global index workers tell what logs hold.
+            log_keys = LogKeys() if self.routing.is_global else LogKeys(log_key_table(layout, self.table.index), deleted)
+            anywhere = None
+            if self.routing.is_global:
+                operation = self.routing.operation
+                combines = operation is Operation.DELETE or combines_input(operation, self.options)
+                anywhere = GlobalTagging.of(self.table, layout, moves=moves_rows(self.options), combines=combines).tagged
+            rows = routed_rows(self.df, self.routing, layout, self.table.storage.root, log_keys, anywhere)
             written = rows.mapInArrow(writer, RESULT_SCHEMA)
             written._jdf.queryExecution().executedPlan()  # noqa: SLF001 - plans are lazy; the settings hold now
         return written
@@ -274,7 +272,7 @@ class _Attempt:
     def _execute(self, instant: str, layout: WriteLayout, check: AnnouncedCheck) -> list[bytes]:
         spark = self.df.sparkSession
         with tagged_jobs(spark) as tag:
-            deleted = deleted_key_table(spark, self.table, layout)
+            deleted = None if self.routing.is_global else deleted_key_table(spark, self.table, layout)
             written = self.plan(instant, layout, deleted)
             # One with priority goes on to its end: only there it shows which file groups it needs, the next attempt then has them all.
             watched = nullcontext() if self.contention.has_priority else ended_when_lost(spark.sparkContext, tag, check)

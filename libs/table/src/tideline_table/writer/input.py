@@ -97,6 +97,15 @@ def with_purged(prepared: PreparedInput, keys: pa.Table, schema: pa.Schema, keyg
     return replace(prepared, rows=with_purges(prepared.rows, gone.keys), partition_paths=paths)
 
 
+def with_marked_purges(rows: pa.Table, purges: pa.ChunkedArray) -> pa.Table:
+    """Prepared `rows` of which those that `purges` marks are deletions that win whatever ordering values say."""
+    if IS_DELETED in rows.column_names:
+        position = rows.schema.get_field_index(IS_DELETED)
+        marks = pa.compute.or_(pa.compute.fill_null(rows.column(IS_DELETED).cast(pa.bool_()), fill_value=False), purges)
+        return rows.set_column(position, IS_DELETED, marks).append_column(PURGED, purges)
+    return rows.append_column(IS_DELETED, purges).append_column(PURGED, purges)
+
+
 def with_purges(rows: pa.Table, keys: pa.ChunkedArray) -> pa.Table:
     """Prepared `rows` and behind them a row for each of `keys` that is a deletion which wins whatever ordering values say."""
     if IS_DELETED not in rows.column_names:
