@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.simulation.faults import SimulatedCrash
 from tests.simulation.test_crash_points_of_shared import FaultyObjects, check_sound
 from tests.unit.table.shared import before_commit, opened, peer_of, put, shared_table
-from tests.unit.table.tables import DEATH_S, contents
+from tests.unit.table.tables import DEATH_S, cluster, contents
 
 from tideline_locks import open_peer_lock
 from tideline_table.clock import ManualClock
 from tideline_table.errors import UnsupportedTable, WriteConflict
 from tideline_table.file_group.checkpoint import write_checkpoint
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import roll_back_dead
-from tideline_table.timeline.instant import State
+from tideline_table.table import roll_back_dead, schedule_clustering
+from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.plans import ROLLBACK_METADATA, ROLLBACK_PLAN, encode_document
 from tideline_table.timeline.write_stats import CommitMetadata
 from tideline_table.transaction import WriteTransaction, roll_back
 from tideline_table.transaction.heartbeat import heartbeat_path
+from tideline_table.writer import Operation
 
 FIRST = [("a", "p", 1, "1"), ("b", "p", 1, "1"), ("c", "q", 1, "1")]
 LOCK_S = 60
@@ -167,6 +169,29 @@ def test_both_sides_roll_the_same_write_back(disk: tuple[MemoryStorage, ManualCl
     roll_back_dead(opened(after_creating(storage, ".rollback.inflight", meanwhile), clock, "slow"))
     check_sound(storage, clock, [FIRST])
     assert not opened(storage, clock).state.rewritten
+
+
+def test_rollback_of_a_clustering_that_died_before_its_entry_is_taken_back(disk: tuple[MemoryStorage, ManualClock]) -> None:
+    """On the timeline it looks like one of Hudi's that leaves the plan: nothing waits for it, so nobody ended it."""
+    storage, clock = disk
+    put(opened(storage, clock), [("e", "p", 1, "1")], Operation.INSERT)
+    plan = schedule_clustering(opened(storage, clock), {"hoodie.clustering.plan.strategy.small.file.limit": 10**9})
+    assert plan is not None
+
+    def die() -> None:
+        raise SimulatedCrash
+
+    dying = opened(after_creating(storage, ".rollback.inflight", die), clock, "dying")
+    with pytest.raises(SimulatedCrash):
+        roll_back(dying.timeline, plan, force=True)
+    other = opened(storage, clock, "other")
+    roll_back_dead(other)
+    assert [a.action for a in other.state.pending() if a.action is Action.ROLLBACK], "its process may live"
+    clock.advance(DEATH_S)
+    roll_back_dead(other)
+    assert [a.instant for a in other.state.pending()] == [plan]
+    assert cluster(other) is not None
+    check_sound(storage, clock, [[*FIRST, ("e", "p", 1, "1")]])
 
 
 def test_a_write_has_its_heartbeat_before_anybody_sees_it(disk: tuple[MemoryStorage, ManualClock]) -> None:

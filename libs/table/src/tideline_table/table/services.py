@@ -35,7 +35,7 @@ from tideline_table.table.facade import Table
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.log import Draft
 from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
-from tideline_table.transaction import Committed, Heartbeat, WriteSet, find_conflict, is_dead, roll_back
+from tideline_table.transaction import Committed, Heartbeat, SharedTimeline, WriteSet, find_conflict, is_dead, roll_back
 from tideline_table.transaction.conflict import check_still_own
 from tideline_table.transaction.heartbeat import forget_silent, is_given_up
 from tideline_table.transaction.intents import reserved_groups
@@ -317,7 +317,8 @@ def roll_back_dead(table: Table) -> list[str]:
             continue
         if roll_back(table.timeline, record.instant) is not None:
             undone.append(record.instant)
-    if table.is_shared:
+    if isinstance(table.timeline, SharedTimeline):
+        table.timeline.take_back_needless_rollbacks()
         forget_silent(table.storage, {a.instant for a in table.timeline.state.pending()}, table.clock, table.options)
     return undone
 

@@ -113,6 +113,19 @@ def has_completed(listed: ListedTimeline, instant: str) -> bool:
     return any(i.time == instant and i.state is State.COMPLETED and i.action in _PUBLISHING for i in listed.timeline.instants)
 
 
+def needless_rollbacks(storage: Storage, listed: ListedTimeline, state: TableState) -> list[ActionRecord]:
+    """Pending rollbacks that keep nothing from going on: of an attempt at a plan that stays, or of what ended by another one."""
+    fencing = {a.fenced_by for a in state.pending()}
+    found = [a for a in state.pending() if a.action is Action.ROLLBACK and a.instant not in fencing]
+    return [a for a in found if _has_nothing_to_undo(storage, listed, state, a.instant)]
+
+
+def _has_nothing_to_undo(storage: Storage, listed: ListedTimeline, state: TableState, rollback: str) -> bool:
+    plan = _document(storage, listed.timeline, Instant(rollback, Action.ROLLBACK, State.REQUESTED))
+    target = state.actions.get(str((plan.get("instantToRollback") or {}).get("commitTime") or ""))
+    return target is not None and (target.state is State.ROLLED_BACK or _is_plan(target))
+
+
 def may_be_archived(listed: ListedTimeline, state: TableState) -> bool:
     """Whether something that the log knows has left the timeline: then what it does not know may have left, too."""
     there = {i.time for i in listed.timeline.instants}

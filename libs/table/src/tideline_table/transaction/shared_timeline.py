@@ -13,12 +13,9 @@ from contextlib import suppress
 from tideline_table.clock import Clock
 from tideline_table.config import LOCK_WAIT_S, Options
 from tideline_table.errors import (
-    CommitUnknown,
     IllegalTransition,
     ObjectExists,
-    ObjectNotFound,
     StorageError,
-    StorageRefused,
     TidelineError,
     TransactionRolledBack,
     UnsupportedTable,
@@ -41,20 +38,21 @@ from tideline_table.transaction.adoption import (
     may_be_archived,
     missed_writes,
     missing_steps,
+    needless_rollbacks,
     read_step,
     seen_through,
     vanished,
 )
 from tideline_table.transaction.archive import read_archived_instants
 from tideline_table.transaction.eager_rollback import judged
-from tideline_table.transaction.heartbeat import beats, heartbeat_path
+from tideline_table.transaction.heartbeat import beats, heartbeat_path, is_dead
 from tideline_table.transaction.lock import HeldPeerLock, PeerLock
 from tideline_table.transaction.peer_rules import check_lazy, check_version, hold_to_rules, read_properties
+from tideline_table.transaction.shared_file import create_file
 
 _LOGGER = logging.getLogger(__name__)
 
 _LOCK_ATTEMPTS = 20
-_READ_BACKS = 3
 _STARTING_S = 0.05
 _WITH_BASE_FILES = WRITE_ACTIONS | {Action.COMPACTION}
 _APPENDS = 100
@@ -126,6 +124,18 @@ class SharedTimeline(ActiveTimeline):
     def heal(self, min_age_s: float) -> bool:  # noqa: ARG002 - nobody's step is late here: the timeline has it at once
         """The log follows the timeline here: nothing is created, what the log lacks is adopted; True when there was something."""
         return self.can_write and self.adopt() > 0
+
+    def take_back_needless_rollbacks(self) -> None:
+        """Remove rollbacks whose process died and that nothing waits for: nobody else would ever end them."""
+        with self._mutex:
+            needless = needless_rollbacks(self.storage, ListedTimeline.read(self.storage), self.state)
+            dead = [a for a in needless if is_dead(self.storage, a, self.clock, self.options)]
+        if not dead:
+            return
+        with self._checked_lock().hold(), self._mutex:
+            for path in (timeline_path(Instant(a.instant, a.action, s)) for a in dead for s in (State.INFLIGHT, State.REQUESTED)):
+                self.storage.delete(path)
+            self._adopt()
 
     # --- writing -------------------------------------------------------------------------------------------------------------
 
@@ -322,7 +332,7 @@ class SharedTimeline(ActiveTimeline):
 
     def _create_all(self, files: TimelineFiles, draft: Draft, held: HeldPeerLock) -> None:
         for path, content in files.create:
-            self._create(path, content, draft, held)
+            create_file(self.storage, path, content, draft, held)
 
     def _files_of(self, draft: Draft) -> TimelineFiles:
         return timeline_files(draft_entry(draft, self.state.sequence + 1, self.clock.now()))
@@ -343,46 +353,6 @@ class SharedTimeline(ActiveTimeline):
                 expected="its inflight file",
                 remedy="Apache Hudi took it back; begin again",
             )
-
-    def _create(self, path: str, content: bytes, draft: Draft, held: HeldPeerLock) -> None:
-        """Create a timeline file. Raises `TransactionRolledBack` where another's is there, `CommitUnknown` for a commit point without an answer."""
-        # Nobody else has an instant of ours; a plan may be begun by either side, and both create the same empty file.
-        is_ours_if_equal = draft.before is not State.REQUESTED
-        unanswered: TidelineError | None = None
-        for _ in range(_READ_BACKS):
-            if unanswered is not None and not held.is_held():
-                break  # what did not answer may have taken longer than the lock lasts
-            try:
-                self.storage.put_if_absent(path, content)
-            except ObjectExists as error:
-                unanswered = unanswered or error
-            except StorageError as error:
-                if isinstance(error, StorageRefused) and unanswered is None:
-                    raise
-                # It may have taken effect: then its repetition is refused.
-                unanswered, is_ours_if_equal = error, True
-            else:
-                return
-            try:
-                there = self.storage.read(path)
-            except ObjectNotFound:
-                continue
-            except StorageError as error:
-                unanswered = error
-                continue
-            if there == content and is_ours_if_equal:
-                return
-            raise TransactionRolledBack(
-                f"timeline file {path} is there already",
-                expected="no other attempt at it",
-                remedy="somebody else completed or began it; read the table again",
-            )
-        if draft.after is State.COMPLETED:
-            raise CommitUnknown(
-                f"no answer about {path} ({unanswered})",
-                remedy="read the table again: its timeline knows whether it was written",
-            ) from unanswered
-        raise StorageError(f"no answer about {path} ({unanswered})", remedy="check the storage, then retry") from unanswered
 
     def _mirror(self, draft: Draft) -> Entry:
         """The step is taken: whatever happens to its entry is no failure of it."""
