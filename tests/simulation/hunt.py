@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from tests.simulation.scheduler import stop_workers
 from tests.simulation.seeded_bugs import BUGS, FOCUS, START
-from tests.simulation.simulate import simulate
+from tests.simulation.shared_simulation import simulate_shared
+from tests.simulation.simulate import Outcome, Sabotage, no_sabotage, simulate
 
 HISTORIES = 1000
 
@@ -25,10 +26,14 @@ def hunt(name: str) -> Hunt:
     focus, first = FOCUS.get(name, ""), START.get(name, 1)
     try:
         for seed in range(first, first + HISTORIES):
-            outcome = simulate(seed, BUGS[name], focus)
+            outcome = _history(seed, focus, BUGS[name])
             if outcome.problems:
-                sound = simulate(seed, focus=focus)
+                sound = _history(seed, focus, no_sabotage)
                 return Hunt(seed - first + 1, outcome.problems[0], "".join(sound.problems[:1]))
         return Hunt()
     finally:
         stop_workers()
+
+
+def _history(seed: int, focus: str, bug: Sabotage) -> Outcome:
+    return simulate_shared(seed, bug) if focus == "shared" else simulate(seed, bug, focus)

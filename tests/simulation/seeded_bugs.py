@@ -13,6 +13,7 @@ from tests.simulation.seeded_archival_bugs import ARCHIVAL_BUGS
 from tests.simulation.seeded_event_bugs import EVENT_BUGS
 from tests.simulation.seeded_feed_bugs import FEED_BUGS
 from tests.simulation.seeded_log_bugs import LOG_BUGS
+from tests.simulation.seeded_shared_bugs import SHARED_BUGS
 from tests.simulation.world import World
 
 from tideline_locks.table_lock import ProviderLock
@@ -312,6 +313,7 @@ BUGS: dict[str, Callable[[World], Any]] = {
     "instants by the clock alone": sabotage((active_timeline, "next_instant", _mint_by_clock)),
     **LOG_BUGS,
     **ARCHIVAL_BUGS,
+    **SHARED_BUGS,
     **EVENT_BUGS,
     **FEED_BUGS,
 }
@@ -329,6 +331,7 @@ FOCUS = {
     "files of a savepoint by who comes last": "saved",
     **dict.fromkeys(LOG_BUGS, "logs"),
     **dict.fromkeys(ARCHIVAL_BUGS, "archived"),
+    **dict.fromkeys(SHARED_BUGS, "shared"),
     **dict.fromkeys(EVENT_BUGS, "mirrored"),
     **dict.fromkeys(FEED_BUGS, "fed"),
 }
@@ -345,6 +348,9 @@ START = {
     "files of a savepoint by who comes last": 380,
     "archival does not sweep": 170,
     "archival waits for no task": 250,
+    "lock not looked at before a step": 60,
+    "commits of what Hudi rolled back": 60,
+    "lock held by an answer that came late": 130,
     "cursor read while a publication is on its way": 30,
     "gaps between events stay": 90,
     "restore leaves offsets where they are": 80,
