@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from dataclasses import fields as dataclass_fields
@@ -62,9 +62,9 @@ INSERTED = tuple(f"I{number}" for number in range(12))
 KEYS = (*LISTS, *REGISTERS, *INSERTED)
 
 
-def rows_of(values: dict[str, str]) -> pa.Table:
-    """Rows as writers hand them over. A key always has the same partition."""
-    columns = [list(values), [partition_of(k) for k in values], list(values.values())]
+def rows_of(values: dict[str, str], parts: Mapping[str, str] | None = None) -> pa.Table:
+    """Rows as writers hand them over. A key always has the same partition, unless `parts` says where it goes."""
+    columns = [list(values), [parts[k] if parts else partition_of(k) for k in values], list(values.values())]
     return pa.Table.from_arrays([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
 
 
@@ -199,7 +199,8 @@ def write_once(
     operation = {"insert": Operation.INSERT, "delete": Operation.DELETE}.get(op.kind, Operation.UPSERT)
     if op.kind == "insert":
         options = {**options, "hoodie.datasource.insert.dup.policy": "drop"}
-    rows = rows_of(dict.fromkeys(op.keys, op.id))
+    parts = {key: choose.choice("pqr") for key in op.keys} if cluster.world.is_global else None
+    rows = rows_of(dict.fromkeys(op.keys, op.id), parts)
     process.on_executors = choose.random() < 0.3
 
     def appended(transaction: WriteTransaction) -> pa.Table:
@@ -208,7 +209,7 @@ def write_once(
         except HistoryUnavailable as error:
             raise WriteConflict(error.found, with_instant="") from error  # cleaned since the begin: somebody wrote over it
         op.reads[transaction.instant] = before
-        return rows_of({k: op.value(k, before.get(k)) for k in op.keys})
+        return rows_of({k: op.value(k, before.get(k)) for k in op.keys}, parts)
 
     process.rows_at_begin = appended if op.kind == "append" else None
     try:
@@ -230,6 +231,7 @@ class _ReadingAttempt(table_write._Attempt):
             definition.ordering_field,
             self.operation,
             combine=True,
+            scope=self.prepared.scope,
         )
         object.__setattr__(self, "prepared", prepared)
         return table_write._Attempt._route(self, transaction)

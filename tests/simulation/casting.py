@@ -32,6 +32,11 @@ def options_of(world: World) -> dict[str, object]:
         "tideline.insert.to.log": choose.random() < 0.5,
         "tideline.log.index.clique.files": choose.choice((0, 2, 8)),
     }
+    if world.is_global:
+        options |= {
+            "hoodie.index.type": "GLOBAL_SIMPLE",
+            "hoodie.simple.index.update.partition.path": world.chooser("global").random() < 0.7,
+        }
     return options | (_archival_options(world) if world.is_archived else {})
 
 

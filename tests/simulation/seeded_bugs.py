@@ -79,6 +79,15 @@ def _find_without_keys(own: Any, state: TableState, inserted_since: Any) -> Any:
     return _real_find_conflict(replace(own, inserted=own.inserted[:0]), state, ())
 
 
+_real_add = write._InsertsSince._add
+
+
+def _keys_of_own_partitions(since: Any, entry: Any) -> None:
+    # As if keys were unique in partitions: of other partitions nothing is compared, and nothing looked up.
+    if since._partitions & set(entry.body["metadata"]["partitionToWriteStats"]):
+        _real_add(since, entry)
+
+
 def _find_without_replaced(own: Any, state: TableState, inserted_since: Any) -> Any:
     kept = {group: read for group, read in own.based_on.items() if group not in state.replaced}
     return _real_find_conflict(replace(own, based_on=kept), state, inserted_since)
@@ -271,6 +280,7 @@ BUGS: dict[str, Callable[[World], Any]] = {
     "slice versions not compared": sabotage((write, "find_conflict", _find_without_versions)),
     "writes into replaced groups": sabotage((write, "find_conflict", _find_without_replaced)),
     "key intersection off": sabotage((write, "find_conflict", _find_without_keys)),
+    "keys of other partitions not compared": sabotage((write._InsertsSince, "_add", _keys_of_own_partitions)),
     "clustering conflict off": sabotage((services, "find_conflict", _no_conflict)),
     "results of a clustering not counted": sabotage((services, "check_clustered", _every_file)),
     "results of a compaction not counted": sabotage((compaction, "check_compacted", _every_stat)),
@@ -326,6 +336,7 @@ FOCUS = {
     "results of a clustering not counted": "forgetful",
     "results of a compaction not counted": "forgetful",
     "compactions are taken from the living": "logs",
+    "keys of other partitions not compared": "global",
     "savepoints keep by instants alone": "saved",
     "healers have no deadline": "saved",
     "files of a savepoint by who comes last": "saved",

@@ -130,6 +130,7 @@ def _work(cluster: Cluster) -> Counter[str]:
         work += cluster.topics.ledger.work
     if cluster.feed is not None:
         work += cluster.feed.work
+    work["histories of a global index"] += world.is_global
     work["merge-on-read histories" if world.is_merge_on_read else "copy-on-write histories"] += 1
     return work
 

@@ -64,6 +64,7 @@ def test_these_histories_did_every_kind_of_work(batches):
         "events dropped",
         "records taken in",
         "commits of applications",
+        "histories of a global index",
     ):
         assert work[kind] >= SEEDS / 200, kind
     for kind in (

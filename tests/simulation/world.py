@@ -92,7 +92,7 @@ class World:
     """What happens around the actors. Everything random comes from the seed."""
 
     def __init__(self, seed: int, *, faulty: bool = True, focus: str = "") -> None:
-        """`focus` on `trimmed`, `slow`, `archived`, `saved`, `forgetful`, `mirrored`, `fed` or `logs` (merge-on-read) makes every history of that kind; without it some are."""
+        """`focus` on `trimmed`, `slow`, `archived`, `saved`, `forgetful`, `mirrored`, `fed`, `global` or `logs` (merge-on-read) makes every history of that kind; without it some are."""
         self.seed = seed
         self.is_mirrored = focus == "mirrored" or (random.Random(f"mirrored {seed}").random() < 0.1 and not focus)
         """Mirrors publish the table log, and somebody follows the table by its events: beside whatever else there is."""
@@ -128,7 +128,7 @@ class World:
             # Writes that complete behind a savepoint although they began before the write that it protects.
             self.kinds, self._rate, self._left = sorted({*self.kinds[:2], "slow", "stall_before"}), 0.05, 40
             self.budget_steps += 250
-        self.is_merge_on_read = focus == "logs" or (choose.random() < 0.5 and focus in ("", "archived", "forgetful"))
+        self.is_merge_on_read = focus == "logs" or (choose.random() < 0.5 and focus in ("", "archived", "forgetful", "global"))
         self.is_crowded = choose.random() < 0.5
         """Writers hardly rest: most writes meet others."""
         self.is_loaded = choose.random() < 0.5
@@ -140,6 +140,10 @@ class World:
         """Between a savepoint and a restore much is written and cleaned."""
         self.is_overwritten = random.Random(f"overwritten {seed}").random() < {"": 0.15, "saved": 0.8}.get(focus, 0.0)
         """Somebody overwrites and drops partitions."""
+        self.is_global = focus == "global" or (
+            random.Random(f"global {seed}").random() < 0.1 and not (focus or self.is_overwritten or self.is_mirrored or self.is_fed)
+        )
+        """Keys are unique in the table, and rows move between its partitions."""
         self.is_archived = focus == "archived" or (random.Random(f"archived {seed}").random() < 0.25 and not focus)
         """Somebody archives, and few commits stay on the timeline. Time goes by between them: only what is old leaves."""
         self.is_forgetful = focus == "forgetful" or (random.Random(f"forgetful {seed}").random() < 0.1 and not focus)
