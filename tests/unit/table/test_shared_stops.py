@@ -254,3 +254,36 @@ def test_lock_is_not_held_when_its_renewal_took_as_long_as_it_lasts(disk: tuple[
         faulty.after = lambda number, call, path: clock.advance(29) if call == "put_if_version" else None
         assert not held.is_held()
         faulty.after = lambda number, call, path: None
+
+
+@pytest.mark.parametrize("ending", [".rollback.requested", ".rollback"])
+def test_what_is_taken_away_between_the_listing_and_its_reading_is_not_adopted(disk, ending):
+    """Found by a history: a writer slept there until its lock had run out, and the rollback that it had listed took itself back."""
+    storage, clock = disk
+    put(peer_of(storage, clock), [("t", "q", 1, "theirs")])
+    dead = WriteTransaction.begin(peer_of(storage, clock).timeline, opened(storage, clock).lock, "upsert")
+    dead.abandon()
+    clock.advance(DEATH_S)
+    hudi_rolls_back(storage, clock, dead.instant)
+
+    def meanwhile():
+        # As archival does; what both sides wrote since stays.
+        [path] = [o.path for o in storage.list_folder(".hoodie").objects if o.path.endswith(".rollback.requested")]
+        at = path.rpartition("/")[2].partition(".")[0]
+        for name in timeline_of(storage, at):
+            storage.delete(f".hoodie/{name}")
+
+    faulty, held = FaultyObjects(storage), []
+
+    def before(_, call, path):
+        if call.startswith("put") and path.endswith("table_lock.json"):
+            held.append(path)
+        if held and call == "read" and path.endswith(ending):
+            faulty.before = lambda number, call, path: None
+            meanwhile()
+
+    table = opened(faulty, clock, "w")
+    faulty.before = before
+    put(table, [("n", "r", 1, "ours")])
+    assert faulty.before is not before
+    assert contents(opened(storage, clock)) == sorted([*FIRST, ("t", "q", 1, "theirs"), ("n", "r", 1, "ours")])

@@ -32,7 +32,8 @@ _ORDER = (State.NONE, State.REQUESTED, State.INFLIGHT, State.COMPLETED)
 _BEFORE_COMPLETION = {Action.COMMIT: (Action.COMPACTION,), Action.DELTA_COMMIT: (Action.LOG_COMPACTION,)}
 _OPERATIONS = {Action.COMPACTION: COMPACT, Action.CLEAN: "CLEAN", Action.ROLLBACK: "ROLLBACK"}
 _PLANNED = frozenset({Action.ROLLBACK, Action.REPLACE_COMMIT, Action.COMPACTION, Action.CLEAN})
-_LISTINGS = 5
+LISTINGS = 5
+"""How often a timeline is listed anew when its files go while they are read."""
 _PUBLISHING = WRITE_ACTIONS | {Action.COMPACTION, Action.LOG_COMPACTION}
 
 
@@ -276,7 +277,7 @@ def seen_through(
 
     Raises `StorageError` when others kept removing timeline files while they were read, and what `check` raises about a listing.
     """
-    for _ in range(_LISTINGS):
+    for _ in range(LISTINGS):
         listed = ListedTimeline.read(storage)
         check(listed)
         view = state

@@ -15,6 +15,7 @@ from tideline_table.config import LOCK_WAIT_S, Options
 from tideline_table.errors import (
     IllegalTransition,
     ObjectExists,
+    ObjectNotFound,
     StorageError,
     TidelineError,
     TransactionRolledBack,
@@ -31,6 +32,7 @@ from tideline_table.timeline.log import Draft, PlaceTrimmed
 from tideline_table.timeline.sharing import SHARING_KEY
 from tideline_table.transaction.active_timeline import ActiveTimeline, Decide, above_time
 from tideline_table.transaction.adoption import (
+    LISTINGS,
     ListedTimeline,
     draft_entry,
     has_completed,
@@ -128,7 +130,10 @@ class SharedTimeline(ActiveTimeline):
     def take_back_needless_rollbacks(self) -> None:
         """Remove rollbacks whose process died and that nothing waits for: nobody else would ever end them."""
         with self._mutex:
-            needless = needless_rollbacks(self.storage, ListedTimeline.read(self.storage), self.state)
+            try:
+                needless = needless_rollbacks(self.storage, ListedTimeline.read(self.storage), self.state)
+            except ObjectNotFound:
+                return  # somebody else ends one right now
             dead = [a for a in needless if is_dead(self.storage, a, self.clock, self.options)]
         if not dead:
             return
@@ -238,6 +243,15 @@ class SharedTimeline(ActiveTimeline):
                     raise _PeerStarting(record.instant)
 
     def _adopt(self) -> None:
+        for _ in range(LISTINGS):
+            try:
+                self._adopt_listed()
+            except ObjectNotFound:
+                continue  # others take files away: ends of rollbacks and archivals, and whoever goes on since our lock ran out
+            return
+        raise StorageError("timeline files kept disappearing while they were adopted", remedy="retry")
+
+    def _adopt_listed(self) -> None:
         self.refresh()
         listed = ListedTimeline.read(self.storage)
         if (entry := self._unfinished_sharing(listed)) is not None:
