@@ -255,7 +255,7 @@ class SimulatedClock:
         return self._scheduler.now_us / SECOND
 
     def sleep(self, duration_s: float) -> None:
-        self._scheduler.sleep(round(duration_s * SECOND))
+        self._scheduler.sleep(_microseconds(duration_s))
 
 
 class SimulatedThreading:
@@ -282,6 +282,11 @@ class SimulatedThreading:
         return self._scheduler.current
 
 
+def _microseconds(duration_s: float) -> int:
+    """At least one for any wait: who waits for the rest of what rounding left would wait for ever, and no time would pass."""
+    return max(1, round(duration_s * SECOND)) if duration_s > 0 else 0
+
+
 class _Event:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -295,7 +300,7 @@ class _Event:
 
     def wait(self, timeout: float | None = None) -> bool:
         if not self._set:
-            self._scheduler.wait_for(self.is_set, None if timeout is None else round(timeout * SECOND))
+            self._scheduler.wait_for(self.is_set, None if timeout is None else _microseconds(timeout))
         return self._set
 
 
@@ -315,4 +320,4 @@ class _Thread:
 
     def join(self, timeout: float | None = None) -> None:
         if self.is_alive():
-            self._scheduler.wait_for(lambda: not self.is_alive(), None if timeout is None else round(timeout * SECOND))
+            self._scheduler.wait_for(lambda: not self.is_alive(), None if timeout is None else _microseconds(timeout))

@@ -1,6 +1,7 @@
 """Histories of simulated clusters hold; a seed replays; what goes wrong is told."""
 
 import os
+import random
 import subprocess
 import sys
 import uuid
@@ -12,6 +13,7 @@ from tests.simulation import simulate as simulation
 from tests.simulation.conftest import BATCH, SEED_START, SEEDS
 from tests.simulation.event_faults import EVENT_FAULTS
 from tests.simulation.feed import FEED_FAULTS
+from tests.simulation.scheduler import Process, Scheduler, SimulatedThreading
 from tests.simulation.shared_world import LOCK_TAKEN
 from tests.simulation.simulate import simulate, story
 from tests.simulation.world import APPLICABLE
@@ -124,3 +126,19 @@ def test_production_code_is_as_before_after_a_history():
     assert uuid.uuid4() != uuid.uuid4()
     assert heartbeat.threading.Thread.__module__ == "threading"
     assert simulation.actors.table_write.in_transaction.__module__ == "tideline_table.table.write"
+
+
+@pytest.mark.parametrize("wait_s", [1e-14, 1e-7, 1e-6, 0.5])
+def test_the_shortest_wait_lets_time_pass(wait_s):
+    """Two histories in twenty thousand never ended: a lease was watched for what rounding had left of it, again and again."""
+    scheduler = Scheduler(random.Random(1), stickiness=0.5, step_limit=10)
+    event, ended = SimulatedThreading(scheduler).Event(), []
+
+    def watch():
+        assert not event.wait(wait_s)
+        ended.append(scheduler.now_us)
+
+    scheduler.spawn("watch", Process("watcher", "watcher"), watch)
+    scheduler.run()
+    assert not scheduler.failures
+    assert ended == [max(1, wait_s * 1e6)]
