@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.table.shared import opened, shared_table
+from tests.unit.table.shared import opened, put, shared_table
 from tests.unit.table.tables import contents, rows_of
 
-from tideline_table.errors import HistoryRewritten
+from tideline_table.errors import CorruptMetadata, HistoryRewritten
 from tideline_table.file_group.savepoint import Savepoint
 from tideline_table.service.restore import plan_restore, restore_metadata
 from tideline_table.storage import Storage
-from tideline_table.table import Table, write_rows
+from tideline_table.table import Table, run_clean, schedule_clean, write_rows
 from tideline_table.timeline.plans import RESTORE_METADATA, RESTORE_PLAN, encode_document
 from tideline_table.timeline.progress import ProgressStep
 from tideline_table.writer import Operation
@@ -52,3 +52,25 @@ def test_everything_goes_back():
     assert ("a", "p", 2, "again") in contents(opened(storage, clock))
     with pytest.raises(HistoryRewritten):
         opened(storage, clock).incremental(seen)
+
+
+def test_a_clean_of_what_came_back_is_refused_and_goes():
+    """It was pending for ever, and no other one was planned."""
+    table, storage, clock = shared_table()
+    retained = {"hoodie.cleaner.commits.retained": 1}
+    write = lambda ts: put(table, [("a", "p", ts, str(ts))]).instant  # noqa: E731
+    at, *_ = [write(ts) for ts in range(1, 5)]
+    plan = schedule_clean(table, retained)
+    assert plan is not None
+    restore_as_hudi(storage, table, at)
+    fresh = opened(storage, clock)
+    with pytest.raises(CorruptMetadata, match="latest slice"):
+        run_clean(fresh)
+    assert not list(fresh.refresh().pending())
+    assert not [o.path for o in storage.list_folder(".hoodie").objects if plan in o.path]
+    assert contents(opened(storage, clock)) == [("a", "p", 1, "1")]
+    for ts in range(5, 9):
+        write(ts)
+    assert schedule_clean(table, retained) is not None
+    assert run_clean(table)
+    assert contents(opened(storage, clock)) == [("a", "p", 8, "8")]

@@ -9,6 +9,7 @@ from typing import Any
 from tideline_table.config import CLUSTERING_EXPIRATION_MIN, Options
 from tideline_table.errors import (
     CommitUnknown,
+    CorruptMetadata,
     InstantNotFound,
     TidelineError,
     TransactionRolledBack,
@@ -258,7 +259,8 @@ def schedule_clean(table: Table, options: Mapping[str, object] | None = None) ->
 def run_clean(table: Table, instant: str = "") -> int | None:
     """Execute a pending clean plan (empty: the oldest); returns the number of files deleted, None when there is none.
 
-    Deleting is idempotent: a clean that died is done again by whoever comes next.
+    Deleting is idempotent: a clean that died is done again by whoever comes next. Raises `CorruptMetadata` for a plan that names what readers need;
+    in a shared table it goes, for a restore of Hudi's may have brought back what it names.
     """
     table.check_writable(keyed=False)
     pending = [a for a in table.state.pending() if a.action is Action.CLEAN and (not instant or a.instant == instant)]
@@ -276,7 +278,13 @@ def run_clean(table: Table, instant: str = "") -> int | None:
         started = table.clock.monotonic_s()
         state = table.state
         saved = every_saved_slice(state.slices, state.replaced, table.saved())
-        result = execute_clean(table.storage, plan, [*state.latest_slices(), *saved])
+        try:
+            result = execute_clean(table.storage, plan, [*state.latest_slices(), *saved])
+        except CorruptMetadata:
+            if isinstance(table.timeline, SharedTimeline):
+                # Hudi restored the table since: whoever of the two runs this plan later would delete what readers see.
+                table.timeline.take_back([table.state.actions[chosen]])
+            raise
         metadata = clean_metadata(chosen, plan, result, int((table.clock.monotonic_s() - started) * 1000))
 
         def complete(state: TableState) -> Draft:

@@ -8,6 +8,7 @@ else's step, so the log heals by the timeline, never the other way round.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 
 from tideline_table.clock import Clock
@@ -23,6 +24,7 @@ from tideline_table.errors import (
     WriteConflict,
     WritesMissed,
 )
+from tideline_table.file_group.action import ActionRecord
 from tideline_table.file_group.state import TableState
 from tideline_table.storage import Storage
 from tideline_table.timeline.entry import Entry
@@ -135,10 +137,13 @@ class SharedTimeline(ActiveTimeline):
             except ObjectNotFound:
                 return  # somebody else ends one right now
             dead = [a for a in needless if is_dead(self.storage, a, self.clock, self.options)]
-        if not dead:
-            return
+        if dead:
+            self.take_back(dead)
+
+    def take_back(self, begun: Sequence[ActionRecord]) -> None:
+        """Remove what never completes from the timeline, and note it as rolled back: no rollback of Hudi's undoes cleans and rollbacks."""
         with self._checked_lock().hold(), self._mutex:
-            for path in (timeline_path(Instant(a.instant, a.action, s)) for a in dead for s in (State.INFLIGHT, State.REQUESTED)):
+            for path in (timeline_path(Instant(a.instant, a.action, s)) for a in begun for s in (State.INFLIGHT, State.REQUESTED)):
                 self.storage.delete(path)
             self._adopt()
 
