@@ -40,6 +40,8 @@ from tideline_table.writer import FileGroupTask, Operation, prepare_input
 from tideline_table.writer.file_group import write_file_group
 from tideline_table.writer.marker import forget_markers, marked_files
 
+_MOST_STARTING_S = 20
+"""Who died on the way never looks."""
 _DEAD_AFTER = timedelta(seconds=2 * INTERVAL_S)
 
 
@@ -111,6 +113,7 @@ class HudiWriter:
         with self._lock():
             self._resolve_conflicts(view, {(s.partition_path, s.file_id) for s in stats})
             metadata = CommitMetadata("UPSERT", tuple(stats), {SCHEMA_KEY: self.table.schema_json, **extra})
+            self._let_others_start()
             self._transition(Instant(view.instant, Action.COMMIT, State.INFLIGHT), metadata.to_bytes())
         with suppress(StorageError):
             forget_markers(self.storage, view.instant)
@@ -184,6 +187,12 @@ class HudiWriter:
         result = write_file_group(context, task, prepared.rows, self.storage)
         assert result.stat is not None
         return result.stat
+
+    def _let_others_start(self) -> None:
+        """What another one of Hudi's lost by taking its instant before this commit and looking behind it would be Hudi's own loss."""
+        starting = self.world.peers_starting
+        if starting - {self.process.name}:
+            self.world.scheduler.wait_for(lambda: not starting - {self.process.name}, _MOST_STARTING_S * SECOND)
 
     def _abort_if_silent(self, instant: str) -> None:
         """Whose heartbeat ran out gives up before it takes the lock."""
