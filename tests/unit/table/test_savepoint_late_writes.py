@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.simulation.faults import FaultyStorage
 from tests.unit.table.archives import FEW, OLD_S, TASK_S, clean
 from tests.unit.table.tables import History, base_stat, contents, instant, listing, new_table, open_table, write
 
@@ -98,3 +99,28 @@ def test_the_rule():
     assert not kept_slices(state.slices[h], state.replaced[h], {instant(4): frozenset()})
     kept = [(s.group.file_id, s.base_instant) for s in every_saved_slice(state.slices, state.replaced, saved)]
     assert sorted(kept) == [("g-0", instant(1)), ("g-0", instant(2)), ("h-0", instant(1)), ("i-0", instant(4))]
+
+
+def test_a_savepoint_that_is_made_again_while_somebody_looks_freezes_nobody():
+    """Found by a history: who slept between the log and the file found a file that the log, as it had read it, did not explain."""
+    table, storage, clock = new_table()
+    write(table, A)
+    at = create_savepoint(table, comment="first").instant
+    files = {path: content for path, content in listing(storage).items() if "savepoint" in path}
+    delete_savepoint(table, at)
+    for path, content in files.items():
+        storage.put(path, content)
+    faulty = FaultyStorage(storage)
+
+    def before(_, call, path):
+        if call == "read" and path.endswith(".savepoint"):
+            faulty.before = lambda number, call, path: None
+            for left in files:
+                storage.delete(left)
+            create_savepoint(open_table(storage, clock, "keeper"), at, comment="second")
+
+    slow = open_table(faulty, clock, "slow")
+    faulty.before = before
+    write(slow, [("c", "p", 1, "x")])
+    assert faulty.before is not before
+    assert slow.state.savepoints[at].comment == "second"

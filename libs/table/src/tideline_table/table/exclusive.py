@@ -84,14 +84,15 @@ def _was_left_behind(storage: Storage, timeline: ActiveTimeline, instant: Instan
     record = timeline.state.actions.get(instant.time)
     path = timeline_path(instant)
     if record is None or instant.state is State.COMPLETED:
+        try:
+            # Before the log: whoever of ours made what is there was in the log first.
+            found = storage.read(path)
+        except ObjectNotFound:
+            return True  # another one who looked took it away
         since = max(record.sequence if record else 0, timeline.log.trimmed_to())
         steps = [e for e in timeline.log.after(since) if (e.action, e.instant) == (Action.SAVEPOINT, instant.time)]
         if steps and steps[-1].after is State.COMPLETED:
             return True  # made while we looked
-        try:
-            found = storage.read(path)
-        except ObjectNotFound:
-            return True  # another one who looked took it away
         if not any((path, found) in timeline_files(step).create for step in steps):
             return False
     for state in (State.COMPLETED, State.INFLIGHT):
