@@ -109,6 +109,27 @@ def test_a_clustering_that_was_taken_over_is_not_undone_by_who_lost_it(started):
     assert data_files(inner) == named_files(table)
 
 
+def test_who_knows_that_another_one_completed_its_clustering_fails_with_its_own_error(started):
+    """Found by a history: it was told that the instant is completed, and left its files to others."""
+    inner, _, clock = started
+    table, other = open_table(inner, clock, "sleeper"), open_table(inner, clock, "other")
+    before = contents(table)
+    schedule_clustering(table, {"tideline.clustering.min.input.files": 1})
+
+    def fail(tasks):
+        clock.advance(DEATH_S)
+        other.refresh()
+        cluster(other)
+        stats = [cluster_group(task, inner) for task in tasks]
+        table.refresh()
+        raise StorageError(f"the disk is gone after {len(stats)} file group(s)")
+
+    with pytest.raises(StorageError, match="the disk is gone"):
+        run_clustering(table, run=fail)
+    assert contents(table) == before
+    assert data_files(inner) == named_files(table)
+
+
 def test_a_compaction_that_was_taken_over_while_its_runner_slept():
     clock = ManualClock()
     inner = MemoryStorage(clock=clock)

@@ -42,7 +42,7 @@ def roll_back(timeline: ActiveTimeline, target: str, *, force: bool = False, att
 
     def decide(state: TableState) -> Draft:
         now = state.actions.get(target)
-        if was_pending and (now is None or now.state is State.COMPLETED):
+        if (was_pending or attempt) and (now is None or now.state is State.COMPLETED):
             # Its writer was only slow, or somebody took it over: it got there first, perhaps so long ago that it was archived.
             raise _NothingToDo
         record = _target(state, target)
