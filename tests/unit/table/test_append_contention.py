@@ -159,7 +159,8 @@ def test_two_that_lost_do_not_wait_in_a_circle(monkeypatch):
 
     def work(table, order):
         name = threading.current_thread().name
-        done[name] = upsert(table, [(k, p, 5, name) for k, p in order], on_conflict=lambda e, n: both_lost.wait())
+        rows = [(key, part, 5, name) for key, part in order]
+        done[name] = upsert(table, rows, on_conflict=lambda error, attempt: both_lost.wait() if attempt == 1 else None)
         freed.set()
 
     threads = [
@@ -170,8 +171,9 @@ def test_two_that_lost_do_not_wait_in_a_circle(monkeypatch):
         thread.start()
     for thread in threads:
         thread.join(WAIT_S)
-    assert {name: result.attempts for name, result in done.items()} == {"one": 2, "two": 2}
-    assert {i.instant for i in board.claimed if i.has_priority} == {result.instant for result in done.values()}
+    # Who begins first may claim last: then both go at once, and one of them loses once more.
+    assert sorted(result.attempts for result in done.values()) in ([2, 2], [2, 3])
+    assert {i.instant for i in board.claimed if i.has_priority} >= {result.instant for result in done.values()}
     assert board.left == []
 
 
