@@ -8,6 +8,7 @@ import pytest
 from tests.unit.table.shared import opened, peer_of, put, shared_table
 from tests.unit.table.tables import cluster, contents
 
+from tideline_table.clock import ManualClock
 from tideline_table.errors import TransactionRolledBack, WriteConflict
 from tideline_table.service.compaction import compact_slice
 from tideline_table.table import (
@@ -147,3 +148,17 @@ def test_plan_that_both_sides_begin_at_once_is_run_by_one() -> None:
     assert not any(o.path.startswith(f".hoodie/.temp/{plan}") for o in storage.list_objects(""))
     timeline._take_step = take_step  # type: ignore[method-assign]
     assert run_clustering(ours) is None
+
+
+def test_a_machine_whose_clock_is_ahead_gives_up_no_plan_of_the_other_side() -> None:
+    ours, storage, clock = shared_table()
+    put(ours, FIRST[:1])
+    put(ours, FIRST[1:2], Operation.INSERT)
+    plan = schedule_clustering(peer_of(storage, clock), SMALL)
+    clock.advance(EXPIRED_S / 2)  # of other instants one this old without a heartbeat is dead
+    storage.put(f".hoodie/{plan}.replacecommit.inflight", b"")
+    ahead = ManualClock(clock.now())
+    ahead.advance(2 * EXPIRED_S)
+    assert roll_back_dead(opened(storage, ahead, **HUDIS)) == []
+    clock.advance(2 * EXPIRED_S)
+    assert roll_back_dead(opened(storage, clock, **HUDIS)) == [plan]

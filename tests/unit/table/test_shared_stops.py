@@ -212,6 +212,7 @@ def test_writer_that_was_silent_for_long_accuses_nobody_of_eager_cleaning(disk: 
     clock.advance(1)
     storage.put(heartbeat_path(silent.instant), b"")
     put(ours, [("a", "p", 2, "2")])
+    assert opened(storage, clock).state.eager_rollback == ""
 
 
 def test_a_rollback_of_ours_that_others_adopt_is_no_eager_cleaning(disk: tuple[MemoryStorage, ManualClock]) -> None:

@@ -84,9 +84,15 @@ def beats(storage: Storage, instant: str, clock: Clock, options: Options) -> boo
 def is_given_up(storage: Storage, record: ActionRecord, clock: Clock, options: Options) -> bool:
     """Whether a plan that Apache Hudi runs gave no sign of life for `hoodie.clustering.expiration.threshold.mins`.
 
-    Most of its releases keep no heartbeat for table services: the time of the inflight file and of the markers count as well.
+    Most of its releases keep no heartbeat for table services: the time of the inflight file and of the markers count as well. By both clocks, as
+    `is_dead`.
     """
-    asked = clock.now()
+    return _is_silent_plan(storage, record, clock.now(), options) and _is_silent_plan(
+        storage, record, _store_time(storage), options
+    )
+
+
+def _is_silent_plan(storage: Storage, record: ActionRecord, asked: datetime, options: Options) -> bool:
     allowed = max(timedelta(minutes=options[CLUSTERING_EXPIRATION_MIN]), allowed_silence(options))
     if asked - time_from_instant(record.instant) <= allowed:
         return False
