@@ -12,7 +12,7 @@ import functools
 import io
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -85,6 +85,17 @@ def merged(base: Sequence[Row], logs: Sequence[Sequence[tuple[str, Row | None]]]
         for key, row in changes:
             held[key] = [] if row is None else [row]
     return [row for rows in held.values() for row in rows]
+
+
+def wrong_rows(rows: Sequence[Row], model: Mapping[str, str]) -> str:
+    """What is wrong with the rows of a table whose model is key → value; empty when nothing is."""
+    found = {row[0]: row[2] for row in rows}
+    if len(found) < len(rows):
+        keys = [row[0] for row in rows]
+        return f"keys that stand twice: {sorted({k for k in keys if keys.count(k) > 1})}"
+    odd = sorted(k for k in found.keys() | model.keys() if found.get(k) != model.get(k))
+    odder = ", ".join(f"{k}: {found.get(k)!r} instead of {model.get(k)!r}" for k in odd[:3])
+    return f"other rows than its operations say: {odder}" if odd else ""
 
 
 def _blocks(content: bytes) -> Iterator[tuple[int, dict[int, str], bytes]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tests.simulation.disk import LOG, Disk
-from tests.simulation.file_contents import Row, base_rows, log_changes, merged
+from tests.simulation.file_contents import Row, base_rows, log_changes, merged, wrong_rows
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.signs_of_life import HEARTBEATS, SignsOfLife
 from tests.simulation.strangers import Objects, replaced_and_back, taken_for_committed
@@ -345,14 +345,8 @@ class Oracle:
             self.report(f"{what} makes {missing[0]} visible, which is not there")
             return
         rows = [row for paths in slices.values() for row in self.rows(paths)]
-        found = {row[0]: row[2] for row in rows}
-        if len(found) < len(rows):
-            keys = [row[0] for row in rows]
-            self.report(f"{what} leaves keys that stand twice: {sorted({k for k in keys if keys.count(k) > 1})}")
-        elif found != after.model:
-            odd = sorted(k for k in found.keys() | after.model.keys() if found.get(k) != after.model.get(k))
-            odder = ", ".join(f"{k}: {found.get(k)!r} instead of {after.model.get(k)!r}" for k in odd[:3])
-            self.report(f"{what} leaves other rows than its operations say: {odder}")
+        if wrong := wrong_rows(rows, after.model):
+            self.report(f"{what} leaves {wrong}")
         if self.feed is not None:
             self.feed.settled(entry)
         if _moves_rows(entry):

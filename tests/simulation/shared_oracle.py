@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tests.simulation.disk import LOG, Disk
+from tests.simulation.file_contents import wrong_rows
 from tests.simulation.oracle import OP_KEY, Model, Oracle, changed
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.visible_files import VisibleFiles
@@ -153,14 +154,8 @@ class SharedOracle(Oracle):
             self.report(f"{what} makes {missing[0]} visible, which is not there")
             return
         rows = [row for paths in slices.values() for row in self.rows(paths)]
-        found = {row[0]: row[2] for row in rows}
-        if len(found) < len(rows):
-            keys = [row[0] for row in rows]
-            self.report(f"{what} leaves keys that stand twice: {sorted({k for k in keys if keys.count(k) > 1})}")
-        elif found != after.model:
-            odd = sorted(k for k in found.keys() | after.model.keys() if found.get(k) != after.model.get(k))
-            odder = ", ".join(f"{k}: {found.get(k)!r} instead of {after.model.get(k)!r}" for k in odd[:3])
-            self.report(f"{what} leaves other rows than its operations say: {odder}")
+        if wrong := wrong_rows(rows, after.model):
+            self.report(f"{what} leaves {wrong}")
         if moves_rows:
             taken = sorted(row for group, paths in were.items() if slices.get(group) != paths for row in self.rows(paths))
             given = sorted(row for group, paths in slices.items() if were.get(group) != paths for row in self.rows(paths))
