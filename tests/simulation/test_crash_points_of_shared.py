@@ -21,7 +21,16 @@ from tideline_locks import open_peer_lock
 from tideline_table.clock import ManualClock
 from tideline_table.file_group.state import TableState
 from tideline_table.storage import MemoryStorage, Storage
-from tideline_table.table import Table, TableType, roll_back_dead, schedule_clustering, schedule_compaction, share_table
+from tideline_table.table import (
+    Table,
+    TableType,
+    roll_back_dead,
+    run_clean,
+    schedule_clean,
+    schedule_clustering,
+    schedule_compaction,
+    share_table,
+)
 from tideline_table.timeline.instant import State, parse_timeline_file_name
 from tideline_table.timeline.log import TableLog
 from tideline_table.writer import Operation
@@ -79,10 +88,16 @@ def compact_all(table: Table) -> None:
     compact(table)
 
 
+def clean_all(table: Table) -> None:
+    """Its plan, too."""
+    schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
+    assert run_clean(table) is not None
+
+
 CHANGES_ROWS = [upsert, upsert_to_logs, overwrite_everything, upsert_behind_the_peer]
 SHARES = [share_ours, share_theirs]
 TO_LOGS = [upsert_to_logs, compact_all]
-OPERATIONS = [*CHANGES_ROWS, roll_back_a_dead_peer, adopt_what_the_peer_did, *SHARES, cluster_all, compact_all]
+OPERATIONS = [*CHANGES_ROWS, roll_back_a_dead_peer, adopt_what_the_peer_did, *SHARES, cluster_all, compact_all, clean_all]
 
 
 class FaultyObjects(FaultyStorage, MemoryStorage):
@@ -110,7 +125,7 @@ def prepared(operation: Callable[[Table], None]) -> Prepared:
     ours, storage, clock = shared_table(TableType.MOR if operation in TO_LOGS else TableType.COW)
     put(ours, ROWS)
     put(ours, [("a", "p", 1, "y"), ("d", "p", 1, "x")])
-    if operation in (adopt_what_the_peer_did, upsert_behind_the_peer):
+    if operation in (adopt_what_the_peer_did, upsert_behind_the_peer, clean_all):
         put(peer_of(storage, clock), THEIRS)
     if operation is roll_back_a_dead_peer:
         faulty = FaultyObjects(storage)
@@ -173,6 +188,7 @@ def recover(storage: Storage, clock: ManualClock) -> Table:
         roll_back_dead(table)
         cluster(table)
         compact(table)
+        run_clean(table)
     return table
 
 
