@@ -109,25 +109,7 @@ class World:
         self.faults: Counter[str] = Counter()
         self.closing = False
         self.budget_steps = choose.randrange(200, 420)
-        # Some kinds per history: all at once would hide what only few show.
-        kinds = sorted(APPLICABLE)
-        self.kinds = choose.sample(kinds, choose.randrange(2, 9)) if faulty and choose.random() < 0.95 else []
-        self._rate = choose.choice((0.01, 0.03, 0.08))
-        self._left = choose.randrange(1, 16)
-        self.is_slow = False
-        # Trimming takes the age of entries for the truth: it is looked at where clocks are right and only commits are late.
-        self.is_trimmed = focus == "trimmed" or (choose.random() < 0.15 and not focus)
-        if self.is_trimmed and self.kinds:
-            self.kinds = ["lease_expiry", *choose.sample(sorted(set(APPLICABLE) - TAKES_TIME - {"lease_expiry"}), 3)]
-            self.budget_steps += 300
-        elif self.kinds and (choose.random() < 0.2 or focus == "slow"):
-            # Much that is slow and little that breaks: the living count as dead, and two do the work of one.
-            self.kinds = choose.sample(("slow", "pause_before", "pause_after", "stall_after", "clock_jump", "stall_before"), 3)
-            self._rate, self._left, self.is_slow = 0.15, 60, True
-        if focus == "saved" and not self.is_slow:
-            # Writes that complete behind a savepoint although they began before the write that it protects.
-            self.kinds, self._rate, self._left = sorted({*self.kinds[:2], "slow", "stall_before"}), 0.05, 40
-            self.budget_steps += 250
+        self._draw_faults(focus, faulty=faulty)
         self.is_merge_on_read = focus == "logs" or (choose.random() < 0.5 and focus in ("", "archived", "forgetful", "global"))
         self.is_crowded = choose.random() < 0.5
         """Writers hardly rest: most writes meet others."""
@@ -166,6 +148,28 @@ class World:
         """What the writers of the table posted."""
         self._replicas: list[tuple[int, dict[str, LeaseRecord]]] = []
         self.events = Hints(self)
+
+    def _draw_faults(self, focus: str, *, faulty: bool) -> None:
+        choose = self.choose
+        # Some kinds per history: all at once would hide what only few show.
+        kinds = sorted(APPLICABLE)
+        self.kinds = choose.sample(kinds, choose.randrange(2, 9)) if faulty and choose.random() < 0.95 else []
+        self._rate = choose.choice((0.01, 0.03, 0.08))
+        self._left = choose.randrange(1, 16)
+        self.is_slow = False
+        # Trimming takes the age of entries for the truth: it is looked at where clocks are right and only commits are late.
+        self.is_trimmed = focus == "trimmed" or (choose.random() < 0.15 and not focus)
+        if self.is_trimmed and self.kinds:
+            self.kinds = ["lease_expiry", *choose.sample(sorted(set(APPLICABLE) - TAKES_TIME - {"lease_expiry"}), 3)]
+            self.budget_steps += 300
+        elif self.kinds and (choose.random() < 0.2 or focus == "slow"):
+            # Much that is slow and little that breaks: the living count as dead, and two do the work of one.
+            self.kinds = choose.sample(("slow", "pause_before", "pause_after", "stall_after", "clock_jump", "stall_before"), 3)
+            self._rate, self._left, self.is_slow = 0.15, 60, True
+        if focus == "saved" and not self.is_slow:
+            # Writes that complete behind a savepoint although they began before the write that it protects.
+            self.kinds, self._rate, self._left = sorted({*self.kinds[:2], "slow", "stall_before"}), 0.05, 40
+            self.budget_steps += 250
 
     # --- processes ---------------------------------------------------------------------------------------------------
 
