@@ -16,6 +16,7 @@ from tideline_table.timeline import properties as p
 from tideline_table.timeline.entry import Entry
 from tideline_table.timeline.instant import State
 from tideline_table.timeline.log import Draft
+from tideline_table.timeline.plans import ROLLBACK_METADATA, ROLLBACK_PLAN, encode_document
 from tideline_table.timeline.sharing import PeerLockKind, Sharing
 from tideline_table.transaction import Committed, SharedTimeline
 from tideline_table.transaction.adoption import draft_entry
@@ -62,6 +63,30 @@ def put(table: Table, rows: Iterable[Row], operation: Operation = Operation.UPSE
     assert isinstance(table.clock, ManualClock)
     table.clock.advance(1)
     return write_rows(table, rows_of(rows), operation, options=options, parallelism=1)
+
+
+def roll_back_as_hudi(table: Table, done: Committed) -> str:
+    """The files that its rollback of a completed commit leaves, and none of those that it removes; returns its instant."""
+    storage, info = table.storage, {"commitTime": done.instant, "action": "commit"}
+    rollback = table.timeline.mint(table.refresh())
+    plan = {"instantToRollback": info, "RollbackRequests": [], "version": 1}
+    metadata = {
+        "startRollbackTime": rollback,
+        "timeTakenInMillis": 0,
+        "totalFilesDeleted": 0,
+        "commitsRollback": [done.instant],
+        "partitionMetadata": {},
+        "version": 1,
+        "instantsRollback": [info],
+    }
+    storage.put(f".hoodie/{rollback}.rollback.requested", encode_document(ROLLBACK_PLAN, plan))
+    storage.put(f".hoodie/{rollback}.rollback.inflight", b"")
+    for suffix in ("commit.requested", "inflight", "commit"):
+        storage.delete(f".hoodie/{done.instant}.{suffix}")
+    for stat in done.stats:
+        storage.delete(stat.path)
+    storage.put(f".hoodie/{rollback}.rollback", encode_document(ROLLBACK_METADATA, metadata))
+    return rollback
 
 
 def upgrade(storage: Storage) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.table.shared import opened, put, shared_table
+from tests.unit.table.shared import opened, put, roll_back_as_hudi, shared_table
 from tests.unit.table.tables import contents, rows_of
 
 from tideline_table.errors import CorruptMetadata, HistoryRewritten
@@ -52,6 +52,28 @@ def test_everything_goes_back():
     assert ("a", "p", 2, "again") in contents(opened(storage, clock))
     with pytest.raises(HistoryRewritten):
         opened(storage, clock).incremental(seen)
+
+
+def test_the_rollback_of_a_completed_commit_takes_its_progress_back():
+    """The records of that commit were gone for good: whoever fed them went on behind them."""
+    table, storage, clock = shared_table()
+
+    def fed(key, before, value, row):
+        clock.advance(1)
+        return write_rows(table, rows_of([row]), Operation.UPSERT, progress=ProgressStep(key, before, value))
+
+    fed("k", None, "1", ("a", "p", 1, "x"))
+    fed("j", None, "7", ("b", "q", 1, "x"))
+    saved = contents(table)
+    done = fed("k", "1", "2", ("c", "r", 2, "y"))
+    clock.advance(1)
+    roll_back_as_hudi(table, done)
+    table.refresh()
+    for found in (opened(storage, clock), table):
+        assert contents(found) == saved
+        assert {key: held.value for key, held in found.state.progress.items()} == {"k": "1", "j": "7"}
+    fed("k", "1", "2", ("c", "r", 2, "again"))
+    assert ("c", "r", 2, "again") in contents(opened(storage, clock))
 
 
 def test_a_clean_of_what_came_back_is_refused_and_goes():

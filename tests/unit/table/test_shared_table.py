@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from tests.unit.table.shared import SHARING, before_commit, opened, peer_of, put, shared_table, upgrade
+from tests.unit.table.shared import SHARING, before_commit, opened, peer_of, put, roll_back_as_hudi, shared_table, upgrade
 from tests.unit.table.tables import DEATH_S, contents, new_table, open_table, write
 
 from tideline_locks import open_peer_lock
@@ -16,7 +16,6 @@ from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableType, roll_back_dead, share_table
 from tideline_table.timeline import properties as p
 from tideline_table.timeline.instant import Action, State, instant_from_time
-from tideline_table.timeline.plans import ROLLBACK_METADATA, ROLLBACK_PLAN, encode_document
 from tideline_table.timeline.sharing import PEER_WRITER, PeerLockKind, Sharing
 from tideline_table.transaction import SharedTimeline, WriteTransaction, roll_back
 from tideline_table.transaction.peer_rules import change_properties, read_properties
@@ -294,25 +293,7 @@ def test_rollback_of_a_completed_write_takes_its_rows_out() -> None:
     theirs = peer_of(storage, clock)
     done = put(theirs, [("a", "p", 2, "2"), ("z", "q", 2, "2")])
     put(ours, [("n", "r", 1, "1")])
-    info = {"commitTime": done.instant, "action": "commit"}
-    rollback = ours.timeline.mint(ours.state)
-    plan = {"instantToRollback": info, "RollbackRequests": [], "version": 1}
-    metadata = {
-        "startRollbackTime": rollback,
-        "timeTakenInMillis": 0,
-        "totalFilesDeleted": 0,
-        "commitsRollback": [done.instant],
-        "partitionMetadata": {},
-        "version": 1,
-        "instantsRollback": [info],
-    }
-    storage.put(f".hoodie/{rollback}.rollback.requested", encode_document(ROLLBACK_PLAN, plan))
-    storage.put(f".hoodie/{rollback}.rollback.inflight", b"")
-    for suffix in ("commit.requested", "inflight", "commit"):
-        storage.delete(f".hoodie/{done.instant}.{suffix}")
-    for stat in done.stats:
-        storage.delete(stat.path)
-    storage.put(f".hoodie/{rollback}.rollback", encode_document(ROLLBACK_METADATA, metadata))
+    rollback = roll_back_as_hudi(ours, done)
     expected = sorted([*FIRST, ("n", "r", 1, "1")])
     assert contents(open_table(storage, clock)) == expected
     put(ours, [("a", "p", 5, "5")])

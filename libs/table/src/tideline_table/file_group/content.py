@@ -34,7 +34,7 @@ class EntryContent:
     cleaned: frozenset[tuple[str, str]] | None = None
     undone: tuple[str, ...] = ()
     progress: Mapping[str, Progress] | None = None
-    """What it becomes, where others restored."""
+    """What it becomes, where others restored or rolled back what had completed."""
     sharing: Sharing | None = None
     adopted: AdoptedTable | None = None
     savepoint: Savepoint | None = None
@@ -59,7 +59,7 @@ def understood(entry: Entry) -> EntryContent:
             return _written(entry.body)
         if entry.action is Action.SAVEPOINT:
             return EntryContent(savepoint=saved_by(entry))
-        if entry.action is Action.RESTORE:
+        if entry.action in (Action.RESTORE, Action.ROLLBACK):
             progress = progress_from(entry.body[PROGRESS_KEY]) if PROGRESS_KEY in entry.body else None
             return EntryContent(undone=tuple(str(instant) for instant in entry.body.get("undone") or ()), progress=progress)
         if entry.action is Action.ARCHIVAL:

@@ -238,10 +238,11 @@ def _completed(
     if step.action is Action.ROLLBACK:
         targets = document.get("commitsRollback") or [""]
         infos = document.get("instantsRollback") or [{}]
-        return {
-            **_of_rollback(str(targets[0]), str(infos[0].get("action") or ""), timeline, state),
-            "metadata": document,
-        }, operation
+        body = _of_rollback(str(targets[0]), str(infos[0].get("action") or ""), timeline, state) | {"metadata": document}
+        known = state.actions.get(body["target"])
+        if known is not None and known.state is State.COMPLETED:
+            body[PROGRESS_KEY] = _progress_without(storage, timeline, state, frozenset({known.instant}))
+        return body, operation
     if step.action is Action.RESTORE:
         undone = [str(instant) for instant in document.get("instantsToRollback") or ()]
         return {"undone": undone, PROGRESS_KEY: _progress_without(storage, timeline, state, frozenset(undone))}, operation
