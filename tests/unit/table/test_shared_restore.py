@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.table.shared import opened, put, roll_back_as_hudi, shared_table
-from tests.unit.table.tables import contents, rows_of
+from tests.unit.table.shared import SHARING, opened, put, roll_back_as_hudi, shared_table
+from tests.unit.table.tables import contents, open_table, rows_of
 
+from tideline_locks import open_peer_lock
 from tideline_table.errors import CorruptMetadata, HistoryRewritten
 from tideline_table.file_group.savepoint import Savepoint
 from tideline_table.service.restore import plan_restore, restore_metadata
 from tideline_table.storage import Storage
-from tideline_table.table import Table, run_clean, schedule_clean, write_rows
+from tideline_table.table import Table, run_clean, schedule_clean, share_table, write_rows
 from tideline_table.timeline.plans import RESTORE_METADATA, RESTORE_PLAN, encode_document
 from tideline_table.timeline.progress import ProgressStep
 from tideline_table.writer import Operation
@@ -74,6 +75,20 @@ def test_the_rollback_of_a_completed_commit_takes_its_progress_back():
         assert {key: held.value for key, held in found.state.progress.items()} == {"k": "1", "j": "7"}
     fed("k", "1", "2", ("c", "r", 2, "again"))
     assert ("c", "r", 2, "again") in contents(opened(storage, clock))
+
+
+def test_progress_outlives_the_log_of_a_table_that_is_shared_again():
+    """As the remedy of `WritesMissed` has it. Who feeds the table would begin from the start, or leave out what came since."""
+    table, storage, clock = shared_table()
+    clock.advance(1)
+    write_rows(table, rows_of([("a", "p", 1, "x")]), Operation.INSERT, progress=ProgressStep("k", None, "1"))
+    storage.delete_below(".hoodie/.tideline")
+    clock.advance(1)
+    again = share_table(open_table(storage, clock), SHARING, open_peer_lock)
+    assert {key: held.value for key, held in again.state.progress.items()} == {"k": "1"}
+    clock.advance(1)
+    write_rows(again, rows_of([("b", "p", 1, "x")]), Operation.INSERT, progress=ProgressStep("k", "1", "2"))
+    assert {key: held.value for key, held in opened(storage, clock).state.progress.items()} == {"k": "2"}
 
 
 def test_a_clean_of_what_came_back_is_refused_and_goes():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from tideline_table.file_group.savepoint import progress_from, progress_json
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.timeline.instant import Action, State
+from tideline_table.timeline.progress import Progress
 
 AdoptedAction = tuple[str, str, str, str, str]
 """Instant, action, state, operation, and when it completed."""
@@ -25,6 +27,8 @@ class AdoptedTable:
     last_clean_retained: str
     archived_before: str
     whole_since: str = ""
+    progress: Mapping[str, Progress] = field(default_factory=dict)
+    """Of those who fed the table while it had a log before."""
 
     def to_json(self) -> dict[str, Any]:
         """As the entry's body keeps it."""
@@ -37,6 +41,7 @@ class AdoptedTable:
             "last_clean_retained": self.last_clean_retained,
             "archived_before": self.archived_before,
             "whole_since": self.whole_since,
+            "progress": progress_json(self.progress),
         }
 
     @classmethod
@@ -51,6 +56,7 @@ class AdoptedTable:
             last_clean_retained=str(document["last_clean_retained"]),
             archived_before=str(document["archived_before"]),
             whole_since=str(document.get("whole_since", "")),
+            progress=progress_from(document.get("progress", {})),
         )
 
 

@@ -201,7 +201,7 @@ class TableState:
         self.excess = {group for group, slices in self.slices.items() if len(slices) > 1} | set(self.replaced)
         self.schema_json = adopted.schema_json or self.schema_json
         self.last_clean_retained, self.archived_before = adopted.last_clean_retained, adopted.archived_before
-        self.whole_since = adopted.whole_since
+        self.whole_since, self.progress = adopted.whole_since, dict(adopted.progress)
 
     def _apply_rewind(self, entry: Entry, back: Rewind) -> None:
         if entry.after is State.INFLIGHT:

@@ -121,6 +121,7 @@ def adopted_table(found: TableState) -> AdoptedTable:
         last_clean_retained=found.last_clean_retained,
         archived_before=found.archived_before,
         whole_since=found.whole_since,
+        progress=found.progress,
     )
 
 
