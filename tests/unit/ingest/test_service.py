@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pyarrow as pa
 import pytest
 from tests.unit.ingest.topics import Topics, application, new_table, row
 from tests.unit.locks.unreachable import nobody_there
@@ -18,10 +19,11 @@ from tideline_service.errors import InvalidSetting
 from tideline_table.clock import SystemClock
 from tideline_table.errors import ProgressMoved, SchemaMismatch
 from tideline_table.storage import LocalStorage, MemoryStorage
-from tideline_table.table import Table, share_table
+from tideline_table.table import Table, share_table, write_rows
 from tideline_table.timeline.instant import Action, State
 from tideline_table.transaction import WriteTransaction
 from tideline_table.transaction.intents import Intent
+from tideline_table.writer import Operation
 
 T0, T1 = ("t", 0), ("t", 1)
 
@@ -341,3 +343,49 @@ def test_a_schema_that_does_not_fit_the_table_stops_the_start(storage, tmp_path,
         service.start()
     assert isinstance(refused.value.__cause__, SchemaMismatch)
     service.stop()
+
+
+def add_column(storage):
+    """As another writer."""
+    more = pa.table({"id": ["other"], "region": ["r"], "ts": [1], "amount": [1.0], "note": ["n"]})
+    write_rows(open_table(storage), more, Operation.UPSERT, options={"tideline.write.schema.evolution": "evolve"})
+
+
+@pytest.mark.parametrize("unknown", ["refuse", "ignore"])
+def test_a_column_that_is_added_under_a_running_application_is_taken_in(storage, tmp_path, unknown):
+    """It was poison, or left out, until somebody started the application again."""
+    topics = numbered(1)
+    service, _ = application(topics, storage, tmp_path, unknown_fields=unknown)
+    service.start()
+    service.tick()
+    add_column(storage)
+    topics.send(T0, "new", {**row("new"), "note": "of the new column"})
+    service.tick()
+    service.stop()
+    assert {r["id"]: r["note"] for r in open_table(storage).read(["id", "note"]).to_pylist()} == {
+        "k0": None,
+        "other": "n",
+        "new": "of the new column",
+    }
+
+
+def test_a_table_that_changes_so_that_no_record_fits_makes_none_of_them_poison(storage, tmp_path):
+    options = {"hoodie.write.set.null.for.missing.columns": "false"}
+    fields = (
+        '{"name": "id", "type": "string"}, {"name": "region", "type": ["null", "string"]}, {"name": "ts", "type": ["null", "long"]}'
+    )
+    schema = tmp_path / "value.avsc"
+    schema.write_text(f'{{"type": "record", "name": "r", "fields": [{fields}, {{"name": "amount", "type": ["null", "double"]}}]}}')
+    topics = numbered(1)
+    service, _ = application(
+        topics, storage, tmp_path, schema_files=(schema,), options=options, poison="dead_letter", dead_letter_topic="aside"
+    )
+    service.start()
+    service.tick()
+    add_column(storage)
+    topics.send(T0, "new", row("new"))
+    for _ in range(2):
+        with pytest.raises(InvalidSetting, match="do not fit the table"):
+            service.tick()
+    service.stop()
+    assert held(storage) == {T0: 1}

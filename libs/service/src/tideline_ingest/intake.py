@@ -37,7 +37,7 @@ class Intake:
 
 
 class TableIntake:
-    """Decodes and judges records for one table. Raises `InvalidSetting` for settings that do not fit the table."""
+    """Decodes and judges records for one table, by the schema that it has. Raises `InvalidSetting` for settings that do not fit the table."""
 
     def __init__(self, settings: IngestSettings, table: Table) -> None:
         self._settings = settings
@@ -45,20 +45,19 @@ class TableIntake:
         self._operation = Operation(settings.operation)
         self._deletes = settings.tombstones == "delete"
         self._check_settings()
-        self._values = self._value_decoder()
-        self._keys = self._key_decoder() if self._deletes else None
-        try:
-            self._prepared(self._values.decode([]))
-        except SchemaMismatch as error:
-            raise _wrong(
-                "schema_files", f"rows of the declared schema do not fit the table: {error}", "a schema that fits"
-            ) from error
+        self._texts = [_schema_text(path) for path in settings.schema_files]
+        self._follow_schema()
 
     def take(self, batch: Batch) -> Intake:
         """What becomes of `batch`, or of the part of it that one commit can hold.
 
-        Raises `PoisonRecord` for the first record that cannot be taken in, unless such records are put aside.
+        Raises `PoisonRecord` for the first record that cannot be taken in, unless such records are put aside; `InvalidSetting` when somebody
+        changed the schema of the table so that no record fits it.
         """
+        # Behind the read: who sends a new column has added it before.
+        self._table.refresh()
+        if self._table.schema_json != self._schema_json:
+            self._follow_schema()
         while True:
             rejected, good = self._screened(batch)
             rows_at = [i for i, r in enumerate(good) if r.value is not None]
@@ -72,6 +71,17 @@ class TableIntake:
                 superseded = int((~order.stays).sum())
                 return Intake(batch, rows.filter(pa.array(order.stays)), keys, tuple(rejected), superseded, len(removed_at))
             batch = batch.without(order.cut)
+
+    def _follow_schema(self) -> None:
+        self._values = self._value_decoder()
+        self._keys = self._key_decoder() if self._deletes else None
+        try:
+            self._prepared(self._values.decode([]))
+        except SchemaMismatch as error:
+            raise _wrong(
+                "schema_files", f"rows of the declared schema do not fit the table: {error}", "a schema that fits"
+            ) from error
+        self._schema_json = self._table.schema_json
 
     def _screened(self, batch: Batch) -> tuple[list[Rejected], list[Received]]:
         with_value = [r for r in batch.records if r.value is not None]
@@ -140,8 +150,7 @@ class TableIntake:
             )
 
     def _value_decoder(self) -> Decoder:
-        settings = self._settings
-        texts = [_schema_text(path) for path in settings.schema_files]
+        settings, texts = self._settings, self._texts
         try:
             if settings.format == "json":
                 schema = row_schema(texts[0]) if texts else self._table.schema
