@@ -181,6 +181,26 @@ def test_single_objects_of_several_schemas_keep_their_order():
         SingleObjectDecoder(texts[:1]).decode(values)
 
 
+@pytest.mark.parametrize("kind", ["string", {"type": "array", "items": "double"}, {"type": "int", "logicalType": "date"}])
+def test_single_objects_of_schemas_that_no_table_can_hold_are_refused_at_once(kind):
+    """Not when a batch has values of both, which then no decoder takes and nobody can name."""
+    other = {**ORDER, "fields": [*ORDER["fields"][:1], {"name": "amount", "type": ["null", kind]}]}
+    with pytest.raises(InvalidOption, match="amount"):
+        SingleObjectDecoder([json.dumps(ORDER), json.dumps(other)])
+
+
+def test_single_objects_whose_values_have_no_type_in_common():
+    whole = {**ORDER, "fields": [ORDER["fields"][0], {"name": "amount", "type": ["null", "long"]}, ORDER["fields"][2]]}
+    decoder = SingleObjectDecoder([json.dumps(ORDER), json.dumps(whole)])
+
+    def value(schema, amount):
+        return b"\xc3\x01" + fingerprint(json.dumps(schema)) + datum(schema, id="k", amount=amount, at=AT)
+
+    assert decoder.decode([value(ORDER, 0.5), value(whole, 2**53)]).column("amount").to_pylist() == [0.5, 2.0**53]
+    with pytest.raises(Undecodable, match="several schemas"):
+        decoder.decode([value(ORDER, 0.5), value(whole, 2**53 + 1)])
+
+
 def test_the_fingerprint_is_that_of_the_specification():
     assert fingerprint('"int"').hex() == "8f5c393f1ad57572"
 

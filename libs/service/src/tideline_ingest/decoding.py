@@ -104,10 +104,19 @@ class AvroDecoder:
 
 
 class SingleObjectDecoder:
-    """Avro's single-object encoding: each value names its writer's schema, one of `texts`, by fingerprint."""
+    """Avro's single-object encoding: each value names its writer's schema, one of `texts`, by fingerprint.
+
+    Raises `InvalidOption` for schemas whose rows cannot stand in one table: a batch may hold values of all.
+    """
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._by_header = {_SINGLE_OBJECT + fingerprint(text): AvroDecoder(text) for text in texts}
+        try:
+            pa.unify_schemas([decoder.schema for decoder in self._by_header.values()], promote_options="permissive")
+        except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
+            raise InvalidOption(
+                f"schemas that have no form in common ({_first_line(error)})", expected="one type for each field, or wider ones"
+            ) from None
 
     def decode(self, values: Sequence[bytes]) -> pa.Table:
         """See `Decoder.decode`. Columns that only some of the schemas have are null in rows of the others."""
@@ -124,7 +133,10 @@ class SingleObjectDecoder:
         if len(parts) < 2:
             return parts[0] if parts else next(iter(self._by_header.values())).schema.empty_table()
         order = np.argsort(np.concatenate([np.array(found) for found in positions.values()]), kind="stable")
-        return pa.concat_tables(parts, promote_options="permissive").take(pa.array(order))
+        try:
+            return pa.concat_tables(parts, promote_options="permissive").take(pa.array(order))
+        except pa.ArrowInvalid as error:
+            raise Undecodable(f"values of several schemas ({_first_line(error)})", expected="values of their wider types") from None
 
 
 def fingerprint(text: str) -> bytes:
