@@ -12,6 +12,8 @@ from tideline_ingest.screening import Rejected
 
 _log = logging.getLogger(__name__)
 PREFIX = "tideline-"
+_AT_ONCE = 10_000
+"""The client's queue is bounded, and gets empty only where answers are waited for."""
 
 
 class DeadLetters:
@@ -28,6 +30,10 @@ class DeadLetters:
 
     def write(self, rejected: Sequence[Rejected]) -> None:
         """Returns when the brokers have all of them. Raises `TopicUnavailable`."""
+        for start in range(0, len(rejected), _AT_ONCE):
+            self._write(rejected[start : start + _AT_ONCE])
+
+    def _write(self, rejected: Sequence[Rejected]) -> None:
         failures: list[str] = []
 
         def delivered(error: KafkaError | None, _message: Message) -> None:
