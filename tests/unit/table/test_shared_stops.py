@@ -66,8 +66,8 @@ def timeline_of(storage: MemoryStorage, instant: str) -> list[str]:
     return sorted(o.path.rpartition("/")[2] for o in storage.list_folder(".hoodie").objects if instant in o.path)
 
 
-def hudi_rolls_back(storage: MemoryStorage, clock: ManualClock, instant: str) -> None:
-    """All that Apache Hudi's rollback of a write without files leaves; nobody of ours has seen it yet."""
+def hudi_rolls_back(storage: MemoryStorage, clock: ManualClock, instant: str, *, ends: bool = True) -> None:
+    """All that Apache Hudi's rollback of a write without files leaves; nobody of ours has seen it yet. Unless it `ends`, it died before its last step."""
     table = opened(storage, clock)
     at = table.timeline.mint(table.state)
     info = {"commitTime": instant, "action": "commit"}
@@ -85,7 +85,8 @@ def hudi_rolls_back(storage: MemoryStorage, clock: ManualClock, instant: str) ->
     storage.put(f".hoodie/{at}.rollback.inflight", b"")
     for name in timeline_of(storage, instant):
         storage.delete(f".hoodie/{name}")
-    storage.put(f".hoodie/{at}.rollback", encode_document(ROLLBACK_METADATA, done))
+    if ends:
+        storage.put(f".hoodie/{at}.rollback", encode_document(ROLLBACK_METADATA, done))
 
 
 def test_writer_that_was_rolled_back_between_its_first_two_files_begins_again(disk: tuple[MemoryStorage, ManualClock]) -> None:
@@ -192,6 +193,22 @@ def test_rollback_of_a_clustering_that_died_before_its_entry_is_taken_back(disk:
     assert [a.instant for a in other.state.pending()] == [plan]
     assert cluster(other) is not None
     check_sound(storage, clock, [[*FIRST, ("e", "p", 1, "1")]])
+
+
+def test_rollback_of_a_write_that_nobody_of_ours_saw_is_taken_back(disk: tuple[MemoryStorage, ManualClock]) -> None:
+    """Hudi's writer began, died and was undone between two looks of ours; then the one who undid it died, too."""
+    storage, clock = disk
+    ours = opened(storage, clock)
+    unseen = ours.timeline.mint(ours.state)
+    clock.advance(DEATH_S)
+    hudi_rolls_back(storage, clock, unseen, ends=False)
+    other = opened(storage, clock, "other")
+    roll_back_dead(other)
+    assert [a.action for a in other.state.pending()] == [Action.ROLLBACK], "its process may live"
+    clock.advance(DEATH_S)
+    roll_back_dead(other)
+    assert list(other.state.pending()) == []
+    check_sound(storage, clock, [FIRST])
 
 
 def test_a_write_has_its_heartbeat_before_anybody_sees_it(disk: tuple[MemoryStorage, ManualClock]) -> None:

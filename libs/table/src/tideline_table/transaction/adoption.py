@@ -115,7 +115,7 @@ def has_completed(listed: ListedTimeline, instant: str) -> bool:
 
 
 def needless_rollbacks(storage: Storage, listed: ListedTimeline, state: TableState) -> list[ActionRecord]:
-    """Pending rollbacks that keep nothing from going on: of an attempt at a plan that stays, or of what ended by another one."""
+    """Pending rollbacks that keep nothing from going on: of an attempt at a plan that stays, of what ended by another one, or of what is gone."""
     fencing = {a.fenced_by for a in state.pending()}
     found = [a for a in state.pending() if a.action is Action.ROLLBACK and a.instant not in fencing]
     return [a for a in found if _has_nothing_to_undo(storage, listed, state, a.instant)]
@@ -123,8 +123,12 @@ def needless_rollbacks(storage: Storage, listed: ListedTimeline, state: TableSta
 
 def _has_nothing_to_undo(storage: Storage, listed: ListedTimeline, state: TableState, rollback: str) -> bool:
     plan = _document(storage, listed.timeline, Instant(rollback, Action.ROLLBACK, State.REQUESTED))
-    target = state.actions.get(str((plan.get("instantToRollback") or {}).get("commitTime") or ""))
-    return target is not None and (target.state is State.ROLLED_BACK or _is_plan(target))
+    undoes = str((plan.get("instantToRollback") or {}).get("commitTime") or "")
+    target = state.actions.get(undoes)
+    if target is None:
+        # It was begun and undone before anybody of ours looked: its files go before its steps, and only the end of the rollback is missing.
+        return undoes not in {i.time for i in listed.timeline.instants}
+    return target.state is State.ROLLED_BACK or _is_plan(target)
 
 
 def may_be_archived(listed: ListedTimeline, state: TableState) -> bool:
