@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tests.simulation.faults import FaultyStorage, SimulatedCrash, copy_of
 from tests.unit.table.tables import DEATH_S, Row, cluster, contents, open_table, write
 
@@ -58,8 +60,10 @@ UPDATE: Row = ("s", "still", 99, "late")
 INSERT: Row = ("late", "still", 99, "late")
 
 
-def write_late(storage: MemoryStorage, clock: ManualClock, row: Row) -> tuple[str, set[str]]:
-    """A writer sleeps until it was rolled back, writes its files all the same and dies: its instant and the late files."""
+def write_late(
+    storage: MemoryStorage, clock: ManualClock, row: Row, undo: Callable[[Table], list[str]] = roll_back_dead
+) -> tuple[str, set[str]]:
+    """A writer sleeps until it was rolled back (`undo`), writes its files all the same and dies: its instant and the late files."""
     slow = FaultyStorage(storage)
     asleep = open_table(slow, clock, "asleep")
     undone: list[str] = []
@@ -67,7 +71,7 @@ def write_late(storage: MemoryStorage, clock: ManualClock, row: Row) -> tuple[st
     def before(_: int, call: str, path: str) -> None:
         if call == "open_output" and not path.startswith(".hoodie") and not undone:
             clock.advance(DEATH_S)
-            undone.extend(roll_back_dead(open_table(storage, clock, "cleaner")))
+            undone.extend(undo(open_table(storage, clock, "cleaner")))
         elif call == "list_objects" and undone:
             raise SimulatedCrash
 

@@ -33,6 +33,7 @@ from tideline_table.table import (
     archive,
     create_savepoint,
     delete_savepoint,
+    restore_to_savepoint,
     roll_back_dead,
     run_archival,
     schedule_archival,
@@ -238,6 +239,30 @@ def test_a_late_file_of_a_fenced_write_never_becomes_visible(old, row: Row):
     assert fenced not in table.state.actions
     assert seen_by_others(storage, clock) == contents(table)
     assert not [o.path for o in storage.list_objects(".hoodie/.temp")]
+
+
+@pytest.mark.parametrize("is_rolled_back_first", [False, True])
+def test_a_late_file_of_what_a_restore_took_back_never_becomes_visible(old, is_rolled_back_first: bool):
+    """Nothing tells where it may lie: the announcements went with the restore, or with the rollback that the restore took back."""
+    table, storage, clock = old
+    create_savepoint(table)
+    (saved,) = table.state.savepoints
+
+    def undo(other: Table) -> list[str]:
+        fenced = roll_back_dead(other) if is_rolled_back_first else [a.instant for a in other.state.pending()]
+        restore_to_savepoint(other, saved)
+        delete_savepoint(other, saved)
+        return fenced
+
+    fenced, late = write_late(storage, clock, ("late", "elsewhere", 99, "late"), undo)
+    assert {path.partition("/")[0] for path in late} == {"elsewhere"}
+    aged(table, clock)
+    _, sweep = archive(table, FEW)
+    assert set(sweep.deleted) == late
+    done, _ = archive(table, FEW)
+    assert done is not None
+    assert fenced in done.instants
+    assert seen_by_others(storage, clock) == contents(table)
 
 
 @pytest.mark.parametrize("row", [UPDATE, INSERT])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 
 from tideline_table.errors import ObjectExists
+from tideline_table.file_group.partition_listing import PARTITION_METAFILE
 from tideline_table.file_group.slice import join_path
 from tideline_table.storage import Storage
 from tideline_table.table.facade import Table
-from tideline_table.table.foreign import PARTITION_METAFILE
 from tideline_table.timeline.properties import format_properties
 
 

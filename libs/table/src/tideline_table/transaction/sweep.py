@@ -5,6 +5,7 @@ A fence keeps such files invisible as long as the timeline begins before their i
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,6 +15,7 @@ from tideline_table.config import TASK_MAX_LIFETIME_S, Options
 from tideline_table.errors import ObjectNotFound
 from tideline_table.file_group.action import ActionRecord
 from tideline_table.file_group.names import instant_token, parse_base_file_name, parse_log_file_name
+from tideline_table.file_group.partition_listing import list_partitions
 from tideline_table.file_group.state import TableState
 from tideline_table.log_format import HeaderKey, scan_log
 from tideline_table.log_format.key_index import forget_index
@@ -47,11 +49,14 @@ def due(state: TableState, rolled_back: Iterable[ActionRecord], options: Options
 def sweep(storage: Storage, state: TableState, rolled_back: Sequence[ActionRecord]) -> Sweep:
     """List the partitions that these rolled-back writes may have written to; delete what is there of them.
 
-    Every file is announced before it is written, so an announcement that is still there, or that the rollback saw, tells of each partition.
+    Every file is announced before it is written, so an announcement that is still there, or that the rollback saw, tells of each partition. Of
+    what a restore took back, or whose rollback it took back, nobody can say where it wrote: then every partition on storage is listed.
     """
+    everywhere = functools.cache(lambda: frozenset(partition for partition, _ in list_partitions(storage)))
     by_partition: dict[str, set[str]] = {}
     for record in rolled_back:
-        for partition in _partitions(storage, state, record):
+        told = _told_partitions(storage, record)
+        for partition in everywhere() if told is None else told:
             by_partition.setdefault(partition, set()).add(record.instant)
     kept = {path for file_slice in state.every_slice() for path in file_slice.paths}
     late = {
@@ -78,14 +83,13 @@ def sweep_staging(storage: Storage, options: Options, now: datetime) -> tuple[st
     return left
 
 
-def _partitions(storage: Storage, state: TableState, record: ActionRecord) -> set[str]:
-    announced = {path.rpartition("/")[0] for path in marked_files(storage, record.instant)}
+def _told_partitions(storage: Storage, record: ActionRecord) -> set[str] | None:
     try:
         plan = _document(storage, record.fenced_by, State.REQUESTED)
         done = _document(storage, record.fenced_by, State.COMPLETED)
     except ObjectNotFound:
-        # Nobody can say where it wrote.
-        return announced | {group.partition_path for group in state.slices}
+        return None
+    announced = {path.rpartition("/")[0] for path in marked_files(storage, record.instant)}
     planned = {str(request["partitionPath"] or "") for request in plan["RollbackRequests"] or ()}
     return announced | planned | set(done["partitionMetadata"])
 

@@ -1,10 +1,9 @@
 """Tables that others wrote: their state from timeline files and a listing, without a table log (format reference 4, 7, 11, 16.3)."""
 
-from tideline_table.table.foreign.state import PARTITION_METAFILE, foreign_state, visible_instants
+from tideline_table.table.foreign.state import foreign_state, visible_instants
 from tideline_table.transaction.archive import ArchivedInstant, is_archived, read_archived_instants
 
 __all__ = [
-    "PARTITION_METAFILE",
     "ArchivedInstant",
     "foreign_state",
     "is_archived",

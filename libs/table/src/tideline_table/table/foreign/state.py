@@ -11,11 +11,12 @@ from tideline_table.errors import CorruptMetadata, StorageError, UnsupportedTabl
 from tideline_table.file_group.action import CLUSTER, ActionRecord
 from tideline_table.file_group.cleaned import CleanedFile, cleaned_files, first_whole
 from tideline_table.file_group.content import compacted_groups
-from tideline_table.file_group.slice import FileGroupId, join_path
+from tideline_table.file_group.partition_listing import list_partitions
+from tideline_table.file_group.slice import FileGroupId
 from tideline_table.file_group.state import TableState
 from tideline_table.reader.log_blocks import VisibleInstants
 from tideline_table.schema.identity import history_texts
-from tideline_table.storage import Folder, Storage
+from tideline_table.storage import Storage
 from tideline_table.table.foreign.slices import (
     CommittedInstants,
     ListedGroups,
@@ -35,7 +36,6 @@ from tideline_table.timeline.write_stats import LATEST_SCHEMA_KEY, SCHEMA_KEY, C
 
 SCHEMA_FOLDER = ".hoodie/.schema"
 SCHEMA_FILE_SUFFIX = ".schemacommit"
-PARTITION_METAFILE = ".hoodie_partition_metadata"
 _REMOVING = frozenset({Action.CLEAN, Action.ROLLBACK, Action.RESTORE})
 _LISTINGS = 5
 _COPY_ON_WRITE = "COPY_ON_WRITE"
@@ -60,7 +60,7 @@ def foreign_state(storage: Storage, properties: Mapping[str, str] | None = None)
 def _listed_state(storage: Storage, folders: TimelineFolders) -> TableState:
     listing = list_timeline(storage, folders)
     for _ in range(_LISTINGS):
-        groups = listed_groups((partition, level.objects) for partition, level in _partitions(storage))
+        groups = listed_groups((partition, level.objects) for partition, level in list_partitions(storage))
         # What a clean or rollback removes between the two listings would be missing without a trace.
         after = list_timeline(storage, folders)
         if _removals(after) == _removals(listing):
@@ -210,14 +210,3 @@ def _completion(
         times |= {i.time: i.completion for i in read_history(storage, folders.history, min(archived), max(archived))}
     # A history that forgot an instant leaves the instant itself: writes that slices were begun during are long merged by then.
     return lambda instant: times.get(instant, instant)
-
-
-def _partitions(storage: Storage, path: str = "") -> list[tuple[str, Folder]]:
-    """Folders that hold a partition metafile, at any depth."""
-    level = storage.list_folder(path)
-    names = {o.path.rsplit("/", 1)[-1] for o in level.objects}
-    found = [(path, level)] if any(n.startswith(PARTITION_METAFILE) for n in names) else []
-    for folder in level.folders:
-        if folder != ".hoodie":
-            found += _partitions(storage, join_path(path, folder))
-    return found
