@@ -23,6 +23,10 @@ from tideline_table.transaction.write import LookUp
 from tideline_table.writer import FileGroupTask, Operation, prepare_input, write_file_group
 
 
+ODD_PARTITIONS = ["p", " ", " p", "p ", "\u2028p"]
+"""Of a space alone, a rollback never ended; in those that begin with one, files stayed behind it."""
+
+
 @pytest.fixture
 def place():
     table, storage, clock = new_table()
@@ -35,7 +39,7 @@ def begin(table):
     return WriteTransaction.begin(table.timeline, table.lock, "UPSERT")
 
 
-def stage(table, transaction, rows, group="new-0", attempt=0, base=None):
+def stage(table, transaction, rows, group="new-0", attempt=0, base=None, partition="p"):
     """What a task of this transaction writes."""
     definition = table.definition
     prepared = prepare_input(
@@ -43,7 +47,7 @@ def stage(table, transaction, rows, group="new-0", attempt=0, base=None):
     )
     context = write_context(table, transaction.instant, Operation.UPSERT, table.options)
     return write_file_group(
-        context, FileGroupTask(0, "p", base.group.file_id if base else group, base, attempt), prepared.rows, table.storage
+        context, FileGroupTask(0, partition, base.group.file_id if base else group, base, attempt), prepared.rows, table.storage
     )
 
 
@@ -76,20 +80,22 @@ def test_begin_stage_commit(place):
     assert len(contents(table)) == 2
 
 
-def test_files_of_attempts_that_lost_are_removed_before_the_commit(place):
+@pytest.mark.parametrize("partition", ODD_PARTITIONS)
+def test_files_of_attempts_that_lost_are_removed_before_the_commit(place, partition):
     table, storage, _ = place
     transaction = begin(table)
-    stage(table, transaction, [("n", "p", 1, "x")], attempt=0)
-    result = stage(table, transaction, [("n", "p", 1, "x")], attempt=1)
+    stage(table, transaction, [("n", partition, 1, "x")], attempt=0, partition=partition)
+    result = stage(table, transaction, [("n", partition, 1, "x")], attempt=1, partition=partition)
     commit(table, transaction, [result])
     assert {p for p in files(storage) if transaction.instant in p} == {result.stat.path}
 
 
-def test_rollback_leaves_nothing_of_the_write(place):
+@pytest.mark.parametrize("partition", ODD_PARTITIONS)
+def test_rollback_leaves_nothing_of_the_write(place, partition):
     table, storage, _ = place
     before = files(storage), contents(table)
     transaction = begin(table)
-    stage(table, transaction, [("n", "p", 1, "x")])
+    stage(table, transaction, [("n", partition, 1, "x")], partition=partition)
     transaction.roll_back()
     assert (files(storage), contents(table)) == before
     at = transaction.instant

@@ -36,9 +36,10 @@ def marked_files(storage: Storage, instant: str) -> Iterator[str]:
     for found in storage.list_objects(start.rstrip("/")):
         name = found.path[len(start) :]
         # Hudi's timeline server keeps them as lines of a few files.
-        lines = storage.read(found.path).decode(errors="replace").splitlines() if _SERVER_FILE.fullmatch(name) else [name]
+        lines = storage.read(found.path).decode(errors="replace").split("\n") if _SERVER_FILE.fullmatch(name) else [name]
         for line in lines:
-            path, dot, _ = line.strip().rpartition(".marker.")
+            # A partition may begin with a space.
+            path, dot, _ = line.rpartition(".marker.")
             if dot:
                 yield path
 
