@@ -22,6 +22,9 @@ from tideline_table.transaction import WriteTransaction, roll_back
 from tideline_table.transaction.write import LookUp
 from tideline_table.writer import FileGroupTask, Operation, prepare_input, write_file_group
 
+ODD_PARTITIONS = ["p", " ", " p", "p ", "\u2028p"]
+"""Of a space alone, a rollback never ended; in those that begin with one, files stayed behind it."""
+
 
 ODD_PARTITIONS = ["p", " ", " p", "p ", "\u2028p"]
 """Of a space alone, a rollback never ended; in those that begin with one, files stayed behind it."""
