@@ -6,12 +6,14 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tideline_table.errors import CorruptMetadata, UnsupportedTable
+from tideline_table.errors import CorruptMetadata, ObjectNotFound, TableNotFound, UnsupportedTable
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType, PathColumns
 from tideline_table.merge import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, MergeMode
+from tideline_table.storage import Storage
 from tideline_table.table.declared_keys import keygen_properties, read_keygen
 from tideline_table.table.declared_merging import Merging, read_merging
 from tideline_table.timeline import properties as p
+from tideline_table.transaction.peer_rules import read_properties
 
 WRITABLE_VERSION = 6
 
@@ -71,6 +73,18 @@ class TableDefinition:
     def has_meta_fields(self) -> bool:
         """Whether rows carry the five meta fields."""
         return self.properties.get(p.POPULATE_META_FIELDS, "true").lower() == "true"
+
+    @classmethod
+    def read(cls, storage: Storage, base_path: str) -> TableDefinition:
+        """Read it from the table in `storage`. Raises `TableNotFound`, and as `from_properties`."""
+        try:
+            return cls.from_properties(read_properties(storage))
+        except ObjectNotFound:
+            raise TableNotFound(
+                f"no table at {base_path!r}",
+                expected=f"{p.PROPERTIES_PATH} below it",
+                remedy="check the path, or create the table: tideline create PATH",
+            ) from None
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> TableDefinition:

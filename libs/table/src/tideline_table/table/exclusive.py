@@ -1,25 +1,53 @@
-"""Exclusive tables have no writers but Tideline's: a look at the timeline says whether that holds."""
+"""Exclusive tables have no writers but Tideline's: a look at the table's own folder says whether that holds."""
 
 from __future__ import annotations
 
 from tideline_table.errors import ObjectNotFound, TableFrozen
 from tideline_table.file_group.action import ActionRecord
-from tideline_table.storage import Storage
+from tideline_table.storage import Folder, ObjectStat, Storage
+from tideline_table.table.definition import WRITABLE_VERSION, TableDefinition
 from tideline_table.table.foreign import is_archived
+from tideline_table.timeline import properties as p
 from tideline_table.timeline.files import timeline_files, timeline_path
 from tideline_table.timeline.instant import Action, Instant, State, completed_as
-from tideline_table.timeline.listing import TimelineFolders, list_timeline
+from tideline_table.timeline.listing import TimelineFolders, list_timeline, timeline_listing
 from tideline_table.transaction import ActiveTimeline
 from tideline_table.transaction.peer_rules import read_properties
 
+_MOVED_TO = TimelineFolders.from_properties({p.LAYOUT: "2"})
+_UPGRADED = "the table was upgraded and its timeline moved away"
+_DOWNGRADE = (
+    f"downgrade it to version {WRITABLE_VERSION} with Apache Hudi's command line and keep its writers away from it, or stop using "
+    "Tideline's writers here"
+)
 
-def check_no_intruder(storage: Storage, timeline: ActiveTimeline) -> None:
-    """Raise `TableFrozen` for an instant on the timeline that the table log does not know. One listing, and it refreshes the state.
+
+def properties_in(folder: Folder) -> ObjectStat | None:
+    """What a listing of `.hoodie` says of `hoodie.properties`: another size or time, another content. None while somebody changes it."""
+    return next((found for found in folder.objects if found.path == p.PROPERTIES_PATH), None)
+
+
+def check_not_upgraded(definition: TableDefinition) -> None:
+    """Raise `TableFrozen` unless the table that a writer of ours has open still has its version, and its timeline layout 1."""
+    layout = definition.properties.get(p.LAYOUT, "1")
+    if definition.version != WRITABLE_VERSION or layout != "1":
+        raise TableFrozen(
+            f"version {definition.version} with timeline layout {layout}: {_UPGRADED}",
+            expected=f"version {WRITABLE_VERSION} with layout 1: all writers of an exclusive table are Tideline's",
+            remedy=_DOWNGRADE,
+        )
+
+
+def check_no_intruder(storage: Storage, timeline: ActiveTimeline, folder: Folder) -> None:
+    """Raise `TableFrozen` for an instant in the listing `folder` of `.hoodie` that the table log does not know. Refreshes the state.
+
+    The timeline of an upgraded table lies in a folder of its own: with it there, one more listing.
 
     Files of an instant that was rolled back or undone are removed, also when archival forgot it since: a writer that was slow to create them brought
     them back. Files that a savepoint lacks are made: somebody slow took them for those of an earlier one that was deleted.
     """
-    unknown = _unknown_instant(storage, timeline)
+    _check_not_moved(storage, folder)
+    unknown = _unknown_instant(storage, timeline, folder)
     if unknown is not None:
         raise TableFrozen(
             f"instant {unknown.time} ({unknown.action}, {unknown.state}) that no Tideline writer made",
@@ -28,8 +56,21 @@ def check_no_intruder(storage: Storage, timeline: ActiveTimeline) -> None:
         )
 
 
-def _unknown_instant(storage: Storage, timeline: ActiveTimeline) -> Instant | None:
-    listing = list_timeline(storage, TimelineFolders())
+def _check_not_moved(storage: Storage, folder: Folder) -> None:
+    """An upgrade moves the timeline before it says so in the properties. A folder without instants is what a downgrade leaves."""
+    if _MOVED_TO.active.rpartition("/")[2] not in folder.folders:
+        return
+    moved = list_timeline(storage, _MOVED_TO).instants
+    if moved:
+        raise TableFrozen(
+            f"instant {moved[-1].time} ({moved[-1].action}, {moved[-1].state}) in {_MOVED_TO.active}: {_UPGRADED}",
+            expected="an exclusive table: all writers are Tideline's",
+            remedy=_DOWNGRADE,
+        )
+
+
+def _unknown_instant(storage: Storage, timeline: ActiveTimeline, folder: Folder) -> Instant | None:
+    listing = timeline_listing(TimelineFolders(), (found.path for found in folder.objects))
     timeline.refresh()
     for savepoint in list(timeline.state.savepoints.values()):
         if any(Instant(savepoint.instant, Action.SAVEPOINT, at) not in listing.paths for at in (State.INFLIGHT, State.COMPLETED)):

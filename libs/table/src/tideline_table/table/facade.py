@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from tideline_table.clock import Clock, SystemClock
 from tideline_table.config import READ_OPERATION_FIELD, Options
-from tideline_table.errors import InstantNotFound, ObjectNotFound, SchemaMismatch, TableNotFound, UnsupportedTable
+from tideline_table.errors import InstantNotFound, ObjectNotFound, SchemaMismatch, UnsupportedTable
 from tideline_table.file_group.savepoint import Saved
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.file_group.state import TableState
@@ -24,17 +24,18 @@ from tideline_table.reader.read_plan import LogRule
 from tideline_table.schema import arrow_from_avro, avro_with_meta_fields, with_meta_fields
 from tideline_table.schema.identity import SchemaVersions
 from tideline_table.schema.meta_fields import OPERATION_FIELD
-from tideline_table.storage import Storage, open_storage
+from tideline_table.storage import ObjectStat, Storage, open_storage
 from tideline_table.table.changes import PointKind, Stretch, changed_rows, stretch_of
 from tideline_table.table.declared_merging import check_defaults
 from tideline_table.table.definition import WRITABLE_VERSION, TableDefinition, TableType
-from tideline_table.table.exclusive import check_no_intruder
+from tideline_table.table.exclusive import check_no_intruder, check_not_upgraded, properties_in
 from tideline_table.table.foreign import foreign_state, visible_instants
 from tideline_table.table.identity import TableIdentity, read_identity, replace_identity
 from tideline_table.table.images import Images, images_of
 from tideline_table.table.query import KeyRanges, Snapshot, sorted_keys, without_logs
 from tideline_table.timeline.instant import Action
-from tideline_table.timeline.properties import BACKUP_PATH, CREATE_SCHEMA, PROPERTIES_PATH, parse_properties
+from tideline_table.timeline.listing import TimelineFolders
+from tideline_table.timeline.properties import CREATE_SCHEMA
 from tideline_table.timeline.sharing import Sharing
 from tideline_table.transaction import ActiveTimeline, NoLock, OpenPeerLock, SharedTimeline, TableLock
 from tideline_table.transaction.adoption import peer_savepoints
@@ -60,11 +61,12 @@ class Table:
         self.lock = lock
         self.intents: IntentBoard = NoIntents()
         self.options = options
-        self.definition = TableDefinition.from_properties(_read_properties(storage, base_path))
+        self.definition = TableDefinition.read(storage, base_path)
         self.identity: TableIdentity | None = read_identity(storage)
         self.timeline = ActiveTimeline(storage, clock, writer_id, options)
         self._foreign: TableState | None = None
         self._was_shared = False
+        self._properties_seen: ObjectStat | None = None
         self._log_indexes = LogIndexes(storage)
         self.index = SimpleIndex(storage, log_indexes=self._log_indexes)
         self.partitions_made: set[str] = set()
@@ -223,7 +225,18 @@ class Table:
         if isinstance(self.timeline, SharedTimeline):
             self._check_shared(self.timeline)
             return
-        check_no_intruder(self.storage, self.timeline)
+        self._check_exclusive(keyed=keyed)
+
+    def _check_exclusive(self, *, keyed: bool) -> None:
+        """One listing, and a request more at first and whenever `hoodie.properties` changed: then the definition is read again."""
+        folder = self.storage.list_folder(TimelineFolders().active)
+        found = properties_in(folder)
+        if found is None or found != self._properties_seen:
+            definition = TableDefinition.read(self.storage, self.base_path)
+            check_not_upgraded(definition)
+            definition.check_writable(keyed=keyed)
+            self.definition, self._properties_seen = definition, found
+        check_no_intruder(self.storage, self.timeline, folder)
 
     def _check_shared(self, timeline: SharedTimeline) -> None:
         check_version(read_properties(self.storage))
@@ -379,16 +392,3 @@ class Table:
         if self.has_log:
             return PointKind.SEQUENCE
         return PointKind.INSTANT if self.definition.version < COMPLETION_TIMES_SINCE else PointKind.COMPLETION
-
-
-def _read_properties(storage: Storage, base_path: str) -> dict[str, str]:
-    for path in (PROPERTIES_PATH, BACKUP_PATH):
-        try:
-            return parse_properties(storage.read(path), path)
-        except ObjectNotFound:
-            continue
-    raise TableNotFound(
-        f"no table at {base_path!r}",
-        expected=f"{PROPERTIES_PATH} below it",
-        remedy="check the path, or create the table: tideline create PATH",
-    )
