@@ -141,6 +141,14 @@ def test_delete_below_stays_inside(storage, folder):
         storage.delete_below(folder)
 
 
+def test_names_that_are_too_long_for_a_disk(tmp_path):
+    disk = LocalStorage(tmp_path)
+    for path in ("x" * 300, "x" * 300 + "/a", "a/" + "é" * 128):
+        for call in (disk.read, disk.stat, disk.delete, lambda path: disk.put(path, b""), disk.open_input):
+            with pytest.raises(UnsafePath, match="255 bytes"):
+                call(path)
+
+
 def test_delete_below_never_takes_the_root(storage):
     storage.put("a", b"1")
     with pytest.raises(UnsafePath):

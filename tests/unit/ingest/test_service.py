@@ -250,6 +250,18 @@ def test_a_poison_record_is_named_and_nothing_of_its_batch_is_written(storage, t
     assert not open_table(storage).state.completed_writes()
 
 
+@pytest.mark.parametrize("region", ["x" * 300, "p/" + "é" * 150])
+def test_a_record_of_a_partition_that_the_disk_cannot_have_is_poison(tmp_path, region):
+    """Otherwise its batch fails for ever, and nobody says which record it is."""
+    disk = LocalStorage(tmp_path / "table")
+    new_table(disk, SystemClock())
+    topics = numbered(3)
+    topics.send(T1, "bad", row("bad", region=region))
+    service, _ = application(topics, disk, tmp_path, batch_rows=10)
+    with pytest.raises(PoisonRecord, match=r"record 1 of t/1 cannot be taken in \(.*as file systems take them"):
+        run(service, 1)
+
+
 def test_progress_of_another_kind_is_left_alone(storage, tmp_path):
     topics = numbered(4)
     service, _ = application(topics, storage, tmp_path)

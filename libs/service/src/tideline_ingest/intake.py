@@ -7,19 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tideline_ingest.batch import Batch, Received, order_of
 from tideline_ingest.decoding import AvroDecoder, Decoder, JsonDecoder, SingleObjectDecoder, text_keys
 from tideline_ingest.screening import Rejected, rejected_among
 from tideline_ingest.settings import IngestSettings
 from tideline_service.errors import InvalidSetting
-from tideline_table.errors import CorruptMetadata, InvalidOption, SchemaMismatch
+from tideline_table.errors import CorruptMetadata, InvalidOption, InvalidRecord, SchemaMismatch, UnsafePath
 from tideline_table.index import KeyScope
 from tideline_table.log_format.avro import row_schema
 from tideline_table.schema import MetaField, fit_rows
+from tideline_table.storage import exists
 from tideline_table.table import Table
 from tideline_table.table.evolution import target_schema
 from tideline_table.writer import Operation, PreparedInput, prepare_input
+
+_PLAIN_BYTES = 200
+"""Every storage has room for names that are not longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +111,21 @@ class TableIntake:
         """As the write prepares it: what it would refuse is refused here, where the record can still be named."""
         table, definition = self._table, self._table.definition
         target = target_schema(definition, table.schema_json, rows.schema, self._operation, table.options)
-        return prepare_input(
+        prepared = prepare_input(
             rows, target.schema, definition.keygen, definition.ordering_field, self._operation, combine=False, scope=self._scope
         )
+        self._check_names(prepared.partition_paths)
+        return prepared
+
+    def _check_names(self, partitions: pa.ChunkedArray) -> None:
+        """Raise `InvalidRecord` for a partition that the storage cannot have. It is asked about odd names only."""
+        for name in pc.unique(partitions).to_pylist():
+            if name.isprintable() and len(name.encode()) <= _PLAIN_BYTES:
+                continue
+            try:
+                exists(self._table.storage, name)
+            except UnsafePath as error:
+                raise InvalidRecord(f"partition {name[:_PLAIN_BYTES]!r}: {error.expected}") from None
 
     def _decoded_keys(self, records: Sequence[Received]) -> pa.Table:
         assert self._keys is not None

@@ -20,6 +20,7 @@ from tideline_table.storage.port import Folder, ObjectStat, checked_path
 
 STAGING = ".hoodie/.tideline/staging"
 """Where half-written objects live: below a name that every Hudi reader ignores, on the same file system as their target."""
+_NAME_BYTES = 255
 
 
 class LocalStorage:
@@ -36,8 +37,10 @@ class LocalStorage:
         return "file:" + quote(str(self._root), safe="/=:@+,~!$&'()*;")
 
     def local_path(self, path: str) -> Path:
-        """The file behind `path`; refuses a symbolic link that leads out of the root."""
+        """The file behind `path`; refuses a symbolic link that leads out of the root, and names that no file can have."""
         target = self._root / checked_path(path)
+        if any(len(os.fsencode(part)) > _NAME_BYTES for part in path.split("/")):
+            raise UnsafePath(f"path {path!r}", expected=f"names of at most {_NAME_BYTES} bytes, as file systems take them")
         parent = target.parent
         if parent not in self._made:
             resolved, root = parent.resolve(), self._root.resolve()
