@@ -113,8 +113,7 @@ class Cluster:
                 self.worked[line.removeprefix("worked ")] += 1
             if done >= WRITERS * self.settings.commits and self.wanted <= set(self.worked):
                 enough(self.settings).touch()
-            while plan and plan[0][0] <= done:
-                self._suffer(plan.pop(0)[1], done)
+            plan = [(at, fault) for at, fault in plan if at > done or not self._suffer(fault, done)]
         while self._due:
             self._do_due()
             self._hear()
@@ -188,14 +187,17 @@ class Cluster:
 
     # --- faults ------------------------------------------------------------------------------------------------------
 
-    def _suffer(self, fault: str, done: int) -> None:
+    def _suffer(self, fault: str, done: int) -> bool:
+        """Whether it struck: what cannot do so now, as its victim is stopped or down, is due again later."""
         what, whom = fault.split()
         if whom == "redis":
+            if any(action == "start" for _, action, _ in self._due):
+                return False
             self._redis(what)
         else:
             candidates = [r for r in self._running.values() if r.role == whom and not r.is_stopped]
             if not candidates:
-                return
+                return False
             victim = self._choose.choice(sorted(candidates, key=lambda r: r.number))
             if what == "kill":
                 self._end(victim, signal.SIGKILL)
@@ -207,10 +209,9 @@ class Cluster:
             fault = f"{what} {victim.name}"
         self.suffered[f"{what} {whom}"] += 1
         self._note(f"{fault} after {done} commits")
+        return True
 
     def _redis(self, what: str) -> None:
-        if any(action == "start" for _, action, _ in self._due):
-            return  # it is down
         if what == "flush":
             with redis.Redis.from_url(self._server.url, socket_timeout=10) as client:
                 client.flushall()
