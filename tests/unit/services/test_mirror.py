@@ -1,7 +1,7 @@
 import shutil
 
 import pytest
-from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, begin, die, write
+from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, begin, die, update, write
 
 from tideline_events import (
     HINTS,
@@ -14,10 +14,11 @@ from tideline_events import (
     encode,
 )
 from tideline_mirror.metrics import ENTRIES, HEALED
-from tideline_mirror.service import HEAL_AFTER_S, MirrorService
+from tideline_mirror.service import HEAL_AFTER_S, SCRUB_EVERY_S, MirrorService
 from tideline_mirror.settings import MirrorSettings
 from tideline_service import event_link
-from tideline_table.table import run_clustering, schedule_clustering
+from tideline_table.storage import exists
+from tideline_table.table import TableType, run_clustering, schedule_clustering
 from tideline_table.table.identity import IDENTITY_PATH
 from tideline_table.transaction import roll_back
 
@@ -279,3 +280,50 @@ def test_stops_between_tables(fleet):
     context.request_stop()
     service.tick()
     assert fleet.events(TIMELINE.name) == []
+
+
+def test_scrubs_what_came_back_behind_its_end(fleet):
+    """Nobody writes any more, and other readers would take the write for completed."""
+    table = fleet.create()
+    write(table, 0)
+    dead = die(table)
+    roll_back(table.timeline, dead, force=True)
+    service, _ = mirror(fleet)
+    service.tick()
+    service.tick()
+    late = f".hoodie/{dead}.commit"
+    table.storage.put(late, b"{}")
+    service.tick()
+    assert exists(table.storage, late), "looked for a moment ago"
+    fleet.clock.advance(SCRUB_EVERY_S)
+    service.tick()
+    assert not exists(table.storage, late)
+
+
+def test_publishes_on_beside_an_intruder_and_tells_of_it(fleet, capsys):
+    table = fleet.create()
+    write(table, 0)
+    intruder = ".hoodie/20200101000000000.commit"
+    table.storage.put(intruder, b"{}")
+    service, _ = mirror(fleet)
+    service.tick()
+    service.tick()
+    assert "no Tideline writer made" in capsys.readouterr().out
+    table.storage.delete(intruder)
+    write(table, 10)
+    table.storage.put(intruder, b"{}")
+    service.tick()
+    assert [e.sequence for e in published(fleet, table)] == [1, 2, 3, 4]
+
+
+def test_the_record_counts_base_files_and_logs_of_the_latest_slices(fleet):
+    table = fleet.create(type=TableType.MOR)
+    write(table, 0)
+    update(table, 0)
+    service, _ = mirror(fleet)
+    service.tick()
+    (latest,) = table.state.latest_slices()
+    record = fleet.event_log.cursor(table.uid)
+    assert (record.file_count, record.log_file_count) == (2, 1)
+    assert record.log_size_bytes == latest.log_files[0].size_bytes > 0
+    assert record.size_bytes == latest.size_bytes + record.log_size_bytes

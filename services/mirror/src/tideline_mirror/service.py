@@ -15,12 +15,15 @@ from tideline_service.logging import get_logger
 from tideline_service.open_tables import OpenTables, open_tables
 from tideline_service.transitions import table_identity, transition_of
 from tideline_table.errors import CorruptMetadata
-from tideline_table.table import Table, summarise
+from tideline_table.table import Table
+from tideline_table.table.health import health
 from tideline_table.timeline.entry import Entry
 
 _log = get_logger(__name__)
 HEAL_AFTER_S = 5.0
 """A writer that has not created its entry's timeline files by then is helped."""
+SCRUB_EVERY_S = 60.0
+"""A table to which nothing happens is looked through so often for timeline files that came behind their end: other readers go by them."""
 
 
 class MirrorService:
@@ -33,6 +36,7 @@ class MirrorService:
         self._tables: OpenTables = open_tables(settings, context)
         self._events = EventLink(settings, context, publishes=True, watches=[HINTS.name])
         self._cursors: dict[str, int] = {}
+        self._scrubbed_s: dict[str, float] = {}
         self._is_behind = False
 
     def start(self) -> None:
@@ -62,6 +66,7 @@ class MirrorService:
             if table.timeline.heal(HEAL_AFTER_S):
                 self._context.metrics.increment(HEALED)
                 _log.info("timeline files created for a writer that did not", table=table.uid, sequence=table.state.sequence)
+            self._scrub(table)
             return
         # Asked behind the reads: where the log was trimmed meanwhile, a writer that slept may have put what never counted.
         start = self._kept_from(table, cursor)
@@ -79,6 +84,12 @@ class MirrorService:
         self._cursors[table.uid] = entries[-1].sequence
         self._observe(table, entries)
         self._is_behind |= len(entries) == self._settings.batch_entries
+
+    def _scrub(self, table: Table) -> None:
+        now_s = self._context.clock.monotonic_s()
+        if table.is_exclusive and now_s - self._scrubbed_s.get(table.uid, -SCRUB_EVERY_S) >= SCRUB_EVERY_S:
+            self._scrubbed_s[table.uid] = now_s
+            table.check_writable(keyed=False)
 
     def _cursor(self, table: Table) -> int:
         if table.uid not in self._cursors:
@@ -118,7 +129,8 @@ class MirrorService:
         _log.info("published", table=table.uid, name=table.definition.name, entries=len(entries), sequence=entries[-1].sequence)
 
     def _record(self, table: Table, sequence: int) -> TableRecord:
-        summary = summarise(table)
+        looked, latest = health(table), table.state.latest_slices()
+        logs = [log for file_slice in latest for log in file_slice.log_files]
         pending = tuple(
             PendingPlan(a.instant, "clustering" if a.is_clustering else a.action.value, a.state.value)
             for a in table.state.pending()
@@ -127,12 +139,12 @@ class MirrorService:
             table=table_identity(table),
             sequence=sequence,
             time=self._context.clock.now(),
-            last_instant=summary.last_instant or None,
+            last_instant=table.state.last_instant or None,
             pending_plans=pending,
-            file_count=summary.files,
-            size_bytes=summary.total_bytes,
-            log_file_count=0,
-            log_size_bytes=0,
-            health="healthy" if summary.health.is_healthy else "stuck",
-            health_reason="; ".join(summary.health.problems) or None,
+            file_count=sum(len(file_slice.paths) for file_slice in latest),
+            size_bytes=sum(file_slice.total_bytes for file_slice in latest),
+            log_file_count=len(logs),
+            log_size_bytes=sum(log.size_bytes for log in logs),
+            health="healthy" if looked.is_healthy else "stuck",
+            health_reason="; ".join(looked.problems) or None,
         )
