@@ -35,11 +35,8 @@ from tideline_table.table import Table, TableRequest, archive, create_table, rol
 from tideline_table.table.definition import TableType
 from tideline_table.table.foreign import read_archived_instants
 from tideline_table.timeline.entry import Entry
-from tideline_table.timeline.instant import Action, State, parse_timeline_file_name
+from tideline_table.timeline.instant import Action, State
 from tideline_table.writer import Operation
-
-STOPS_A_HEALER = frozenset({"late_write", "io_error", "kill_before", "kill_after", "power_failure", "torn_write", "unsynced_loss"})
-"""After these a file may be created behind a rollback and its creator never gets to take it back."""
 
 LOAD = "load"
 """The operation that filled a table before its history."""
@@ -259,8 +256,6 @@ def _check_timeline(cluster: Cluster) -> None:
     for path in sorted(expected.keys() - found.keys()):
         oracle.report(f"timeline file {path} is missing")
     for path in sorted(found.keys() - expected.keys()):
-        if _is_leftover(path, oracle) and STOPS_A_HEALER & set(cluster.world.faults):
-            continue  # whoever created it could not look behind itself: the mirror scrubs
         oracle.report(f"timeline file {path} should not be there")
     for path in sorted(expected.keys() & found.keys()):
         if expected[path] != found[path]:
@@ -287,13 +282,6 @@ def _check_archive(cluster: Cluster) -> None:
     expected = dict(oracle.model_at(len(oracle.entries)))
     if seen != expected:
         oracle.report(f"who knows no log reads {seen} instead of {expected}")
-
-
-def _is_leftover(path: str, oracle: Oracle) -> bool:
-    """Whether a timeline file belongs to an instant that was rolled back: a healer created it again behind the rollback."""
-    instant = parse_timeline_file_name(path.rsplit("/", 1)[-1])
-    record = oracle.state.actions.get(instant.time) if instant is not None else None
-    return record is not None and record.state is State.ROLLED_BACK
 
 
 def transaction_of(op: Op, oracle: Oracle) -> Transaction:
