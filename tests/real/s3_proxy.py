@@ -26,6 +26,9 @@ class Request:
     """Bucket and key, unquoted."""
     query: str
     is_conditional: bool
+    """Whether it creates an object only if there is none."""
+    replaces_version: bool
+    """Whether it replaces an object only if it is still the one that was seen."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,8 @@ def _handler(proxy: S3Proxy) -> type[BaseHTTPRequestHandler]:
         def _handle(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             split = urlsplit(self.path)
-            request = Request(self.command, unquote(split.path).lstrip("/"), split.query, "If-None-Match" in self.headers)
+            conditions = "If-None-Match" in self.headers, "If-Match" in self.headers
+            request = Request(self.command, unquote(split.path).lstrip("/"), split.query, *conditions)
             proxy.requests.append(request)
             what = proxy.rule(request)
             if isinstance(what, Answer):

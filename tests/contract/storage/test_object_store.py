@@ -13,7 +13,10 @@ import pytest
 from tests.contract.storage.conftest import BUCKET
 from tests.real.object_store import ACCESS_KEY, SECRET_KEY
 from tests.real.s3_proxy import LOST_REPLY, UNCONDITIONAL, Answer, proxy_before
+from tests.unit.table.tables import create, listing, open_table, write
 
+from tideline_locks import open_peer_lock
+from tideline_table.clock import SystemClock
 from tideline_table.errors import (
     ObjectExists,
     ObjectNotFound,
@@ -24,9 +27,10 @@ from tideline_table.errors import (
     UnsupportedTable,
 )
 from tideline_table.storage import ObjectStorage, open_storage, root_uri
-from tideline_table.table import TableRequest, create_table
+from tideline_table.table import TableRequest, create_table, share_table
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.log import Draft, TableLog
+from tideline_table.timeline.sharing import PeerLockKind, Sharing
 
 real = pytest.mark.real
 BEGIN = Draft("20260101000000000", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", {})
@@ -217,6 +221,27 @@ def test_a_store_that_ignores_conditions_is_refused_for_writing(proxy, behind, s
     assert list(storage.list_objects("")) == []
     proxy.rule = lambda request: None
     create_table(behind.root, request, storage=behind)
+
+
+@real
+def test_a_store_that_ignores_versions_is_refused_for_sharing(proxy, behind, storage):
+    """Both sides would hold Hudi's lock at once; tables of Tideline's alone do not need it."""
+    create(behind, SystemClock())
+    table = open_table(behind, SystemClock())
+    write(table, [("a", "p", 1, "x")])
+    before = listing(storage)
+    proxy.rule = lambda request: UNCONDITIONAL if request.replaces_version else None
+    with pytest.raises(UnsupportedTable, match="accepted a put over an older version") as caught:
+        share_table(table, Sharing(PeerLockKind.STORAGE), open_peer_lock)
+    assert caught.value.recovery is Recovery.STOP
+    assert listing(storage) == before
+    assert any(request.replaces_version for request in proxy.requests)
+    proxy.rule = lambda request: UNCONDITIONAL if request.is_conditional else None
+    with pytest.raises(UnsupportedTable, match="accepted a second conditional put"):
+        share_table(table, Sharing(PeerLockKind.STORAGE), open_peer_lock)
+    assert listing(storage) == before
+    proxy.rule = lambda request: None
+    assert share_table(table, Sharing(PeerLockKind.STORAGE), open_peer_lock).is_shared
 
 
 # --- refusals and secrets --------------------------------------------------------------------------------------------------

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import re
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC
@@ -13,13 +11,14 @@ from datetime import UTC
 import pyarrow as pa
 
 from tideline_table.clock import Clock, SystemClock
-from tideline_table.errors import InvalidOption, ObjectExists, SchemaMismatch, TableExists, UnsupportedTable
+from tideline_table.errors import InvalidOption, ObjectExists, SchemaMismatch, TableExists
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType
 from tideline_table.schema import META_FIELDS, arrow_from_avro, avro_from_arrow
 from tideline_table.storage import Storage, exists, open_storage
 from tideline_table.table.declared_keys import KEY_SETTINGS, read_keygen
 from tideline_table.table.definition import TableType, new_properties
 from tideline_table.table.identity import create_identity
+from tideline_table.table.store_probe import probe_conditional_put
 from tideline_table.timeline.properties import (
     HIVE_STYLE,
     KEY_FIELDS,
@@ -30,8 +29,6 @@ from tideline_table.timeline.properties import (
     URL_ENCODE,
     format_properties,
 )
-
-_PROBE = ".hoodie/.tideline/probe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,20 +147,3 @@ def _refuse_existing(storage: Storage, base_path: str) -> None:
         raise TableExists(
             f"a table at {base_path!r}", expected="an empty place", remedy="choose another path, or write into this table"
         )
-
-
-def probe_conditional_put(storage: Storage) -> None:
-    """Raise `UnsupportedTable` for a store whose conditional put does not refuse."""
-    path = f"{_PROBE}/{uuid.uuid4().hex}"
-    with contextlib.suppress(ObjectExists):  # of a random name: ours, whose answer got lost
-        storage.put_if_absent(path, b"1")
-    try:
-        storage.put_if_absent(path, b"2")
-    except ObjectExists:
-        return
-    finally:
-        storage.delete(path)
-    raise UnsupportedTable(
-        f"storage {storage.root} accepted a second conditional put of one object",
-        expected="a store that refuses it: concurrent writers are safe only there",
-    )

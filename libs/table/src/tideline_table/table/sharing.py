@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
+from typing import cast
 
 from tideline_table.errors import InvalidOption, UnsupportedTable
 from tideline_table.file_group.adopted import AdoptedTable
 from tideline_table.file_group.checkpoint import CHECKPOINT_FOLDER, write_checkpoint
 from tideline_table.file_group.state import TableState
-from tideline_table.table.create import probe_conditional_put
+from tideline_table.storage import ConditionalStorage
 from tideline_table.table.facade import Table
 from tideline_table.table.foreign import foreign_state
 from tideline_table.table.identity import create_identity, read_identity
+from tideline_table.table.store_probe import probe_conditional_put, probe_versioned_put
 from tideline_table.timeline.entry import BODY_FOLDER, LOG_FOLDER
 from tideline_table.timeline.files import timeline_files
 from tideline_table.timeline.instant import Action, State, time_from_instant
 from tideline_table.timeline.log import Draft
 from tideline_table.timeline.properties import CREATE_SCHEMA
-from tideline_table.timeline.sharing import ADOPTED_KEY, SHARING_KEY, Sharing
+from tideline_table.timeline.sharing import ADOPTED_KEY, SHARING_KEY, PeerLockKind, Sharing
 from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata
 from tideline_table.transaction import ActiveTimeline, OpenPeerLock
 from tideline_table.transaction.adoption import draft_entry
@@ -33,8 +35,9 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock) -> Tabl
     """Share `table` from now on; returns it opened anew. An empty commit says from where on.
 
     A table of ours keeps its log: writers of ours that have it open are told to open it again. One that Apache Hudi made gets a log that
-    begins with the state of its timeline, and loses its metadata table. Raises `UnsupportedTable` for versions and types that cannot be written
-    and for work of Apache Hudi that has to end first, `InvalidOption` for a table that is shared by another lock.
+    begins with the state of its timeline, and loses its metadata table. Raises `UnsupportedTable` for versions and types that cannot be written,
+    for stores that ignore the conditions of puts and for work of Apache Hudi that has to end first, `InvalidOption` for a table that is shared
+    by another lock.
     """
     if table.sharing == sharing:
         return table
@@ -47,6 +50,10 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock) -> Tabl
     if table.has_log:
         table.check_writable(keyed=False)
     lock = open_lock(table.storage, sharing, table.timeline.log.writer_id, table.clock, table.options)
+    probe_conditional_put(table.storage)
+    if sharing.lock is PeerLockKind.STORAGE:
+        # Such a lock is opened on stores of this kind only; without the condition both sides would hold it at once.
+        probe_versioned_put(cast("ConditionalStorage", table.storage))
     with lock.hold():
         if table.has_log:
             _share_ours(table, sharing)
@@ -75,7 +82,6 @@ def _take_in(table: Table, sharing: Sharing) -> None:
     storage, properties = table.storage, read_properties(table.storage)
     if read_identity(storage) is not None:
         raise UnsupportedTable("a table that somebody else just shared", expected="one that is not", remedy="open it again")
-    probe_conditional_put(storage)
     # Of an attempt that died before it came to an end.
     for folder in (LOG_FOLDER, BODY_FOLDER, CHECKPOINT_FOLDER):
         storage.delete_below(folder)

@@ -1,0 +1,61 @@
+"""Whether a store does what writers rely on: it refuses conditional puts whose condition does not hold, and takes those whose does."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator
+
+from tideline_table.errors import ObjectExists, UnsupportedTable
+from tideline_table.storage import ConditionalStorage, Storage
+
+_PROBE = ".hoodie/.tideline/probe"
+_REMEDY = "keep the table in another store; a proxy or gateway in front of this one may drop the conditions of puts"
+
+
+def probe_conditional_put(storage: Storage) -> None:
+    """Raise `UnsupportedTable` for a store that puts an object although one of its name is there (`If-None-Match`): appends rest on that."""
+    with _probe_object(storage) as path:
+        with contextlib.suppress(ObjectExists):  # of a random name: ours, whose answer got lost
+            storage.put_if_absent(path, b"1")
+        try:
+            storage.put_if_absent(path, b"2")
+        except ObjectExists:
+            return
+    raise UnsupportedTable(
+        f"storage {storage.root} accepted a second conditional put of one object",
+        expected="a store that refuses it: concurrent writers are safe only there",
+        remedy=_REMEDY,
+    )
+
+
+def probe_versioned_put(storage: ConditionalStorage) -> None:
+    """Raise `UnsupportedTable` for a store that does not go by the version of what a put replaces (`If-Match`): Hudi's storage lock rests on that."""
+    with _probe_object(storage) as path:
+        storage.put(path, b"1")
+        _, seen = storage.read_versioned(path)
+        # Refused may be said of one's own put, whose answer got lost.
+        took_fresh = storage.put_if_version(path, b"2", seen) or storage.read(path) == b"2"
+        took_stale = storage.put_if_version(path, b"3", seen)
+    if took_fresh and not took_stale:
+        return
+    told = (
+        "accepted a put over an older version of an object"
+        if took_stale
+        else "refused a put over the version of an object that it told"
+    )
+    raise UnsupportedTable(
+        f"storage {storage.root} {told}",
+        expected="a store that replaces an object exactly if its version is still the one that was seen: the lock that is shared with "
+        "Apache Hudi's writers is safe only there",
+        remedy=_REMEDY,
+    )
+
+
+@contextlib.contextmanager
+def _probe_object(storage: Storage) -> Iterator[str]:
+    path = f"{_PROBE}/{uuid.uuid4().hex}"
+    try:
+        yield path
+    finally:
+        storage.delete(path)
