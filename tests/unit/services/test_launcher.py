@@ -1,7 +1,7 @@
 import pytest
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, update, write
 
-from tideline_events import JOBS, EventLogUnavailable
+from tideline_events import HINTS, JOBS, EventLogUnavailable
 from tideline_launcher.decision import (
     EXIT_SUPERSEDED,
     EXIT_YIELDED,
@@ -144,6 +144,8 @@ def test_launches_one_application_per_plan_and_sees_it_succeed(fleet):
     assert jobs(fleet) == [("submitted", "1", None), ("running", "1", None), ("succeeded", "1", "succeeded")]
     (event, *_) = fleet.events(JOBS.name)
     assert (event.table_uid, event.plan_instant, event.runner) == (table.uid, instant, "held")
+    (hint,) = fleet.events(HINTS.name)
+    assert (hint.table_uid, hint.base_path, hint.reason) == (table.uid, table.storage.root, "clustering succeeded")
     assert context.metrics.value(APPLICATIONS, outcome="succeeded") == 1
     assert context.metrics.value(RUNNING) == 0
 

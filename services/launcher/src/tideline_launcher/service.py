@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from tideline_events import TIMELINE, JobEvent
+from tideline_events import TIMELINE, Hint, JobEvent
 from tideline_launcher.decision import (
     CLUSTERING,
     COMPACTION,
@@ -145,6 +145,7 @@ class LauncherService:
         self._context.metrics.observe(DURATION, ran_s)
         state = "succeeded" if outcome is Outcome.SUCCEEDED else "failed"
         self._publish(plan, launched.name, launched.attempt, state, reason if outcome is Outcome.FAILED else outcome.value)
+        self._hint(plan, state)
         _log.info("ended", application=launched.name, outcome=outcome.value, duration_s=round(ran_s, 2), exit_code=code)
 
     def _give_up(self, plan: PendingPlan) -> None:
@@ -161,6 +162,7 @@ class LauncherService:
         self._context.metrics.increment(APPLICATIONS, outcome="given_up")
         name = application_name(plan.table_name, plan.key.instant, attempts)
         self._publish(plan, name, attempts, "given_up", f"{attempts} attempts failed")
+        self._hint(plan, "given_up")
         _log.error("given up", table=plan.key.table_uid, instant=plan.key.instant, attempts=attempts)
 
     def _publish(self, plan: PendingPlan, name: str, attempt: int, state: str, reason: str = "") -> None:
@@ -176,3 +178,8 @@ class LauncherService:
             reason=reason or None,
         )
         self._events.queue(event)
+
+    def _hint(self, plan: PendingPlan, reason: str) -> None:
+        """The mirror need not wait for its next look."""
+        now = self._context.clock.now()
+        self._events.queue(Hint(plan.key.table_uid, now, base_path=plan.base_path, reason=f"{plan.service} {reason}"))
