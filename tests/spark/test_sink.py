@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from tests.unit.locks.unreachable import nobody_there
 from tideline_locks import LockTimeout, LockUnreachable, open_peer_lock
 from tideline_locks.table_lock import attach_lock
 from tideline_spark.sink import BatchMark, StreamReplaced, is_written, progress_key, sink
-from tideline_table.errors import CorruptMetadata, InvalidOption
+from tideline_table.errors import CorruptMetadata, InvalidOption, TableFrozen
 from tideline_table.table import Table, create_savepoint, restore_to_savepoint, share_table, write_rows
 from tideline_table.timeline.progress import ProgressStep
 from tideline_table.timeline.sharing import PeerLockKind, Sharing
@@ -143,6 +144,22 @@ def test_a_query_over_a_table_that_was_restored_does_not_leave_its_batches_out(s
     arrive(3, write)
     table.refresh()
     assert content(table.read()) == content(pa.concat_tables([rows(n, n + 1, n) for n in (0, 2, 3)]))
+
+
+def test_a_table_that_is_made_anew_under_a_running_query_is_left_alone(spark: SparkSession, tables: Tables) -> None:
+    """The query is told, and begins again or not: what the old table held of it says nothing of the new one."""
+    tables.create("t")
+    write = sink(str(tables.folder / "t"), query_id="q")
+    write(spark.createDataFrame(rows(0, 1, 0)), 0)
+    shutil.rmtree(tables.folder / "t")
+    anew = tables.create("t")
+    with pytest.raises(TableFrozen, match="open it again"):
+        write(spark.createDataFrame(rows(0, 1, 0)), 0)
+    with pytest.raises(TableFrozen, match="open it again"):
+        write(spark.createDataFrame(rows(1, 2, 0)), 1)
+    assert batches(anew) == 0
+    sink(str(tables.folder / "t"), query_id="q")(spark.createDataFrame(rows(0, 1, 0)), 0)
+    assert batches(anew) == 1
 
 
 def test_of_two_drivers_with_one_query_only_one_writes_a_batch(spark: SparkSession, tables: Tables) -> None:

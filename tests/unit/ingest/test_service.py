@@ -17,7 +17,7 @@ from tideline_locks import LockTimeout, LockUnreachable, open_peer_lock
 from tideline_locks.table_lock import attach_lock
 from tideline_service.errors import InvalidSetting
 from tideline_table.clock import SystemClock
-from tideline_table.errors import ProgressMoved, SchemaMismatch
+from tideline_table.errors import ProgressMoved, SchemaMismatch, TableFrozen
 from tideline_table.storage import LocalStorage, MemoryStorage
 from tideline_table.table import Table, share_table, write_rows
 from tideline_table.timeline.instant import Action, State
@@ -401,3 +401,20 @@ def test_a_table_that_changes_so_that_no_record_fits_makes_none_of_them_poison(s
             service.tick()
     service.stop()
     assert held(storage) == {T0: 1}
+
+
+def test_a_table_that_is_made_anew_under_a_running_application_is_left_alone(storage, tmp_path):
+    """It went on behind the log of the old one, and who opened the new one found the old one's state and none of its files."""
+    service, _ = application(numbered(8), storage, tmp_path)
+    service.start()
+    service.tick()
+    for folder in (".hoodie", "r"):
+        storage.delete_below(folder)
+    new_table(storage, SystemClock())
+    with pytest.raises(TableFrozen, match="open it again"):
+        service.tick()
+    service.stop()
+    assert held(storage) is None
+    assert ids(storage) == []
+    run(application(numbered(8), storage, tmp_path)[0], 2)
+    assert ids(storage) == sorted(f"k{n}" for n in range(8))

@@ -18,6 +18,7 @@ from tideline_service.logging import get_logger
 from tideline_table.errors import ProgressMoved
 from tideline_table.storage import Storage
 from tideline_table.table import Table, write_rows
+from tideline_table.table.identity import check_stands
 from tideline_table.timeline.progress import ProgressStep
 from tideline_table.writer import Operation
 
@@ -183,10 +184,14 @@ class IngestService:
         self._write(intake)
 
     def _write(self, intake: Intake | None) -> None:
-        """Commit rows and offsets together. Raises `ProgressMoved`, with nothing written, when another instance was here first."""
+        """Commit rows and offsets together.
+
+        Raises, with nothing written, `ProgressMoved` when another instance was here first, `TableFrozen` when the table is another one now.
+        """
         assert self._table is not None
         assert self._offsets is not None
         self._context.health.beat()
+        check_stands(self._table.storage, self._table.identity)
         value = self._offsets.to_text()
         committed = write_rows(
             self._table,

@@ -18,6 +18,7 @@ from tideline_locks.table_lock import attach_lock
 from tideline_spark.write import OnReport, write_dataframe
 from tideline_table.errors import CommitUnknown, CorruptMetadata, InvalidOption, ProgressMoved, Recovery, TidelineError
 from tideline_table.table import Table
+from tideline_table.table.identity import check_stands
 from tideline_table.table.write import OnConflict, write_rows
 from tideline_table.timeline.progress import ProgressStep
 from tideline_table.writer import Operation
@@ -121,7 +122,8 @@ def sink(
     `locks` is a lock URL as of `tideline write --locks`: commits queue there, intents are posted beside it. A table that Apache Hudi's writers
     share is written under the lock that they take, without it.
 
-    The function raises what `write_dataframe` raises, and `StreamReplaced`; Spark then ends the query, which may be started again.
+    The function raises what `write_dataframe` raises, `StreamReplaced`, and `TableFrozen` when the table was made anew meanwhile; Spark then
+    ends the query, which may be started again.
     """
     try:
         chosen = Operation(operation)
@@ -160,6 +162,7 @@ class _Sink:
             table = Table.open(self._path, options=self._options, peer_lock=open_peer_lock)
             attach_lock(table, self._locks)
             self._table = table
+        check_stands(self._table.storage, self._table.identity)
         held = self._held()
         if is_written(BatchMark.from_text(held) if held else None, coming, takes_over=self._takes_over):
             _LOGGER.info("batch %d of %s is in the table already", batch_id, self._key)

@@ -46,6 +46,21 @@ def read_identity(storage: Storage) -> TableIdentity | None:
         ) from None
 
 
+def check_stands(storage: Storage, opened: TableIdentity | None) -> None:
+    """Raise `TableFrozen` when another table stands here than the one that was `opened`, or none. One request.
+
+    For those who keep a table open from write to write: in one that was made anew they would go on behind the log of the old one, and leave
+    its state to all who open the new one.
+    """
+    found = read_identity(storage)
+    if found != opened:
+        raise TableFrozen(
+            f"table {found.uid if found else 'of nobody'} at {storage.root}",
+            expected=f"table {opened.uid if opened else 'of nobody'}, which was opened",
+            remedy="it was removed, made anew or adopted since: open it again",
+        )
+
+
 def _content(storage: Storage, clock: Clock) -> bytes:
     created = clock.now().isoformat()
     document = {"format": _FORMAT, "uid": str(uuid.uuid4()), "base_path": storage.root, "created": created}
