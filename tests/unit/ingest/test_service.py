@@ -3,27 +3,23 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pyarrow as pa
 import pytest
-from tests.unit.ingest.topics import Topics, application, new_table, row
+from tests.unit.ingest.topics import Topics, application, held, ids, new_table, numbered, open_table, row, run
 from tests.unit.locks.unreachable import nobody_there
 from tests.unit.table.shared import SHARING
 
 from tideline_ingest.errors import OffsetsLost, PoisonRecord
 from tideline_ingest.metrics import COMMITS, GAPS, LAG, MOVED, RECORDS
-from tideline_ingest.offsets import Offsets
-from tideline_ingest.service import progress_key
 from tideline_locks import LockTimeout, LockUnreachable, open_peer_lock
 from tideline_locks.table_lock import attach_lock
 from tideline_service.errors import InvalidSetting
 from tideline_table.clock import SystemClock
-from tideline_table.errors import ProgressMoved, SchemaMismatch, TableFrozen
+from tideline_table.errors import ProgressMoved, SchemaMismatch
 from tideline_table.storage import LocalStorage, MemoryStorage
-from tideline_table.table import Table, share_table, write_rows
+from tideline_table.table import Table, share_table
 from tideline_table.timeline.instant import Action, State
 from tideline_table.transaction import WriteTransaction
 from tideline_table.transaction.intents import Intent
-from tideline_table.writer import Operation
 
 T0, T1 = ("t", 0), ("t", 1)
 
@@ -66,42 +62,6 @@ class MortalStorage(MemoryStorage):
         with super().open_output(path) as sink:
             yield sink
             self._change(lambda: None)
-
-
-@pytest.fixture
-def storage():
-    made = MemoryStorage()
-    new_table(made, SystemClock())
-    return made
-
-
-def numbered(count):
-    topics = Topics()
-    for n in range(count):
-        topics.send(("t", n % 2), f"k{n}", row(f"k{n}", n))
-    return topics
-
-
-def open_table(storage):
-    return Table.open(storage.root, storage=storage)
-
-
-def ids(storage):
-    return sorted(r["id"] for r in open_table(storage).read(["id"]).to_pylist())
-
-
-def held(storage, name="app"):
-    found = open_table(storage).state.progress.get(progress_key(name))
-    return Offsets.from_text(found.value).next if found else None
-
-
-def run(service, ticks):
-    service.start()
-    try:
-        for _ in range(ticks):
-            assert service.tick() == 0.0
-    finally:
-        service.stop()
 
 
 def test_batches_and_their_offsets(storage, tmp_path):
@@ -357,64 +317,15 @@ def test_a_schema_that_does_not_fit_the_table_stops_the_start(storage, tmp_path,
     service.stop()
 
 
-def add_column(storage):
-    """As another writer."""
-    more = pa.table({"id": ["other"], "region": ["r"], "ts": [1], "amount": [1.0], "note": ["n"]})
-    write_rows(open_table(storage), more, Operation.UPSERT, options={"tideline.write.schema.evolution": "evolve"})
-
-
-@pytest.mark.parametrize("unknown", ["refuse", "ignore"])
-def test_a_column_that_is_added_under_a_running_application_is_taken_in(storage, tmp_path, unknown):
-    """It was poison, or left out, until somebody started the application again."""
-    topics = numbered(1)
-    service, _ = application(topics, storage, tmp_path, unknown_fields=unknown)
-    service.start()
-    service.tick()
-    add_column(storage)
-    topics.send(T0, "new", {**row("new"), "note": "of the new column"})
-    service.tick()
-    service.stop()
-    assert {r["id"]: r["note"] for r in open_table(storage).read(["id", "note"]).to_pylist()} == {
-        "k0": None,
-        "other": "n",
-        "new": "of the new column",
-    }
-
-
-def test_a_table_that_changes_so_that_no_record_fits_makes_none_of_them_poison(storage, tmp_path):
-    options = {"hoodie.write.set.null.for.missing.columns": "false"}
-    fields = (
-        '{"name": "id", "type": "string"}, {"name": "region", "type": ["null", "string"]}, {"name": "ts", "type": ["null", "long"]}'
-    )
-    schema = tmp_path / "value.avsc"
-    schema.write_text(f'{{"type": "record", "name": "r", "fields": [{fields}, {{"name": "amount", "type": ["null", "double"]}}]}}')
-    topics = numbered(1)
-    service, _ = application(
-        topics, storage, tmp_path, schema_files=(schema,), options=options, poison="dead_letter", dead_letter_topic="aside"
-    )
-    service.start()
-    service.tick()
-    add_column(storage)
-    topics.send(T0, "new", row("new"))
-    for _ in range(2):
-        with pytest.raises(InvalidSetting, match="do not fit the table"):
-            service.tick()
-    service.stop()
-    assert held(storage) == {T0: 1}
-
-
-def test_a_table_that_is_made_anew_under_a_running_application_is_left_alone(storage, tmp_path):
-    """It went on behind the log of the old one, and who opened the new one found the old one's state and none of its files."""
-    service, _ = application(numbered(8), storage, tmp_path)
-    service.start()
-    service.tick()
-    for folder in (".hoodie", "r"):
-        storage.delete_below(folder)
-    new_table(storage, SystemClock())
-    with pytest.raises(TableFrozen, match="open it again"):
-        service.tick()
-    service.stop()
-    assert held(storage) is None
-    assert ids(storage) == []
-    run(application(numbered(8), storage, tmp_path)[0], 2)
-    assert ids(storage) == sorted(f"k{n}" for n in range(8))
+def test_partitions_that_are_left_to_another_application_are_not_lost(storage, tmp_path):
+    """It stopped, and said that the topic had lost them."""
+    topics = numbered(8)
+    run(application(topics, storage, tmp_path)[0], 1)
+    assert held(storage) == {T0: 2, T1: 2}
+    run(application(topics, storage, tmp_path, partitions=(0,))[0], 1)
+    assert held(storage) == {T0: 4, T1: 2}
+    run(application(topics, storage, tmp_path)[0], 1)
+    assert held(storage) == {T0: 4, T1: 4}
+    del topics.records[T1]
+    with pytest.raises(OffsetsLost, match="no longer a partition"):
+        run(application(topics, storage, tmp_path)[0], 1)

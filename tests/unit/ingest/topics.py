@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from tideline_ingest.batch import Batch, Received
-from tideline_ingest.offsets import Kept, Place
-from tideline_ingest.service import IngestService
+from tideline_ingest.offsets import Kept, Offsets, Place
+from tideline_ingest.service import IngestService, progress_key
 from tideline_ingest.settings import IngestSettings
 from tideline_ingest.topic_reader import Limits
 from tideline_service.contract import ServiceContext
@@ -19,7 +19,7 @@ from tideline_service.health import Health
 from tideline_service.metrics import Metrics
 from tideline_table.clock import Clock, SystemClock
 from tideline_table.storage import Storage
-from tideline_table.table import TableRequest, create_table
+from tideline_table.table import Table, TableRequest, create_table
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.string(), nullable=False), ("region", pa.string()), ("ts", pa.int64()), ("amount", pa.float64())]
@@ -43,13 +43,14 @@ class Topics:
 class MemoryReader:
     """`Reader` of `Topics`: gives out records in turns, a few of each partition."""
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: Topics, partitions: tuple[int, ...] = ()) -> None:
         self._topics = topics
+        self._partitions = partitions
         self.next: dict[Place, int] = {}
         self.closed = False
 
     def places(self) -> set[Place]:
-        return set(self._topics.records)
+        return {place for place in self._topics.records if not self._partitions or place[1] in self._partitions}
 
     def topic_ids(self) -> dict[str, str]:
         return self._topics.ids
@@ -98,8 +99,42 @@ def application(topics: Topics, storage: Storage, folder: Path, **given: Any) ->
     settings = IngestSettings.load(environment={}, state_folder=folder, **{**explicit, **given})
     clock = SystemClock()
     context = ServiceContext("ingest", clock, Metrics("ingest"), Health(clock, 300))
-    return IngestService(settings, context, storage=storage, reader=MemoryReader(topics)), context
+    return IngestService(settings, context, storage=storage, reader=MemoryReader(topics, settings.partitions)), context
 
 
 def row(key: str, ts: int = 1, amount: float = 1.0, region: str = "r") -> dict[str, Any]:
     return {"id": key, "region": region, "ts": ts, "amount": amount}
+
+
+def numbered(count: int) -> Topics:
+    """Topics with as many rows in two partitions."""
+    topics = Topics()
+    for n in range(count):
+        topics.send(("t", n % 2), f"k{n}", row(f"k{n}", n))
+    return topics
+
+
+def open_table(storage: Storage) -> Table:
+    """The table that is fed, as a reader opens it."""
+    return Table.open(storage.root, storage=storage)
+
+
+def ids(storage: Storage) -> list[str]:
+    """The keys that it shows."""
+    return sorted(r["id"] for r in open_table(storage).read(["id"]).to_pylist())
+
+
+def held(storage: Storage, name: str = "app") -> Mapping[Place, int] | None:
+    """The offsets that it keeps of an application."""
+    found = open_table(storage).state.progress.get(progress_key(name))
+    return Offsets.from_text(found.value).next if found else None
+
+
+def run(service: IngestService, ticks: int) -> None:
+    """A life of an application."""
+    service.start()
+    try:
+        for _ in range(ticks):
+            assert service.tick() == 0.0
+    finally:
+        service.stop()

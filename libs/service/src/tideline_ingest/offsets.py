@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from tideline_ingest.errors import OffsetsLost
@@ -47,6 +47,11 @@ class Offsets:
                 remedy="another kind of writer uses this application id: choose one of its own",
             ) from None
         return cls(found, topic_ids)
+
+    def only(self, partitions: Collection[int]) -> Offsets:
+        """Those of these partitions of all topics; all where none is named."""
+        left = {place: offset for place, offset in self.next.items() if not partitions or place[1] in partitions}
+        return Offsets(left, self.topic_ids)
 
     def renewed(self, topic_ids: Mapping[str, str]) -> frozenset[str]:
         """Topics that were made anew, by the ids that they have now; where no id is known, it cannot be told."""

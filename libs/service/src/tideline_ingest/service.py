@@ -158,8 +158,10 @@ class IngestService:
         # Before what they hold: ids that are too old are noticed at the first batch, ids that are too new never.
         topic_ids = self._reader.topic_ids()
         kept = self._reader.kept(self._places)
+        # Partitions that were left to another application since are not lost.
+        ours = held.only(settings.partitions) if held else None
         points, lost = starting_points(
-            held, kept, topic_ids, at_end=settings.start_at == "latest", over_gaps=settings.on_lost_offsets == "continue"
+            ours, kept, topic_ids, at_end=settings.start_at == "latest", over_gaps=settings.on_lost_offsets == "continue"
         )
         self._held = record.value if record else None
         self._offsets = (held or Offsets()).moved(points, topic_ids)
