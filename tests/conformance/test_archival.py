@@ -32,6 +32,7 @@ from tideline_table.table import (
 )
 from tideline_table.table.foreign import read_archived_instants
 from tideline_table.timeline.instant import Action
+from tideline_table.timeline.progress import Progress, ProgressStep
 from tideline_table.transaction import WriteTransaction
 from tideline_table.writer import Operation
 
@@ -145,7 +146,7 @@ def test_archived_by_hudi_before_we_looked(apache_hudi: ApacheHudi, workdir: Pat
     turns = Turns(apache_hudi, workdir / "turns", Kind.COW)
     create_table(str(turns.path), TableRequest("turns", trips([], 0).schema, ("id",), ("part",), "ts"))
     table = Table.open(str(turns.path))
-    write_rows(table, trips(range(12), 1), Operation.BULK_INSERT)
+    fed = write_rows(table, trips(range(12), 1), Operation.BULK_INSERT, progress=ProgressStep("feeder", None, "12")).instant
     share_table(table, SHARING, open_peer_lock)
     tidy = {"hoodie.archive.automatic": "true", "hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}
     opened = turns.open()
@@ -161,3 +162,5 @@ def test_archived_by_hudi_before_we_looked(apache_hudi: ApacheHudi, workdir: Pat
     shutil.rmtree(turns.path / ".hoodie" / ".tideline")
     anew = share_table(Table.open(str(turns.path)), SHARING, open_peer_lock)
     assert sorted(anew.read(["id"])["id"].to_pylist()) == sorted(trips([*range(12), *range(20, 26)], 0)["id"].to_pylist())
+    assert fed in archived_writes(anew)
+    assert anew.state.progress == {"feeder": Progress("12", fed)}, "as the archive of Apache Hudi has it"

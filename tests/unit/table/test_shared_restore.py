@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.table.archives import FEW, live
 from tests.unit.table.shared import SHARING, opened, put, roll_back_as_hudi, shared_table
-from tests.unit.table.tables import contents, open_table, rows_of
+from tests.unit.table.tables import contents, new_table, open_table, rows_of
 
 from tideline_locks import open_peer_lock
 from tideline_table.errors import CorruptMetadata, HistoryRewritten
 from tideline_table.file_group.savepoint import Savepoint
 from tideline_table.service.restore import plan_restore, restore_metadata
 from tideline_table.storage import Storage
-from tideline_table.table import Table, run_clean, schedule_clean, share_table, write_rows
+from tideline_table.table import Table, archive, run_clean, schedule_clean, share_table, write_rows
 from tideline_table.timeline.plans import RESTORE_METADATA, RESTORE_PLAN, encode_document
 from tideline_table.timeline.progress import ProgressStep
 from tideline_table.writer import Operation
@@ -89,6 +90,28 @@ def test_progress_outlives_the_log_of_a_table_that_is_shared_again():
     clock.advance(1)
     write_rows(again, rows_of([("b", "p", 1, "x")]), Operation.INSERT, progress=ProgressStep("k", "1", "2"))
     assert {key: held.value for key, held in opened(storage, clock).state.progress.items()} == {"k": "2"}
+
+
+@pytest.mark.parametrize("ends", ["restored", "shared again"])
+def test_progress_of_a_write_that_left_the_timeline_is_found_in_the_archive(ends):
+    """It was forgotten, and the feeder began from the start."""
+    table, storage, clock = new_table()
+    clock.advance(1)
+    write_rows(table, rows_of([("f", "p", 1, "x")]), Operation.INSERT, progress=ProgressStep("k", None, "1"))
+    live(table)
+    archived = archive(table, FEW)[0]
+    assert archived is not None
+    assert table.state.progress["k"].instant in archived.instants
+    shared = share_table(table, SHARING, open_peer_lock)
+    if ends == "restored":
+        at = put(shared, [("g", "p", 1, "x")]).instant
+        clock.advance(1)
+        write_rows(shared, rows_of([("h", "p", 1, "x")]), Operation.INSERT, progress=ProgressStep("k", "1", "2"))
+        restore_as_hudi(storage, shared, at)
+    else:
+        storage.delete_below(".hoodie/.tideline")
+        share_table(open_table(storage, clock), SHARING, open_peer_lock)
+    assert {key: held.value for key, held in opened(storage, clock).state.progress.items()} == {"k": "1"}
 
 
 def test_a_clean_of_what_came_back_is_refused_and_goes():

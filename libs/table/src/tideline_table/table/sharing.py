@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import cast
 
 from tideline_table.errors import InvalidOption, UnsupportedTable
@@ -23,6 +24,7 @@ from tideline_table.timeline.sharing import ADOPTED_KEY, SHARING_KEY, PeerLockKi
 from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata
 from tideline_table.transaction import ActiveTimeline, OpenPeerLock
 from tideline_table.transaction.adoption import draft_entry
+from tideline_table.transaction.archive import archived_progress
 from tideline_table.transaction.peer_rules import check_version, read_properties, turn_off_metadata
 
 OPERATION = "UPSERT"
@@ -97,7 +99,10 @@ def _take_in(table: Table, sharing: Sharing) -> None:
     timeline = ActiveTimeline(storage, table.clock, table.timeline.log.writer_id, table.options)
     instant = timeline.mint(found)
     schema = found.schema_json or properties.get(CREATE_SCHEMA, "")
-    body = {**_commit_body(schema, sharing), ADOPTED_KEY: adopted_table(found).to_json()}
+    adopted = adopted_table(found)
+    # Of a log that it had before: what an idle feeder said last may have left the timeline.
+    adopted = replace(adopted, progress={**archived_progress(storage, properties, lambda _: True), **adopted.progress})
+    body = {**_commit_body(schema, sharing), ADOPTED_KEY: adopted.to_json()}
     drafts = (
         Draft(instant, table.write_action(), State.NONE, State.INFLIGHT, OPERATION, {}),
         Draft(instant, table.write_action(), State.INFLIGHT, State.COMPLETED, OPERATION, body),

@@ -26,7 +26,8 @@ from tideline_table.timeline.log import Draft
 from tideline_table.timeline.plans import decode_document
 from tideline_table.timeline.progress import progress_said_by
 from tideline_table.timeline.sharing import PEER_WRITER
-from tideline_table.transaction.archive import ArchivedInstant
+from tideline_table.transaction.archive import ArchivedInstant, archived_progress
+from tideline_table.transaction.peer_rules import read_properties
 
 _ORDER = (State.NONE, State.REQUESTED, State.INFLIGHT, State.COMPLETED)
 _BEFORE_COMPLETION = {Action.COMMIT: (Action.COMPACTION,), Action.DELTA_COMMIT: (Action.LOG_COMPACTION,)}
@@ -256,17 +257,19 @@ def _completed(
 def _progress_without(
     storage: Storage, timeline: TimelineListing, state: TableState, undone: AbstractSet[str]
 ) -> dict[str, list[str]]:
-    """Where feeders stand once these writes are undone. A key whose earlier value left the timeline is forgotten: it is fed from the start."""
+    """Where feeders stand once these writes are undone. The archive is read where an earlier value may have left the timeline."""
     paths = {i.time: path for i, path in timeline.paths.items() if i.state is State.COMPLETED and i.action in WRITE_ACTIONS}
     earlier = [a.instant for a in sorted(state.completed_writes(), key=lambda a: -a.sequence) if a.instant not in undone]
-    return progress_json(
-        progress_said_by(
-            state.progress,
-            lambda at: at not in undone,
-            (at for at in earlier if at in paths),
-            lambda at: read_commit_metadata(storage.read(paths[at]), paths[at]).extra,
-        )
+    found = progress_said_by(
+        state.progress,
+        lambda at: at not in undone,
+        (at for at in earlier if at in paths),
+        lambda at: read_commit_metadata(storage.read(paths[at]), paths[at]).extra,
     )
+    if missing := state.progress.keys() - found.keys():
+        archived = archived_progress(storage, read_properties(storage), lambda at: at not in undone)
+        found |= {key: archived[key] for key in missing & archived.keys()}
+    return progress_json(found)
 
 
 def _document(storage: Storage, timeline: TimelineListing, instant: Instant) -> dict[str, Any]:

@@ -6,21 +6,24 @@ Snapshot queries never need them: an instant older than the active timeline had 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tideline_table.errors import CorruptMetadata
-from tideline_table.log_format import BlockType, read_rows, scan_log
+from tideline_table.errors import CorruptMetadata, SchemaMismatch
+from tideline_table.log_format import BlockType, LogBlock, read_rows, scan_log
 from tideline_table.storage import Storage
 from tideline_table.timeline.history import read_history
 from tideline_table.timeline.instant import State
 from tideline_table.timeline.listing import TimelineFolders
+from tideline_table.timeline.progress import Progress, progress_in
 from tideline_table.transaction.peer_rules import read_properties
 
 _FILE = re.compile(r"^\.commits_\.archive\.(\d{1,18})(?:_\d+-\d+-\d+)?\Z", re.ASCII)
 _TIME, _ACTION, _STATE = "commitTime", "actionType", "actionState"
+_COMMITS, _EXTRA = ("hoodieCommitMetadata", "hoodieReplaceCommitMetadata"), "extraMetadata"
 _STATES = {"REQUESTED": State.REQUESTED, "INFLIGHT": State.INFLIGHT, "COMPLETED": State.COMPLETED}
 _COMPLETED_AS = {"compaction": "commit", "logcompaction": "deltacommit", "clustering": "replacecommit"}
 _ORDER = (State.REQUESTED, State.INFLIGHT, State.COMPLETED)
@@ -55,6 +58,30 @@ def read_archived_instants(storage: Storage, properties: Mapping[str, str]) -> l
     return sorted(best.values())
 
 
+def archived_progress(storage: Storage, properties: Mapping[str, str], counts: Callable[[str], bool]) -> dict[str, Progress]:
+    """Where feeders of the table stood by the archived writes whose instants `counts` takes: the newest value of each key. Layout 1 only.
+
+    Raises what `read_archived_instants` raises. Reads all of the archive.
+    """
+    found: dict[str, Progress] = {}
+    folders = TimelineFolders.from_properties(properties)
+    if folders.layout != 1:
+        return found
+    for block in (block for path in _files(storage, folders.history) for block in _blocks(storage, path)):
+        try:
+            rows = read_rows(storage, block, columns=[_TIME, _STATE, *_COMMITS])
+        except SchemaMismatch:
+            continue  # of a release that is older than these fields
+        times, states = (rows.column(name).to_pylist() for name in (_TIME, _STATE))
+        for column in _COMMITS:
+            said = pc.struct_field(rows.column(column), _EXTRA).to_pylist()
+            for time, state, extra in zip(times, states, said, strict=True):
+                if extra and state == State.COMPLETED.value.upper() and counts(time):
+                    newer = progress_in(dict(extra), time).items()
+                    found |= {key: held for key, held in newer if key not in found or found[key].instant < time}
+    return found
+
+
 def was_completed(storage: Storage, instant: str) -> bool:
     """Whether `instant` completed before it was archived; others that were forgotten had been rolled back. Reads all of the archive."""
     archived = read_archived_instants(storage, read_properties(storage))
@@ -71,11 +98,16 @@ def _files(storage: Storage, folder: str) -> list[str]:
     return [path for _, path in sorted((int(match.group(1)), path) for match, path in named if match)]
 
 
-def _instants(storage: Storage, path: str) -> list[ArchivedInstant]:
-    found: list[ArchivedInstant] = []
+def _blocks(storage: Storage, path: str) -> Iterator[LogBlock]:
     for block in scan_log(storage, path, needs_instant=False).blocks:
         if block.type is not BlockType.AVRO:
             raise _broken(path, f"a block of type {block.type.name}", "blocks of archived entries")
+        yield block
+
+
+def _instants(storage: Storage, path: str) -> list[ArchivedInstant]:
+    found: list[ArchivedInstant] = []
+    for block in _blocks(storage, path):
         rows = read_rows(storage, block, columns=[_TIME, _ACTION, _STATE])
         if any(not pa.types.is_string(kind) for kind in rows.schema.types):
             raise _broken(path, f"columns of types {rows.schema.types}", "strings")
