@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import time
@@ -9,9 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote
 
 import pytest
+from tests.real.object_store import ObjectStoreServer, running_object_store
 from tests.real.redis import RedisServer, running_redis
 
 from tideline_locks import HudiLockProvider, InProcessLockProvider, LockProvider, RedisLockProvider, StorageLockProvider
@@ -20,10 +23,12 @@ from tideline_locks.hudi_storage_lock import StorageLockCell
 from tideline_locks.in_process import LeaseTable
 from tideline_locks.waiting import Chance
 from tideline_table.clock import Clock, ManualClock, SystemClock
-from tideline_table.storage import LocalStorage, MemoryStorage
+from tideline_table.storage import ConditionalStorage, LocalStorage, MemoryStorage, Storage
 
 CONTENDER = Path(__file__).with_name("contender.py")
 WAIT_LIMIT_S = 20.0
+BUCKET = "locks"
+_NUMBERS = itertools.count()
 
 
 def wait_until(condition: Callable[[], bool], limit_s: float = WAIT_LIMIT_S) -> None:
@@ -77,7 +82,7 @@ def hudi_file_locks(tables: Path, clock: Clock, chance: Chance | None) -> HudiLo
     )
 
 
-def hudi_object_locks(store: MemoryStorage, clock: Clock, chance: Chance | None) -> HudiLockProvider:
+def hudi_object_locks(store: ConditionalStorage, clock: Clock, chance: Chance | None) -> HudiLockProvider:
     """Hudi's lock objects of many tables: one for each name."""
 
     def known() -> list[str]:
@@ -88,7 +93,8 @@ def hudi_object_locks(store: MemoryStorage, clock: Clock, chance: Chance | None)
 
 
 @contextmanager
-def opened_place(kind: str, *, folder: Path, clock: Clock, redis: Callable[[], RedisServer]) -> Iterator[Place]:
+def opened_place(kind: str, *, folder: Path, clock: Clock, server: Callable[[str], Any]) -> Iterator[Place]:
+    """`server` gives the real one that a kind stands on."""
     if kind == "in_process":
         table = LeaseTable(clock)
         place = Place(kind, clock, lambda c, chance: InProcessLockProvider(clock=c, table=table, chance=chance), 10.0)
@@ -110,8 +116,14 @@ def opened_place(kind: str, *, folder: Path, clock: Clock, redis: Callable[[], R
     elif kind == "hudi_storage":
         store = MemoryStorage(clock=clock)
         place = Place(kind, clock, lambda c, chance: hudi_object_locks(store, c, chance), 10.0)
+    elif kind == "storage_minio":
+        objects = server(kind)
+        place = Place(kind, SystemClock(), lambda c, chance: StorageLockProvider(objects, clock=c, chance=chance), 0.6)
+    elif kind == "hudi_minio":
+        objects = server(kind)
+        place = Place(kind, SystemClock(), lambda c, chance: hudi_object_locks(objects, c, chance), 0.6)
     else:
-        url = redis().url
+        url = server(kind).url
         place = Place(kind, SystemClock(), lambda c, chance: RedisLockProvider(url, clock=c, chance=chance), 0.3, url)
     with ExitStack() as stack:
         yield place
@@ -119,7 +131,8 @@ def opened_place(kind: str, *, folder: Path, clock: Clock, redis: Callable[[], R
             stack.callback(provider.close)
 
 
-FENCED = ["in_process", "storage_memory", "storage_local", "hudi_storage", pytest.param("redis", marks=pytest.mark.real)]
+REAL = [pytest.param(kind, marks=pytest.mark.real) for kind in ("redis", "storage_minio", "hudi_minio")]
+FENCED = ["in_process", "storage_memory", "storage_local", "hudi_storage", *REAL]
 """Adapters that keep the greatest fence beyond a release. Hudi's lock file is gone then."""
 ADAPTERS = [*FENCED, "hudi_filesystem"]
 ACROSS_PROCESSES = ["storage_local", "hudi_filesystem", pytest.param("redis", marks=pytest.mark.real)]
@@ -138,6 +151,22 @@ def own_redis() -> Iterator[RedisServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[ObjectStoreServer]:
+    with running_object_store("minio") as server:
+        server.make_bucket(BUCKET)
+        yield server
+
+
+def _servers(request: pytest.FixtureRequest) -> Callable[[str], Any]:
+    return lambda kind: _flushed(request) if kind == "redis" else _fresh(request)
+
+
+def _fresh(request: pytest.FixtureRequest) -> Storage:
+    server: ObjectStoreServer = request.getfixturevalue("object_store")
+    return server.storage(BUCKET, f"run/{next(_NUMBERS)}")
+
+
 def _flushed(request: pytest.FixtureRequest) -> RedisServer:
     import redis  # noqa: PLC0415 - runs without the redis client deselect this
 
@@ -150,28 +179,28 @@ def _flushed(request: pytest.FixtureRequest) -> RedisServer:
 @pytest.fixture(params=ADAPTERS)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Injected time where the adapter has it."""
-    with opened_place(request.param, folder=tmp_path, clock=ManualClock(), redis=lambda: _flushed(request)) as opened:
+    with opened_place(request.param, folder=tmp_path, clock=ManualClock(), server=_servers(request)) as opened:
         yield opened
 
 
 @pytest.fixture(params=FENCED)
 def fenced_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """As `place`, for adapters that keep fences."""
-    with opened_place(request.param, folder=tmp_path, clock=ManualClock(), redis=lambda: _flushed(request)) as opened:
+    with opened_place(request.param, folder=tmp_path, clock=ManualClock(), server=_servers(request)) as opened:
         yield opened
 
 
 @pytest.fixture(params=ADAPTERS)
 def real_time_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """For threads that really wait for each other."""
-    with opened_place(request.param, folder=tmp_path, clock=SystemClock(), redis=lambda: _flushed(request)) as opened:
+    with opened_place(request.param, folder=tmp_path, clock=SystemClock(), server=_servers(request)) as opened:
         yield opened
 
 
 @pytest.fixture(params=ACROSS_PROCESSES)
 def process_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """For real processes."""
-    with opened_place(request.param, folder=tmp_path, clock=SystemClock(), redis=lambda: _flushed(request)) as opened:
+    with opened_place(request.param, folder=tmp_path, clock=SystemClock(), server=_servers(request)) as opened:
         yield opened
 
 
