@@ -63,6 +63,27 @@ def test_every_prefix_round_trips(busy):
         assert read_checkpoint(other) == state
 
 
+def test_checkpoints_hold_no_write_stats():
+    """They lie in the log and on the timeline: with them checkpoints would grow with every file that was ever written."""
+    table, _, clock = new_table()
+    row = [("k", "p", 1, "x")]
+    sizes = []
+    for _ in range(3):
+        for _ in range(4):
+            write(table, row)
+        schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
+        run_clean(table)
+        other = MemoryStorage()
+        write_checkpoint(other, table.state)
+        (found,) = [o.path for o in other.list_objects(CHECKPOINT_FOLDER) if o.path != POINTER]
+        text = other.read(found)
+        assert b"partitionToWriteStats" not in text
+        assert b"numWrites" not in text
+        sizes.append(len(text) / len(table.state.actions))
+        clock.advance(1)
+    assert sizes[-1] < 250, "bytes of each action, and of few files"
+
+
 def test_opening_costs_few_requests(busy):
     """The checkpoint and the tail, not the history."""
     _, storage, clock = busy

@@ -1,4 +1,5 @@
 import pytest
+from tests.simulation.faults import FaultyStorage
 from tests.unit.table.tables import DEATH_S, cluster, contents, new_table, open_table, rows_of, write
 
 from tideline_table.clock import ManualClock
@@ -113,6 +114,21 @@ def test_rollback_leaves_nothing_of_the_write(place, partition):
         f"{rollback.instant}.rollback",
     } <= timeline(storage)
     assert roll_back(table.timeline, at) is None
+
+
+def test_rollback_finds_stray_files_without_listing_a_partition(place):
+    """However many files the table has: what was announced says where they are."""
+    table, storage, clock = place
+    transaction = begin(table)
+    stage(table, transaction, [("n", "p", 1, "x")])
+    transaction.abandon()
+    clock.advance(DEATH_S)
+    counted = FaultyStorage(storage)
+    assert roll_back_dead(open_table(counted, clock, "other")) == [transaction.instant]
+    listed = {path for call, path in counted.calls if call in ("list_folder", "list_objects")}
+    assert listed
+    assert not [path for path in listed if not path.startswith(".hoodie")]
+    assert not [path for path in files(storage) if transaction.instant in path]
 
 
 def test_a_living_writer_is_left_alone_and_a_dead_one_is_undone_once(place):

@@ -1,7 +1,9 @@
 import threading
+from contextlib import nullcontext
 
 import pyarrow as pa
 import pytest
+from tests.simulation.faults import FaultyStorage
 from tests.unit.table.tables import SCHEMA, contents, create, new_table, open_table, rows_of, write
 
 from tideline_table.clock import ManualClock, SystemClock
@@ -72,6 +74,27 @@ def test_insert_policies(table, operation, limit):
     assert [r for r in contents(table) if r[0] in "ad"] == [("a", "p", 1, "x"), ("a", "q", 1, "other"), ("d", "p", 5, "new")]
     write(table, rows, operation, **{DUP: "none"}, **small)
     assert len([r for r in contents(table) if r[:2] == ("a", "p")]) == 2
+
+
+@pytest.mark.parametrize("operation", [Operation.INSERT, Operation.BULK_INSERT])
+@pytest.mark.parametrize(("policy", "after"), [("fail", ["theirs"]), ("drop", ["theirs"]), ("none", ["mine", "theirs"])])
+def test_policies_mind_what_another_one_inserts_meanwhile(operation, policy, after):
+    """The key was in no file when this write looked for it."""
+    _, disk, clock = new_table()
+    faulty = FaultyStorage(disk)
+    others = []
+
+    def before(_, call, path):
+        if call == "open_output" and not others:
+            others.append(write(open_table(disk, clock, "other"), [("new", "p", 1, "theirs")], Operation.INSERT))
+
+    faulty.before = before
+    expected = pytest.raises(DuplicateKey) if policy == "fail" else nullcontext()
+    with expected:
+        write(open_table(faulty, clock, "mine"), [("new", "p", 1, "mine")], operation, **{DUP: policy})
+    table = open_table(disk, clock)
+    assert [v for _, _, _, v in contents(table)] == after
+    assert list(table.state.pending()) == []
 
 
 def test_drop_leaves_no_key_twice(table):
