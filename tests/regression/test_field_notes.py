@@ -46,7 +46,7 @@ FEW = {"hoodie.keep.min.commits": 2, "hoodie.keep.max.commits": 2, "hoodie.clean
 EMBEDDED_LOCKS = ("in_process", "storage_memory", "storage_local", "hudi_filesystem", "hudi_storage")
 
 
-def no_redis():
+def no_server(kind):
     raise AssertionError("embedded locks need no server")
 
 
@@ -177,12 +177,31 @@ def test_hudi_5020_8584_9674_19290_6022_cleaning_leaves_what_a_pending_compactio
     schedule_clean(mor.other, {"hoodie.cleaner.commits.retained": 1})
     run_clean(mor.other)
     assert contents(mor.other) == expected
+    slow_reader = open_table(mor.storage, mor.clock, "reader").snapshot()
     mor.compact()
     assert contents(mor.other) == expected
-    snapshot = mor.other.snapshot()
-    schedule_clean(mor.other, {"hoodie.cleaner.commits.retained": 1})
-    run_clean(mor.other)
-    assert snapshot.read().num_rows == len(expected)
+    write(mor.other, [("a", "p", 8, "v8")])
+    assert schedule_clean(mor.other, {"hoodie.cleaner.commits.retained": 2}) is None, "the plan is old, the compaction is not"
+    read = slow_reader.read(["id", "part", "ts", "v"]).to_pylist()
+    assert sorted((tuple(row.values()) for row in read), key=repr) == expected
+    write(mor.other, [("a", "p", 9, "v9")])
+    schedule_clean(mor.other, {"hoodie.cleaner.commits.retained": 2})
+    assert run_clean(mor.other), "files of slices that were compacted"
+
+
+def test_hudi_5020_8584_9674_19290_6022_cleaning_leaves_what_a_slow_writer_reads(cow):
+    write(cow.other, [("a", "p", 1, "v1"), ("b", "p", 1, "v1")])
+
+    def meanwhile():
+        for number in range(2, 5):
+            write(cow.other, [("a", "p", number, f"v{number}")])
+        assert schedule_clean(cow.other, {"hoodie.cleaner.commits.retained": 1}) is None
+
+    write(cow.interrupted(meanwhile), [("b", "p", 9, "late")])
+    cow.other.refresh()
+    assert contents(cow.other) == [("a", "p", 4, "v4"), ("b", "p", 9, "late")]
+    schedule_clean(cow.other, {"hoodie.cleaner.commits.retained": 1})
+    assert run_clean(cow.other)
 
 
 @pytest.mark.parametrize("kind", [TableType.COW, TableType.MOR])
@@ -294,7 +313,7 @@ def test_hudi_9139_a_compaction_with_a_failed_task_does_not_commit(mor):
 @pytest.mark.parametrize("kind", EMBEDDED_LOCKS)
 def test_hudi_rfc91_10412_who_lost_the_lock_does_not_release_anothers(cow, kind, tmp_path):
     """A writer is so slow at its commit point that its lease runs out and somebody else gets the lock: the log decides, the lock stays theirs."""
-    with opened_place(kind, folder=tmp_path, clock=cow.clock, redis=no_redis) as place:
+    with opened_place(kind, folder=tmp_path, clock=cow.clock, server=no_server) as place:
         lossy, taken, held = FaultyStorage(cow.storage), place.provider(), []
 
         def before(number, call, path):

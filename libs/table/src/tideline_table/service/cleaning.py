@@ -25,11 +25,15 @@ SAVED_KEY = "savepointed_timestamps"
 
 
 def earliest_retained(state: TableState, retained: int) -> ActionRecord | None:
-    """The earliest instant whose snapshot stays readable, None when nothing may be cleaned yet."""
+    """The earliest instant whose snapshot stays readable, None when nothing may be cleaned yet.
+
+    Of the writes that completed last, the one that began first: a query that runs since then may read what a long write or a compaction, begun
+    before all others, took the place of a moment ago. Where each write completes before the next one begins these are Hudi's last commits.
+    """
     completed = state.completed_writes()
     if len(completed) <= retained:
         return None
-    earliest = completed[len(completed) - retained]
+    earliest = min(sorted(completed, key=lambda a: a.sequence)[len(completed) - retained :], key=lambda a: a.instant)
     pending = [a.instant for a in state.pending() if a.action in WRITE_ACTIONS]
     if pending and earliest.instant > pending[0]:
         before = [a for a in completed if a.instant < pending[0]]
