@@ -209,6 +209,12 @@ class CommitUnknown(TidelineError):
     recovery = Recovery.REFRESH
 
 
+class AppendOutrun(TidelineError):
+    """A step never came to its turn in the table log, so many others went first. Nothing was appended."""
+
+    recovery = Recovery.RETRY
+
+
 class IllegalTransition(TidelineError):
     """A step that the life cycle of an action does not have."""
 

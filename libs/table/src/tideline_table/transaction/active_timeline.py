@@ -7,9 +7,11 @@ import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
+import tenacity
+
 from tideline_table.clock import Clock
 from tideline_table.config import INSTANT_SKEW_S, Options
-from tideline_table.errors import ClockSkew, CorruptMetadata, TableFrozen, TidelineError
+from tideline_table.errors import AppendOutrun, ClockSkew, CorruptMetadata, TableFrozen, TidelineError
 from tideline_table.file_group.action import CLUSTER, COMPACT
 from tideline_table.file_group.archived import archived_by
 from tideline_table.file_group.checkpoint import read_opening
@@ -32,6 +34,9 @@ Decide = Callable[[TableState], Draft]
 """A pure decision on fresh state: the transition to append, or an error that says why not."""
 _BATCH = 500
 _RELOADS = 5
+_MOST_LOSSES = 500
+_PAUSES = tenacity.wait_chain(*3 * [tenacity.wait_none()], tenacity.wait_random_exponential(multiplier=0.005, max=1.0))
+"""In seconds after each lost race for a place in the log: none at first, for the next head is read already; then longer and longer."""
 
 
 class ActiveTimeline:
@@ -118,37 +123,51 @@ class ActiveTimeline:
         """Append what `decide` wants on the freshest state; decide again whenever somebody else was faster.
 
         Ends when the entry is in the log (its timeline files follow; failing to write them is a warning, the log is the truth), or
-        with the error that `decide` raises. Every lost race means that another append succeeded, so the table always advances.
+        with the error that `decide` raises. Every lost race means that another append succeeded, so the table always advances; who loses
+        several in a row lets the others pass for a while. Raises `AppendOutrun` when it never came to its turn: nothing was appended.
         """
+        retrying = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(_MOST_LOSSES),
+            wait=_PAUSES,
+            retry=tenacity.retry_if_result(lambda entry: entry is None),
+            sleep=self.clock.sleep,
+        )
+        try:
+            entry = retrying(self._try_append, decide)
+        except tenacity.RetryError:
+            raise AppendOutrun(
+                f"other writers were faster {_MOST_LOSSES} times in a row",
+                expected="a turn in the table log",
+                remedy="retry, or let fewer writers commit to the table at once",
+            ) from None
+        assert entry is not None
+        return entry
+
+    def _try_append(self, decide: Decide) -> Entry | None:
+        """Append to the log as it stands now; None when somebody else was faster."""
         with self._mutex:
-            while True:
-                self.refresh()
-                if self.state.sharing is not None:
-                    raise TableFrozen(
-                        "the table was shared with Apache Hudi's writers since it was opened",
-                        expected="an exclusive table",
-                        remedy="open it again",
-                    )
-                draft = decide(self.state)
-                check_not_restoring(
-                    self.state, draft.instant, begins=draft.before is State.NONE or draft.action is Action.SAVEPOINT
+            self.refresh()
+            if self.state.sharing is not None:
+                raise TableFrozen(
+                    "the table was shared with Apache Hudi's writers since it was opened",
+                    expected="an exclusive table",
+                    remedy="open it again",
                 )
-                # A step that nobody may fold would lock every reader out of the table for good.
-                self.state.check(draft)
-                self._heal_head()
-                try:
-                    entry = self.log.append(draft, self.state.sequence + 1)
-                except PlaceTrimmed as late:
-                    self._start_over()
-                    self.refresh()
-                    if self._has_folded(late.entry):
-                        return late.entry
-                    continue
-                if entry is None:
-                    continue
+            draft = decide(self.state)
+            check_not_restoring(self.state, draft.instant, begins=draft.before is State.NONE or draft.action is Action.SAVEPOINT)
+            # A step that nobody may fold would lock every reader out of the table for good.
+            self.state.check(draft)
+            self._heal_head()
+            try:
+                entry = self.log.append(draft, self.state.sequence + 1)
+            except PlaceTrimmed as late:
+                self._start_over()
+                self.refresh()
+                return late.entry if self._has_folded(late.entry) else None
+            if entry is not None:
                 self._fold(entry)
                 self._publish(entry)
-                return entry
+            return entry
 
     def _has_folded(self, entry: Entry) -> bool:
         if entry.action is Action.SAVEPOINT:
