@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tideline_locks.errors import LockUnreachable
 from tideline_locks.intents import EXPIRY_S, StorageIntents
 from tideline_table.clock import Clock, ManualClock, SystemClock
 from tideline_table.storage import MemoryStorage
-from tideline_table.transaction.intents import Intent, IntentBoard
+from tideline_table.transaction.intents import MAX_GROUPS, Intent, IntentBoard
 
 Open = Callable[..., IntentBoard]
 REDIS = pytest.param("redis", marks=pytest.mark.real)
@@ -94,6 +95,26 @@ def test_what_is_only_appended_to_counts_where_one_of_two_has_priority(board: Op
     place.withdraw("2")
     assert board().claim(urgent) == []
     assert place.claim(beside) == place.claim(intent("5", "b")) == [urgent]
+
+
+@everywhere
+def test_one_of_very_many_file_groups_holds_nobody_up_until_it_has_priority(board: Open) -> None:
+    place = board()
+    many = intent("1", *(f"group {number}" for number in range(MAX_GROUPS + 1))).bounded()
+    assert place.claim(many) == place.claim(intent("2", "group 1")) == []
+    assert {found.intent for found in board().posted()} == {many, intent("2", "group 1")}
+    assert not many.written, "as many as that would make the board slow"
+    urgent = intent("3", "x", priority=True)
+    assert place.claim(urgent) == [many]
+    place.withdraw("1")
+    assert place.claim(urgent) == []
+    again = replace(many, instant="4", has_priority=True)
+    assert sorted(i.instant for i in place.claim(again)) == ["2", "3"]
+    assert place.claim(intent("5", "z")) == [again]
+    place.withdraw("2")
+    place.withdraw("3")
+    assert board().claim(again) == []
+    assert place.claim(intent("5", "z")) == [again]
 
 
 @everywhere

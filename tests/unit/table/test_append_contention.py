@@ -13,7 +13,7 @@ from tideline_table.clock import ManualClock
 from tideline_table.errors import StorageError
 from tideline_table.table import TableType, schedule_clustering, schedule_compaction, write_rows
 from tideline_table.table import write as module
-from tideline_table.transaction import WriteTransaction
+from tideline_table.transaction import WriteTransaction, intents
 from tideline_table.transaction.intents import Intent, PostedIntent, going_first
 from tideline_table.writer import Operation
 
@@ -119,6 +119,37 @@ def test_who_loses_its_appends_goes_first_soon_and_then_wins(monkeypatch):
     assert len(table.state.completed_writes()) == 6
 
 
+def test_a_write_of_very_many_file_groups_locks_the_whole_table_once_it_lost_often(monkeypatch):
+    monkeypatch.setattr(intents, "MAX_GROUPS", 1)
+    table, board, opened = merge_on_read()
+    write(table, [("r", "r", 1, "x")])
+    lost = []
+
+    def meanwhile(instant):
+        if not board.claimed[-1].has_priority:
+            upsert(opened("rival"), [("a", "p", len(lost), "rival")])
+            lost.append(instant)
+            return
+        # Plans leave out everything, and whoever writes anything waits.
+        beside = opened("beside", **{"tideline.write.priority.wait": "20", "hoodie.compact.inline.max.delta.commits": 1})
+        started_s = beside.clock.monotonic_s()
+        assert schedule_compaction(beside) is None
+        upsert(beside, [("r", "r", 2, "beside")])
+        assert 20 <= beside.clock.monotonic_s() - started_s < 22
+
+    before_files(monkeypatch, "large", meanwhile)
+    large = opened("large")
+    assert upsert(large, [("a", "p", 99, "large"), ("b", "q", 99, "large")]).attempts == len(lost) + 1 == 4
+    claimed = [i for i in board.claimed if i.is_whole_table]
+    assert [i.has_priority for i in claimed] == [False, False, False, True]
+    assert not any(i.written for i in claimed)
+    table.refresh()
+    assert contents(table) == [("a", "p", 99, "large"), ("b", "q", 99, "large"), ("r", "r", 2, "beside")]
+    assert board.left == []
+    large.options = large.options.merged({"hoodie.compact.inline.max.delta.commits": 1})
+    assert schedule_compaction(large) is not None, "it was the intent that kept compaction from planning"
+
+
 def test_appends_without_priority_wait_for_nobody():
     table, board, opened = merge_on_read()
     running = WriteTransaction.begin(table.timeline, table.lock, "UPSERT")
@@ -218,6 +249,7 @@ def test_a_board_that_lost_the_priority_costs_attempts_only(monkeypatch, board):
 def test_waits_lead_to_smaller_ranks_whatever_is_appended():
     sets = [frozenset(), frozenset({"a"}), frozenset({"a", "b"})]
     shapes = [(g, p, a) for g, p, a in itertools.product(sets, (False, True), sets)]
+    shapes += [(frozenset(), p, frozenset(), True) for p in (False, True)]
     for first, second in itertools.product(shapes, shapes):
         older, younger = Intent("1", *first), Intent("2", *second)
         pair = [PostedIntent(i, is_active=False) for i in (older, younger)]

@@ -152,6 +152,7 @@ def _to_text(posted: PostedIntent) -> str:
             "instant": intent.instant,
             "groups": sorted(intent.groups),
             "appends": sorted(intent.appends),
+            "whole_table": intent.is_whole_table,
             "priority": intent.has_priority,
             "active": posted.is_active,
         }
@@ -161,9 +162,9 @@ def _to_text(posted: PostedIntent) -> str:
 def _from_text(text: bytes, place: str) -> PostedIntent:
     try:
         found = json.loads(text)
-        # Writers of an older release post no appends.
+        # Writers of older releases post no appends and no whole tables.
         groups, appends = (frozenset(map(str, named)) for named in (found["groups"], found.get("appends", ())))
-        intent = Intent(str(found["instant"]), groups, bool(found["priority"]), appends)
+        intent = Intent(str(found["instant"]), groups, bool(found["priority"]), appends, bool(found.get("whole_table")))
         return PostedIntent(intent, bool(found["active"]))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptMetadata(f"{place} is no intent ({error})", expected="what a writer posted", remedy="delete it") from None

@@ -8,6 +8,8 @@ specification's concurrency chapter, by file group, for those who starve without
 
 Appends to the logs of a file group rarely conflict, so writers that append wait for nobody, and nobody for them. Only where one of two has
 priority every file group counts that either of them writes: otherwise rivals that append the same rows would starve it all the same.
+
+A write of very many file groups names none of them, it stands for the whole table: it holds nobody up until it has priority, then everybody.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import enum
 import logging
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tideline_table.config import INTENT_WAIT_S, PRIORITY_WAIT_S, Options
@@ -27,7 +29,7 @@ from tideline_table.transaction.heartbeat import is_alive
 _LOGGER = logging.getLogger(__name__)
 
 MAX_GROUPS = 20_000
-"""An intent of more file groups is not posted: the board would become the bottleneck."""
+"""An intent of more file groups names none: the board would become the bottleneck."""
 _FIRST_NAP_S = 0.02
 _LONGEST_NAP_S = 0.5
 
@@ -41,16 +43,24 @@ class Intent:
     has_priority: bool = False
     appends: frozenset[str] = frozenset()
     """Those that it only appends log files to."""
+    is_whole_table: bool = False
+    """Whether it stands for every file group, there being too many to name."""
+
+    def bounded(self) -> Intent:
+        """The same, of at most `MAX_GROUPS` file groups or the whole table."""
+        if len(self.written) <= MAX_GROUPS:
+            return self
+        return replace(self, groups=frozenset(), appends=frozenset(), is_whole_table=True)
 
     @property
     def written(self) -> frozenset[str]:
-        """All file ids that it writes, in either way."""
+        """All file ids that it names, written in either way."""
         return self.groups | self.appends
 
     def overlaps(self, other: Intent) -> bool:
         """Whether one of the two waits for the other."""
         if self.has_priority or other.has_priority:
-            return not self.written.isdisjoint(other.written)
+            return self.is_whole_table or other.is_whole_table or not self.written.isdisjoint(other.written)
         return not self.groups.isdisjoint(other.groups)
 
     @property
@@ -128,8 +138,9 @@ def await_turn(board: IntentBoard, timeline: ActiveTimeline, intent: Intent, opt
 
     Writers that are not pending on the timeline any more, or whose heartbeat expired, are taken off the board.
     """
-    if not 0 < len(intent.written) <= MAX_GROUPS or options[INTENT_WAIT_S] <= 0:
+    if not (intent.written or intent.is_whole_table) or options[INTENT_WAIT_S] <= 0:
         return Turn.AT_ONCE
+    intent = intent.bounded()
     clock = timeline.clock
     started_s, nap_s, waited = clock.monotonic_s(), _FIRST_NAP_S, False
     try:
@@ -164,7 +175,10 @@ def reserved_groups(board: IntentBoard, timeline: ActiveTimeline) -> frozenset[s
         return frozenset()
     if urgent:
         timeline.refresh()
-    return frozenset().union(*(intent.written for intent in urgent if _is_running(timeline, intent.instant)))
+    running = [intent for intent in urgent if _is_running(timeline, intent.instant)]
+    if any(intent.is_whole_table for intent in running):
+        return frozenset(file_slice.group.file_id for file_slice in timeline.state.latest_slices())
+    return frozenset().union(*(intent.written for intent in running))
 
 
 def _is_running(timeline: ActiveTimeline, instant: str) -> bool:
