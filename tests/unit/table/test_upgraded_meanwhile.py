@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.table.shared import upgrade
-from tests.unit.table.tables import contents, listing, new_table, open_table, write
+from tests.unit.table.tables import contents, create, listing, new_table, open_table, write
 
 from tideline_table.clock import ManualClock
 from tideline_table.errors import TableFrozen, TableNotFound
@@ -119,3 +119,19 @@ def test_properties_that_somebody_changes_are_read_from_their_backup(place: tupl
     storage.delete(p.BACKUP_PATH)
     with pytest.raises(TableNotFound):
         write(table, [ROW])
+
+
+@pytest.mark.parametrize("has_written", [False, True])
+def test_a_table_made_anew_at_its_place_is_left_alone(place: tuple[Table, Counting, ManualClock], has_written: bool) -> None:
+    """Behind the log of the old one nobody could read or write the new one."""
+    table, storage, clock = place
+    old = table if has_written else open_table(storage, clock)
+    for folder in (".hoodie", "p"):
+        storage.delete_below(folder)
+    clock.advance(1)
+    create(storage, clock)
+    with pytest.raises(TableFrozen, match="open it again"):
+        write(old, [ROW])
+    new = open_table(storage, clock)
+    write(new, [("n", "p", 1, "x")])
+    assert contents(open_table(storage, clock)) == [("n", "p", 1, "x")]

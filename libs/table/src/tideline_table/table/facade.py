@@ -30,7 +30,7 @@ from tideline_table.table.declared_merging import check_defaults
 from tideline_table.table.definition import WRITABLE_VERSION, TableDefinition, TableType
 from tideline_table.table.exclusive import check_no_intruder, check_not_upgraded, properties_in
 from tideline_table.table.foreign import foreign_state, visible_instants
-from tideline_table.table.identity import TableIdentity, read_identity, replace_identity
+from tideline_table.table.identity import TableIdentity, check_stands, read_identity, replace_identity
 from tideline_table.table.images import Images, images_of
 from tideline_table.table.query import KeyRanges, Snapshot, sorted_keys, without_logs
 from tideline_table.timeline.instant import Action
@@ -228,10 +228,11 @@ class Table:
         self._check_exclusive(keyed=keyed)
 
     def _check_exclusive(self, *, keyed: bool) -> None:
-        """One listing, and a request more at first and whenever `hoodie.properties` changed: then the definition is read again."""
+        """One listing, and two requests more at first and whenever `hoodie.properties` changed: somebody upgraded the table or made it anew."""
         folder = self.storage.list_folder(TimelineFolders().active)
         found = properties_in(folder)
         if found is None or found != self._properties_seen:
+            check_stands(self.storage, self.identity)
             definition = TableDefinition.read(self.storage, self.base_path)
             check_not_upgraded(definition)
             definition.check_writable(keyed=keyed)
