@@ -12,7 +12,7 @@ from tideline_table.errors import ObjectNotFound, StorageError
 from tideline_table.file_group.action import ActionRecord
 from tideline_table.storage import MemoryStorage
 from tideline_table.timeline.instant import Action, State
-from tideline_table.transaction.heartbeat import Heartbeat, beats, heartbeat_path, is_alive, is_dead
+from tideline_table.transaction.heartbeat import Heartbeat, beats, forget_silent, heartbeat_path, is_alive, is_dead
 
 INSTANT = "20260101000000000"
 
@@ -141,3 +141,22 @@ def test_a_heartbeat_that_cannot_be_removed_fails_nobody(caplog, monkeypatch):
     assert [record.getMessage() for record in caplog.records] == [
         f"heartbeat {heartbeat_path(INSTANT)} stays behind: the disk is gone"
     ]
+
+
+def test_heartbeats_of_those_who_are_gone_go_and_no_others(place):
+    storage, _, clock = place
+    pending, ended, fresh = (f"2026010100000000{n}" for n in (1, 2, 3))
+    storage.put(heartbeat_path(pending), b"")
+    storage.put(heartbeat_path(ended), b"")
+    clock.advance(DEATH_S + 1)
+    storage.put(heartbeat_path(fresh), b"")
+    forget_silent(storage, {pending, INSTANT}, clock, Options(QUIET))
+    assert sorted(o.path for o in storage.list_folder(".hoodie/.heartbeat").objects) == sorted(
+        map(heartbeat_path, (INSTANT, pending, fresh))
+    )
+
+
+def test_without_anybody_silent_the_store_is_not_asked_for_its_time(place):
+    storage, _, clock = place
+    forget_silent(storage, set(), clock, Options(QUIET))
+    assert [o.path for o in storage.list_objects("")] == [heartbeat_path(INSTANT)]

@@ -19,15 +19,13 @@ from tideline_table.table.services import _begin_clustering
 from tideline_table.table.write import write_context
 from tideline_table.timeline.instant import Action, State
 from tideline_table.timeline.log import Draft, TableLog
+from tideline_table.timeline.plans import decode_document
 from tideline_table.transaction import WriteTransaction, roll_back
 from tideline_table.transaction.write import LookUp
 from tideline_table.writer import FileGroupTask, Operation, prepare_input, write_file_group
+from tideline_table.writer.marker import MarkerType, create_marker
 
-ODD_PARTITIONS = ["p", " ", " p", "p ", "\u2028p"]
-"""Of a space alone, a rollback never ended; in those that begin with one, files stayed behind it."""
-
-
-ODD_PARTITIONS = ["p", " ", " p", "p ", "\u2028p"]
+ODD_PARTITIONS = ["p", "year=2026/month=01", " ", " p", "p ", "\u2028p"]
 """Of a space alone, a rollback never ended; in those that begin with one, files stayed behind it."""
 
 
@@ -113,7 +111,27 @@ def test_rollback_leaves_nothing_of_the_write(place, partition):
         f"{rollback.instant}.rollback.inflight",
         f"{rollback.instant}.rollback",
     } <= timeline(storage)
+    plan = decode_document(storage.read(f".hoodie/{rollback.instant}.rollback.requested"), "plan")
+    assert [r["partitionPath"] for r in plan["RollbackRequests"]] == [partition]
+    done = decode_document(storage.read(f".hoodie/{rollback.instant}.rollback"), "metadata")
+    assert list(done["partitionMetadata"]) == [partition]
     assert roll_back(table.timeline, at) is None
+
+
+def test_rollback_leaves_committed_files_that_its_target_announced_once_more(place):
+    """Where files can be appended to, Hudi's writers announce the file that they append to."""
+    table, storage, _ = place
+    write_rows(table, rows_of([("deep", "year=2026/month=01", 1, "x")]), Operation.UPSERT)
+    committed, before = sorted(files(storage)), contents(table)
+    assert len(committed) == 2
+    transaction = begin(table)
+    own = stage(table, transaction, [("n", "p", 1, "x")])
+    for path in committed:
+        create_marker(storage, transaction.instant, path, MarkerType.APPEND)
+    transaction.roll_back()
+    assert sorted(files(storage)) == committed
+    assert own.stat.path not in committed
+    assert contents(table) == before
 
 
 def test_rollback_finds_stray_files_without_listing_a_partition(place):
