@@ -3,16 +3,19 @@
 import ast
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from tests.unit.table import test_conflict as scenarios
-from tests.unit.table.tables import cluster, contents, create, open_table, write
+from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, rows_of, write
 from tests.unit.table.test_merge_on_read import compact
 
 from tideline_table.clock import ManualClock
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import TableType, schedule_clustering, schedule_compaction
+from tideline_table.table import TableType, roll_back_dead, schedule_clustering, schedule_compaction, write_rows
 from tideline_table.timeline.instant import State
-from tideline_table.transaction.conflict_matrix import CARE, MATRICES, RESTORES, WRITES
+from tideline_table.transaction import WriteTransaction
+from tideline_table.transaction.conflict_matrix import CARE, DEFINITION, MATRICES, RESTORES, WRITES
+from tideline_table.writer import Operation
 
 HERE = Path(__file__).parent
 ROWS = {
@@ -116,6 +119,29 @@ SHOWN = {
             "restore asked for": "test_restore.test_the_plan_names_what_is_newer_newest_first",
         },
     },
+    DEFINITION.title: {
+        "write of rows": {
+            "schema changed": "test_schema_writes.test_a_change_of_the_schema_is_a_conflict",
+            "progress of the same key moved": "test_progress.test_find_conflict_checks_progress_on_the_state_it_is_given",
+            "properties changed": "test_upgraded_meanwhile.test_an_upgrade_freezes_writers_that_have_the_table_open",
+            "overwrite of a partition": "test_overwrite.test_an_update_of_what_was_replaced_meanwhile_is_done_again",
+            "rollback of the same instant": "test_transaction.test_a_stalled_writer_finds_out_at_its_commit",
+        },
+        "clustering, compaction": {
+            "schema changed": "test_conflict_matrix.test_services_publish_the_schema_that_stands",
+            "progress of the same key moved": "test_progress.test_table_services_and_other_writers_neither_hide_nor_lose_it",
+            "properties changed": "test_upgraded_meanwhile.test_an_upgrade_freezes_writers_that_have_the_table_open",
+            "overwrite of a partition": "test_overwrite.test_a_clustering_of_what_was_replaced_loses",
+            "rollback of the same instant": "test_transaction.test_clustering_by_two_runners",
+        },
+        "rollback": {
+            "schema changed": "test_conflict_matrix.test_a_rollback_minds_neither_schema_nor_overwrite",
+            "progress of the same key moved": "test_progress.test_progress_that_stands_elsewhere_refuses_the_write",
+            "properties changed": "test_upgraded_meanwhile.test_an_upgrade_freezes_writers_that_have_the_table_open",
+            "overwrite of a partition": "test_conflict_matrix.test_a_rollback_minds_neither_schema_nor_overwrite",
+            "rollback of the same instant": "test_transaction.test_a_living_writer_is_left_alone_and_a_dead_one_is_undone_once",
+        },
+    },
 }
 """Matrix → own → other → the test."""
 
@@ -188,3 +214,31 @@ def test_a_compaction_is_run_beside_a_clustering():
     compact(table)
     assert table.refresh().actions[instant].state is State.COMPLETED
     assert contents(table) == [("a", "p", 2, "y"), ("b", "p", 2, "y"), ("c", "p", 1, "new"), ("d", "p", 1, "new")]
+
+
+@pytest.mark.parametrize(("schedule", "run"), [(schedule_clustering, cluster), (schedule_compaction, compact)])
+def test_services_publish_the_schema_that_stands(schedule, run):
+    """Planned before another wrote a column more, run behind it."""
+    table = two_groups()
+    planned = schedule(table)
+    add_column(table)
+    run(table)
+    assert table.refresh().actions[planned].state is State.COMPLETED
+    found = table.read(["id", "more"]).to_pylist()
+    assert sorted((r["id"], r["more"]) for r in found) == [("a", None), ("b", None), ("new", "m")]
+
+
+def test_a_rollback_minds_neither_schema_nor_overwrite():
+    table = two_groups()
+    dead = WriteTransaction.begin(table.timeline, table.lock, "UPSERT", table.write_action())
+    dead.abandon()
+    add_column(table)
+    write(table, [("over", "p", 1, "written")], Operation.INSERT_OVERWRITE)
+    table.clock.advance(DEATH_S)
+    assert roll_back_dead(table) == [dead.instant]
+    assert contents(table) == [("over", "p", 1, "written")]
+
+
+def add_column(table):
+    rows = rows_of([("new", "p", 1, "x")]).append_column("more", pa.array(["m"]))
+    write_rows(table, rows, Operation.UPSERT, options={"tideline.write.schema.evolution": "evolve"})

@@ -12,7 +12,15 @@ from tideline_table.clock import ManualClock
 from tideline_table.errors import TableFrozen, TableNotFound
 from tideline_table.merge import OVERWRITE_PAYLOAD
 from tideline_table.storage import Folder, LocalStorage, MemoryStorage, Storage
-from tideline_table.table import Table, run_clean, run_clustering, schedule_archival, schedule_clean, schedule_clustering
+from tideline_table.table import (
+    Table,
+    roll_back_dead,
+    run_clean,
+    run_clustering,
+    schedule_archival,
+    schedule_clean,
+    schedule_clustering,
+)
 from tideline_table.timeline import properties as p
 from tideline_table.transaction.peer_rules import change_properties, read_properties
 
@@ -51,7 +59,7 @@ def set_properties(storage: Storage, **changes: str) -> None:
 
 def frozen(table: Table, words: str) -> None:
     before = listing(table.storage)
-    for step in (schedule_clustering, run_clustering, schedule_clean, run_clean, schedule_archival):
+    for step in (schedule_clustering, run_clustering, schedule_clean, run_clean, schedule_archival, roll_back_dead):
         with pytest.raises(TableFrozen, match=words):
             step(table)
     for _ in range(2):

@@ -141,4 +141,31 @@ RESTORES = Matrix(
     },
 )
 
-MATRICES = (WRITES, CARE, RESTORES)
+DEFINITION = Matrix(
+    "Schema, progress, properties, overwrites and rollbacks",
+    {
+        "write of rows": {
+            "schema changed": "to another than its own: conflict",
+            "progress of the same key moved": "it holds the same records: `ProgressMoved`",
+            "properties changed": "upgraded, or made anew: `TableFrozen`; others hold from the next step on",
+            "overwrite of a partition": "its groups replaced, or same key brought: conflict",
+            "rollback of the same instant": "fenced: `TransactionRolledBack`",
+        },
+        "clustering, compaction": {
+            "schema changed": "no: it publishes the one that stands",
+            "progress of the same key moved": "no: it moves none",
+            "properties changed": "upgraded, or made anew: `TableFrozen`; others hold from the next step on",
+            "overwrite of a partition": "clustering: its groups replaced: conflict; compaction: its groups are not overwritten",
+            "rollback of the same instant": "clustering: yields; compaction: is never rolled back",
+        },
+        "rollback": {
+            "schema changed": "no",
+            "progress of the same key moved": "no: what is pending has moved none",
+            "properties changed": "upgraded, or made anew: `TableFrozen`",
+            "overwrite of a partition": "no",
+            "rollback of the same instant": "one of them; whoever comes later finds it done, or ends it for the dead",
+        },
+    },
+)
+
+MATRICES = (WRITES, CARE, RESTORES, DEFINITION)
