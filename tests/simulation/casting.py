@@ -27,6 +27,8 @@ def options_of(world: World) -> dict[str, object]:
         # Who waits asks again and again: short waits leave the steps to the work.
         "tideline.write.intent.wait": choose.choice((0, 1, 5)),
         "tideline.write.priority.wait": 10,
+        # As soon as a heartbeat may be missed.
+        "tideline.clustering.priority.lapse": 0,
         "hoodie.compact.inline.max.delta.commits": choose.choice((1, 2, 4)),
         "hoodie.logfile.data.block.format": choose.choice(("avro", "parquet")),
         "tideline.insert.to.log": choose.random() < 0.5,

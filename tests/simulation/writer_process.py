@@ -13,7 +13,12 @@ from tideline_table.storage import open_storage
 from tideline_table.table import Table, write_rows
 from tideline_table.writer import Operation
 
-OPTIONS = {"tideline.write.conflict.retries": 200, "tideline.log.checkpoint.interval": 7, "hoodie.parquet.small.file.limit": 10**8}
+OPTIONS = {
+    "tideline.write.conflict.retries": 200,
+    "tideline.log.checkpoint.interval": 7,
+    "hoodie.parquet.small.file.limit": 10**8,
+    "tideline.write.priority.wait": 60,
+}
 
 
 def one_write(table: Table, name: str, number: int, choose: random.Random) -> Acknowledged:

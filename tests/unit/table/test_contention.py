@@ -181,7 +181,7 @@ def test_priority_comes_with_losses_and_the_board_is_left_clean():
     contention.needs(["a"], [])
     for _ in range(table.options[PRIORITY_AFTER]):
         assert not contention.has_priority
-        contention.lost()
+        contention.lost(WriteConflict("another was first", with_instant="1"))
     assert contention.has_priority
     running = begin(table)
     contention.take_turn(running.instant)

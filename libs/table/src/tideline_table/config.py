@@ -193,6 +193,14 @@ CLUSTERING_YIELDS = Option(
     unit="plans",
     minimum=0,
 )
+CLUSTERING_PRIORITY_LAPSE_S = Option(
+    "tideline.clustering.priority.lapse",
+    300.0,
+    "A clustering that lost so often goes before writers no more, until somebody runs it, once it has been planned or running for this long without "
+    "a sign of life; never before its heartbeat may be missed.",
+    unit="seconds",
+    minimum=0,
+)
 CLUSTERING_EXPIRATION_MIN = Option(
     "hoodie.clustering.expiration.threshold.mins",
     60,
@@ -243,7 +251,8 @@ PRIORITY_AFTER = Option(
 PRIORITY_WAIT_S = Option(
     "tideline.write.priority.wait",
     600.0,
-    "How long a write waits for one that lost so often.",
+    "How long a write waits for another one that lost so often before it goes on beside it; and, over all of its attempts, for clusterings that did "
+    "(`tideline.clustering.yields`) before it fails.",
     unit="seconds",
     minimum=0,
 )

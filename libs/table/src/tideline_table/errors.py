@@ -175,6 +175,10 @@ class WriteConflict(TidelineError):
         self.with_instant = with_instant
 
 
+class ClusteringFirst(WriteConflict):
+    """A file group that a write changes is under a clustering, `with_instant`, that goes before it: the write waits, or fails when it waited too long."""
+
+
 class RestorePending(WriteConflict):
     """The table is being brought back to a savepoint: nothing may be written until that is done. `with_instant` is the restore."""
 

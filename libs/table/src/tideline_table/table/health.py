@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from tideline_table.config import CLUSTERING_PRIORITY_LAPSE_S
+from tideline_table.file_group.action import ActionRecord
 from tideline_table.table.facade import Table
 from tideline_table.timeline.instant import Action, State
 from tideline_table.transaction import is_alive
@@ -84,14 +86,28 @@ def summarise(table: Table) -> TableSummary:
 
 def health(table: Table) -> TableHealth:
     """Pending actions, and those that nobody drives forward."""
+    state = table.state
     pending, problems = [], []
-    for record in table.state.pending():
+    for record in state.pending():
         pending.append(f"{record.instant} {record.action} {record.state}")
-        # A restore keeps everybody out from its request on.
+        # A restore keeps everybody out from its request on, a clustering with priority whoever would update its file groups.
+        goes_first = record.is_clustering and not record.fenced_by and state.has_priority(record.instant)
         driven = record.state is State.INFLIGHT or record.action is Action.RESTORE
-        if driven and not is_alive(table.storage, record, table.clock, table.options):
-            problems.append(
-                f"{record.action} {record.instant} is {record.state} and its writer {record.writer_id or 'unknown'} shows no heartbeat; "
-                f"run: tideline run {'archival' if record.action is Action.ARCHIVAL else 'rollback'} PATH"
-            )
+        if not (driven or goes_first) or is_alive(table.storage, record, table.clock, table.options):
+            continue
+        found = f"{record.action} {record.instant} is {record.state} and "
+        found += (
+            f"its writer {record.writer_id or 'unknown'} shows no heartbeat" if driven else f"nobody ran it since {record.since}"
+        )
+        if goes_first:
+            groups, lapse_s = len(state.planned_groups(record.instant)), table.options[CLUSTERING_PRIORITY_LAPSE_S]
+            found += f"; it has priority: updates of its {groups} file group(s) wait for it, for {lapse_s:g} s"
+        problems.append(f"{found}; run: tideline run {_repair(record)} PATH")
     return TableHealth(tuple(pending), tuple(problems))
+
+
+def _repair(record: ActionRecord) -> str:
+    """The service that ends it: plans are run again, everything else is rolled back (`roll_back_dead`)."""
+    if record.is_clustering and not record.fenced_by and not record.is_peers:
+        return "clustering"
+    return {Action.ARCHIVAL: "archival", Action.COMPACTION: "compaction", Action.CLEAN: "clean"}.get(record.action, "rollback")

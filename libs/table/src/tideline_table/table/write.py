@@ -16,7 +16,6 @@ from tideline_table.config import (
     COMBINE_BEFORE_INSERT,
     COMBINE_BEFORE_UPSERT,
     INSERT_DUP_POLICY,
-    WRITE_RETRIES,
     Options,
 )
 from tideline_table.errors import (
@@ -87,7 +86,8 @@ def write_rows(
     first, `ProgressMoved` is raised and nothing is written. After `CommitUnknown` the progress of the refreshed table tells what happened.
 
     A conflict rolls the attempt back and does it again on fresh state, up to `tideline.write.conflict.retries` times (`on_conflict` hears of
-    each), then raises `WriteConflict`. Raises before anything is written: `SchemaMismatch`, `InvalidRecord`, `InvalidOption`, `TableFrozen`,
+    each), then raises `WriteConflict`. For a clustering with priority it waits first, in all as long as `tideline.write.priority.wait` says, then
+    raises `ClusteringFirst`. Raises before anything is written: `SchemaMismatch`, `InvalidRecord`, `InvalidOption`, `TableFrozen`,
     `UnsupportedTable`, and `DuplicateKey` for an input that holds a key twice where keys have to be unique and the input is not combined;
     `DuplicateKey` also (rolled back) where the duplicate policy says so about keys of the table.
     """
@@ -130,19 +130,19 @@ def write_with_retries(contention: Contention, run: Callable[[], Committed], on_
     def attempt() -> Committed:
         try:
             return run()
-        except WriteConflict:
-            contention.lost()
+        except WriteConflict as conflict:
+            contention.lost(conflict)
             raise
         finally:
             contention.end_turn()
 
     retrying = tenacity.Retrying(
-        stop=tenacity.stop_after_attempt(contention.options[WRITE_RETRIES] + 1),
+        stop=lambda call: call.attempt_number >= contention.attempts,
         wait=tenacity.wait_random_exponential(multiplier=0.05, max=3.0),
         retry=tenacity.retry_if_exception_type((WriteConflict, TransactionRolledBack))
         & tenacity.retry_if_not_exception_type(RestoredMeanwhile),
         sleep=contention.table.clock.sleep,
-        before_sleep=lambda call: _report(call, on_conflict),
+        before_sleep=lambda call: _settle(call, contention, on_conflict),
         reraise=True,
     )
     committed = retrying(attempt)
@@ -176,11 +176,14 @@ def in_transaction(
         raise
 
 
-def _report(call: tenacity.RetryCallState, on_conflict: OnConflict | None) -> None:
+def _settle(call: tenacity.RetryCallState, contention: Contention, on_conflict: OnConflict | None) -> None:
     error = call.outcome.exception() if call.outcome else None
     _LOGGER.info("write attempt %d lost: %s", call.attempt_number, error)
-    if on_conflict is not None and isinstance(error, WriteConflict):
+    if not isinstance(error, WriteConflict):
+        return
+    if on_conflict is not None:
         on_conflict(error, call.attempt_number)
+    contention.give_way(error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 `conflict_matrix` lists what conflicts with what; here is why.
 
-A write into a group under a pending clustering follows `UPDATE_STRATEGIES`: by default only a clustering with priority makes it wait.
-One that Apache Hudi planned, in a shared table, always does.
+A write into a group under a pending clustering follows `UPDATE_STRATEGIES`: by default it waits for a clustering with priority alone, and not for
+ever (`transaction.priority`). One that Apache Hudi planned, in a shared table, is always a conflict. Whoever goes first, no row is lost: a
+clustering whose input was written since it was planned conflicts at its commit.
 
 Log files that others appended to the same slice meanwhile are a conflict for a write that only appends where they hold a row of its own.
 Otherwise its log file gets the next version and is merged behind them, as if it had begun later; nothing is written again.
@@ -38,6 +39,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tideline_table.errors import (
+    ClusteringFirst,
     CorruptMetadata,
     ProgressMoved,
     RestoredMeanwhile,
@@ -285,10 +287,10 @@ def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[Ins
                     remedy="retry when it is done, or run it: tideline run clustering PATH",
                 )
             if clustering is not None and own.update_strategy(state, clustering):
-                return WriteConflict(
+                return ClusteringFirst(
                     f"file group {group.file_id} is under clustering {clustering}, which goes first",
                     with_instant=clustering,
-                    remedy="retry when it is done",
+                    remedy="retry when it is done, or run it: tideline run clustering PATH",
                 )
     if len(own.inserted):
         for other_keys in inserted_since:

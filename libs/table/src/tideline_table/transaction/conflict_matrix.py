@@ -24,21 +24,21 @@ WRITES = Matrix(
         "update or delete of a group": {
             "completed write": "same group: conflict",
             "completed clustering": "group replaced: conflict",
-            "pending clustering": "waits for one with priority; by strategy `reject`: conflict",
+            "pending clustering": "waits for one with priority that somebody runs; one of Apache Hudi, or by strategy `reject`: conflict",
             "compaction, pending or completed": "same group: conflict",
             "rollback of own": "rolled back",
         },
         "append to a group's log": {
             "completed write": "group rewritten, or same row appended: conflict; other rows appended: moves behind them",
             "completed clustering": "group replaced: conflict",
-            "pending clustering": "waits for one with priority; by strategy `reject`: conflict",
+            "pending clustering": "waits for one with priority that somebody runs; one of Apache Hudi, or by strategy `reject`: conflict",
             "compaction, pending or completed": "same group: conflict",
             "rollback of own": "rolled back",
         },
         "overwrite, delete-partition": {
             "completed write": "no: it replaces what the other wrote",
             "completed clustering": "no: it replaces the new groups",
-            "pending clustering": "waits for one with priority on a group of it",
+            "pending clustering": "waits for one with priority on a group of it, as an update",
             "compaction, pending or completed": "pending on a group of it: conflict",
             "rollback of own": "rolled back",
         },
@@ -52,7 +52,7 @@ WRITES = Matrix(
         "move of a row to another partition": {
             "completed write": "group that it leaves written, or same key inserted anywhere: conflict",
             "completed clustering": "group that it leaves replaced: conflict",
-            "pending clustering": "waits for one with priority; by strategy `reject`: conflict",
+            "pending clustering": "waits for one with priority that somebody runs; one of Apache Hudi, or by strategy `reject`: conflict",
             "compaction, pending or completed": "same group: conflict",
             "rollback of own": "rolled back",
         },

@@ -42,7 +42,7 @@ def is_alive(storage: Storage, record: ActionRecord, clock: Clock, options: Opti
     By this machine's clock: who acts on it asks `is_dead`.
     """
     # Of before the question: a slow answer tells of then, and the writer went on since.
-    return _is_recent(storage, record, clock.now(), options)
+    return _is_recent(storage, record, clock.now(), allowed_silence(options))
 
 
 def is_dead(storage: Storage, record: ActionRecord, clock: Clock, options: Options) -> bool:
@@ -50,9 +50,14 @@ def is_dead(storage: Storage, record: ActionRecord, clock: Clock, options: Optio
 
     A machine whose clock is ahead would take everybody for dead. Puts a file to learn the store's time, if its own clock says so.
     """
-    if is_alive(storage, record, clock, options):
+    return is_silent(storage, record, clock, allowed_silence(options))
+
+
+def is_silent(storage: Storage, record: ActionRecord, clock: Clock, allowed: timedelta) -> bool:
+    """Whether there was no sign of life of `record` for longer than `allowed`, by both clocks, as `is_dead`."""
+    if _is_recent(storage, record, clock.now(), allowed):
         return False
-    return not _is_recent(storage, record, _store_time(storage), options)
+    return not _is_recent(storage, record, _store_time(storage), allowed)
 
 
 def _store_time(storage: Storage) -> datetime:
@@ -60,7 +65,7 @@ def _store_time(storage: Storage) -> datetime:
     return storage.stat(STORE_TIME_PATH).modified
 
 
-def _is_recent(storage: Storage, record: ActionRecord, now: datetime, options: Options) -> bool:
+def _is_recent(storage: Storage, record: ActionRecord, now: datetime, allowed: timedelta) -> bool:
     signs: list[datetime] = [datetime.fromisoformat(record.since)] if record.since else []
     if record.is_peers:
         # Its log entry says only when somebody of ours saw it.
@@ -68,7 +73,7 @@ def _is_recent(storage: Storage, record: ActionRecord, now: datetime, options: O
     # No file: not yet created, or its writer ended; then the transition's own time decides.
     with contextlib.suppress(ObjectNotFound):
         signs.append(storage.stat(heartbeat_path(record.instant)).modified)
-    return bool(signs) and now - max(signs) <= allowed_silence(options)
+    return bool(signs) and now - max(signs) <= allowed
 
 
 def beats(storage: Storage, instant: str, clock: Clock, options: Options) -> bool:

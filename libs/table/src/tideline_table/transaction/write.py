@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow.compute as pc
 
-from tideline_table.config import CLUSTERING_UPDATE_STRATEGY, Options
+from tideline_table.config import Options
 from tideline_table.errors import WriteConflict
 from tideline_table.file_group.action import CLUSTER
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, SliceVersion, join_path
@@ -25,7 +25,6 @@ from tideline_table.timeline.progress import ProgressStep
 from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
 from tideline_table.transaction.active_timeline import ActiveTimeline
 from tideline_table.transaction.conflict import (
-    UPDATE_STRATEGIES,
     InsertedKeys,
     Overwrite,
     SchemaStep,
@@ -39,6 +38,7 @@ from tideline_table.transaction.conflict import (
 from tideline_table.transaction.file_times import pass_second
 from tideline_table.transaction.heartbeat import Heartbeat
 from tideline_table.transaction.lock import TableLock
+from tideline_table.transaction.priority import update_strategy
 from tideline_table.transaction.rollback import forget_late_files, roll_back
 from tideline_table.writer.file_group import FileGroupResult
 from tideline_table.writer.log_file import move_behind
@@ -115,7 +115,7 @@ class WriteTransaction:
 
         Raises `ProgressMoved`, with nothing begun, where a commit that moves `progress` would be refused already.
         """
-        strategy = UPDATE_STRATEGIES[(options or timeline.options)[CLUSTERING_UPDATE_STRATEGY]]
+        strategy = update_strategy(timeline, options or timeline.options)
 
         def decide(state: TableState) -> Draft:
             check_progress(progress, state)
