@@ -13,10 +13,10 @@ from tideline_ingest.metrics import COMMITS, GAPS, LAG, MOVED, RECORDS
 from tideline_locks import LockTimeout, LockUnreachable, open_peer_lock
 from tideline_locks.table_lock import attach_lock
 from tideline_service.errors import InvalidSetting
-from tideline_table.clock import SystemClock
-from tideline_table.errors import ProgressMoved, SchemaMismatch
+from tideline_table.clock import ManualClock, SystemClock
+from tideline_table.errors import ClusteringFirst, ProgressMoved, SchemaMismatch
 from tideline_table.storage import LocalStorage, MemoryStorage
-from tideline_table.table import Table, share_table
+from tideline_table.table import Table, schedule_clustering, share_table
 from tideline_table.timeline.instant import Action, State
 from tideline_table.transaction import WriteTransaction
 from tideline_table.transaction.intents import Intent
@@ -263,6 +263,33 @@ def test_it_waits_for_a_write_of_the_same_file_groups(storage, tmp_path, caplog)
         run(application(topics, storage, tmp_path, options={"tideline.write.intent.wait": "0.1"})[0], 1)
     assert f"goes on beside {begun.instant}, which it waited for" in caplog.text
     begun.roll_back()
+
+
+def test_it_gives_signs_of_life_while_a_clustering_goes_first_and_takes_the_batch_in_behind_it(tmp_path):
+    clock = ManualClock()
+    storage = MemoryStorage(clock=clock)
+    new_table(storage, clock)
+    topics = numbered(4)
+    service, context = application(topics, storage, tmp_path, clock=clock)
+    service.start()
+    service.tick()
+    table = Table.open(storage.root, storage=storage, clock=clock)
+    options = {"tideline.clustering.yields": 0, "tideline.clustering.min.input.files": 1}
+    assert schedule_clustering(table, options)
+    topics.send(T0, "k0", row("k0", 9, 9.0))
+    refused = 0
+    while held(storage)[T0] == 2 and refused < 100:
+        began_s = clock.monotonic_s()
+        try:
+            service.tick()
+        except ClusteringFirst:
+            refused += 1
+            assert clock.monotonic_s() - began_s > 60
+        assert context.health.live().is_ok
+    assert refused == 2, "nobody runs it: its priority lapses"
+    assert held(storage) == {T0: 3, T1: 2}
+    assert table.refresh().pending_clusterings()
+    service.stop()
 
 
 def test_a_table_that_apache_hudi_writes_too(tmp_path):

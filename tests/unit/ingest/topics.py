@@ -86,7 +86,9 @@ def new_table(storage: Storage, clock: Clock, **more: Any) -> None:
     create_table(storage.root, TableRequest("t", SCHEMA, **request), clock, storage)
 
 
-def application(topics: Topics, storage: Storage, folder: Path, **given: Any) -> tuple[IngestService, ServiceContext]:
+def application(
+    topics: Topics, storage: Storage, folder: Path, *, clock: Clock | None = None, **given: Any
+) -> tuple[IngestService, ServiceContext]:
     """An application that was not started yet."""
     explicit = {
         "application_id": "app",
@@ -97,7 +99,7 @@ def application(topics: Topics, storage: Storage, folder: Path, **given: Any) ->
         "locks": "memory:",
     }
     settings = IngestSettings.load(environment={}, state_folder=folder, **{**explicit, **given})
-    clock = SystemClock()
+    clock = clock or SystemClock()
     context = ServiceContext("ingest", clock, Metrics("ingest"), Health(clock, 300))
     return IngestService(settings, context, storage=storage, reader=MemoryReader(topics, settings.partitions)), context
 

@@ -15,6 +15,7 @@ from tideline_locks import open_peer_lock
 from tideline_locks.table_lock import LockProviders
 from tideline_service.contract import ServiceContext
 from tideline_service.logging import get_logger
+from tideline_table.config import PRIORITY_WAIT_S
 from tideline_table.errors import ProgressMoved
 from tideline_table.storage import Storage
 from tideline_table.table import Table, write_rows
@@ -201,6 +202,8 @@ class IngestService:
             Operation(self._settings.operation),
             removed=intake.removed if intake else None,
             progress=ProgressStep(self._key, self._held, value),
+            # Who waits gives no sign of life. A batch that has to wait longer is taken in again.
+            options={PRIORITY_WAIT_S.key: min(self._table.options[PRIORITY_WAIT_S], self._settings.live_deadline_s / 3)},
         )
         self._held = value
         metrics, records = self._context.metrics, intake.batch.records if intake else ()
