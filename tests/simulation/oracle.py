@@ -213,8 +213,8 @@ class Oracle:
         """A change that never became durable, and that nobody saw, is forgotten."""
         if path.startswith(HEARTBEATS):
             self._living.ended(path)
-        if not path.startswith(LOG):
-            return
+        if not path.startswith(LOG) or int(path[len(LOG) : -5]) in self._trimmed:
+            return  # of a sleeper, where the log was trimmed: it never counted
         lost = self._history.pop()
         assert lost.entry.path == path
         self._living.forget(lost.entry)
