@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import struct
+from dataclasses import replace
 from typing import Any
 
 import fastavro
@@ -26,7 +27,7 @@ from tideline_table.errors import (
 from tideline_table.log_format import HeaderKey, scan_log
 from tideline_table.log_format.block import read_content
 from tideline_table.service.archival import under_archival
-from tideline_table.storage import MemoryStorage
+from tideline_table.storage import Folder, MemoryStorage, ObjectStat
 from tideline_table.table import (
     Table,
     TableType,
@@ -45,6 +46,7 @@ from tideline_table.table.foreign import read_archived_instants
 from tideline_table.timeline.archived_entry import ARCHIVED_ENTRY
 from tideline_table.timeline.instant import Action, State, parse_timeline_file_name
 from tideline_table.timeline.log import HEAL_DEADLINE_S, TableLog
+from tideline_table.timeline.properties import PROPERTIES_PATH
 from tideline_table.transaction import WriteTransaction
 from tideline_table.transaction.sweep import Sweep
 
@@ -372,6 +374,32 @@ def test_what_a_dead_healer_brought_back_freezes_nothing_and_goes(old):
     storage.put(".hoodie/20250101000000000.commit", b"{}")
     with pytest.raises(TableFrozen, match="20250101000000000"):
         write(table, [("b", "p", 51, "x")])
+
+
+class Lagging(MemoryStorage):
+    """Listings of the timeline show one file more, which is gone."""
+
+    gone: ObjectStat | None = None
+
+    def list_folder(self, path: str) -> Folder:
+        found = super().list_folder(path)
+        return replace(found, objects=(self.gone, *found.objects)) if self.gone and path == ".hoodie" else found
+
+
+def test_a_listing_that_lags_accuses_nobody(old):
+    """It shows an instant that nobody knows any more; a file that is there does freeze the table."""
+    table, storage, clock = old
+    lagging = Lagging(clock=clock)
+    for found in storage.list_objects(""):
+        lagging.put(found.path, storage.read(found.path))
+    table = open_table(lagging, clock)
+    intruder = ".hoodie/20250101000000000.commit"
+    lagging.gone = replace(lagging.stat(PROPERTIES_PATH), path=intruder)
+    write(table, [("a", "p", 100, "written")])
+    assert ("a", "p", 100, "written") in contents(table)
+    lagging.put(intruder, b"{}")
+    with pytest.raises(TableFrozen, match="no Tideline writer made"):
+        write(table, [("a", "p", 101, "not written")])
 
 
 def test_options_that_do_not_fit_are_refused(old):

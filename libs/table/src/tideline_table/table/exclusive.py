@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tideline_table.errors import ObjectNotFound, TableFrozen
 from tideline_table.file_group.action import ActionRecord
-from tideline_table.storage import Folder, ObjectStat, Storage
+from tideline_table.storage import Folder, ObjectStat, Storage, exists
 from tideline_table.table.definition import WRITABLE_VERSION, TableDefinition
 from tideline_table.table.foreign import is_archived
 from tideline_table.timeline import properties as p
@@ -77,7 +77,9 @@ def _unknown_instant(storage: Storage, timeline: ActiveTimeline, folder: Folder)
             made = timeline.log.read(savepoint.sequence)
             if made is not None and (made.action, made.instant) == (Action.SAVEPOINT, savepoint.instant):
                 timeline.log.materialise(made)
-    return next((instant for instant in listing.instants if not _is_known(storage, timeline, instant)), None)
+    unknown = (instant for instant in listing.instants if not _is_known(storage, timeline, instant))
+    # A listing that lags shows what archival or a rollback has removed since.
+    return next((instant for instant in unknown if exists(storage, listing.paths[instant])), None)
 
 
 def _is_known(storage: Storage, timeline: ActiveTimeline, instant: Instant) -> bool:
