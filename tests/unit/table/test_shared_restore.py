@@ -31,13 +31,19 @@ def restore_as_hudi(storage: Storage, table: Table, at: str) -> None:
     storage.put(f".hoodie/{restore}.restore", encode_document(RESTORE_METADATA, metadata))
 
 
-def test_everything_goes_back():
-    table, storage, clock = shared_table()
+def feeder(table, clock):
+    """Writes one row and moves the progress of a key with it."""
 
     def fed(key, before, value, row):
         clock.advance(1)
         return write_rows(table, rows_of([row]), Operation.UPSERT, progress=ProgressStep(key, before, value))
 
+    return fed
+
+
+def test_everything_goes_back():
+    table, storage, clock = shared_table()
+    fed = feeder(table, clock)
     fed("k", None, "1", ("a", "p", 1, "x"))
     at = fed("j", None, "7", ("b", "q", 1, "x")).instant
     saved = contents(table)
@@ -59,11 +65,7 @@ def test_everything_goes_back():
 def test_the_rollback_of_a_completed_commit_takes_its_progress_back():
     """The records of that commit were gone for good: whoever fed them went on behind them."""
     table, storage, clock = shared_table()
-
-    def fed(key, before, value, row):
-        clock.advance(1)
-        return write_rows(table, rows_of([row]), Operation.UPSERT, progress=ProgressStep(key, before, value))
-
+    fed = feeder(table, clock)
     fed("k", None, "1", ("a", "p", 1, "x"))
     fed("j", None, "7", ("b", "q", 1, "x"))
     saved = contents(table)
