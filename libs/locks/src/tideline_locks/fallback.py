@@ -37,7 +37,7 @@ class Outage:
             except LockUnreachable as error:
                 with self._guard:
                     self._until_s = self._clock.monotonic_s() + self._pause_s
-                _log.warning("going on without the first lock provider for %s s: %s", self._pause_s, error)
+                _log.warning("going on without the first lock provider and its intents for %s s: %s", self._pause_s, error)
         return ask_secondary()
 
 
@@ -98,7 +98,7 @@ class FallbackLockProvider:
 
 
 class FallbackIntents:
-    """`IntentBoard` that posts at `primary`, and at `secondary` while `primary` is not reached.
+    """`IntentBoard` that posts at `primary`, and at `secondary`, which may be `NoIntents`, while `primary` is not reached.
 
     Writers that see different boards do not wait for each other: that costs one of them its attempt.
     """

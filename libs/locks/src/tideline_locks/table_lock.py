@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from tideline_locks.errors import LockTimeout, StaleFence
 from tideline_locks.fallback import FallbackIntents, FallbackLockProvider, Outage
+from tideline_locks.intents import StorageIntents
 from tideline_locks.lease import Lease
 from tideline_locks.location import open_intent_board, open_lock_provider
 from tideline_locks.port import Held, LockProvider
@@ -18,7 +19,7 @@ from tideline_table.clock import Clock
 from tideline_table.config import LOCK_TTL_S, LOCK_UNREACHABLE, LOCK_WAIT_S
 from tideline_table.errors import InvalidOption
 from tideline_table.table import Table
-from tideline_table.transaction.intents import IntentBoard
+from tideline_table.transaction.intents import IntentBoard, NoIntents
 
 LOCKS_VARIABLE = "TIDELINE_LOCKS"
 """By which applications learn where table locks and intents live: the services' setting `locks`. Unset or empty: nowhere, the log alone decides."""
@@ -124,9 +125,11 @@ class LockProviders:
     def attach(self, table: Table) -> None:
         """From now on `table` commits under its lock and posts its intents beside it, as its options `tideline.lock.*` say.
 
-        A table that is shared, or others', is left as it is: every step of a shared one takes the lock that Hudi's writers take, and no other one may stand in for that.
-        Raises as `of`.
+        A shared table gets a board for the intents of our writers alone: every step of it takes the lock that Hudi's writers take, and no other one
+        may stand in for that. One that others write is left as it is. Raises as `of`; for a shared one `InvalidOption` for the URL only.
         """
+        if table.is_shared:
+            table.intents = self._advice(table)
         if not table.is_exclusive:
             return
         name, on_unreachable = lock_name(table.uid), OnUnreachable(table.options[LOCK_UNREACHABLE])
@@ -146,6 +149,15 @@ class LockProviders:
             opened, self._opened = self._opened, {}
         for provider in opened.values():
             provider.close()
+
+    def _advice(self, table: Table) -> IntentBoard:
+        """The board of a shared table. No lock waits for its server there, so a server that is away must not hold up write after write."""
+        beside = StorageIntents(table.storage, self._clock)
+        if self.is_per_table:
+            return beside
+        goes_on_beside = OnUnreachable(table.options[LOCK_UNREACHABLE]) is OnUnreachable.STORAGE
+        board = open_intent_board(self._url, lock_name(table.uid), clock=self._clock)
+        return FallbackIntents(board, beside if goes_on_beside else NoIntents(), self._outage)
 
     def _place(self, base_path: str) -> str:
         return f"{BESIDE_TABLE}{base_path}" if self.is_per_table else self._url
@@ -174,7 +186,7 @@ def lock_name(table_uid: str) -> str:
 
 
 def attach_lock(table: Table, url: str) -> None:
-    """`LockProviders.attach` for who writes one table; without a `url` there is no lock, and the log alone decides. Raises the same."""
+    """`LockProviders.attach` for who writes one table. Without a `url` there is no board, and no lock but the one of a shared table. Raises the same."""
     if url:
         LockProviders(url, table.clock).attach(table)
     elif table.is_exclusive:

@@ -37,7 +37,7 @@ def open_tables(settings: ServiceSettings, context: ServiceContext, options: Map
 
 
 class OpenTables:
-    """The exclusive tables of this shard. Used by one thread.
+    """The tables of this shard that Tideline writes, shared ones included. Used by one thread.
 
     A table that cannot be opened, that others write, or that is a copy of another one (same uid, another place) is left alone: logged
     once per reason and tried again later.

@@ -133,7 +133,8 @@ class ServiceSettings(BaseSettings):
         "storage:",
         unit="-",
         description="Where table locks and intents live: `storage:` (in each table's own folder) or `redis://<host>:<port>/<database>`. The engine "
-        "option `tideline.lock.unreachable` says what commits do while Redis does not answer.",
+        "option `tideline.lock.unreachable` says what commits do while Redis does not answer. A table that is shared with Apache Hudi's writers has "
+        "its intents there, and no lock but theirs.",
     )
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lowered)] = setting(
         "info", unit="-", description="The least severe log lines that are written."

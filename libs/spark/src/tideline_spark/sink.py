@@ -120,7 +120,7 @@ def sink(
     `takes_over` accepts, for the first batch that comes, another checkpoint or missing batches: for once, not for good.
 
     `locks` is a lock URL as of `tideline write --locks`: commits queue there, intents are posted beside it. A table that Apache Hudi's writers
-    share is written under the lock that they take, without it.
+    share is written under the lock that they take, with the intents of our writers there.
 
     The function raises what `write_dataframe` raises, `StreamReplaced`, and `TableFrozen` when the table was made anew meanwhile; Spark then
     ends the query, which may be started again.

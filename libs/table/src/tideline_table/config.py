@@ -244,7 +244,8 @@ INTENT_WAIT_S = Option(
 PRIORITY_AFTER = Option(
     "tideline.write.priority.after",
     3,
-    "After so many lost conflicts a write locks the file groups that it needs: other writes of them wait.",
+    "After so many lost conflicts a write locks the file groups that it needs: other writes of them wait. In a table that is shared with Apache "
+    "Hudi's writers, who do not wait, those lost to them do not count, and after as many of them in spite of the lock it is over.",
     unit="conflicts",
     minimum=1,
 )
@@ -262,7 +263,8 @@ LOCK_UNREACHABLE = Option(
     "wait",
     "What a commit does while the Redis server of the locks does not answer: try again as long as `tideline.lock.wait` says and then fail, fail "
     "at once, or go on with leases and intents in the folder of the table. The last two go with locks on `redis:` or `rediss:` only. A table "
-    "that is shared with Apache Hudi's writers has no lock but theirs, whatever this says.",
+    "that is shared with Apache Hudi's writers has no lock but theirs, whatever this says: it is about intents alone there, and only `storage` goes "
+    "on with any.",
     choices=("wait", "fail", "storage"),
 )
 LOCK_TTL_S = Option("tideline.lock.ttl", 30.0, "Life of the table lock's lease.", unit="seconds", minimum=1)

@@ -21,6 +21,7 @@ class Contention:
         self.table = table
         self.options = options
         self._losses = 0
+        self._lost_in_vain = 0
         self._groups: frozenset[str] = frozenset()
         self._appends: frozenset[str] = frozenset()
         self._posted: set[str] = set()
@@ -29,8 +30,11 @@ class Contention:
 
     @property
     def has_priority(self) -> bool:
-        """Whether it lost so often that others wait for it."""
-        return self._losses >= self.options[PRIORITY_AFTER]
+        """Whether it lost to writers of ours so often that they wait for it.
+
+        Apache Hudi's know of no priority. One that lost to them as often in spite of it has it no more: ours would wait for nothing.
+        """
+        return self._lost_in_vain < self.options[PRIORITY_AFTER] <= self._losses
 
     @property
     def attempts(self) -> int:
@@ -41,8 +45,10 @@ class Contention:
         """An attempt ended with `conflict`."""
         if self._waits_for(conflict):
             self._gave_way_to.add(conflict.with_instant)
-        else:
+        elif not self._is_with_peer(conflict):
             self._losses += 1
+        elif self.has_priority:
+            self._lost_in_vain += 1
 
     def give_way(self, conflict: WriteConflict) -> None:
         """Wait for the clustering that went first, if it was one. Raises `ClusteringFirst` when the write waited as long as it may."""
@@ -63,6 +69,10 @@ class Contention:
 
     def _waits_for(self, conflict: WriteConflict) -> bool:
         return isinstance(conflict, ClusteringFirst) and self.options[CLUSTERING_UPDATE_STRATEGY] == "yield"
+
+    def _is_with_peer(self, conflict: WriteConflict) -> bool:
+        other = self.table.state.actions.get(conflict.with_instant)
+        return other is not None and other.is_peers
 
     def needs(self, rewrites: Iterable[str], appends: Iterable[str]) -> None:
         """The write turned out to write over the file groups `rewrites`, and to append log files to `appends`."""

@@ -9,6 +9,8 @@ specification's concurrency chapter, by file group, for those who starve without
 Appends to the logs of a file group rarely conflict, so writers that append wait for nobody, and nobody for them. Only where one of two has
 priority every file group counts that either of them writes: otherwise rivals that append the same rows would starve it all the same.
 
+In a table that Apache Hudi's writers share, intents are between writers of ours: the other side neither posts nor sees them.
+
 A write of very many file groups names none of them, it stands for the whole table: it holds nobody up until it has priority, then everybody.
 """
 

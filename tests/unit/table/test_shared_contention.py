@@ -1,0 +1,274 @@
+"""Writers of ours that meet in a shared table: they wait for each other there, too, and Apache Hudi's, who know of no intents, go on as they please."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from tests.unit.locks.unreachable import nobody_there
+from tests.unit.table.shared import SHARING, opened, peer_of, put, shared_table
+from tests.unit.table.tables import contents, new_table, rows_of
+
+from tideline_locks import open_peer_lock
+from tideline_locks.table_lock import LockProviders, attach_lock
+from tideline_table.clock import ManualClock
+from tideline_table.errors import StorageError, WriteConflict
+from tideline_table.storage import Storage
+from tideline_table.table import Table, schedule_clustering, share_table, write_rows
+from tideline_table.table import write as module
+from tideline_table.transaction import Committed, WriteTransaction
+from tideline_table.transaction.intents import Intent
+from tideline_table.writer import FileGroupResult, Operation
+
+FIRST = [("a", "p", 1, "x"), ("b", "q", 1, "x")]
+INTENTS = ".hoodie/.tideline/intents"
+WAIT_S = 20.0
+"""Only failures take that long."""
+
+Opens = Callable[..., Table]
+
+
+def shared_writers() -> tuple[Opens, Storage, ManualClock]:
+    """Opens a shared table with two file groups as one more writer of ours, with a board that all of them see."""
+    first, storage, clock = shared_table()
+    put(first, FIRST)
+    space = f"memory:{uuid.uuid4()}"
+
+    def opens(writer: str, **options: Any) -> Table:
+        table = opened(storage, clock, writer, **options)
+        attach_lock(table, space)
+        return table
+
+    return opens, storage, clock
+
+
+def while_writing(monkeypatch: pytest.MonkeyPatch, table: Table, act: Callable[[WriteTransaction], None]) -> None:
+    """`act(transaction)` happens in each attempt of `table`, when its turn has come and before it writes."""
+    stage = module._Attempt._write
+
+    def write(self: Any, transaction: WriteTransaction, routed: Any) -> Sequence[FileGroupResult]:
+        if self.table is table:
+            act(transaction)
+        return stage(self, transaction, routed)
+
+    monkeypatch.setattr(module._Attempt, "_write", write)
+
+
+class InBackground:
+    """A write in a thread of its own."""
+
+    def __init__(self, table: Table, row: tuple[str, str, int, str]) -> None:
+        self._table, self._row = table, row
+        self.done: list[Committed] = []
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        self.done.append(write_rows(self._table, rows_of([self._row]), Operation.UPSERT, parallelism=1))
+
+    def begin_and_queue(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Return when it stands in the queue; until then simulated time stands still, for no wait shall end by itself."""
+        monkeypatch.setattr(ManualClock, "sleep", lambda *_: time.sleep(0.005))
+        self._thread.start()
+        until_s = time.monotonic() + WAIT_S
+        while all(posted.is_active for posted in self._table.intents.posted()):
+            assert time.monotonic() < until_s, "it did not wait"
+            assert self._thread.is_alive(), "it went on beside the other one"
+            time.sleep(0.005)
+
+    def join(self) -> Committed:
+        self._thread.join(WAIT_S)
+        return self.done[0]
+
+
+def group_of(table: Table, partition: str) -> str:
+    return next(s.group.file_id for s in table.slices() if s.group.partition_path == partition)
+
+
+def urgent(table: Table, partition: str) -> tuple[WriteTransaction, str]:
+    """A write with priority on the file group of a partition, begun and posted."""
+    begun = WriteTransaction.begin(table.timeline, table.lock, "UPSERT")
+    group = group_of(table, partition)
+    assert table.intents.claim(Intent(begun.instant, frozenset({group}), has_priority=True)) == []
+    return begun, group
+
+
+def test_a_write_waits_for_one_of_ours_instead_of_losing_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without intents it would write its files beside the other one's, and learn at its commit that they are of no use."""
+    opens, storage, _ = shared_writers()
+    ours, other = opens("ours"), opens("other")
+    waiting = InBackground(other, ("a", "p", 3, "other"))
+    while_writing(monkeypatch, ours, lambda _: waiting.begin_and_queue(monkeypatch))
+    first = put(ours, [("a", "p", 2, "ours")])
+    second = waiting.join()
+    assert (first.attempts, second.attempts) == (1, 1)
+    assert first.sequence < second.sequence
+    assert contents(other) == [("a", "p", 3, "other"), FIRST[1]]
+    assert ours.intents.posted() == []
+    of_second = [o.path for o in storage.list_objects("p") if second.instant in o.path]
+    assert len(of_second) == 1
+
+
+def test_who_lost_often_goes_first_while_others_of_ours_wait_and_then_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    opens, _, _ = shared_writers()
+    large, rival = opens("large", **{"tideline.write.intent.wait": "0.01"}), opens("rival")
+    last = InBackground(rival, ("a", "p", 3, "last"))
+    attempts: list[bool] = []
+
+    def interrupt(transaction: WriteTransaction) -> None:
+        (own,) = [p.intent for p in large.intents.posted() if p.intent.instant == transaction.instant]
+        attempts.append(own.has_priority)
+        if own.has_priority:
+            last.begin_and_queue(monkeypatch)
+        else:
+            # It goes on beside the large one, which it does not wait for.
+            put(rival, [("a", "p", 2, "rival")], **{"tideline.write.intent.wait": "0.01"})
+
+    while_writing(monkeypatch, large, interrupt)
+    done = put(large, [("a", "p", 9, "large"), ("b", "q", 9, "large")], **{"tideline.write.priority.after": "2"})
+    assert attempts == [False, False, True]
+    assert done.attempts == 3
+    assert done.sequence < last.join().sequence
+    assert contents(rival) == [("a", "p", 9, "large"), ("b", "q", 9, "large")]
+    assert large.intents.posted() == []
+
+
+def lose_to(monkeypatch: pytest.MonkeyPatch, large: Table, rivals: Sequence[Table]) -> tuple[list[bool], Committed]:
+    """`large` loses to each of these and then wins; returns whether it had priority in each of its attempts."""
+    attempts: list[bool] = []
+
+    def interrupt(transaction: WriteTransaction) -> None:
+        attempts.extend(p.intent.has_priority for p in large.intents.posted() if p.intent.instant == transaction.instant)
+        if len(attempts) <= len(rivals):
+            rival = rivals[len(attempts) - 1]
+            rival.refresh()
+            put(rival, [("a", "p", 1 + len(attempts), "rival")], **{"tideline.write.intent.wait": "0"})
+
+    while_writing(monkeypatch, large, interrupt)
+    options = {"tideline.write.priority.after": "2", "tideline.write.conflict.retries": "8"}
+    return attempts, put(large, [("a", "p", 99, "large")], **options)
+
+
+def test_priority_lapses_beside_a_writer_of_hudis_that_keeps_winning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sees no intents: ours would wait for one that wins no more often for that."""
+    opens, storage, clock = shared_writers()
+    ours, theirs = opens("rival"), peer_of(storage, clock)
+    attempts, done = lose_to(monkeypatch, opens("large"), [ours, ours, theirs, theirs, theirs])
+    assert attempts == [False, False, True, True, False, False]
+    assert done.attempts == 6
+    ours.refresh()
+    assert contents(ours)[0] == ("a", "p", 99, "large")
+
+
+def test_losses_to_hudis_writers_make_no_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    opens, storage, clock = shared_writers()
+    ours, theirs = opens("rival"), peer_of(storage, clock)
+    attempts, _ = lose_to(monkeypatch, opens("large"), [theirs, theirs, ours, theirs, ours])
+    assert attempts == [False, False, False, False, False, True]
+
+
+def test_one_with_priority_is_waited_for_as_long_as_the_option_says_and_no_longer() -> None:
+    opens, _, clock = shared_writers()
+    large, other = opens("large"), opens("other", **{"tideline.write.priority.wait": "20"})
+    urgent(large, "p")
+    other.refresh()
+    began_s = clock.monotonic_s()
+    put(other, [("a", "p", 2, "y")])
+    assert 20 <= clock.monotonic_s() - began_s < 23
+    assert contents(other)[0] == ("a", "p", 2, "y")
+
+
+def test_plans_leave_out_what_a_writer_with_priority_needs() -> None:
+    opens, _, _ = shared_writers()
+    large, planner = opens("large"), opens("planner")
+    for number in range(3):
+        put(planner, [(f"p{number}", "p", 1, "x"), (f"q{number}", "q", 1, "x")], Operation.INSERT)
+    large.refresh()
+    begun, group = urgent(large, "p")
+    planned = schedule_clustering(planner)
+    assert planned is not None
+    named = {file_id for _, file_id in planner.refresh().groups_under_clustering()}
+    assert named
+    assert group not in named
+    begun.roll_back()
+
+
+@pytest.mark.parametrize("ends", ["committed", "lost", "failed", "interrupted"])
+def test_however_a_write_ends_its_intent_is_withdrawn(monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
+    opens, storage, clock = shared_writers()
+    ours, theirs = opens("ours"), peer_of(storage, clock)
+    errors = {"committed": None, "lost": WriteConflict, "failed": StorageError, "interrupted": KeyboardInterrupt}
+    posted: list[str] = []
+
+    def act(transaction: WriteTransaction) -> None:
+        posted.extend(p.intent.instant for p in ours.intents.posted() if p.is_active)
+        assert posted == [transaction.instant]
+        if ends == "lost":
+            put(theirs, [("a", "p", 2, "theirs")])
+        elif (error := errors[ends]) is not None:
+            raise error("while files are written")
+
+    while_writing(monkeypatch, ours, act)
+    write = lambda: put(ours, [("a", "p", 3, "ours")], **{"tideline.write.conflict.retries": "0"})  # noqa: E731
+    error = errors[ends]
+    if error is None:
+        write()
+    else:
+        with pytest.raises(error):
+            write()
+    assert len(posted) == 1
+    assert ours.intents.posted() == []
+
+
+@pytest.mark.parametrize("unreachable", ["wait", "fail", "storage"])
+def test_a_board_that_is_away_costs_one_look(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, unreachable: str
+) -> None:
+    """Whatever the option says of locks: there is none to wait for. Later writes do not ask again at once, and all of them commit."""
+    _, storage, clock = shared_writers()
+    beside: list[int] = []
+    with nobody_there() as url:
+        providers = LockProviders(url, clock)
+        for number in range(3):
+            table = opened(storage, clock, f"w{number}", **{"tideline.lock.unreachable": unreachable, "tideline.lock.wait": 1})
+            providers.attach(table)
+            while_writing(monkeypatch, table, lambda _: beside.append(len(storage.list_folder(INTENTS).objects)))
+            assert put(table, [("a", "p", 2 + number, "y")]).attempts == 1
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(warnings) == 1, warnings
+    assert "and its intents" in warnings[0]
+    assert beside == ([1, 1, 1] if unreachable == "storage" else [0, 0, 0])
+    assert storage.list_folder(INTENTS).objects == ()
+    assert contents(table)[0] == ("a", "p", 4, "y")
+
+
+@pytest.mark.parametrize("unreachable", ["wait", "fail", "storage"])
+def test_the_option_needs_no_redis_where_it_says_nothing(unreachable: str) -> None:
+    _, storage, clock = shared_writers()
+    table, other = (opened(storage, clock, name, **{"tideline.lock.unreachable": unreachable}) for name in ("ours", "other"))
+    for writer in (table, other):
+        attach_lock(writer, "storage:")
+    begun, group = urgent(table, "p")
+    (first,) = other.intents.claim(Intent("9", frozenset({group})))
+    assert first.instant == begun.instant
+    for instant in (begun.instant, "9"):
+        other.intents.withdraw(instant)
+    begun.roll_back()
+
+
+def test_a_table_that_was_made_anew_has_a_board_of_its_own() -> None:
+    clock, space = ManualClock(), f"memory:{uuid.uuid4()}"
+    groups = frozenset({"group"})
+    for _ in range(2):
+        exclusive, storage, _ = new_table(clock)
+        table = share_table(exclusive, SHARING, open_peer_lock)
+        again = opened(storage, clock)
+        for writer in (table, again):
+            attach_lock(writer, space)
+        assert table.intents.posted() == []
+        assert table.intents.claim(Intent("5", groups)) == []
+        assert [i.instant for i in again.intents.claim(Intent("6", groups))] == ["5"]
