@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 from tests.simulation.faults import FaultyStorage
-from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
+from tests.unit.table.tables import DEATH_S, cluster, compact, contents, create, open_table, write
 
 from tideline_table.clock import ManualClock
-from tideline_table.errors import StorageError, TransactionRolledBack
+from tideline_table.errors import StorageError, TransactionRolledBack, VerificationFailed
 from tideline_table.log_format.key_index import INDEX_FOLDER, index_path
 from tideline_table.service.clustering import cluster_group
 from tideline_table.service.compaction import compact_slice
@@ -17,6 +17,8 @@ from tideline_table.storage import MemoryStorage
 from tideline_table.table import (
     Table,
     TableType,
+    create_savepoint,
+    restore_to_savepoint,
     roll_back_dead,
     run_clustering,
     run_compaction,
@@ -140,11 +142,41 @@ def test_a_compaction_that_was_taken_over_while_its_runner_slept():
     write(table, [("a", "p", 2, "y")])
     schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
 
-    def compact(runner: Table, storage: MemoryStorage | FaultyStorage) -> object:
+    def run(runner: Table, storage: MemoryStorage | FaultyStorage) -> object:
         return run_compaction(runner, run=lambda tasks: [compact_slice(task, storage) for task in tasks])
 
-    asleep_before_file(slow, clock, lambda: compact(open_table(inner, clock, "other"), inner))
+    asleep_before_file(slow, clock, lambda: run(open_table(inner, clock, "other"), inner))
     with pytest.raises(TransactionRolledBack):
-        compact(table, slow)
+        run(table, slow)
     assert contents(table) == [("a", "p", 2, "y")]
     assert data_files(inner) == named_files(table)
+
+
+@pytest.mark.parametrize("error", [VerificationFailed, StorageError])
+@pytest.mark.parametrize("ending", ["restored", "taken over"])
+def test_a_compaction_that_fails_when_its_plan_is_no_longer_its_own(error, ending):
+    """Found by a history: a restore took the plan back, late results did not fit it, and nobody took their files away."""
+    clock = ManualClock()
+    storage = MemoryStorage(clock=clock)
+    create(storage, clock, type=TableType.MOR)
+    table, other = open_table(storage, clock, "sleeper"), open_table(storage, clock, "other")
+    write(table, [("a", "p", 1, "x"), ("b", "q", 1, "x")])
+    write(table, [("a", "p", 2, "y"), ("b", "q", 2, "y")])
+    kept = create_savepoint(table).instant
+    schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
+
+    def fail(tasks):
+        stats = [compact_slice(task, storage) for task in tasks[:1]]
+        clock.advance(DEATH_S)
+        other.refresh()
+        restore_to_savepoint(other, kept) if ending == "restored" else compact(other)
+        stats += [compact_slice(task, storage) for task in tasks[1:]]
+        if error is StorageError:
+            raise StorageError(f"the disk is gone after {len(stats)} file group(s)")
+        return stats[1:]
+
+    with pytest.raises(error):
+        run_compaction(table, run=fail)
+    assert [row[2] for row in contents(open_table(storage, clock, "reader"))] == [2, 2]
+    assert list(table.refresh().pending()) == []
+    assert data_files(storage) == named_files(table)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tideline_table.config import Options
-from tideline_table.errors import InstantNotFound, TransactionRolledBack, UnsupportedTable, WriteConflict
+from tideline_table.errors import (
+    CommitUnknown,
+    InstantNotFound,
+    TidelineError,
+    TransactionRolledBack,
+    UnsupportedTable,
+    WriteConflict,
+)
 from tideline_table.file_group.action import COMPACT, ActionRecord
 from tideline_table.file_group.state import TableState
 from tideline_table.service.compaction import CompactionTask, compact_slice, compaction_tasks, plan_compaction
@@ -97,11 +104,16 @@ def _execute(table: Table, instant: str, attempt: int, options: Options, run: Ru
     plan = table.state.plans[instant]["plan"]
     root = table.storage.root
     tasks = compaction_tasks(root, instant, plan, table.log_rule(), table.schema, table.footer_schema(), attempt, options)
-    stats = check_compacted(tasks, run(tasks))
+    stats: tuple[WriteStat, ...] = ()
     try:
+        stats = check_compacted(tasks, run(tasks))
         entry = _complete(table, instant, attempt, stats)
-    except TransactionRolledBack:
-        delete_lost_attempt(table, instant, attempt, stats)
+    except CommitUnknown:
+        raise  # the log has to say how it ended
+    except TidelineError as error:
+        # Whoever took it over, or took it back, cannot know of files that came behind their look at the markers.
+        if isinstance(error, TransactionRolledBack) or not _is_attempt(table.refresh(), instant, attempt):
+            delete_lost_attempt(table, instant, attempt, stats)
         raise
     named = {s.path for s in stats}
     for path in marked_files(table.storage, instant):
@@ -114,7 +126,7 @@ def _execute(table: Table, instant: str, attempt: int, options: Options, run: Ru
 def _complete(table: Table, instant: str, attempt: int, stats: tuple[WriteStat, ...]) -> Entry:
     def decide(state: TableState) -> Draft:
         check_still_own(state, instant)
-        if state.actions[instant].sequence != attempt:
+        if not _is_attempt(state, instant, attempt):
             raise TransactionRolledBack(f"compaction {instant} was taken over", expected="the attempt that began last")
         # The schema as of now: a writer may have changed it meanwhile.
         metadata = CommitMetadata(COMPACT, stats, {SCHEMA_KEY: table.schema_json}, compacted=True)
@@ -123,6 +135,12 @@ def _complete(table: Table, instant: str, attempt: int, stats: tuple[WriteStat, 
     pass_second(table.timeline, instant)
     with table.lock.hold(table.timeline.head_sequence):
         return table.timeline.append(decide)
+
+
+def _is_attempt(state: TableState, instant: str, attempt: int) -> bool:
+    """Whether the compaction is still the one that began with entry `attempt`, or was; a plan that is gone is nobody's."""
+    record = state.actions.get(instant)
+    return record is not None and not record.fenced_by and record.sequence == attempt
 
 
 def _pending_compaction(table: Table, instant: str, options: Options) -> ActionRecord | None:
