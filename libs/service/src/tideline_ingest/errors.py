@@ -41,3 +41,13 @@ class TopicUnavailable(TidelineError):
     """Kafka did not answer, or does not know the topic."""
 
     recovery = Recovery.RETRY
+
+
+class RegistryUnavailable(TidelineError):
+    """The schema registry gave no answer, or a failure that may pass. What it would have said about a record is not known."""
+
+    recovery = Recovery.RETRY
+
+
+class RegistryRefused(TidelineError):
+    """The schema registry understood and refused, or what answers is none: credentials, rights or the URL are wrong."""

@@ -11,8 +11,10 @@ import pyarrow.compute as pc
 
 from tideline_ingest.batch import Batch, Received, order_of
 from tideline_ingest.decoding import AvroDecoder, Decoder, JsonDecoder, SingleObjectDecoder, text_keys
+from tideline_ingest.schema_registry import SchemaRegistry
 from tideline_ingest.screening import Rejected, rejected_among
 from tideline_ingest.settings import IngestSettings
+from tideline_ingest.wire_format import FramedDecoder, KeyTarget, TableTarget
 from tideline_service.errors import InvalidSetting
 from tideline_table.errors import CorruptMetadata, InvalidOption, InvalidRecord, SchemaMismatch, UnsafePath
 from tideline_table.index import KeyScope
@@ -20,11 +22,14 @@ from tideline_table.log_format.avro import row_schema
 from tideline_table.schema import MetaField, fit_rows
 from tideline_table.storage import exists
 from tideline_table.table import Table
-from tideline_table.table.evolution import target_schema
+from tideline_table.table.evolution import TargetSchema, target_schema
 from tideline_table.writer import Operation, PreparedInput, prepare_input
 
 _PLAIN_BYTES = 200
 """Every storage has room for names that are not longer."""
+_SCHEMA_FILES = {"json": (0, 1), "avro": (1, 1), "avro_single_object": (1, None), "avro_registry": (0, 0)}
+"""At least, at most."""
+_REGISTERED = "avro_registry"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +47,15 @@ class Intake:
 
 
 class TableIntake:
-    """Decodes and judges records for one table, by the schema that it has. Raises `InvalidSetting` for settings that do not fit the table."""
+    """Decodes and judges records for one table, by the schema that it has. Raises `InvalidSetting` for settings that do not fit the table.
 
-    def __init__(self, settings: IngestSettings, table: Table) -> None:
+    `registry` knows the schemas of `avro_registry`.
+    """
+
+    def __init__(self, settings: IngestSettings, table: Table, registry: SchemaRegistry | None = None) -> None:
         self._settings = settings
         self._table = table
+        self._registry = registry
         self._operation = Operation(settings.operation)
         self._deletes = settings.tombstones == "delete"
         self._check_settings()
@@ -57,8 +66,10 @@ class TableIntake:
         """What becomes of `batch`, or of the part of it that one commit can hold.
 
         Raises `PoisonRecord` for the first record that cannot be taken in, unless such records are put aside; `InvalidSetting` when somebody
-        changed the schema of the table so that no record fits it.
+        changed the schema of the table so that no record fits it; `RegistryUnavailable` and `RegistryRefused`, with nothing judged.
         """
+        if self._registry is not None:
+            self._registry.begin_batch()
         # Behind the read: who sends a new column has added it before.
         self._table.refresh()
         if self._table.schema_json != self._schema_json:
@@ -109,13 +120,16 @@ class TableIntake:
 
     def _prepared(self, rows: pa.Table) -> PreparedInput:
         """As the write prepares it: what it would refuse is refused here, where the record can still be named."""
-        table, definition = self._table, self._table.definition
-        target = target_schema(definition, table.schema_json, rows.schema, self._operation, table.options)
+        definition = self._table.definition
+        target = self._target(self._table.schema_json, rows.schema)
         prepared = prepare_input(
             rows, target.schema, definition.keygen, definition.ordering_field, self._operation, combine=False, scope=self._scope
         )
         self._check_names(prepared.partition_paths)
         return prepared
+
+    def _target(self, based_on: str, incoming: pa.Schema) -> TargetSchema:
+        return target_schema(self._table.definition, based_on, incoming, self._operation, self._table.options)
 
     def _check_names(self, partitions: pa.ChunkedArray) -> None:
         """Raise `InvalidRecord` for a partition that the storage cannot have. It is asked about odd names only."""
@@ -156,18 +170,18 @@ class TableIntake:
                 "setting 'key_format' is 'text', which cannot name rows of this table",
                 f"json: an object of {', '.join((*keygen.key_fields, *keygen.partition_fields))}",
             )
-        count = len(settings.schema_files)
-        if (
-            (settings.format == "avro" and count != 1)
-            or (settings.format == "json" and count > 1)
-            or (settings.format == "avro_single_object" and not count)
-        ):
-            raise _wrong(
-                "schema_files", f"setting 'schema_files' names {count} for format {settings.format!r}", "one, or at least one"
-            )
+        if is_registered(settings) and not settings.schema_registry:
+            raise _wrong("schema_registry", "setting 'schema_registry' is unset", f"a URL, because of {_REGISTERED!r}")
+        count, (least, most) = len(settings.schema_files), _SCHEMA_FILES[settings.format]
+        if count < least or (most is not None and count > most):
+            expected = f"{least}" if most == least else f"{least} to {most}" if most else f"at least {least}"
+            raise _wrong("schema_files", f"setting 'schema_files' names {count} for format {settings.format!r}", expected)
 
     def _value_decoder(self) -> Decoder:
-        settings, texts = self._settings, self._texts
+        settings, texts, table = self._settings, self._texts, self._table
+        if settings.format == _REGISTERED:
+            assert self._registry is not None
+            return FramedDecoder(self._registry, TableTarget(table.schema_json, table.schema, self._target))
         try:
             if settings.format == "json":
                 schema = row_schema(texts[0]) if texts else self._table.schema
@@ -182,8 +196,18 @@ class TableIntake:
             field = schema.field(keygen.key_fields[0])
             return lambda keys: text_keys(keys, field)
         named = [schema.field(name).with_nullable(nullable=True) for name in (*keygen.key_fields, *keygen.partition_fields)]
+        if self._settings.key_format == _REGISTERED:
+            assert self._registry is not None
+            # Only where one column says which row it is can a key be the value of that column.
+            framed = FramedDecoder(self._registry, KeyTarget(pa.schema(named)), named[0].name if len(named) == 1 else None)
+            return lambda keys: framed.decode([key if key is not None else b"" for key in keys])
         decoder = JsonDecoder(pa.schema(named), ignores_unknown=self._settings.unknown_fields == "ignore")
         return lambda keys: decoder.decode([key if key is not None else b"null" for key in keys])
+
+
+def is_registered(settings: IngestSettings) -> bool:
+    """Whether a schema registry has to be asked."""
+    return settings.format == _REGISTERED or (settings.tombstones == "delete" and settings.key_format == _REGISTERED)
 
 
 def _schema_text(path: Path) -> str:

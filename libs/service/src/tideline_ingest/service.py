@@ -6,9 +6,10 @@ import uuid
 
 from tideline_ingest.dead_letters import DeadLetters
 from tideline_ingest.errors import OffsetsLost
-from tideline_ingest.intake import Intake, TableIntake
+from tideline_ingest.intake import Intake, TableIntake, is_registered
 from tideline_ingest.metrics import BATCH_TIME, COMMITS, GAPS, LAG, MOVED, RECORDS, VALUE_BYTES, WRITE_TIME
 from tideline_ingest.offsets import Offsets, Place, starting_points
+from tideline_ingest.schema_registry import SchemaRegistry
 from tideline_ingest.settings import IngestSettings
 from tideline_ingest.topic_reader import Limits, Reader, TopicReader
 from tideline_locks import open_peer_lock
@@ -52,6 +53,7 @@ class IngestService:
         }
         self._table: Table | None = None
         self._intake: TableIntake | None = None
+        self._registry: SchemaRegistry | None = None
         self._storage = storage
         self._reader = reader
         self._dead_letters: DeadLetters | None = None
@@ -77,7 +79,9 @@ class IngestService:
         table.check_writable(keyed=settings.operation == "upsert")
         self._locks.attach(table)
         self._table = table
-        self._intake = TableIntake(settings, table)
+        if self._registry is None and settings.schema_registry and is_registered(settings):
+            self._registry = SchemaRegistry.of(settings)
+        self._intake = TableIntake(settings, table, self._registry)
         if self._reader is None:
             group = f"tideline-ingest-{settings.application_id}"
             self._reader = TopicReader(self._client, settings.topics, settings.partitions, group, settings.kafka_timeout_s, clock)
@@ -121,6 +125,8 @@ class IngestService:
             self._reader.close()
         if self._dead_letters is not None:
             self._dead_letters.close()
+        if self._registry is not None:
+            self._registry.close()
         self._locks.close()
 
     def _goes_on(self) -> bool:

@@ -31,15 +31,31 @@ class IngestSettings(ServiceSettings):
     partitions: tuple[int, ...] = setting(
         (), unit="-", description="Only these partitions of the topics, so that several applications share them; empty: all."
     )
-    format: Literal["json", "avro", "avro_single_object"] = setting(
+    format: Literal["json", "avro", "avro_single_object", "avro_registry"] = setting(
         "json",
         unit="-",
-        description="What values are: a JSON object, a plain Avro datum, or Avro with the fingerprint of its schema before it.",
+        description="What values are: a JSON object, a plain Avro datum, Avro with the fingerprint of its schema before it, or with the id that "
+        "its schema has in `schema_registry`.",
     )
     schema_files: tuple[Path, ...] = setting(
         (),
         unit="-",
         description="Avro record schemas of the values: one, for `avro_single_object` all that occur. `json` takes the table's columns without.",
+    )
+    schema_registry: str = setting(
+        "",
+        unit="-",
+        description="Base URL of the schema registry of `avro_registry` (Confluent's API); of several, with commas between, the next one is asked "
+        "where one does not answer.",
+        pattern=r"^(https?://[^\s]+)?$",
+    )
+    schema_registry_options: dict[str, SecretStr] = setting(
+        {},
+        unit="-",
+        description="Options of the registry's client: `basic.auth.user.info`, `bearer.auth.token`, `ssl.ca.location`, ...",
+    )
+    schema_registry_timeout_s: float = setting(
+        10.0, unit="s", description="How long one request to the schema registry may take.", gt=0
     )
     unknown_fields: Literal["refuse", "ignore"] = setting(
         "refuse", unit="-", description="What a JSON field that the schema lacks makes of its record: a poison one, or nothing."
@@ -50,11 +66,11 @@ class IngestSettings(ServiceSettings):
         unit="-",
         description="What a record without a value is: a poison one, or the deletion of the row that its key names (with `upsert`).",
     )
-    key_format: Literal["text", "json"] = setting(
+    key_format: Literal["text", "json", "avro_registry"] = setting(
         "text",
         unit="-",
-        description="Keys of tombstones: the record key as text (tables of one key column, unpartitioned), or a JSON object of the key and "
-        "partition columns.",
+        description="Keys of tombstones: the record key as text (tables of one key column, unpartitioned), a JSON object of the key and "
+        "partition columns, or Avro with the id of its schema: a record of those columns, or the record key alone.",
     )
     poison: Literal["fail", "dead_letter"] = setting(
         "fail",

@@ -1,0 +1,145 @@
+"""Writers' schemas by the ids that a schema registry gave them (Confluent's API; its own client asks)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import fastavro.schema
+import httpx2
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
+from confluent_kafka.schema_registry.error import OAuthTokenError
+from fastavro.repository import AbstractSchemaRepository, SchemaRepositoryError
+
+from tideline_ingest.errors import RegistryRefused, RegistryUnavailable, Undecodable
+from tideline_ingest.settings import IngestSettings
+from tideline_service.errors import InvalidSetting
+
+_NOT_FOUND = frozenset({40401, 40402, 40403})
+"""The registry's own codes: no such subject, version, schema. Status 404 alone also comes from a server that is no registry."""
+_T = TypeVar("_T")
+_PASSING = frozenset({408, 425, 429})
+"""Below 500, what another try may cure."""
+
+
+class SchemaRegistry:
+    """One registry. A schema is asked for once, since what an id means never changes; one that is not to be had, once in each batch."""
+
+    def __init__(self, client: SchemaRegistryClient) -> None:
+        self._client = client
+        self._texts: dict[int, str] = {}
+        self._unusable: dict[int, str] = {}
+        """Why, by the id."""
+
+    @classmethod
+    def of(cls, settings: IngestSettings) -> SchemaRegistry:
+        """The one that the settings name. Raises `InvalidSetting` for options that its client does not take."""
+        given = {name: secret.get_secret_value() for name, secret in settings.schema_registry_options.items()}
+        # A batch that found no answer is tried again by the service's own rule, which also gives signs of life in between.
+        own = {"url": settings.schema_registry, "timeout": settings.schema_registry_timeout_s, "max.retries": 0}
+        try:
+            return cls(SchemaRegistryClient({**given, **own}))
+        except (ValueError, TypeError, OSError) as error:
+            raise InvalidSetting(
+                f"setting 'schema_registry_options': {error}",
+                name="ingest.schema_registry_options",
+                origin="settings",
+                expected="options of confluent_kafka's SchemaRegistryClient",
+            ) from None
+
+    def avro(self, schema_id: int) -> str:
+        """The Avro schema of that id, with the types in it that it refers to.
+
+        Raises `Undecodable` for an id that the registry does not know, and for a schema that is not Avro or cannot be put together;
+        `RegistryUnavailable` and `RegistryRefused` where it is not known what the id means.
+        """
+        if schema_id not in self._texts:
+            if schema_id in self._unusable:
+                raise Undecodable(self._unusable[schema_id])
+            try:
+                self._texts[schema_id] = self._text(schema_id)
+            except Undecodable as error:
+                self._unusable[schema_id] = str(error)
+                raise
+        return self._texts[schema_id]
+
+    def begin_batch(self) -> None:
+        """Ask again for what was not to be had."""
+        self._unusable.clear()
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._client.close()
+
+    def _text(self, schema_id: int) -> str:
+        what = f"schema {schema_id} of the registry"
+        schema = self._asked(what, partial(self._client.get_schema, schema_id))
+        if schema is None:
+            raise Undecodable(f"schema id {schema_id}, which the registry does not know", expected="an id of the registry")
+        kind = schema.schema_type or "AVRO"
+        if kind != "AVRO":
+            raise Undecodable(f"{what} is of type {kind}", expected="an Avro schema")
+        if schema.schema_str is None:
+            self._client.clear_caches()  # type: ignore[no-untyped-call] # the client keeps this answer, too
+            raise _unavailable(what, "an answer without a schema")
+        if not schema.references:
+            return schema.schema_str
+        try:
+            types: dict[str, Any] = {"": json.loads(schema.schema_str)}
+            self._collect(schema, types)
+            whole = fastavro.schema.load_schema("", repo=_Collected(types))
+            if isinstance(whole, dict):
+                whole = {name: part for name, part in whole.items() if not name.startswith("__")}
+            return json.dumps(whole)
+        except (fastavro.schema.SchemaParseException, SchemaRepositoryError, ValueError, AttributeError, RecursionError) as error:
+            raise Undecodable(f"{what}, which refers to others ({error})", expected="a schema that they make whole") from None
+
+    def _collect(self, schema: Schema, types: dict[str, Any]) -> None:
+        """Into `types` what `schema` refers to, and what that refers to."""
+        for reference in schema.references or ():
+            if reference.name in types or reference.subject is None or reference.version is None:
+                continue
+            what = f"version {reference.version} of {reference.subject!r} in the registry"
+            found = self._asked(what, partial(self._client.get_version, reference.subject, reference.version))
+            if found is None or found.schema.schema_str is None:
+                raise SchemaRepositoryError(f"no {what}")
+            types[str(reference.name)] = json.loads(found.schema.schema_str)
+            self._collect(found.schema, types)
+
+    def _asked(self, what: str, ask: Callable[[], _T]) -> _T | None:
+        """The answer; None where the registry says that there is no such schema."""
+        try:
+            return ask()
+        except SchemaRegistryError as error:
+            if error.error_code in _NOT_FOUND:
+                return None
+            if error.http_status_code >= 500 or error.http_status_code in _PASSING:
+                raise _unavailable(what, error) from error
+            raise RegistryRefused(
+                f"{what}: {error}",
+                expected=f"a schema, or one of the error codes {', '.join(map(str, sorted(_NOT_FOUND)))}",
+                remedy="check schema_registry (with the path of its API), the credentials and the rights",
+            ) from error
+        except (httpx2.HTTPError, OAuthTokenError) as error:
+            raise _unavailable(what, error) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            # Something on the way answered instead.
+            raise _unavailable(f"{what}: an answer that is none", error) from error
+
+
+class _Collected(AbstractSchemaRepository):
+    def __init__(self, types: dict[str, Any]) -> None:
+        self._types = types
+
+    def load(self, name: str) -> Any:
+        if name not in self._types:
+            raise SchemaRepositoryError(f"no type {name!r}")
+        return self._types[name]
+
+
+def _unavailable(what: str, reason: object) -> RegistryUnavailable:
+    return RegistryUnavailable(
+        f"{what}: {reason or type(reason).__name__}", expected="an answer", remedy="nothing was passed over: it is tried again"
+    )
