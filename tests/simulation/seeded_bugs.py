@@ -363,7 +363,7 @@ START = {
     "archival waits for no task": 480,
     "lock not looked at before a step": 60,
     "commits of what Hudi rolled back": 60,
-    "lock held by an answer that came late": 130,
+    "lock held by an answer that came late": 15150,
     "cursor read while a publication is on its way": 30,
     "gaps between events stay": 90,
     "restore leaves offsets where they are": 80,

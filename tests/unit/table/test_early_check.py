@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.table.shared import peer_of, put, shared_table
 from tests.unit.table.tables import new_table, open_table, write
 
 from tideline_table.errors import TransactionRolledBack, WriteConflict
@@ -84,3 +85,20 @@ def test_a_write_that_was_rolled_back_hears_of_it():
     assert roll_back(other.timeline, transaction.instant, force=True) is not None
     with pytest.raises(TransactionRolledBack):
         check()
+
+
+def test_what_nobody_adopted_yet_in_a_shared_table_makes_it_lose():
+    table, storage, clock = shared_table()
+    put(table, [("a", "p", 1, "x"), ("b", "q", 1, "x")])
+    slices = {s.group.partition_path: s for s in table.slices()}
+    transaction = WriteTransaction.begin(table.timeline, table.lock, "UPSERT")
+    check = AnnouncedCheck(transaction, {s.group: s.version for s in slices.values()})
+    announce(transaction, slices["p"])
+    theirs = peer_of(storage, clock)
+    put(theirs, [("b", "q", 2, "theirs")])
+    check()
+    taken = put(theirs, [("a", "p", 2, "theirs")])
+    with pytest.raises(WriteConflict, match="was written by") as lost:
+        check()
+    assert lost.value.with_instant == taken.instant
+    transaction.roll_back()

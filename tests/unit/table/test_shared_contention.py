@@ -19,10 +19,11 @@ from tideline_locks.table_lock import LockProviders, attach_lock
 from tideline_table.clock import ManualClock
 from tideline_table.errors import StorageError, WriteConflict
 from tideline_table.storage import Storage
-from tideline_table.table import Table, schedule_clustering, share_table, write_rows
+from tideline_table.table import Table, executor, schedule_clustering, share_table, write_rows
 from tideline_table.table import write as module
 from tideline_table.transaction import Committed, WriteTransaction
 from tideline_table.transaction.intents import Intent
+from tideline_table.transaction.write import EARLY_CHECK_S
 from tideline_table.writer import FileGroupResult, Operation
 
 FIRST = [("a", "p", 1, "x"), ("b", "q", 1, "x")]
@@ -135,6 +136,46 @@ def test_who_lost_often_goes_first_while_others_of_ours_wait_and_then_wins(monke
     assert done.sequence < last.join().sequence
     assert contents(rival) == [("a", "p", 9, "large"), ("b", "q", 9, "large")]
     assert large.intents.posted() == []
+
+
+def test_a_write_that_lost_to_one_of_hudis_learns_it_while_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody adopted that write yet: the log does not know of it, the timeline does."""
+    opens, storage, clock = shared_writers()
+    ours, theirs = opens("ours"), peer_of(storage, clock)
+    put(ours, [("c", "r", 1, "x")])
+    theirs.refresh()
+    written: list[tuple[str, str]] = []
+    task = executor.write_file_group
+
+    def counting(context: Any, routed: Any, *more: Any) -> FileGroupResult:
+        result = task(context, routed, *more)
+        written.append((context.instant, routed.partition_path))
+        if len(written) == 1:
+            put(theirs, [("c", "r", 2, "theirs")])
+            clock.advance(EARLY_CHECK_S)
+        return result
+
+    monkeypatch.setattr(executor, "write_file_group", counting)
+    rows = [(key, partition, 3, "ours") for key, partition in zip("abc", "pqr", strict=True)]
+    with pytest.raises(WriteConflict, match="was written by") as lost:
+        put(ours, rows, **{"tideline.write.conflict.retries": "0"})
+    (own, _), (other, partition) = written
+    assert lost.value.with_instant == other > own
+    assert partition == "r", "the files that would have been lost were not written"
+
+
+def test_who_waited_goes_on_from_what_hudis_writers_did_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    opens, storage, clock = shared_writers()
+    first, ours, theirs = opens("first"), opens("ours"), peer_of(storage, clock)
+    begun = WriteTransaction.begin(first.timeline, first.lock, "UPSERT")
+    assert first.intents.claim(Intent(begun.instant, frozenset({group_of(first, "p")}))) == []
+    waiting = InBackground(ours, ("a", "p", 3, "ours"))
+    while_writing(monkeypatch, theirs, lambda _: waiting.begin_and_queue(monkeypatch))
+    put(theirs, [("a", "p", 2, "theirs")])
+    first.intents.withdraw(begun.instant)
+    assert waiting.join().attempts == 1
+    assert contents(ours)[0] == ("a", "p", 3, "ours")
+    begun.roll_back()
 
 
 def lose_to(monkeypatch: pytest.MonkeyPatch, large: Table, rivals: Sequence[Table]) -> tuple[list[bool], Committed]:

@@ -202,10 +202,8 @@ class Table:
 
     def refresh(self) -> TableState:
         """See what others did."""
-        if isinstance(self.timeline, SharedTimeline):
+        if self._foreign is None:
             self.timeline.look()
-        elif self._foreign is None:
-            self.timeline.refresh()
         else:
             self._foreign = foreign_state(self.storage, self.definition.properties)
         return self.state

@@ -74,6 +74,11 @@ class ActiveTimeline:
                 remedy="restore the checkpoint folder from a copy; nothing was changed",
             )
 
+    def look(self) -> TableState:
+        """See what anybody did; returns the state with it."""
+        self.refresh()
+        return self.state
+
     def _read_on(self) -> list[Entry] | None:
         """Fold what follows; None when entries behind our state were deleted: then what stands there says nothing."""
         fresh: list[Entry] = []

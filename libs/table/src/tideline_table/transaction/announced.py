@@ -51,19 +51,19 @@ class AnnouncedCheck:
     def __call__(self) -> None:
         """Raise the conflict that the commit would end with by now.
 
-        Markers are listed only while others changed some slice that the write may meet. Raises what reading the log raises.
+        Markers are listed only while others changed some slice that the write may meet. Raises what looking at the table raises.
         """
         timeline = self._transaction.timeline
-        timeline.refresh()
-        if timeline.state.sequence != self._looked_at:
-            self._looked_at = timeline.state.sequence
-            self._is_contested = find_conflict(self._write_set(self._visible), timeline.state, ()) is not None
+        state = timeline.look()
+        if state.sequence != self._looked_at:
+            self._looked_at = state.sequence
+            self._is_contested = find_conflict(self._write_set(self._visible), state, ()) is not None
         if not self._is_contested:
             return
         found = announced_groups(marked_files(timeline.storage, self._transaction.instant))
         self.announced = found = AnnouncedGroups(found.rewrites & self._visible.keys(), found.appends & self._visible.keys())
         written = {group: self._visible[group] for group in found.rewrites | found.appends}
-        conflict = find_conflict(self._write_set(written, found.appends), timeline.state, ())
+        conflict = find_conflict(self._write_set(written, found.appends), state, ())
         if conflict is not None and not isinstance(conflict, SliceGrew):
             raise conflict
 

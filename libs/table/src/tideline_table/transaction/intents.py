@@ -164,7 +164,7 @@ def await_turn(board: IntentBoard, timeline: ActiveTimeline, intent: Intent, opt
         _LOGGER.warning("write %s goes on without intents: %s", intent.instant, error)
     if not waited:
         return Turn.AT_ONCE
-    timeline.refresh()
+    timeline.look()
     return Turn.LATER
 
 

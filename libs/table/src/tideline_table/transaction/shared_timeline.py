@@ -101,7 +101,7 @@ class SharedTimeline(ActiveTimeline):
             return self.state
 
     def look(self) -> TableState:
-        """See what anybody did, adopted or not."""
+        """See `ActiveTimeline.look`; what nobody adopted yet is in it, too."""
         with self._mutex:
             self.refresh()
             self._view = (self.state.sequence, seen_through(self.storage, self.state, self.clock.now(), self._check_archive))

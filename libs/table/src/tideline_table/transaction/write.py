@@ -47,7 +47,7 @@ from tideline_table.writer.marker import forget_markers, marked_files
 HASHES_KEYS = {KeyScope.PARTITION: "inserted_key_hashes", KeyScope.TABLE: "inserted_key_hashes_of_table"}
 """Where a commit carries the hashes of the keys that it added: all by partition, those of a global index as keys of the table, too."""
 EARLY_CHECK_S = 1.0
-"""While files are written, the log is asked for conflicts at most this often."""
+"""While files are written, conflicts are looked for at most this often."""
 _MOVES = 10
 """How often log files move behind those of others before the write counts as lost."""
 
@@ -173,7 +173,7 @@ class WriteTransaction:
             self._staged.add(result.stat.path)
 
     def check_early(self, based_on: Mapping[FileGroupId, SliceVersion], appends: frozenset[FileGroupId]) -> None:
-        """Raise the conflict that a commit over `based_on` would end with by now; asks the log at most every `EARLY_CHECK_S`.
+        """Raise the conflict that a commit over `based_on` would end with by now; looks at the table at most every `EARLY_CHECK_S`.
 
         For writers between two files: what is lost already is not worth finishing. Safe to call from several threads.
         """
@@ -181,9 +181,9 @@ class WriteTransaction:
         if now_s - self._checked_s < EARLY_CHECK_S:
             return
         self._checked_s = now_s
-        self.timeline.refresh()
+        state = self.timeline.look()
         own = WriteSet(self.instant, dict(based_on), appends=appends, update_strategy=self.update_strategy)
-        conflict = find_conflict(own, self.timeline.state, ())
+        conflict = find_conflict(own, state, ())
         if conflict is not None and not isinstance(conflict, SliceGrew):
             raise conflict
 
