@@ -322,7 +322,7 @@ def test_hudi_rfc91_10412_who_lost_the_lock_does_not_release_anothers(cow, kind,
                 held.append(taken.acquire("trips", owner="slow", ttl_s=60, wait_s=0, fence=MAX_FENCE))
 
         lossy.before = before
-        lock = ProviderLock(place.provider(), "trips", "slow", clock=cow.clock, ttl_s=place.short_ttl_s)
+        lock = ProviderLock(place.provider(), "trips", "slow", ttl_s=place.short_ttl_s)
         slow = Table.open(lossy.root, options=QUIET, clock=cow.clock, writer_id="slow", storage=lossy, lock=lock)
         assert write(slow, [("a", "p", 1, "x")]).attempts == 1
         assert contents(cow.open("reader")) == [("a", "p", 1, "x")]

@@ -103,7 +103,7 @@ def roll_back_abandoned(table: Table) -> None:
 def upsert_in_turn(table: Table) -> None:
     """Under a lock and a board of intents, both beside the table; somebody dead is on the board."""
     provider = StorageLockProvider(table.storage, clock=table.clock)
-    table.lock = ProviderLock(provider, "table:t", "w", clock=table.clock)
+    table.lock = ProviderLock(provider, "table:t", "w")
     table.intents = StorageIntents(table.storage, table.clock)
     rows = [("a", "p", 2, "new"), ("n", "p", 2, "new")]
     write(table, rows, **{"hoodie.parquet.small.file.limit": 10**8})

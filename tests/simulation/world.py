@@ -16,7 +16,6 @@ from tideline_locks import InProcessIntents
 from tideline_locks.in_process import LeaseTable
 from tideline_locks.rules import LeaseRecord, Standing
 from tideline_locks.table_lock import ProviderLock
-from tideline_locks.waiting import Chance
 from tideline_table.transaction import NoLock, TableLock
 from tideline_table.transaction.intents import IntentBoard, NoIntents
 
@@ -216,10 +215,7 @@ class World:
         """The table lock as `process` reaches it, held under the name of `owner` where the process writes by another name."""
         if not self._is_locked:
             return NoLock()
-        jitter = self.chooser(f"fences {process.name}")
-        clock = SimulatedClock(self.scheduler, process)
-        chance = Chance(jitter, lambda: f"{jitter.getrandbits(64):x}")
-        return ProviderLock(LockService(self, process, self._leases), LOCK, owner or process.name, clock=clock, chance=chance)
+        return ProviderLock(LockService(self, process, self._leases), LOCK, owner or process.name)
 
     def lock_holder(self) -> str | None:
         """Who holds the table lock (empty: nobody), None where it may be held in vain, or by two."""

@@ -172,6 +172,27 @@ def test_stale_fence_is_refused_held_or_free(fenced_place: Place) -> None:
     assert again.token == 10
 
 
+def test_readable_fence_is_read_again_when_it_is_old(fenced_place: Place) -> None:
+    provider, other = fenced_place.provider(), fenced_place.provider()
+    provider.acquire("trips", owner="a", ttl_s=LONG_S, wait_s=0, fence=10).release()
+    seen = iter([8, 9, 11, 99])
+    with other.acquire("trips", owner="b", ttl_s=LONG_S, wait_s=LONG_S, fence=lambda: next(seen)) as lease:
+        assert lease.token == 11
+    with pytest.raises(LockTimeout) as caught:
+        other.acquire("trips", owner="b", ttl_s=LONG_S, wait_s=0.1, fence=lambda: 10)
+    assert isinstance(caught.value.__cause__, StaleFence)
+    assert provider.try_acquire("trips", owner="a", ttl_s=LONG_S, fence=11) is not None
+
+
+def test_who_cannot_read_its_fence_is_in_nobodys_way(place: Place) -> None:
+    provider = place.provider()
+    with pytest.raises(ZeroDivisionError):
+        provider.acquire("trips", owner="a", ttl_s=LONG_S, wait_s=LONG_S, fence=lambda: 1 // 0)
+    with pytest.raises(InvalidLease):
+        provider.acquire("trips", owner="a", ttl_s=LONG_S, wait_s=LONG_S, fence=lambda: -1)
+    assert provider.try_acquire("trips", owner="b", ttl_s=LONG_S) is not None
+
+
 def test_refused_wishes_raise_no_fence(place: Place) -> None:
     provider = place.provider()
     lease = provider.acquire("trips", owner="a", ttl_s=LONG_S, wait_s=0, fence=1)

@@ -27,7 +27,9 @@ from tideline_locks import (
     open_lock_provider,
 )
 from tideline_locks.port import LeaseRequest
+from tideline_locks.redis import _LOOK, _Sight
 from tideline_locks.redis_scripts import COMMANDS
+from tideline_locks.table_lock import ProviderLock
 from tideline_table.clock import SystemClock
 
 pytestmark = pytest.mark.real
@@ -159,6 +161,114 @@ def test_waiter_with_a_stale_fence_leaves_the_queue(
         assert new.result(20).token == 2
 
 
+def test_writers_read_the_log_once_and_are_served_in_order_while_it_moves(
+    server: RedisServer, admin: redis.Redis, make: Callable[..., RedisLockProvider]
+) -> None:
+    """Each commits, so that whatever those behind it saw when they came is old at their turn."""
+    provider = make(server.url)
+    head = [10]
+    reads: list[int] = []
+    served: list[tuple[int, int]] = []
+
+    def read(number: int) -> int:
+        reads.append(number)
+        return head[-1]
+
+    def write(number: int) -> None:
+        with ProviderLock(provider, "trips", f"w{number}", wait_s=LONG_S).hold(lambda: read(number)):
+            state = provider.read("trips")
+            served.append((number, state.token if state is not None else -1))
+            # Who is next reads while this one works.
+            wait_until(lambda: number == 5 or number + 1 in reads)
+            head.append(head[-1] + 3)
+
+    lease = provider.acquire("trips", owner="holder", ttl_s=LONG_S, wait_s=0, fence=10)
+    with ThreadPoolExecutor(6) as pool:
+        writing = []
+        for number in range(6):
+            writing.append(pool.submit(write, number))
+            queued(admin, number + 1)
+        wait_until(lambda: reads == [0])
+        lease.release()
+        for one in writing:
+            one.result(20)
+    assert reads == list(range(6))
+    assert served == [(0, 10), (1, 10), (2, 13), (3, 16), (4, 19), (5, 22)]
+
+
+def test_waiter_told_that_its_fence_is_old_is_served_before_one_that_came_later(
+    server: RedisServer, admin: redis.Redis, make: Callable[..., RedisLockProvider]
+) -> None:
+    provider = make(server.url)
+    lease = provider.acquire("trips", owner="holder", ttl_s=LONG_S, wait_s=0, fence=1)
+    reads, served = [0], []
+
+    def early_fence() -> int:
+        reads[0] += 1
+        # The second time somebody who came later has all the time to pass.
+        time.sleep(0.3 if reads[0] > 1 else 0)
+        return reads[0]
+
+    def wait(owner: str, fence: int | Callable[[], int]) -> None:
+        with provider.acquire("trips", owner=owner, ttl_s=LONG_S, wait_s=LONG_S, fence=fence) as granted:
+            served.append((owner, granted.token))
+
+    with ThreadPoolExecutor(3) as pool:
+        early = pool.submit(wait, "early", early_fence)
+        wait_until(lambda: reads[0] == 1)
+        # Somebody was granted a greater fence past the queue: as when Redis came back with an older state.
+        admin.hset("tideline:lock:{trips}", "fence", "2")
+        late = [pool.submit(wait, "late", 2), pool.submit(wait, "later", lambda: 2)]
+        queued(admin, 3)
+        lease.release()
+        for one in (early, *late):
+            one.result(20)
+    assert served[0] == ("early", 2)
+    assert dict(served) == {"early": 2, "late": 2, "later": 2}
+    assert admin.hget("tideline:lock:{trips}", "tickets") == "3"
+
+
+@pytest.mark.parametrize("sight", [_Sight.UNREAD, _Sight.READ])
+def test_waiter_that_never_comes_back_from_the_log_blocks_as_long_as_a_dead_one(
+    server: RedisServer, admin: redis.Redis, make: Callable[..., RedisLockProvider], sight: _Sight
+) -> None:
+    provider = make(server.url)
+    provider.acquire("trips", owner="holder", ttl_s=LONG_S, wait_s=0, fence=5).release()
+    gone = LeaseRequest("trips", "gone", "gone", LONG_S, fence=4)
+    # Asked twice, as when the first reply got lost: one ticket.
+    for _ in range(2):
+        if sight is _Sight.UNREAD:
+            assert provider._attempt(gone, sight, waiter_ttl_ms=700)[0] is _LOOK
+        else:
+            with pytest.raises(StaleFence):
+                provider._attempt(gone, sight, waiter_ttl_ms=700)
+    asked_s = time.monotonic()
+    assert admin.hget("tideline:lock:{trips}", "tickets") == "1"
+    assert provider.try_acquire("trips", owner="b", ttl_s=LONG_S, fence=5) is None
+    assert provider.acquire("trips", owner="b", ttl_s=LONG_S, wait_s=LONG_S, fence=5).owner == "b"
+    assert time.monotonic() - asked_s < 0.7 + 1.0
+    assert not admin.exists(QUEUE)
+
+
+def test_waiter_that_gives_up_lets_the_next_read_the_log_while_the_lock_is_held(
+    server: RedisServer, admin: redis.Redis, make: Callable[..., RedisLockProvider]
+) -> None:
+    provider = make(server.url, waiter_ttl_s=30.0, socket_timeout_s=25.0)
+    lease = provider.acquire("trips", owner="holder", ttl_s=LONG_S, wait_s=0)
+    read = threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(provider.acquire, "trips", owner="impatient", ttl_s=LONG_S, wait_s=0.5)
+        queued(admin, 1)
+        second = pool.submit(provider.acquire, "trips", owner="b", ttl_s=LONG_S, wait_s=LONG_S, fence=lambda: read.set() or 3)
+        queued(admin, 2)
+        with pytest.raises(LockTimeout):
+            first.result(20)
+        # Well before it would have woken by itself.
+        assert read.wait(5)
+        lease.release()
+        assert second.result(5).token == 3
+
+
 @pytest.mark.parametrize("leaving", ["gives up", "stale"])
 def test_first_waiter_that_leaves_a_free_lock_wakes_the_next(
     server: RedisServer, admin: redis.Redis, make: Callable[..., RedisLockProvider], leaving: str
@@ -173,11 +283,31 @@ def test_first_waiter_that_leaves_a_free_lock_wakes_the_next(
         first = LeaseRequest("trips", "first", "first", LONG_S, fence=4)
         if leaving == "stale":
             with pytest.raises(StaleFence):
-                provider._attempt(first, waiter_ttl_ms=60000)
+                provider._attempt(first, _Sight.FIXED, waiter_ttl_ms=60000)
         else:
             provider._withdraw_wish(first)
         # Well before it would have woken by itself.
         assert second.result(5).owner == "second"
+
+
+def test_reply_lost_after_a_grant_for_a_fence_that_was_read(server: RedisServer, make: Callable[..., RedisLockProvider]) -> None:
+    proxy = LossyProxy(server.port)
+    fences = iter([3, 4])
+
+    def read() -> int:
+        proxy.lose_next(b"EVALSHA")
+        return next(fences)
+
+    try:
+        provider = make(f"redis://127.0.0.1:{proxy.port}/0")
+        provider.acquire("other", owner="a", ttl_s=LONG_S, wait_s=0).release()
+        lease = provider.acquire("trips", owner="a", ttl_s=LONG_S, wait_s=5, fence=read)
+        state = provider.read("trips")
+        assert state is not None
+        assert (proxy.lost, lease.token, state.token) == (1, 3, 3)
+        assert lease.release() is True
+    finally:
+        proxy.close()
 
 
 @pytest.mark.parametrize("call", ["acquire", "renew", "release"])

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tideline_locks import FallbackLockProvider, InProcessLockProvider, Lease, LeaseState, LockTimeout, LockUnreachable, StaleFence
@@ -23,9 +25,9 @@ class Switched(InProcessLockProvider):
             self.clock.advance(1)
             raise LockUnreachable("cut off")
 
-    def acquire(self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int = 0) -> Lease:
+    def acquire(self, *args: Any, **kwargs: Any) -> Lease:
         self._check()
-        return super().acquire(name, owner=owner, ttl_s=ttl_s, wait_s=wait_s, fence=fence)
+        return super().acquire(*args, **kwargs)
 
     def read(self, name: str) -> LeaseState | None:
         self._check()

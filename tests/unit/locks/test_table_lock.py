@@ -159,7 +159,7 @@ def provider_of(kind: str, clock: ManualClock) -> LockProvider:
 @pytest.mark.parametrize("kind", ["storage", "memory"])
 def test_newer_fences_are_waited_for_as_long_as_a_holder_is(kind: str) -> None:
     rush = Rush(kind, commits=200)
-    with ProviderLock(rush.provider, "t", "late", clock=rush, wait_s=60).hold(lambda: rush.head):
+    with ProviderLock(rush.provider, "t", "late", wait_s=60).hold(lambda: rush.head):
         held = rush.provider.read("t")
         assert held is not None
         assert (held.owner, held.token) == ("late", rush.head)
@@ -169,7 +169,7 @@ def test_newer_fences_are_waited_for_as_long_as_a_holder_is(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["storage", "memory"])
 def test_newer_fences_are_waited_for_no_longer_than_a_holder_is(kind: str) -> None:
     rush = Rush(kind, commits=10**9)
-    lock = ProviderLock(rush.provider, "t", "late", clock=rush, wait_s=60)
+    lock = ProviderLock(rush.provider, "t", "late", wait_s=60)
     with pytest.raises(LockTimeout, match="to get it within 60 s") as refused, lock.hold(lambda: rush.head):
         pass
     assert refused.value.waited_s == 60

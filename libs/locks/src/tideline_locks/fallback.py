@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from tideline_locks.errors import LockUnreachable
 from tideline_locks.lease import Lease
-from tideline_locks.port import LeaseState, LockProvider
+from tideline_locks.port import LeaseState, LockProvider, ReadFence
 from tideline_table.clock import Clock
 from tideline_table.transaction.intents import Intent, IntentBoard, PostedIntent
 
@@ -54,7 +54,7 @@ class FallbackLockProvider:
         self._clock = clock
         self._outage = outage or Outage(clock)
 
-    def acquire(self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int = 0) -> Lease:
+    def acquire(self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int | ReadFence = 0) -> Lease:
         """See `LockProvider.acquire`. Time spent on the primary counts towards `wait_s`."""
         deadline_s = self._clock.monotonic_s() + wait_s
 

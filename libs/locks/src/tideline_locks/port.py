@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 from urllib.parse import quote
@@ -21,6 +22,10 @@ OWNER_LIMIT = 512
 MIN_TTL_S = 0.01
 MAX_FENCE = 2**53
 """Redis scripts compute in doubles."""
+
+
+ReadFence = Callable[[], int]
+"""Reads the table log and returns its head sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +76,12 @@ class LockProvider(Protocol):
     Errors: `LockUnreachable`, `StaleFence`, `InvalidLease`, `LockAccessDenied`.
     """
 
-    def acquire(self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int = 0) -> Lease:
-        """A lease for `ttl_s` seconds, waiting at most `wait_s` for it. `LockTimeout` names the holder."""
+    def acquire(self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int | ReadFence = 0) -> Lease:
+        """A lease for `ttl_s` seconds, waiting at most `wait_s` for it. `LockTimeout` names the holder.
+
+        A `fence` that can be read is read when it matters, and again when it was refused as old; the caller keeps its place meanwhile
+        where the provider queues waiters. What reading it raises is passed on.
+        """
         ...
 
     def try_acquire(self, name: str, *, owner: str, ttl_s: float, fence: int = 0) -> Lease | None:
@@ -106,8 +115,8 @@ def checked_name(name: str) -> str:
     return name
 
 
-def checked_request(name: str, *, owner: str, lease_id: str, ttl_s: float, wait_s: float, fence: int) -> LeaseRequest:
-    """The wish as a value, or `InvalidLease`."""
+def checked_request(name: str, *, owner: str, lease_id: str, ttl_s: float, wait_s: float) -> LeaseRequest:
+    """The wish as a value, or `InvalidLease`. It has seen nothing yet."""
     checked_name(name)
     if not owner or len(owner) > OWNER_LIMIT:
         raise InvalidLease(f"owner {owner[:OWNER_LIMIT]!r}", expected=f"1 to {OWNER_LIMIT} characters")
@@ -116,6 +125,11 @@ def checked_request(name: str, *, owner: str, lease_id: str, ttl_s: float, wait_
         raise InvalidLease(f"ttl of {ttl_s} s", expected=f"at least {MIN_TTL_S} s")
     if not 0 <= wait_s < float("inf"):
         raise InvalidLease(f"wait of {wait_s} s", expected="0 s or more")
+    return LeaseRequest(name, owner, lease_id, ttl_s, 0)
+
+
+def with_fence(wish: LeaseRequest, fence: int) -> LeaseRequest:
+    """The same wish with another fence, or `InvalidLease`."""
     if not 0 <= fence <= MAX_FENCE:
         raise InvalidLease(f"fence {fence}", expected=f"a sequence from 0 to {MAX_FENCE}")
-    return LeaseRequest(name, owner, lease_id, ttl_s, fence)
+    return replace(wish, fence=fence)

@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tideline_locks import redis_scripts
-from tideline_locks.errors import LockTimeout, LockUnreachable, StaleFence
+from tideline_locks.errors import LockUnreachable, StaleFence
 from tideline_locks.lease import Grant, Lease
-from tideline_locks.port import Held, LeaseRequest, LeaseState, checked_name, checked_request
+from tideline_locks.port import Held, LeaseRequest, LeaseState, ReadFence, checked_name, checked_request, with_fence
 from tideline_locks.redis_connection import KEY_PREFIX, RedisConnection
-from tideline_locks.waiting import Backoff, Chance, attempt_until
+from tideline_locks.waiting import Backoff, Chance, attempt_until, wait_for
 from tideline_table.clock import Clock
 
 _LOCK_KEY = re.compile(re.escape(KEY_PREFIX) + r"\{(?P<name>[^{}]+)\}")
@@ -37,10 +37,40 @@ class OnUnreachable(enum.Enum):
     """Go on with the storage lock alone (`FallbackLockProvider`; the Redis part then works as FAIL)."""
 
 
+class _Sight(enum.Enum):
+    """What a waiter knows of the table log."""
+
+    FIXED = "fixed"
+    """The fence that it came with; it will have no other."""
+    UNREAD = "unread"
+    """Nothing yet: it reads the log when it is next."""
+    READ = "read"
+    """A fence that it read; it may read another."""
+
+
+class _Waiter:
+    """A wish that waits, with what it has seen so far. A repeated request repeats the fence: it may have been granted with it."""
+
+    def __init__(self, wish: LeaseRequest, fence: int | ReadFence) -> None:
+        self._fence = fence
+        self.wish = with_fence(wish, fence) if isinstance(fence, int) else wish
+        self.sight = _Sight.FIXED if isinstance(fence, int) else _Sight.UNREAD
+
+    def look(self) -> None:
+        """Read the log."""
+        assert not isinstance(self._fence, int)
+        self.wish, self.sight = with_fence(self.wish, self._fence()), _Sight.READ
+
+
+_LOOK = Held(None, None)
+
+
 class RedisLockProvider:
     """`LockProvider` on one Redis server.
 
-    Waiters are served in order of arrival; one that has not been heard of for `waiter_ttl_s` loses its place. Waiting happens on the
+    Waiters are served in order of arrival; one that has not been heard of for `waiter_ttl_s` loses its place. One that reads
+    its fence does so when it is next, mostly while the holder before it works: then none has seen more than those behind it, and
+    nobody is sent away as stale for having waited. Waiting happens on the
     server and takes real time, whatever `clock` says; `clock` measures `wait_s` and the holder's `remaining_s`.
     Connecting and answering may take `socket_timeout_s` each; a request is sent twice at most.
     """
@@ -68,36 +98,27 @@ class RedisLockProvider:
         self._withdraw = self._connection.client.register_script(redis_scripts.WITHDRAW)
         self._break = self._connection.client.register_script(redis_scripts.BREAK)
 
-    def acquire(self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int = 0) -> Lease:
+    def acquire(self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int | ReadFence = 0) -> Lease:
         """See `LockProvider.acquire`."""
-        wish = checked_request(name, owner=owner, lease_id=self._chance.new_id(), ttl_s=ttl_s, wait_s=wait_s, fence=fence)
-        deadline_s = self._clock.monotonic_s() + wait_s
+        wish = checked_request(name, owner=owner, lease_id=self._chance.new_id(), ttl_s=ttl_s, wait_s=wait_s)
+        may_read = not isinstance(fence, int)
+
+        def wait(deadline_s: float) -> Lease | Held:
+            return self._wait(_Waiter(wish, fence), deadline_s)
+
         try:
-            if self._fails_fast:
-                outcome = self._queue_until(wish, deadline_s)
-            else:
-                outcome = attempt_until(
-                    lambda: self._queue_until(wish, deadline_s),
-                    clock=self._clock,
-                    deadline_s=deadline_s,
-                    backoff=UNREACHABLE_BACKOFF,
-                    jitter=self._chance.jitter,
-                )
+            return wait_for(name, wait, may_read=may_read, wait_s=wait_s, clock=self._clock, jitter=self._chance.jitter)
         except (LockUnreachable, StaleFence):
             # Unreachable: whatever the server knows of this waiter runs out. Stale: the script has removed it.
             raise
         except BaseException:
             self._withdraw_wish(wish)
             raise
-        if isinstance(outcome, Held):
-            self._withdraw_wish(wish)
-            raise LockTimeout(name, waited_s=wait_s, holder=outcome.owner, since=outcome.since)
-        return outcome
 
     def try_acquire(self, name: str, *, owner: str, ttl_s: float, fence: int = 0) -> Lease | None:
         """See `LockProvider.try_acquire`. Raises `LockUnreachable` at once, whatever `on_unreachable` says."""
-        wish = checked_request(name, owner=owner, lease_id=self._chance.new_id(), ttl_s=ttl_s, wait_s=0, fence=fence)
-        outcome, _ = self._attempt(wish, waiter_ttl_ms=0)
+        wish = checked_request(name, owner=owner, lease_id=self._chance.new_id(), ttl_s=ttl_s, wait_s=0)
+        outcome, _ = self._attempt(with_fence(wish, fence), _Sight.FIXED, waiter_ttl_ms=0)
         return None if isinstance(outcome, Held) else outcome
 
     def read(self, name: str) -> LeaseState | None:
@@ -137,27 +158,44 @@ class RedisLockProvider:
         with self._connection.translated():
             return bool(self._release(keys=_keys(grant.name), args=[grant.lease_id]))
 
-    def _queue_until(self, wish: LeaseRequest, deadline_s: float) -> Lease | Held:
+    def _wait(self, waiter: _Waiter, deadline_s: float) -> Lease | Held:
+        if self._fails_fast:
+            return self._queue_until(waiter, deadline_s)
+        return attempt_until(
+            lambda: self._queue_until(waiter, deadline_s),
+            clock=self._clock,
+            deadline_s=deadline_s,
+            backoff=UNREACHABLE_BACKOFF,
+            jitter=self._chance.jitter,
+        )
+
+    def _queue_until(self, waiter: _Waiter, deadline_s: float) -> Lease | Held:
         while True:
-            outcome, sleep_s = self._attempt(wish, waiter_ttl_ms=self._waiter_ttl_ms)
+            outcome, sleep_s = self._attempt(waiter.wish, waiter.sight, waiter_ttl_ms=self._waiter_ttl_ms)
             left_s = deadline_s - self._clock.monotonic_s()
+            if outcome is _LOOK:
+                waiter.look()
+                continue
             if not isinstance(outcome, Held) or left_s <= 0:
                 return outcome
             # Whoever releases pushes to the first waiter's list; an expiry or a dead waiter ahead is noticed by waking in time.
             with self._connection.translated():
                 self._connection.client.blpop(
-                    [f"{_keys(wish.name)[0]}:wake:{wish.lease_id}"], timeout=_block_s(sleep_s, left_s, self._longest_sleep_s)
+                    [f"{_keys(waiter.wish.name)[0]}:wake:{waiter.wish.lease_id}"],
+                    timeout=_block_s(sleep_s, left_s, self._longest_sleep_s),
                 )
 
-    def _attempt(self, wish: LeaseRequest, *, waiter_ttl_ms: int) -> tuple[Lease | Held, float]:
-        """The outcome now, and after how many seconds asking again makes sense without being woken."""
+    def _attempt(self, wish: LeaseRequest, sight: _Sight, *, waiter_ttl_ms: int) -> tuple[Lease | Held, float]:
+        """The outcome now (`_LOOK`: the log is to be read first), and after how many seconds asking again makes sense without being woken."""
         ttl_ms = _milliseconds(wish.ttl_s)
         asked_s = self._clock.monotonic_s()
         with self._connection.translated():
             reply = self._acquire(
                 keys=_keys(wish.name),
-                args=[wish.lease_id, wish.owner, ttl_ms, wish.fence, waiter_ttl_ms, _retention_ms(ttl_ms)],
+                args=[wish.lease_id, wish.owner, ttl_ms, wish.fence, waiter_ttl_ms, _retention_ms(ttl_ms), sight.value],
             )
+        if reply[0] == "look":
+            return _LOOK, 0.0
         if reply[0] == "stale":
             raise StaleFence(wish.name, fence=wish.fence, greatest=int(reply[1]))
         if reply[0] == "granted":

@@ -4,6 +4,9 @@ KEYS[1] is the lock, a hash: `lease_id owner acquired_ms expires_ms` while it is
 far) and `released` (the last lease that its owner released in time) outlive it. KEYS[2] is the queue: lease ids by ticket. KEYS[3]
 holds for each of them until when it counts as alive. A waiter sleeps on its own list, `<lock>:wake:<lease id>`.
 
+A waiter that reads its fence (`sight` unread, then read) is told to look at the table log when it is next. It keeps its ticket
+meanwhile, as long as it counts as alive, and the lock waits for it. One with a fixed fence is sent away when that is old.
+
 Every script may be sent twice (the reply to the first may get lost) and answers the same.
 """
 
@@ -36,39 +39,47 @@ local function wake_first()
   redis.call('RPUSH', wake, '1')
   redis.call('PEXPIRE', wake, 60000)
 end
+local function stand(waiter, ttl_ms, retention_ms)
+  if not redis.call('ZSCORE', queue, waiter) then redis.call('ZADD', queue, redis.call('HINCRBY', lock, 'tickets', 1), waiter) end
+  redis.call('ZADD', alive, whole(now + tonumber(ttl_ms)), waiter)
+  for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, retention_ms) end
+end
 local function clear() redis.call('HDEL', lock, 'lease_id', 'owner', 'acquired_ms', 'expires_ms') end
 """
 
 ACQUIRE = (
     PRELUDE
     + """
--- ARGV: lease id, owner, ttl ms, fence, waiter ttl ms (0: do not queue), retention ms
+-- ARGV: lease id, owner, ttl ms, fence, waiter ttl ms (0: do not queue), retention ms, sight
 local lease_id, expires, owner, acquired, fence = last()
 local live = lease_id and tonumber(expires) > now
 if live and lease_id == ARGV[1] then return {'granted', acquired} end
-if fence and tonumber(ARGV[4]) < tonumber(fence) then
-  local was_first = first_waiter() == ARGV[1]
+local queues, sight = tonumber(ARGV[5]) > 0, ARGV[7]
+local first = first_waiter()
+local is_next = not first or first == ARGV[1]
+if sight == 'unread' and is_next then
+  stand(ARGV[1], ARGV[5], ARGV[6])
+  return {'look'}
+end
+if sight ~= 'unread' and fence and tonumber(ARGV[4]) < tonumber(fence) then
+  if sight == 'read' then
+    stand(ARGV[1], ARGV[5], ARGV[6])
+    return {'stale', fence}
+  end
   forget(ARGV[1])
-  if was_first and not live then wake_first() end
+  if first == ARGV[1] then wake_first() end
   return {'stale', fence}
 end
-local first = first_waiter()
-if not live and (not first or first == ARGV[1]) then
+if not live and is_next then
   forget(ARGV[1])
   redis.call('HSET', lock, 'lease_id', ARGV[1], 'owner', ARGV[2], 'acquired_ms', whole(now),
     'expires_ms', whole(now + tonumber(ARGV[3])), 'fence', ARGV[4])
   redis.call('PEXPIRE', lock, ARGV[6])
+  -- Who is next now reads the log while this holder works, not while the lock is free.
+  wake_first()
   return {'granted', whole(now)}
 end
-if tonumber(ARGV[5]) > 0 then
-  if not redis.call('ZSCORE', queue, ARGV[1]) then
-    redis.call('ZADD', queue, redis.call('HINCRBY', lock, 'tickets', 1), ARGV[1])
-  end
-  redis.call('ZADD', alive, whole(now + tonumber(ARGV[5])), ARGV[1])
-  redis.call('PEXPIRE', lock, ARGV[6])
-  redis.call('PEXPIRE', queue, ARGV[6])
-  redis.call('PEXPIRE', alive, ARGV[6])
-end
+if queues then stand(ARGV[1], ARGV[5], ARGV[6]) end
 local until_ms = live and tonumber(expires) or tonumber(redis.call('ZSCORE', alive, first) or now)
 return {'held', live and owner or false, live and acquired or false, whole(math.max(0, until_ms - now))}
 """
@@ -108,8 +119,7 @@ WITHDRAW = (
 local lease_id = last()
 forget(ARGV[1])
 if lease_id == ARGV[1] then clear() end
-local left, expires = last()
-if not left or tonumber(expires) <= now then wake_first() end
+wake_first()
 return 1
 """
 )

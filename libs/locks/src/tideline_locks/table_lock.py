@@ -6,15 +6,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from tideline_locks.errors import LockTimeout, StaleFence
 from tideline_locks.fallback import FallbackIntents, FallbackLockProvider, Outage
 from tideline_locks.intents import StorageIntents
-from tideline_locks.lease import Lease
 from tideline_locks.location import open_intent_board, open_lock_provider
-from tideline_locks.port import Held, LockProvider
+from tideline_locks.port import LockProvider
 from tideline_locks.redis import OnUnreachable
 from tideline_locks.renewal import KeptLease
-from tideline_locks.waiting import Backoff, Chance, attempt_until
 from tideline_table.clock import Clock
 from tideline_table.config import LOCK_TTL_S, LOCK_UNREACHABLE, LOCK_WAIT_S
 from tideline_table.errors import InvalidOption
@@ -25,8 +22,6 @@ LOCKS_VARIABLE = "TIDELINE_LOCKS"
 """By which applications learn where table locks and intents live: the services' setting `locks`. Unset or empty: nowhere, the log alone decides."""
 BESIDE_TABLE = "storage:"
 """The lock URL without a place: leases lie beside each table."""
-_BACKOFF = Backoff(first_s=0.005, cap_s=0.05)
-"""Between two looks of one who is told each time that its view of the table is old. Longer pauses would favour newcomers."""
 
 
 class ProviderLock:
@@ -38,18 +33,14 @@ class ProviderLock:
         name: str,
         owner: str,
         *,
-        clock: Clock,
         ttl_s: float = LOCK_TTL_S.default,
         wait_s: float = LOCK_WAIT_S.default,
-        chance: Chance | None = None,
     ) -> None:
         self._provider = provider
         self._name = name
         self._owner = owner
-        self._clock = clock
         self._ttl_s = ttl_s
         self._wait_s = wait_s
-        self._jitter = (chance or Chance.system()).jitter
 
     def hold(self, fence: Callable[[], int]) -> AbstractContextManager[object]:
         """See `TableLock.hold`. Raises `LockTimeout` after `wait_s`, however often others went first, and `LockUnreachable`."""
@@ -57,33 +48,9 @@ class ProviderLock:
 
     @contextmanager
     def _held(self, fence: Callable[[], int]) -> Iterator[KeptLease]:
-        with KeptLease(self._acquired(fence)) as kept:
+        lease = self._provider.acquire(self._name, owner=self._owner, ttl_s=self._ttl_s, wait_s=self._wait_s, fence=fence)
+        with KeptLease(lease) as kept:
             yield kept
-
-    def _acquired(self, fence: Callable[[], int]) -> Lease:
-        deadline_s = self._clock.monotonic_s() + self._wait_s
-        stale: StaleFence | None = None
-
-        def attempt() -> Lease | Held:
-            nonlocal stale
-            seen = fence()
-            left_s = min(self._wait_s, max(0.0, deadline_s - self._clock.monotonic_s()))
-            try:
-                return self._provider.acquire(self._name, owner=self._owner, ttl_s=self._ttl_s, wait_s=left_s, fence=seen)
-            except StaleFence as error:
-                stale = error
-                return Held(None, None)
-            except LockTimeout as error:
-                stale = None
-                return Held(error.holder, error.since)
-
-        # Where waiters are not queued, each look may meet a newer fence: that is waiting like any other.
-        outcome = attempt_until(
-            attempt, clock=self._clock, deadline_s=deadline_s, backoff=_BACKOFF, jitter=self._jitter, through_outages=False
-        )
-        if isinstance(outcome, Held):
-            raise LockTimeout(self._name, waited_s=self._wait_s, holder=outcome.owner, since=outcome.since) from stale
-        return outcome
 
 
 class LockProviders:
@@ -137,7 +104,6 @@ class LockProviders:
             self.of(table.base_path, on_unreachable),
             name,
             table.timeline.log.writer_id,
-            clock=self._clock,
             ttl_s=table.options[LOCK_TTL_S],
             wait_s=table.options[LOCK_WAIT_S],
         )

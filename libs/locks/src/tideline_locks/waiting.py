@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, retry_if_result
 
-from tideline_locks.errors import LockUnreachable
+from tideline_locks.errors import LockTimeout, LockUnreachable, StaleFence
 from tideline_locks.port import Held
 from tideline_table.clock import Clock
 
@@ -31,6 +31,10 @@ class Backoff:
         """Seconds to wait after the `attempt`-th failure, counted from 1."""
         longest_s = min(self.cap_s, self.first_s * 2.0 ** min(attempt - 1, 30))
         return longest_s * jitter.uniform(0.5, 1.0)
+
+
+REFRESH_BACKOFF = Backoff(first_s=0.005, cap_s=0.05)
+"""Between two looks of one who is told each time that its view of the table is old. Longer pauses would favour newcomers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +83,37 @@ def attempt_until(
         retry_error_callback=last_outcome,
     )
     return retrying(attempt)
+
+
+def wait_for(
+    name: str,
+    wait: Callable[[float], T | Held],
+    *,
+    may_read: bool,
+    wait_s: float,
+    clock: Clock,
+    jitter: random.Random,
+) -> T:
+    """What `wait` gets until the deadline that it is given, as `LockProvider.acquire` promises it. Raises `LockTimeout`.
+
+    When its view of the table was refused as old and it `may_read` again, it is asked once more; otherwise `StaleFence` is passed on.
+    """
+    deadline_s = clock.monotonic_s() + wait_s
+    stale: StaleFence | None = None
+
+    def look() -> T | Held:
+        nonlocal stale
+        stale = None
+        try:
+            return wait(deadline_s)
+        except StaleFence as error:
+            if not may_read:
+                raise
+            stale = error
+            return Held(None, None)
+
+    # Where waiters are not queued, each look may meet a newer fence: that is waiting like any other.
+    outcome = attempt_until(look, clock=clock, deadline_s=deadline_s, backoff=REFRESH_BACKOFF, jitter=jitter, through_outages=False)
+    if isinstance(outcome, Held):
+        raise LockTimeout(name, waited_s=wait_s, holder=outcome.owner, since=outcome.since) from stale
+    return outcome
