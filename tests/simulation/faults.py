@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
@@ -121,6 +121,11 @@ def crash_at(storage: FaultyStorage, number: int, when: str) -> None:
             raise SimulatedCrash
 
     storage.before, storage.after = before, after
+
+
+def crash_points(mutating: Sequence[str], when: str) -> list[int]:
+    """The numbers of the mutating calls at which `crash_at` can die like that."""
+    return [number for number, call in enumerate(mutating) if when != "torn" or call in TORN]
 
 
 def fail_at(storage: FaultyStorage, first: int, times: int, when: str) -> None:

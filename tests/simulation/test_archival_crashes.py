@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 import pytest
-from tests.simulation.faults import MUTATING, FaultyStorage, SimulatedCrash, crash_at, fail_at, heal
+from tests.simulation.faults import MUTATING, FaultyStorage, SimulatedCrash, crash_at, crash_points, fail_at, heal
 from tests.simulation.recovery import timeline_on_disk
 from tests.simulation.starting_point import Prepared, place
 from tests.unit.table.archives import INSERT, TASK_S, UPDATE, seen_by_others, write_late
@@ -46,14 +46,14 @@ def archive_all(storage: FaultyStorage | MemoryStorage, clock: ManualClock, writ
 
 
 @functools.cache
-def calls(kind: TableType) -> tuple[int, int]:
-    """Mutating and all calls of an undisturbed run."""
+def calls(kind: TableType) -> tuple[tuple[str, ...], int]:
+    """The mutating calls of an undisturbed run, in order, and how many it makes in all."""
     faulty, disk, clock = place(prepared(kind))
     files = {f"{name.rpartition('/')[2]}" for name in timeline_on_disk(disk)}
     archive_all(faulty, clock, "w")
     gone = files - {name.rpartition("/")[2] for name in timeline_on_disk(disk)}
     assert len(gone) == 9, "three writes of three files each"
-    return sum(call in MUTATING for call, _ in faulty.calls), len(faulty.calls)
+    return tuple(call for call, _ in faulty.calls if call in MUTATING), len(faulty.calls)
 
 
 def check(disk: MemoryStorage, clock: ManualClock, expected: list, known: set[str]) -> None:
@@ -81,11 +81,14 @@ def check_finished(disk: MemoryStorage, clock: ManualClock, known: set[str]) -> 
     assert contents(table) == sorted([*rows, ("z", "p", 1, "further")], key=repr) == seen_by_others(disk, clock)
 
 
-@pytest.mark.parametrize(("kind", "when"), [(TableType.COW, "before"), (TableType.MOR, "after")])
+@pytest.mark.parametrize(
+    ("kind", "when"), [(TableType.COW, "before"), (TableType.MOR, "after"), (TableType.COW, "torn"), (TableType.MOR, "torn")]
+)
 def test_crash_at_every_call(kind: TableType, when: str) -> None:
     mutating, _ = calls(kind)
-    assert mutating > 20
-    for number in range(mutating):
+    points = crash_points(mutating, when)
+    assert len(points) > (3 if when == "torn" else 20)
+    for number in points:
         faulty, disk, clock = place(prepared(kind))
         expected = contents(open_table(disk, clock))
         known = {a.instant for a in open_table(disk, clock).state.completed_writes()}
@@ -106,7 +109,7 @@ def test_crash_in_the_recovery(number: int) -> None:
     faulty, disk, clock = place(prepared(kind))
     expected = contents(open_table(disk, clock))
     known = {a.instant for a in open_table(disk, clock).state.completed_writes()}
-    crash_at(faulty, mutating // 2, "after")
+    crash_at(faulty, len(mutating) // 2, "after")
     with pytest.raises(SimulatedCrash):
         archive_all(faulty, clock, "w")
     for when in ("after", "before"):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from tests.simulation.faults import MUTATING, TORN, FaultyStorage, SimulatedCrash, crash_at, fail_at, heal
+from tests.simulation.faults import MUTATING, FaultyStorage, SimulatedCrash, crash_at, crash_points, fail_at, heal
 from tests.simulation.recovery import OPTIONS, check_sound, recover
 from tests.simulation.starting_point import Prepared, Undisturbed, live_through, place, undisturbed
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
@@ -106,7 +106,7 @@ def test_crash_at_every_call(operation, when):
 def test_crash_in_the_middle_of_every_put(operation):
     """Half of what it put is there: disks without atomic renames do that."""
     done = outcome(operation)
-    for number in (number for number, call in enumerate(done.mutating) if call in TORN):
+    for number in crash_points(done.mutating, "torn"):
         faulty, disk, clock = place(prepared(operation))
         table = open_table(faulty, clock, **OPTIONS)
         crash_at(faulty, number, "torn")

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.simulation.faults import MUTATING, PUTS, TORN, FaultyStorage, SimulatedCrash, crash_at, fail_at, fill_up
+from tests.simulation.faults import MUTATING, PUTS, FaultyStorage, SimulatedCrash, crash_at, crash_points, fail_at, fill_up
 from tests.simulation.recovery import OPTIONS, check_sound, compact, recover
 from tests.simulation.starting_point import Prepared, Undisturbed, live_through, place, undisturbed
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
@@ -198,9 +198,7 @@ def test_the_operations_do_something():
 def test_crash_at_every_call(operation, when):
     done = outcome(operation)
     seen = set()
-    for number, call in enumerate(done.mutating):
-        if when == "torn" and call not in TORN:
-            continue
+    for number in crash_points(done.mutating, when):
         faulty, disk, clock = place(prepared(operation))
         table = open_table(faulty, clock, **OPTIONS)
         crash_at(faulty, number, when)

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 
 import pytest
-from tests.simulation.faults import TORN, FaultyStorage, SimulatedCrash, copy_of, crash_at
+from tests.simulation.faults import FaultyStorage, SimulatedCrash, copy_of, crash_at, crash_points
 from tests.simulation.recovery import OPTIONS, compact
 from tests.simulation.starting_point import Prepared, Undisturbed, place
 from tests.simulation.visible_files import is_data_file
@@ -235,9 +235,7 @@ def test_the_operations_do_something():
 def test_crash_at_every_call(operation, when):
     done = outcome(operation)
     seen = set()
-    for number, call in enumerate(done.mutating):
-        if when == "torn" and call not in TORN:
-            continue
+    for number in crash_points(done.mutating, when):
         faulty, disk, clock = arrange(operation)
         table = start(operation, faulty, clock)
         crash_at(faulty, number, when)
