@@ -176,6 +176,17 @@ def test_newer_fences_are_waited_for_no_longer_than_a_holder_is(kind: str) -> No
     assert 60 <= rush.monotonic_s() < 60.1
 
 
+@pytest.mark.parametrize("kind", ["storage", "memory"])
+def test_a_log_that_went_back_is_told(kind: str) -> None:
+    """A table came out of a backup, its locks did not: nobody holds the lock, and nobody gets it."""
+    clock = ManualClock()
+    provider = provider_of(kind, clock)
+    provider.acquire("t", owner="before", ttl_s=30, wait_s=0, fence=30).release()
+    with pytest.raises(LockTimeout, match=r"entry 30 of the table log, which is not there.*backup") as refused:
+        ProviderLock(provider, "t", "after", wait_s=60).hold(lambda: 10).__enter__()
+    assert (refused.value.holder, refused.value.greatest) == (None, 30)
+
+
 @pytest.mark.parametrize("unreachable", ["fail", "storage"])
 @pytest.mark.parametrize("url", ["", "storage:", "memory:x"])
 def test_without_redis_there_is_nothing_to_do_without(tmp_path: Path, url: str, unreachable: str) -> None:

@@ -8,28 +8,34 @@ from tideline_table.errors import Recovery, TidelineError
 
 
 class LockTimeout(TidelineError):
-    """Somebody else held the lock for all of `wait_s`.
+    """It was not to be had for all of `wait_s`.
 
-    `holder` and `since` (UTC) name who and for how long; both are None when the lock was free but other waiters came first.
+    `holder` and `since` (UTC) name who held it and for how long; both are None when the lock was free but other waiters came first, or when the
+    caller's view of the table was older than `greatest`, the greatest head of the table log that was granted; otherwise that is None.
     """
 
     recovery = Recovery.RETRY
 
-    def __init__(self, name: str, *, waited_s: float, holder: str | None, since: datetime | None) -> None:
-        by = (
-            f"held by {holder!r} since {since:%Y-%m-%dT%H:%M:%S.%fZ}"
-            if holder is not None and since
-            else "promised to other waiters"
-        )
-        super().__init__(
-            f"lock {name!r} is {by}",
-            expected=f"to get it within {waited_s:g} s",
-            remedy="retry, wait longer, or look at its holder",
-        )
+    def __init__(
+        self, name: str, *, waited_s: float, holder: str | None, since: datetime | None, greatest: int | None = None
+    ) -> None:
+        remedy = "retry, wait longer, or look at its holder"
+        if holder is not None and since:
+            why = f"held by {holder!r} since {since:%Y-%m-%dT%H:%M:%S.%fZ}"
+        elif greatest is not None:
+            why = f"kept for those who saw entry {greatest} of the table log, which is not there"
+            remedy = (
+                "retry; where it stays so, the log went back (a backup took the table's place): stop its writers, and delete what the place "
+                "of the locks remembers of this one"
+            )
+        else:
+            why = "promised to other waiters"
+        super().__init__(f"lock {name!r} is {why}", expected=f"to get it within {waited_s:g} s", remedy=remedy)
         self.name = name
         self.waited_s = waited_s
         self.holder = holder
         self.since = since
+        self.greatest = greatest
 
 
 class LockUnreachable(TidelineError):

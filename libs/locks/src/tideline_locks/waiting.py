@@ -115,5 +115,6 @@ def wait_for(
     # Where waiters are not queued, each look may meet a newer fence: that is waiting like any other.
     outcome = attempt_until(look, clock=clock, deadline_s=deadline_s, backoff=REFRESH_BACKOFF, jitter=jitter, through_outages=False)
     if isinstance(outcome, Held):
-        raise LockTimeout(name, waited_s=wait_s, holder=outcome.owner, since=outcome.since) from stale
+        greatest = stale.greatest if stale is not None else None
+        raise LockTimeout(name, waited_s=wait_s, holder=outcome.owner, since=outcome.since, greatest=greatest) from stale
     return outcome
