@@ -232,6 +232,19 @@ def test_writer_that_was_silent_for_long_accuses_nobody_of_eager_cleaning(disk: 
     assert opened(storage, clock).state.eager_rollback == ""
 
 
+def test_writer_that_woke_between_hudis_look_and_its_rollback_accuses_nobody(disk: tuple[MemoryStorage, ManualClock]) -> None:
+    """Found by a history: Hudi's writer had seen that it was silent for long, and rolled others back first."""
+    storage, clock = disk
+    ours = opened(storage, clock)
+    silent = WriteTransaction.begin(ours.timeline, ours.lock, "upsert")
+    clock.advance(DEATH_S)  # here it looks
+    storage.put(heartbeat_path(silent.instant), b"")
+    clock.advance(1)
+    hudi_rolls_back(storage, clock, silent.instant)
+    put(ours, [("a", "p", 2, "2")])
+    assert opened(storage, clock).state.eager_rollback == ""
+
+
 def test_a_rollback_of_ours_that_others_adopt_is_no_eager_cleaning(disk: tuple[MemoryStorage, ManualClock]) -> None:
     storage, clock = disk
 
