@@ -39,7 +39,7 @@ demo: java ## real tables, many writers, all services, a verified result
 test: java ## all tests on embedded adapters, two at a time: make test JOBS=4
 	$(PYTEST) tests --ignore=tests/conformance -m "not real" -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-test-real: java ## the contract suites on a real Kafka, a real Redis and real object stores
+test-real: java ## the contract suites on a real Kafka with a schema registry, a real Redis and real object stores
 	$(BIN)/python -m tests.real.object_store
 	$(PYTEST) tests --ignore=tests/conformance -m real
 

@@ -155,15 +155,20 @@ def spark_source_jars() -> list[Path]:
 def _pinned_jars(pins: Path) -> Path:
     """The folder with the jars of a list; what is absent or broken is downloaded (again)."""
     pinned = json.loads(pins.read_text())
-    cache = Path(os.environ.get("TIDELINE_CACHE") or REPOSITORY_ROOT / ".cache")
-    folder = cache / "kafka" / pinned["kafka"]
+    folder = cache_folder() / "kafka" / pinned["kafka"]
     folder.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda jar: _ensure_jar(folder / jar["file"], jar["path"], jar["sha256"]), pinned["jars"]))
+        list(pool.map(lambda jar: ensure_pinned(folder / jar["file"], jar["path"], jar["sha256"]), pinned["jars"]))
     return folder
 
 
-def _ensure_jar(target: Path, path: str, sha256: str) -> None:
+def cache_folder() -> Path:
+    """Where downloads are kept."""
+    return Path(os.environ.get("TIDELINE_CACHE") or REPOSITORY_ROOT / ".cache")
+
+
+def ensure_pinned(target: Path, path: str, sha256: str) -> None:
+    """Download a file of Maven Central, unless it is there and whole."""
     if target.exists() and _sha256(target) == sha256:
         return
     base_url = os.environ.get("MAVEN_BASE_URL", "https://repo1.maven.org/maven2").rstrip("/")
@@ -185,13 +190,17 @@ def _sha256(file: Path) -> str:
         return hashlib.file_digest(source, "sha256").hexdigest()
 
 
-def _java() -> list[str]:
+def java_command() -> list[str]:
+    """A Java that starts fast and stays small."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
         raise KafkaFailed("no java on PATH and no JAVA_HOME")
-    level = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-    return [java, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", level, "-cp", f"{kafka_jars()}/*"]
+    return [java, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+
+
+def _java() -> list[str]:
+    return [*java_command(), "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{kafka_jars()}/*"]
 
 
 def _free_ports(count: int) -> list[int]:
