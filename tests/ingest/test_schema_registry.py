@@ -68,7 +68,9 @@ def test_everything_is_there_once_though_application_and_registry_die(
     bad = [UNKNOWN, values[5][:-3]]
     place.send(topic, ((None, v, n % 2) for n, v in enumerate(values[:600])))
 
-    more = {"operation": "insert", "batch_rows": 100, "options": {"tideline.write.schema.evolution": "evolve"}}
+    # Behind a writer that died over the same file groups the next one waits until its heartbeat is missed.
+    options = {"tideline.write.schema.evolution": "evolve", "hoodie.client.heartbeat.interval_in_ms": "1000"}
+    more = {"operation": "insert", "batch_rows": 100, "options": options}
     application = feeder(place, server, path, topic, aside, **more)
     process, table = application.start(), Table.open(path)
     await_records(table, topic, 300)
