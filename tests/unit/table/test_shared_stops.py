@@ -105,6 +105,29 @@ def test_writer_that_was_rolled_back_between_its_first_two_files_begins_again(di
     check_sound(storage, clock, [sorted([("a", "p", 2, "2"), *FIRST[1:]])])
 
 
+def test_writer_that_hudi_undid_between_its_first_two_files_before_anybody_saw_it_begins_again(
+    disk: tuple[MemoryStorage, ManualClock],
+) -> None:
+    """Found by a history: the log knew the rollback and not its target, and the write was committed behind it."""
+    storage, clock = disk
+    undone: list[str] = []
+
+    def meanwhile() -> None:
+        undone.extend(
+            o.path[8:25] for o in storage.list_folder(".hoodie").objects if o.path.endswith(".requested") and o.path[8:25] > last
+        )
+        clock.advance(DEATH_S)
+        hudi_rolls_back(storage, clock, undone[0])
+        put(opened(storage, clock, "other"), [("b", "p", 2, "other")])
+
+    last = opened(storage, clock).state.last_instant
+    slow = opened(stopping(storage, "put_if_absent", ".inflight", meanwhile), clock, "slow")
+    put(slow, [("a", "p", 2, "2")])
+    assert len(undone) == 1
+    assert not [name for name in timeline_of(storage, undone[0]) if "rollback" not in name]
+    check_sound(storage, clock, [sorted([("a", "p", 2, "2"), ("b", "p", 2, "other"), *FIRST[2:]])])
+
+
 def test_what_an_old_listing_does_not_show_was_not_taken_back(disk: tuple[MemoryStorage, ManualClock]) -> None:
     storage, clock = disk
     theirs = peer_of(storage, clock)

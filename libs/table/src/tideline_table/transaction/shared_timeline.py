@@ -365,11 +365,14 @@ class SharedTimeline(ActiveTimeline):
         return files
 
     def _check_begun(self, draft: Draft) -> None:
+        # Both files: who was stopped between the two creates the second one behind a rollback that took the first away.
+        begun = (State.REQUESTED, State.INFLIGHT) if draft.action in _WITH_BASE_FILES else (State.INFLIGHT,)
         assert self._listed is not None
-        if Instant(draft.instant, draft.action, State.INFLIGHT) not in self._listed.timeline.paths:
+        gone = [state for state in begun if Instant(draft.instant, draft.action, state) not in self._listed.timeline.paths]
+        if gone:
             raise TransactionRolledBack(
-                f"instant {draft.instant} is not inflight on the timeline any more",
-                expected="its inflight file",
+                f"instant {draft.instant} is not {gone[0]} on the timeline any more",
+                expected=f"its {gone[0]} file",
                 remedy="Apache Hudi took it back; begin again",
             )
 
