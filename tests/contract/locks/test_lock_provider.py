@@ -184,16 +184,6 @@ def test_readable_fence_is_read_again_when_it_is_old(fenced_place: Place) -> Non
     assert provider.try_acquire("trips", owner="a", ttl_s=LONG_S, fence=11) is not None
 
 
-def test_ticket_names_the_lease_and_meets_it_again(place: Place) -> None:
-    provider = place.provider()
-    first = provider.acquire("trips", owner="a", ttl_s=LONG_S, wait_s=0, fence=1, ticket="mine")
-    again = place.provider().acquire("trips", owner="a", ttl_s=LONG_S, wait_s=0, fence=2, ticket="mine")
-    assert (first.lease_id, again.lease_id, again.acquired, again.token) == ("mine", "mine", first.acquired, 1)
-    with pytest.raises(LockTimeout):
-        provider.acquire("trips", owner="b", ttl_s=LONG_S, wait_s=0, fence=2, ticket="another")
-    assert again.release() is True
-
-
 def test_who_cannot_read_its_fence_is_in_nobodys_way(place: Place) -> None:
     provider = place.provider()
     with pytest.raises(ZeroDivisionError):

@@ -228,28 +228,6 @@ def test_waiter_told_that_its_fence_is_old_is_served_before_one_that_came_later(
     assert admin.hget("tideline:lock:{trips}", "tickets") == "3"
 
 
-def test_ticket_keeps_the_place_of_one_who_is_told_that_its_fence_is_old(
-    server: RedisServer, admin: redis.Redis, make: Callable[..., RedisLockProvider]
-) -> None:
-    provider = make(server.url)
-    lease = provider.acquire("trips", owner="holder", ttl_s=LONG_S, wait_s=0, fence=5)
-    with pytest.raises(StaleFence):
-        provider.acquire("trips", owner="early", ttl_s=LONG_S, wait_s=LONG_S, fence=4, ticket="early")
-    with ThreadPoolExecutor(1) as pool:
-        late = pool.submit(provider.acquire, "trips", owner="late", ttl_s=LONG_S, wait_s=LONG_S, fence=5)
-        queued(admin, 2)
-        lease.release()
-        early = provider.acquire("trips", owner="early", ttl_s=LONG_S, wait_s=LONG_S, fence=5, ticket="early")
-        assert not late.done()
-        assert early.release() is True
-        late.result(20).release()
-    # A ticket that is used once more is a lease of its own.
-    assert provider.acquire("trips", owner="early", ttl_s=LONG_S, wait_s=0, fence=5, ticket="early").release() is True
-    again = provider.acquire("trips", owner="early", ttl_s=LONG_S, wait_s=0, fence=5, ticket="early")
-    assert again.release() is True
-    assert provider.read("trips") is None
-
-
 @pytest.mark.parametrize("sight", [_Sight.UNREAD, _Sight.READ])
 def test_waiter_that_never_comes_back_from_the_log_blocks_as_long_as_a_dead_one(
     server: RedisServer, admin: redis.Redis, make: Callable[..., RedisLockProvider], sight: _Sight

@@ -267,16 +267,6 @@ def test_a_held_lock_is_refused_with_its_holder_after_the_wait(client, path):
     assert "'ann'" in refused.json()["found"]
 
 
-def test_a_ticket_names_the_lease(client, path):
-    ticket = "ann-0123456789abcdef"
-    for _ in range(2):  # the answer to the first may have got lost
-        granted = acquire(client, path, fence=7, ticket=ticket)
-        assert (granted.status_code, granted.json()["lease_id"]) == (201, ticket)
-    assert acquire(client, path, owner="bob", fence=7, ticket="bob-0123456789abcdef").status_code == 423
-    # One that could be guessed would give the lease away.
-    assert acquire(client, path, ticket="1").status_code == 400
-
-
 def test_an_old_fence_is_refused(client, path):
     lease = acquire(client, path, fence=7).json()
     client.post(f"{path}/release", json={"owner": "ann", "lease_id": lease["lease_id"]})

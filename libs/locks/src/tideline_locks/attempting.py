@@ -18,11 +18,9 @@ class AttemptingProvider(ABC):
         self._chance = chance or Chance.system()
         self._backoff = backoff
 
-    def acquire(
-        self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int | ReadFence = 0, ticket: str | None = None
-    ) -> Lease:
+    def acquire(self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int | ReadFence = 0) -> Lease:
         """See `LockProvider.acquire`. What does not answer is tried again until `wait_s` is over."""
-        wish = checked_request(name, owner=owner, lease_id=ticket or self._chance.new_id(), ttl_s=ttl_s, wait_s=wait_s)
+        wish = checked_request(name, owner=owner, lease_id=self._chance.new_id(), ttl_s=ttl_s, wait_s=wait_s)
 
         def wait(deadline_s: float) -> Lease | Held:
             return self._wait(with_fence(wish, fence if isinstance(fence, int) else fence()), deadline_s)

@@ -54,15 +54,13 @@ class FallbackLockProvider:
         self._clock = clock
         self._outage = outage or Outage(clock)
 
-    def acquire(
-        self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int | ReadFence = 0, ticket: str | None = None
-    ) -> Lease:
+    def acquire(self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int | ReadFence = 0) -> Lease:
         """See `LockProvider.acquire`. Time spent on the primary counts towards `wait_s`."""
         deadline_s = self._clock.monotonic_s() + wait_s
 
         def ask(provider: LockProvider) -> Lease:
             left_s = min(wait_s, max(0.0, deadline_s - self._clock.monotonic_s()))
-            return provider.acquire(name, owner=owner, ttl_s=ttl_s, wait_s=left_s, fence=fence, ticket=ticket)
+            return provider.acquire(name, owner=owner, ttl_s=ttl_s, wait_s=left_s, fence=fence)
 
         return self._first_reachable(ask)
 

@@ -81,7 +81,7 @@ class HudiLockProvider(AttemptingProvider):
                 asked_s -= max(0.0, (now - decision.acquired).total_seconds())
             elif not self._cell.swap(wish.name, seen, decision):
                 continue
-            grant = Grant(wish.name, wish.owner, wish.lease_id, decision.fence, wish.ttl_s, decision.acquired, asked_s)
+            grant = Grant(wish.name, wish.owner, wish.lease_id, wish.fence, wish.ttl_s, decision.acquired, asked_s)
             return Lease(grant, self, self._clock)
         raise _too_busy(wish.name)
 

@@ -97,5 +97,5 @@ class InProcessLockProvider(AttemptingProvider):
             raise StaleFence(wish.name, fence=wish.fence, greatest=decision.greatest)
         if isinstance(decision, Held):
             return decision
-        grant = Grant(wish.name, wish.owner, wish.lease_id, decision.fence, wish.ttl_s, decision.acquired, asked_s)
+        grant = Grant(wish.name, wish.owner, wish.lease_id, wish.fence, wish.ttl_s, decision.acquired, asked_s)
         return Lease(grant, self, self._clock)

@@ -76,16 +76,11 @@ class LockProvider(Protocol):
     Errors: `LockUnreachable`, `StaleFence`, `InvalidLease`, `LockAccessDenied`.
     """
 
-    def acquire(
-        self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int | ReadFence = 0, ticket: str | None = None
-    ) -> Lease:
+    def acquire(self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int | ReadFence = 0) -> Lease:
         """A lease for `ttl_s` seconds, waiting at most `wait_s` for it. `LockTimeout` names the holder.
 
         A `fence` that can be read is read when it matters, and again when it was refused as old; the caller keeps its place meanwhile
         where the provider queues waiters. What reading it raises is passed on.
-
-        `ticket`, a random name of the caller's, becomes the id of the lease. Asked again with it, a wish whose answer got lost meets its
-        own lease; and who is told `StaleFence` keeps its place for as long as a waiter counts as alive, to ask again with a newer fence.
         """
         ...
 

@@ -45,16 +45,16 @@ class _Sight(enum.Enum):
     UNREAD = "unread"
     """Nothing yet: it reads the log when it is next."""
     READ = "read"
-    """A fence that it read; it may read another, and come again with it."""
+    """A fence that it read; it may read another."""
 
 
 class _Waiter:
     """A wish that waits, with what it has seen so far. A repeated request repeats the fence: it may have been granted with it."""
 
-    def __init__(self, wish: LeaseRequest, fence: int | ReadFence, *, keeps: bool) -> None:
+    def __init__(self, wish: LeaseRequest, fence: int | ReadFence) -> None:
         self._fence = fence
         self.wish = with_fence(wish, fence) if isinstance(fence, int) else wish
-        self.sight = _Sight.UNREAD if not isinstance(fence, int) else _Sight.READ if keeps else _Sight.FIXED
+        self.sight = _Sight.FIXED if isinstance(fence, int) else _Sight.UNREAD
 
     def look(self) -> None:
         """Read the log."""
@@ -98,20 +98,18 @@ class RedisLockProvider:
         self._withdraw = self._connection.client.register_script(redis_scripts.WITHDRAW)
         self._break = self._connection.client.register_script(redis_scripts.BREAK)
 
-    def acquire(
-        self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int | ReadFence = 0, ticket: str | None = None
-    ) -> Lease:
+    def acquire(self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int | ReadFence = 0) -> Lease:
         """See `LockProvider.acquire`."""
-        wish = checked_request(name, owner=owner, lease_id=ticket or self._chance.new_id(), ttl_s=ttl_s, wait_s=wait_s)
+        wish = checked_request(name, owner=owner, lease_id=self._chance.new_id(), ttl_s=ttl_s, wait_s=wait_s)
         may_read = not isinstance(fence, int)
 
         def wait(deadline_s: float) -> Lease | Held:
-            return self._wait(_Waiter(wish, fence, keeps=ticket is not None), deadline_s)
+            return self._wait(_Waiter(wish, fence), deadline_s)
 
         try:
             return wait_for(name, wait, may_read=may_read, wait_s=wait_s, clock=self._clock, jitter=self._chance.jitter)
         except (LockUnreachable, StaleFence):
-            # Unreachable: whatever the server knows of this waiter runs out. Stale: the script has removed it, or its ticket keeps its place.
+            # Unreachable: whatever the server knows of this waiter runs out. Stale: the script has removed it.
             raise
         except BaseException:
             self._withdraw_wish(wish)
@@ -201,7 +199,7 @@ class RedisLockProvider:
         if reply[0] == "stale":
             raise StaleFence(wish.name, fence=wish.fence, greatest=int(reply[1]))
         if reply[0] == "granted":
-            grant = Grant(wish.name, wish.owner, wish.lease_id, int(reply[2]), wish.ttl_s, _instant(reply[1]), asked_s)
+            grant = Grant(wish.name, wish.owner, wish.lease_id, wish.fence, wish.ttl_s, _instant(reply[1]), asked_s)
             return Lease(grant, self, self._clock), 0.0
         _, owner, acquired_ms, sleep_ms = reply
         return Held(owner, _instant(acquired_ms) if acquired_ms else None), int(sleep_ms) / 1000

@@ -53,7 +53,7 @@ ACQUIRE = (
 -- ARGV: lease id, owner, ttl ms, fence, waiter ttl ms (0: do not queue), retention ms, sight
 local lease_id, expires, owner, acquired, fence = last()
 local live = lease_id and tonumber(expires) > now
-if live and lease_id == ARGV[1] then return {'granted', acquired, fence} end
+if live and lease_id == ARGV[1] then return {'granted', acquired} end
 local queues, sight = tonumber(ARGV[5]) > 0, ARGV[7]
 local first = first_waiter()
 local is_next = not first or first == ARGV[1]
@@ -61,7 +61,7 @@ if sight == 'unread' and is_next then
   stand(ARGV[1], ARGV[5], ARGV[6])
   return {'look'}
 end
-if (sight == 'fixed' or is_next) and fence and tonumber(ARGV[4]) < tonumber(fence) then
+if sight ~= 'unread' and fence and tonumber(ARGV[4]) < tonumber(fence) then
   if sight == 'read' then
     stand(ARGV[1], ARGV[5], ARGV[6])
     return {'stale', fence}
@@ -72,13 +72,12 @@ if (sight == 'fixed' or is_next) and fence and tonumber(ARGV[4]) < tonumber(fenc
 end
 if not live and is_next then
   forget(ARGV[1])
-  if redis.call('HGET', lock, 'released') == ARGV[1] then redis.call('HDEL', lock, 'released') end
   redis.call('HSET', lock, 'lease_id', ARGV[1], 'owner', ARGV[2], 'acquired_ms', whole(now),
     'expires_ms', whole(now + tonumber(ARGV[3])), 'fence', ARGV[4])
   redis.call('PEXPIRE', lock, ARGV[6])
   -- Who is next now reads the log while this holder works, not while the lock is free.
   wake_first()
-  return {'granted', whole(now), ARGV[4]}
+  return {'granted', whole(now)}
 end
 if queues then stand(ARGV[1], ARGV[5], ARGV[6]) end
 local until_ms = live and tonumber(expires) or tonumber(redis.call('ZSCORE', alive, first) or now)

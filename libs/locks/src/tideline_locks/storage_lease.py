@@ -125,7 +125,7 @@ class StorageLockProvider(AttemptingProvider):
         if isinstance(refusal, Held):
             return refusal
         assert granted is not None
-        grant = Grant(wish.name, wish.owner, wish.lease_id, granted.fence, wish.ttl_s, granted.acquired, asked_s)
+        grant = Grant(wish.name, wish.owner, wish.lease_id, wish.fence, wish.ttl_s, granted.acquired, asked_s)
         return Lease(grant, self, self._clock)
 
     def _change(self, name: str, decide: Callable[[_Head], LeaseRecord | None]) -> tuple[_Head, LeaseRecord] | tuple[None, None]:

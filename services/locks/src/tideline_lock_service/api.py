@@ -111,7 +111,7 @@ class LeaseApi:
 
     def _granted(self, name: str, wish: AcquireRequest) -> Lease:
         provider = self._directory.provider(name)
-        return provider.acquire(name, owner=wish.owner, ttl_s=wish.ttl_s, wait_s=wish.wait_s, fence=wish.fence, ticket=wish.ticket)
+        return provider.acquire(name, owner=wish.owner, ttl_s=wish.ttl_s, wait_s=wish.wait_s, fence=wish.fence)
 
     async def _renew(self, request: Request) -> Answer:
         name, wish = checked_name(request.path_params["name"]), parsed(RenewRequest, await request.body())

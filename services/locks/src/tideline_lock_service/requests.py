@@ -13,7 +13,6 @@ MAX_BODY_BYTES = 4096
 
 Owner = Annotated[str, Field(min_length=1, max_length=OWNER_LIMIT)]
 LeaseId = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._-]+$")]
-Ticket = Annotated[str, Field(min_length=16, max_length=128, pattern=r"^[A-Za-z0-9._-]+$")]
 Ttl = Annotated[float, Field(ge=MIN_TTL_S, allow_inf_nan=False)]
 
 
@@ -22,17 +21,12 @@ class _Body(BaseModel):
 
 
 class AcquireRequest(_Body):
-    """`POST /v1/leases/{name}/acquire`. `wait_s` 0 asks once; `fence` is the head sequence of the table log that the caller saw.
-
-    `ticket`: a random name of the caller's, see `LockProvider.acquire`. Who waits among writers sends one: each that goes first moves the
-    log, and without a ticket a refusal as stale costs the place in the queue.
-    """
+    """`POST /v1/leases/{name}/acquire`. `wait_s` 0 asks once; `fence` is the head sequence of the table log that the caller saw."""
 
     owner: Owner
     ttl_s: Ttl
     wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     fence: Annotated[int, Field(ge=0, le=MAX_FENCE)] = 0
-    ticket: Ticket | None = None
 
 
 class RenewRequest(_Body):
