@@ -17,6 +17,7 @@ from tests.real.redis import RedisServer
 
 from tideline_locks import (
     KeptLease,
+    Lease,
     LeaseLost,
     LockAccessDenied,
     LockTimeout,
@@ -308,6 +309,16 @@ def test_reply_lost_after_a_grant_for_a_fence_that_was_read(server: RedisServer,
         assert lease.release() is True
     finally:
         proxy.close()
+
+
+def test_who_asks_again_knows_how_old_its_lease_is(server: RedisServer, make: Callable[..., RedisLockProvider]) -> None:
+    provider = make(server.url)
+    wish = LeaseRequest("trips", "a", "mine", LONG_S, 0)
+    for age_s in (0.0, 1.0):
+        time.sleep(age_s)
+        lease, _ = provider._attempt(wish, _Sight.FIXED, waiter_ttl_ms=0)
+        assert isinstance(lease, Lease)
+        assert LONG_S - age_s - 0.9 < lease.remaining_s <= LONG_S - age_s
 
 
 @pytest.mark.parametrize("call", ["acquire", "renew", "release"])

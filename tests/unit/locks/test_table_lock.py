@@ -187,6 +187,14 @@ def test_a_log_that_went_back_is_told(kind: str) -> None:
     assert (refused.value.holder, refused.value.greatest) == (None, 30)
 
 
+@pytest.mark.parametrize("kind", ["storage", "memory"])
+def test_others_who_go_first_are_no_log_that_went_back(kind: str) -> None:
+    rush = Rush(kind, commits=10**9)
+    with pytest.raises(LockTimeout, match="promised to other waiters") as refused:
+        ProviderLock(rush.provider, "t", "late", wait_s=60).hold(lambda: rush.head - 1).__enter__()
+    assert refused.value.greatest is None
+
+
 @pytest.mark.parametrize("unreachable", ["fail", "storage"])
 @pytest.mark.parametrize("url", ["", "storage:", "memory:x"])
 def test_without_redis_there_is_nothing_to_do_without(tmp_path: Path, url: str, unreachable: str) -> None:

@@ -199,6 +199,7 @@ class RedisLockProvider:
         if reply[0] == "stale":
             raise StaleFence(wish.name, fence=wish.fence, greatest=int(reply[1]))
         if reply[0] == "granted":
+            asked_s -= int(reply[2]) / 1000  # granted by an earlier request whose answer got lost: it has run since then
             grant = Grant(wish.name, wish.owner, wish.lease_id, wish.fence, wish.ttl_s, _instant(reply[1]), asked_s)
             return Lease(grant, self, self._clock), 0.0
         _, owner, acquired_ms, sleep_ms = reply

@@ -53,7 +53,7 @@ ACQUIRE = (
 -- ARGV: lease id, owner, ttl ms, fence, waiter ttl ms (0: do not queue), retention ms, sight
 local lease_id, expires, owner, acquired, fence = last()
 local live = lease_id and tonumber(expires) > now
-if live and lease_id == ARGV[1] then return {'granted', acquired} end
+if live and lease_id == ARGV[1] then return {'granted', acquired, whole(now - tonumber(acquired))} end
 local queues, sight = tonumber(ARGV[5]) > 0, ARGV[7]
 local first = first_waiter()
 local is_next = not first or first == ARGV[1]
@@ -77,7 +77,7 @@ if not live and is_next then
   redis.call('PEXPIRE', lock, ARGV[6])
   -- Who is next now reads the log while this holder works, not while the lock is free.
   wake_first()
-  return {'granted', whole(now)}
+  return {'granted', whole(now), '0'}
 end
 if queues then stand(ARGV[1], ARGV[5], ARGV[6]) end
 local until_ms = live and tonumber(expires) or tonumber(redis.call('ZSCORE', alive, first) or now)

@@ -100,21 +100,23 @@ def wait_for(
     """
     deadline_s = clock.monotonic_s() + wait_s
     stale: StaleFence | None = None
+    behind: int | None = None
 
     def look() -> T | Held:
-        nonlocal stale
-        stale = None
+        nonlocal stale, behind
+        refused, stale, behind = stale, None, None
         try:
             return wait(deadline_s)
         except StaleFence as error:
             if not may_read:
                 raise
             stale = error
+            # Twice the same, with a look at the log in between: what was granted before has never been there, or is there no more.
+            behind = error.greatest if refused is not None and refused.greatest == error.greatest else None
             return Held(None, None)
 
     # Where waiters are not queued, each look may meet a newer fence: that is waiting like any other.
     outcome = attempt_until(look, clock=clock, deadline_s=deadline_s, backoff=REFRESH_BACKOFF, jitter=jitter, through_outages=False)
     if isinstance(outcome, Held):
-        greatest = stale.greatest if stale is not None else None
-        raise LockTimeout(name, waited_s=wait_s, holder=outcome.owner, since=outcome.since, greatest=greatest) from stale
+        raise LockTimeout(name, waited_s=wait_s, holder=outcome.owner, since=outcome.since, greatest=behind) from stale
     return outcome
