@@ -218,6 +218,26 @@ def test_a_conflict_is_found_while_files_are_written(monkeypatch):
     assert written == ["p"], "the files that would have been lost were not written"
 
 
+@pytest.mark.parametrize(("look_s", "expected"), [(0.0, 100), (0.05, 96), (2.0, 5)])
+def test_early_checks_take_a_tenth_of_the_time_at_most(monkeypatch, look_s, expected):
+    table, _, clock = new_table()
+    running = begin(table)
+    looks, look = [], table.timeline.look
+
+    def slow_look():
+        looks.append(clock.monotonic_s())
+        clock.advance(look_s)
+        return look()
+
+    monkeypatch.setattr(table.timeline, "look", slow_look)
+    begun_s = clock.monotonic_s()
+    while clock.monotonic_s() < begun_s + 100:
+        running.check_early({}, frozenset())
+        clock.advance(EARLY_CHECK_S)
+    running.abandon()
+    assert len(looks) == expected
+
+
 def test_updates_of_groups_under_clustering_can_be_rejected():
     table, _, _ = new_table()
     for n in range(3):

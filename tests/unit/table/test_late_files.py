@@ -26,7 +26,7 @@ from tideline_table.table import (
     schedule_compaction,
 )
 from tideline_table.table.services import _begin_clustering
-from tideline_table.timeline.instant import State
+from tideline_table.timeline.instant import Action, State
 
 
 def asleep_before_file(storage: FaultyStorage, clock: ManualClock, meanwhile: Callable[[], object]) -> None:
@@ -180,3 +180,26 @@ def test_a_compaction_that_fails_when_its_plan_is_no_longer_its_own(error, endin
     assert [row[2] for row in contents(open_table(storage, clock, "reader"))] == [2, 2]
     assert list(table.refresh().pending()) == []
     assert data_files(storage) == named_files(table)
+
+
+def test_a_compaction_that_fails_tells_its_own_failure_though_the_log_cannot_be_read():
+    clock = ManualClock()
+    inner = MemoryStorage(clock=clock)
+    create(inner, clock, type=TableType.MOR)
+    storage = FaultyStorage(inner)
+    table = open_table(storage, clock)
+    write(table, [("a", "p", 1, "x")])
+    write(table, [("a", "p", 2, "y")])
+    schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
+
+    def down(number: int, call: str, path: str) -> None:
+        raise StorageError("the store is away")
+
+    def fail(tasks):
+        storage.before = down
+        return []
+
+    with pytest.raises(VerificationFailed):
+        run_compaction(table, run=fail)
+    storage.before = lambda number, call, path: None
+    assert [a.action for a in table.refresh().pending()] == [Action.COMPACTION]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from tideline_table.config import Options
 from tideline_table.errors import (
@@ -110,10 +111,14 @@ def _execute(table: Table, instant: str, attempt: int, options: Options, run: Ru
         entry = _complete(table, instant, attempt, stats)
     except CommitUnknown:
         raise  # the log has to say how it ended
-    except TidelineError as error:
-        # Whoever took it over, or took it back, cannot know of files that came behind their look at the markers.
-        if isinstance(error, TransactionRolledBack) or not _is_attempt(table.refresh(), instant, attempt):
-            delete_lost_attempt(table, instant, attempt, stats)
+    except TransactionRolledBack:
+        delete_lost_attempt(table, instant, attempt, stats)
+        raise
+    except TidelineError:
+        # Whoever took it over, or took it back, cannot know of files that came behind their look at the markers. Archival finds what stays.
+        with suppress(TidelineError):  # the failure itself is what has to be told
+            if not _is_attempt(table.refresh(), instant, attempt):
+                delete_lost_attempt(table, instant, attempt, stats)
         raise
     named = {s.path for s in stats}
     for path in marked_files(table.storage, instant):
