@@ -58,7 +58,11 @@ def test_everything_is_there_once_though_application_and_registry_die(
     place: Place, server: RegistryServer, client: SchemaRegistryClient
 ) -> None:
     """Blind inserts, so that a record that was taken in twice stands twice. The last writer's schema comes while nobody can say what it is."""
-    topic, aside, path = place.topic("orders", 2), place.topic("orders-aside", 1), place.create(partition_fields=())
+    topic, aside, path = (
+        place.topic("registered-orders", 2),
+        place.topic("registered-orders-aside", 1),
+        place.create(partition_fields=()),
+    )
     known = AvroSerializer(client, record(*FIRST))
     older, newer = AvroSerializer(client, OLDER), AvroSerializer(client, NEWER)
     context = SerializationContext(topic, MessageField.VALUE)
@@ -106,11 +110,11 @@ def test_everything_is_there_once_though_application_and_registry_die(
 
 def test_keys_references_and_schemas_that_are_not_avro(place: Place, server: RegistryServer, client: SchemaRegistryClient) -> None:
     home = pa.struct([("street", pa.string())])
-    topic, aside = place.topic("people", 1), place.topic("people-aside", 1)
+    topic, aside = place.topic("registered-people", 1), place.topic("registered-people-aside", 1)
     path = place.create(partition_fields=(), schema=SCHEMA.append(pa.field("home", home)))
     address = json.dumps({"type": "record", "name": "shop.Address", "fields": [{"name": "street", "type": "string"}]})
-    client.register_schema("addresses", Schema(address, "AVRO"))
-    whole = Schema(record(*FIRST, ("home", "shop.Address")), "AVRO", [SchemaReference("shop.Address", "addresses", 1)])
+    client.register_schema("registered-addresses", Schema(address, "AVRO"))
+    whole = Schema(record(*FIRST, ("home", "shop.Address")), "AVRO", [SchemaReference("shop.Address", "registered-addresses", 1)])
     sent = [value_with(client, topic, whole, {**row(key, "r", 1, 1.0), "home": {"street": f"{key} street"}}) for key in "abc"]
     strange = json.dumps({"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"})
     alien = client.register_schema("alien", Schema(strange, "JSON"))

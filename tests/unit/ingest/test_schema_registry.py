@@ -19,7 +19,7 @@ from tideline_ingest.schema_registry import SchemaRegistry
 from tideline_ingest.settings import IngestSettings
 from tideline_ingest.wire_format import FramedDecoder, KeyTarget
 from tideline_service.errors import InvalidSetting
-from tideline_table.clock import SystemClock
+from tideline_table.clock import ManualClock, SystemClock
 from tideline_table.errors import Recovery
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table
@@ -192,50 +192,6 @@ def test_credentials_are_sent_and_are_secrets(answers):
     assert refused.value.name == "ingest.schema_registry_options"
 
 
-def test_references_are_put_in_place(answers, registry):
-    street = {
-        "type": "record",
-        "name": "a.Address",
-        "fields": [{"name": "street", "type": "string"}, {"name": "kind", "type": "a.Kind"}],
-    }
-    kind = {"type": "enum", "name": "a.Kind", "symbols": ["HOME", "WORK"]}
-
-    def reference(name, subject):
-        return {"name": name, "subject": subject, "version": 3}
-
-    known = {"version": 3, "id": 1}
-    answers.paths["/subjects/kinds/versions/3"] = {**known, "subject": "kinds", "schema": json.dumps(kind)}
-    answers.paths["/subjects/addresses/versions/3"] = {
-        **known,
-        "subject": "addresses",
-        "schema": json.dumps(street),
-        "references": [reference("a.Kind", "kinds")],
-    }
-    schema = {
-        "type": "record",
-        "name": "a.Order",
-        "fields": [
-            {"name": "id", "type": "string"},
-            {"name": "first", "type": "a.Address"},
-            {"name": "then", "type": ["null", "a.Address"]},
-        ],
-    }
-    lead = answers.register(4, schema, references=[reference("a.Address", "addresses")])
-    place = pa.struct([("street", pa.string()), ("kind", pa.string())])
-    target = KeyTarget(pa.schema([("id", pa.string()), ("first", place), ("then", place)]))
-    rows = FramedDecoder(registry, target).decode([lead + b"\x02a\x02b\x02\x00", lead + b"\x02c\x02d\x00\x02\x02e\x00"])
-    assert rows.to_pylist() == [
-        {"id": "a", "first": {"street": "b", "kind": "WORK"}, "then": None},
-        {"id": "c", "first": {"street": "d", "kind": "HOME"}, "then": {"street": "e", "kind": "HOME"}},
-    ]
-    answers.register(5, schema, references=[reference("a.Other", "kinds")])
-    with pytest.raises(Undecodable, match=r"schema 5 of the registry, which refers to others \(.*a\.Address"):
-        registry.avro(5)
-    answers.register(6, schema, references=[reference("a.Address", "gone")])
-    with pytest.raises(Undecodable, match="version 3 of 'gone'"):
-        registry.avro(6)
-
-
 def feed(storage, tmp_path, answers, sent, **more):
     """An application of values, each with the schema and header it was written with."""
     topics = Topics()
@@ -374,3 +330,79 @@ def test_settings_that_do_not_fit_stop_the_start(storage, tmp_path, given, named
         service.start()
     assert refused.value.name == f"ingest.{named}"
     service.stop()
+
+
+def test_a_batch_of_unknown_ids_gives_a_sign_of_life_before_each_request(storage, tmp_path, answers):
+    """Any five bytes that begin with 00 may be an id that has to be asked for."""
+    topics, clock, lived = Topics(), ManualClock(), []
+    for number in range(10):
+        topics.send(T0, None, b"\x00" + number.to_bytes(4, "big") + b"x")
+    service, context = application(topics, storage, tmp_path, clock=clock, batch_rows=10, **asked_at(answers.url))
+    answers.on_answer = lambda: (clock.advance(200.0), lived.append(not context.health.live().reasons))
+    with pytest.raises(PoisonRecord, match=r"record 0 of t/0 .*schema id 0"):
+        run(service, 1)
+    assert lived == [True] * 10
+
+
+def nested(levels):
+    """Records in records, each a schema of its own that refers to the one before."""
+    yield {"type": "record", "name": "R0", "fields": [{"name": "v", "type": "long"}]}
+    for n in range(1, levels):
+        yield {"type": "record", "name": f"R{n}", "fields": [{"name": "v", "type": f"R{n - 1}"}]}
+
+
+KIND = {"type": "enum", "name": "a.Kind", "symbols": ["HOME", "WORK"]}
+ADDRESS = {
+    "type": "record",
+    "name": "a.Address",
+    "fields": [{"name": "street", "type": "string"}, {"name": "kind", "type": "Kind"}],
+}
+
+
+def test_references_are_put_in_place(answers, registry):
+    """They are known by what they define, whatever the reference is called; an old version that was deleted since, too."""
+    kind = answers.refer("kinds", KIND)
+    address = answers.refer("addresses", ADDRESS, [kind])
+    answers.deleted |= {"/subjects/kinds/versions/3", "/subjects/addresses/versions/3"}
+    place = pa.struct([("street", pa.string()), ("kind", pa.string())])
+    fields = [("id", "string"), ("first", "Address"), ("then", ["null", {"type": "a.Address"}]), ("kind", "Kind")]
+    schema = {**fields_of(*fields), "namespace": "a"}
+    target = KeyTarget(pa.schema([("id", pa.string()), ("first", place), ("then", place), ("kind", pa.string())]))
+    expected = [
+        {"id": "a", "first": {"street": "b", "kind": "WORK"}, "then": None, "kind": "HOME"},
+        {"id": "c", "first": {"street": "d", "kind": "HOME"}, "then": {"street": "e", "kind": "HOME"}, "kind": "WORK"},
+    ]
+    for schema_id, references in ((4, [address]), (5, [kind, address]), (6, [address, kind])):
+        lead = answers.register(schema_id, schema, references=references)
+        values = [lead + b"\x02a\x02b\x02\x00\x00", lead + b"\x02c\x02d\x00\x02\x02e\x00\x02"]
+        assert FramedDecoder(registry, target).decode(values).to_pylist() == expected
+    assert answers.asked.count("/subjects/kinds/versions/3") == 1
+
+
+def test_schemas_that_references_do_not_make_whole_are_refused(answers, registry):
+    """With a reason, as every record that cannot be read."""
+    schema = fields_of(("id", "string"), ("other", "c.Other"))
+    many = [answers.refer(f"many{n}", {"type": "enum", "name": f"E{n}", "symbols": ["A"]}) for n in range(1001)]
+    one, two = answers.refer("one", KIND), answers.refer("two", ADDRESS)
+    answers.refer("one", KIND, [two])
+    answers.refer("two", ADDRESS, [one])
+    chain = []
+    for n, link in enumerate(nested(200)):
+        chain = [answers.refer(f"link{n}", link, chain)]
+    refused = (
+        ([answers.refer("c.Other", {"type": "enum", "name": "Other", "symbols": ["A"]})], "no type 'c.Other'"),
+        ([{"name": "c.Other", "subject": "gone", "version": 3}], "no version 3 of 'gone'"),
+        ([answers.refer("json", {"type": "object"}, schemaType="JSON")], "'json' in the registry is of type JSON"),
+        ([answers.refer("text", "no JSON")], "no JSON"),
+        ([answers.refer("deep", "[" * 100_000)], "no JSON"),
+        ([{"name": "c.Other", "subject": "s", "version": None}], "a reference to 's', version None"),
+        (many, "more than 1000 schemas"),
+        ([one], "no type 'Kind'"),
+    )
+    for schema_id, (references, reason) in enumerate(refused, 7):
+        lead = answers.register(schema_id, schema, references=references)
+        with pytest.raises(Undecodable, match=rf"schema {schema_id} of the registry, which refers to others \(.*({reason})"):
+            plain(registry).decode([lead + b"\x02a\x00"])
+    lead = answers.register(6, fields_of(("id", "string"), ("v", "R199")), references=chain)
+    with pytest.raises(Undecodable, match="nested deeper than 64 levels"):
+        plain(registry).decode([lead + b"\x02a\x00"])

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import fastavro.schema
 import httpx2
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 from confluent_kafka.schema_registry.error import OAuthTokenError
-from fastavro.repository import AbstractSchemaRepository, SchemaRepositoryError
 
 from tideline_ingest.errors import RegistryRefused, RegistryUnavailable, Undecodable
+from tideline_ingest.named_types import whole_schema
 from tideline_ingest.settings import IngestSettings
 from tideline_service.errors import InvalidSetting
 
@@ -22,25 +20,31 @@ _NOT_FOUND = frozenset({40401, 40402, 40403})
 _T = TypeVar("_T")
 _PASSING = frozenset({408, 425, 429})
 """Below 500, what another try may cure."""
+_MAX_REFERENCED = 1000
+"""Schemas that one may refer to, over all levels: each is asked for."""
 
 
 class SchemaRegistry:
-    """One registry. A schema is asked for once, since what an id means never changes; one that is not to be had, once in each batch."""
+    """One registry. A schema is asked for once, since what an id means never changes; one that is not to be had, once in each batch.
 
-    def __init__(self, client: SchemaRegistryClient) -> None:
+    `beat` is called before each request: a batch may name as many ids as it has records.
+    """
+
+    def __init__(self, client: SchemaRegistryClient, beat: Callable[[], object]) -> None:
         self._client = client
+        self._beat = beat
         self._texts: dict[int, str] = {}
         self._unusable: dict[int, str] = {}
         """Why, by the id."""
 
     @classmethod
-    def of(cls, settings: IngestSettings) -> SchemaRegistry:
+    def of(cls, settings: IngestSettings, beat: Callable[[], object] = lambda: None) -> SchemaRegistry:
         """The one that the settings name. Raises `InvalidSetting` for options that its client does not take."""
         given = {name: secret.get_secret_value() for name, secret in settings.schema_registry_options.items()}
         # A batch that found no answer is tried again by the service's own rule, which also gives signs of life in between.
         own = {"url": settings.schema_registry, "timeout": settings.schema_registry_timeout_s, "max.retries": 0}
         try:
-            return cls(SchemaRegistryClient({**given, **own}))
+            return cls(SchemaRegistryClient({**given, **own}), beat)
         except (ValueError, TypeError, OSError) as error:
             raise InvalidSetting(
                 f"setting 'schema_registry_options': {error}",
@@ -78,38 +82,57 @@ class SchemaRegistry:
         schema = self._asked(what, partial(self._client.get_schema, schema_id))
         if schema is None:
             raise Undecodable(f"schema id {schema_id}, which the registry does not know", expected="an id of the registry")
+        text = self._avro_text(what, schema)
+        if not schema.references:
+            return text
+        try:
+            return whole_schema(text, self._referenced(schema))
+        except Undecodable as error:
+            raise Undecodable(f"{what}, which refers to others ({error})", expected="a schema that they make whole") from None
+
+    def _referenced(self, schema: Schema) -> list[str]:
+        """What `schema` refers to, and what that refers to, in the order in which a parser has to read it.
+
+        Like Confluent's own parser, takes the first of several of one name.
+        """
+        texts: list[str] = []
+        seen: set[object] = set()
+        opened = [("", iter(schema.references or ()))]
+        while opened:
+            text, references = opened[-1]
+            reference = next(references, None)
+            if reference is None:
+                opened.pop()
+                texts.append(text)
+                continue
+            name, subject, version = reference.name, reference.subject, reference.version
+            if name is None or subject is None or version is None:
+                raise Undecodable(f"a reference to {subject!r}, version {version}, as {name!r}", expected="all three")
+            if name in seen or (subject, version) in seen:
+                continue
+            seen |= {name, (subject, version)}
+            if len(seen) > 2 * _MAX_REFERENCED:
+                raise Undecodable(f"more than {_MAX_REFERENCED} schemas that it refers to", expected="fewer")
+            what = f"version {version} of {subject!r} in the registry"
+            # Whoever may not be referred to any longer stays what old records were written with.
+            found = self._asked(what, partial(self._client.get_version, subject, version, deleted=True))
+            if found is None:
+                raise Undecodable(f"no {what}", expected="what the schema was registered with")
+            opened.append((self._avro_text(what, found.schema), iter(found.schema.references or ())))
+        return texts[:-1]
+
+    def _avro_text(self, what: str, schema: Schema) -> str:
         kind = schema.schema_type or "AVRO"
         if kind != "AVRO":
             raise Undecodable(f"{what} is of type {kind}", expected="an Avro schema")
         if schema.schema_str is None:
             self._client.clear_caches()  # type: ignore[no-untyped-call] # the client keeps this answer, too
             raise _unavailable(what, "an answer without a schema")
-        if not schema.references:
-            return schema.schema_str
-        try:
-            types: dict[str, Any] = {"": json.loads(schema.schema_str)}
-            self._collect(schema, types)
-            whole = fastavro.schema.load_schema("", repo=_Collected(types))
-            if isinstance(whole, dict):
-                whole = {name: part for name, part in whole.items() if not name.startswith("__")}
-            return json.dumps(whole)
-        except (fastavro.schema.SchemaParseException, SchemaRepositoryError, ValueError, AttributeError, RecursionError) as error:
-            raise Undecodable(f"{what}, which refers to others ({error})", expected="a schema that they make whole") from None
-
-    def _collect(self, schema: Schema, types: dict[str, Any]) -> None:
-        """Into `types` what `schema` refers to, and what that refers to."""
-        for reference in schema.references or ():
-            if reference.name in types or reference.subject is None or reference.version is None:
-                continue
-            what = f"version {reference.version} of {reference.subject!r} in the registry"
-            found = self._asked(what, partial(self._client.get_version, reference.subject, reference.version))
-            if found is None or found.schema.schema_str is None:
-                raise SchemaRepositoryError(f"no {what}")
-            types[str(reference.name)] = json.loads(found.schema.schema_str)
-            self._collect(found.schema, types)
+        return schema.schema_str
 
     def _asked(self, what: str, ask: Callable[[], _T]) -> _T | None:
         """The answer; None where the registry says that there is no such schema."""
+        self._beat()
         try:
             return ask()
         except SchemaRegistryError as error:
@@ -127,16 +150,6 @@ class SchemaRegistry:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             # Something on the way answered instead.
             raise _unavailable(f"{what}: an answer that is none", error) from error
-
-
-class _Collected(AbstractSchemaRepository):
-    def __init__(self, types: dict[str, Any]) -> None:
-        self._types = types
-
-    def load(self, name: str) -> Any:
-        if name not in self._types:
-            raise SchemaRepositoryError(f"no type {name!r}")
-        return self._types[name]
 
 
 def _unavailable(what: str, reason: object) -> RegistryUnavailable:

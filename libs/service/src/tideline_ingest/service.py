@@ -80,7 +80,7 @@ class IngestService:
         self._locks.attach(table)
         self._table = table
         if self._registry is None and settings.schema_registry and is_registered(settings):
-            self._registry = SchemaRegistry.of(settings)
+            self._registry = SchemaRegistry.of(settings, self._context.health.beat)
         self._intake = TableIntake(settings, table, self._registry)
         if self._reader is None:
             group = f"tideline-ingest-{settings.application_id}"

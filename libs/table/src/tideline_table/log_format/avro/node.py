@@ -81,15 +81,16 @@ def parse_schema(text: str) -> Node:
 
 class _Parser:
     def __init__(self) -> None:
-        self._named: dict[str, tuple[Node, int] | None] = {}
+        self._named: dict[str, tuple[Node, int, int] | None] = {}
+        """With the number of its nodes, and how many levels lie below it."""
         self._nodes = 0
+        self._deepest = 0
 
     def node(self, avro: Json, namespace: str, depth: int) -> Node:
         self._count(1)
-        if depth > _MAX_DEPTH:
-            raise CorruptMetadata(f"an Avro schema nested deeper than {_MAX_DEPTH} levels", expected="a flatter schema")
+        self._descend(depth)
         if isinstance(avro, str):
-            return _PLAIN.get(avro) or self._reference(avro, namespace)
+            return _PLAIN.get(avro) or self._reference(avro, namespace, depth)
         if isinstance(avro, list):
             return _union(tuple(self.node(branch, namespace, depth + 1) for branch in avro))
         kind = avro["type"]
@@ -101,7 +102,7 @@ class _Parser:
             return Node(Kind.MAP, 1, -1, (_record((_KEY, self.node(avro["values"], namespace, depth + 1)), ("key", "value")),))
         if kind in ("record", "error", "enum", "fixed"):
             return self._named_type(kind, avro, namespace, depth)
-        return _PLAIN.get(kind) or self._reference(kind, namespace)
+        return _PLAIN.get(kind) or self._reference(kind, namespace, depth)
 
     def _named_type(self, kind: str, avro: dict[str, Json], namespace: str, depth: int) -> Node:
         name = str(avro["name"])
@@ -109,7 +110,8 @@ class _Parser:
             space = str(avro.get("namespace") or namespace)
             name = f"{space}.{name}" if space else name
         space = name.rpartition(".")[0]
-        before = self._nodes
+        before, deepest = self._nodes, self._deepest
+        self._deepest = depth
         # While a type is being read there is nothing behind its name: whoever refers to it then contains itself.
         self._named[name] = None
         if kind == "fixed":
@@ -126,10 +128,11 @@ class _Parser:
             if len(set(names)) < len(names):
                 raise CorruptMetadata(f"an Avro record {name!r} with a field name twice", expected="each name once")
             node = _record(tuple(self.node(field["type"], space, depth + 1) for field in fields), names)
-        self._named[name] = (node, self._nodes - before)
+        self._named[name] = (node, self._nodes - before, self._deepest - depth)
+        self._deepest = max(self._deepest, deepest)
         return node
 
-    def _reference(self, name: str, namespace: str) -> Node:
+    def _reference(self, name: str, namespace: str, depth: int) -> Node:
         full = name if "." in name or not namespace else f"{namespace}.{name}"
         known = full if full in self._named else name
         if known not in self._named:
@@ -139,8 +142,15 @@ class _Parser:
             raise UnsupportedTable(
                 f"Avro type {known!r} that contains itself", expected="types that end", remedy="flatten the schema"
             )
-        self._count(found[1])
-        return found[0]
+        node, nodes, below = found
+        self._count(nodes)
+        self._descend(depth + below)
+        return node
+
+    def _descend(self, depth: int) -> None:
+        if depth > _MAX_DEPTH:
+            raise CorruptMetadata(f"an Avro schema nested deeper than {_MAX_DEPTH} levels", expected="a flatter schema")
+        self._deepest = max(self._deepest, depth)
 
     def _count(self, nodes: int) -> None:
         self._nodes += nodes
