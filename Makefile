@@ -6,7 +6,8 @@ MEMBERS := $(sort $(wildcard libs/*/pyproject.toml services/*/pyproject.toml))
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup java demo test test-real conformance simulate fuzz walk bench lint format docs requirements clean
+.PHONY: help setup java demo test test-real test-cluster conformance simulate fuzz walk bench lint format docs wheels requirements \
+	images cluster-up cluster-status cluster-down e2e clean
 
 SEEDS ?= 5000
 SEED_START ?= 0
@@ -17,6 +18,7 @@ RELEASE ?= 1.2.0
 SEED ?= 1
 TABLES ?= 20
 JOBS ?= 2
+IMAGES ?=
 
 help: ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -31,17 +33,23 @@ $(STAMP): requirements/dev.txt $(MEMBERS)
 setup: $(STAMP) ## the virtual environment, from the pinned requirements
 
 java: $(STAMP) ## find Java 17 or newer, or install it
-	$(BIN)/python -m tideline_spark.java
+	$(BIN)/python scripts/install_java.py
 
 demo: java ## real tables, many writers, all services, a verified result
 	$(BIN)/tideline demo
 
 test: java ## all tests on embedded adapters, two at a time: make test JOBS=4
-	$(PYTEST) tests --ignore=tests/conformance -m "not real" -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	$(PYTEST) tests --ignore=tests/conformance -m "not real and not cluster" -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-test-real: java ## the contract suites on a real Kafka with a schema registry, a real Redis and real object stores
+test-real: java ## the contract suites on a real Kafka with a schema registry, a real Redis, real object stores; the chart with helm
 	$(BIN)/python -m tests.real.object_store
+	$(BIN)/python -m tests.chart.tools
 	$(PYTEST) tests --ignore=tests/conformance -m real
+
+test-cluster: java ## the launcher, HudiTable resources and the chart on a real API server of Kubernetes, built from source the first time
+	$(BIN)/python -m tests.real.kubernetes_api
+	$(BIN)/python -m tests.chart.tools
+	$(PYTEST) tests -m cluster
 
 conformance: java ## against Apache Hudi 1.2.0 and hudi-rs
 	$(BIN)/python -m tests.conformance.peers.environment
@@ -61,26 +69,47 @@ bench: java ## ratios against Apache Hudi and plain Spark: make bench SCALE=0.2
 	$(BIN)/python -m tests.conformance.peers.environment
 	$(BIN)/python -m tests.benchmarks --scale $(SCALE)
 
-lint: $(STAMP) ## style, types, layers, generated documentation
+lint: $(STAMP) ## style, types, layers, generated documentation and chart files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/generate_docs.py --check
+	$(BIN)/python scripts/generate_chart.py --check
 
 format: $(STAMP) ## bring the code into shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP) ## write the generated pages: options, settings, metrics, events
+docs: $(STAMP) ## write the generated pages (options, settings, metrics, events) and the generated files of the chart
 	$(BIN)/python scripts/generate_docs.py
+	$(BIN)/python scripts/generate_chart.py
+
+wheels: $(STAMP) ## a wheel of each member in dist/
+	rm -rf dist
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist $(foreach m,$(MEMBERS),./$(dir $(m)))
+
+images: $(STAMP) ## the service and Spark images, archives in the cache: make images IMAGES=service (root, Debian)
+	$(BIN)/python -m e2e.images build $(IMAGES)
+
+cluster-up: $(STAMP) ## a Kubernetes cluster with one node on this machine (root, Debian, Go; e2e/README.md)
+	$(BIN)/python -m e2e.cluster up
+
+cluster-status: $(STAMP) ## what of the cluster runs
+	$(BIN)/python -m e2e.cluster status
+
+cluster-down: $(STAMP) ## stop all that cluster-up started
+	$(BIN)/python -m e2e.cluster down
+
+e2e: java ## a release on the cluster, from images to helm uninstall, with faults (root, Debian, Go; e2e/README.md)
+	$(BIN)/python -m e2e.fleet
 
 requirements: ## pin requirements/*.in anew, with hashes (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header requirements/dev.in -o requirements/dev.txt
-	for f in service spark; do uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	for f in service spark image; do uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 		-c requirements/dev.txt requirements/$$f.in -o requirements/$$f.txt; done
 	for f in peer-hudi fuzz; do uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 		requirements/$$f.in -o requirements/$$f.txt; done
 
 clean: ## remove what the commands above made
-	rm -rf $(VENV) .venv-peer .cache demo-tables .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) dist .venv-peer .cache demo-tables .pytest_cache .mypy_cache .ruff_cache

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from tests.benchmarks import report
 from tests.benchmarks.avro_blocks import decode_rates
-from tests.benchmarks.lineitem import Lineitem, cache_folder, lineitem
+from tests.benchmarks.lineitem import Lineitem, lineitem, rows_folder
 from tests.benchmarks.link import EngineLink
 from tests.benchmarks.run import Run, Say
 from tests.benchmarks.works import DIRECT, HUDI, SPARK
@@ -33,7 +33,7 @@ def main() -> None:
 
     rows = lineitem(given.scale)
     say(f"lineitem at scale {rows.scale:g}: {rows.rows:,} rows, {rows.size_bytes / 2**20:.0f} MiB")
-    cache_folder().mkdir(parents=True, exist_ok=True)
+    rows_folder().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=given.folder, prefix="tideline-benchmarks-") as name, contextlib.ExitStack() as stack:
         run = _start(rows, Path(name), given, stack, say)
         settings = _settings(given)

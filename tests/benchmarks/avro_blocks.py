@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tideline_table.log_format import LogBlock, avro_block, read_rows, scan_log
-from tideline_table.schema import META_FIELDS, avro_from_arrow, with_meta_fields
+from tideline_table.schema import META_FIELDS, avro_from_arrow, avro_with_meta_fields, with_meta_fields
 from tideline_table.storage import Storage, open_storage
 
 ROWS = 50_000
@@ -70,7 +70,7 @@ def decode_rates(source: Path, folder: Path, repetitions: int) -> DecodeRates:
 
 def _block(storage: Storage, name: str, rows: pa.Table) -> LogBlock:
     """The only block of a log file with these rows."""
-    text = avro_from_arrow(rows.drop_columns([*META_FIELDS]).schema, "lineitem", meta_fields=True)
+    text = avro_with_meta_fields(avro_from_arrow(rows.drop_columns([*META_FIELDS]).schema, "lineitem"))
     storage.put(f"{name}.log", avro_block(rows, text, "20240501000000000"))
     (block,) = scan_log(storage, f"{name}.log").blocks
     return block

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from tests.artifacts import cache_folder
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 GENERATOR = "tpchgen-cli==4.0.0"
 KEY = ("l_orderkey", "l_linenumber")
 PARTITION = "l_shipmode"
@@ -50,14 +50,14 @@ class Lineitem:
         return sorted(self.base.glob("*.parquet"))
 
 
-def cache_folder() -> Path:
-    """`$TIDELINE_CACHE/benchmarks`, by default `.cache/benchmarks` at the repository root."""
-    return Path(os.environ.get("TIDELINE_CACHE") or REPOSITORY / ".cache") / "benchmarks"
+def rows_folder() -> Path:
+    """Where rows and their generator are kept."""
+    return cache_folder() / "benchmarks"
 
 
 def lineitem(scale: float) -> Lineitem:
     """The rows of one scale, generated when they are not there. Raises `CalledProcessError` when the generator cannot be had."""
-    folder = cache_folder() / f"lineitem-{scale:g}-v{_LAYOUT}"
+    folder = rows_folder() / f"lineitem-{scale:g}-v{_LAYOUT}"
     if not folder.is_dir():
         _generate(folder, scale)
     base = folder / "base"
@@ -92,7 +92,7 @@ def _generate(folder: Path, scale: float) -> None:
 
 
 def _generator() -> Path:
-    environment = cache_folder() / "venv-tpchgen"
+    environment = rows_folder() / "venv-tpchgen"
     program = environment / "bin" / "tpchgen-cli"
     if not program.exists():
         subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)

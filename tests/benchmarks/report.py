@@ -13,13 +13,14 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table as Grid
+from tests.artifacts import REPOSITORY_ROOT
 from tests.benchmarks.avro_blocks import DecodeRates
 from tests.benchmarks.bounds import BOUNDS
-from tests.benchmarks.lineitem import REPOSITORY, Lineitem
+from tests.benchmarks.lineitem import Lineitem
 from tests.benchmarks.run import Measured, spread
 from tests.benchmarks.works import DIRECT, HUDI, SPARK, TITLES, WORKS
 
-FOLDER = REPOSITORY / "build" / "benchmarks"
+FOLDER = REPOSITORY_ROOT / "build" / "benchmarks"
 
 
 def machine() -> dict[str, Any]:

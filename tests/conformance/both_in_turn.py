@@ -13,9 +13,10 @@ from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi
 
 from tideline_locks import open_peer_lock
-from tideline_table.table import Table, TableRequest, TableType, create_table, share_table, write_rows
-from tideline_table.timeline.sharing import PeerLockKind, Sharing
-from tideline_table.transaction import Committed
+from tideline_table.action import write_rows
+from tideline_table.coordination.committed import Committed
+from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.table import Table, TableRequest, TableType, create_table, share_table
 from tideline_table.writer import Operation
 
 SCHEMA = pa.schema(

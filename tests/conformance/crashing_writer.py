@@ -12,8 +12,9 @@ import sys
 import pyarrow.parquet as pq
 
 from tideline_locks import open_peer_lock
-from tideline_table.table import Table, write_rows
-from tideline_table.transaction import WriteTransaction
+from tideline_table.action import write_rows
+from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.table import Table
 from tideline_table.writer import Operation
 
 DIED = 86

@@ -14,26 +14,22 @@ from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.written_here import Readers, rows
 
 from tideline_locks import open_peer_lock
-from tideline_table.errors import WritesMissed
-from tideline_table.table import (
-    Table,
-    TableRequest,
-    TableType,
+from tideline_table.action import (
     archive,
-    create_table,
     run_clean,
     run_clustering,
     run_compaction,
     schedule_clean,
     schedule_clustering,
     schedule_compaction,
-    share_table,
     write_rows,
 )
-from tideline_table.table.foreign import read_archived_instants
-from tideline_table.timeline.instant import Action
-from tideline_table.timeline.progress import Progress, ProgressStep
-from tideline_table.transaction import WriteTransaction
+from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.errors import WritesMissed
+from tideline_table.hudi.instant import Action
+from tideline_table.hudi_written import read_archived_instants
+from tideline_table.log.progress import Progress, ProgressStep
+from tideline_table.table import Table, TableRequest, TableType, create_table, share_table
 from tideline_table.writer import Operation
 
 pytestmark = pytest.mark.timeout(300)

@@ -24,9 +24,7 @@ from tests.conformance.crashing_writer import DIED
 from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 
-from tideline_table.errors import TransactionRolledBack, WriteConflict
-from tideline_table.table import (
-    Table,
+from tideline_table.action import (
     roll_back_dead,
     run_clean,
     run_clustering,
@@ -35,8 +33,10 @@ from tideline_table.table import (
     schedule_clustering,
     schedule_compaction,
 )
-from tideline_table.timeline.instant import State
-from tideline_table.transaction import WriteTransaction
+from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.errors import TransactionRolledBack, WriteConflict
+from tideline_table.hudi.instant import State
+from tideline_table.table import Table
 from tideline_table.writer import Operation
 
 pytestmark = pytest.mark.timeout(300)

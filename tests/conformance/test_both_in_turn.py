@@ -13,10 +13,7 @@ from tests.conformance.matrix import Cell, Comparison, Direction, Kind, Matrix, 
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 
 from tideline_locks import open_peer_lock
-from tideline_table.config import SCHEMA_EVOLUTION
-from tideline_table.errors import UnsupportedTable, WriteConflict
-from tideline_table.table import (
-    Table,
+from tideline_table.action import (
     roll_back_dead,
     run_clean,
     run_clustering,
@@ -25,8 +22,11 @@ from tideline_table.table import (
     schedule_clustering,
     schedule_compaction,
 )
-from tideline_table.timeline.instant import Action, State
-from tideline_table.transaction import WriteTransaction
+from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.config import SCHEMA_EVOLUTION
+from tideline_table.errors import UnsupportedTable, WriteConflict
+from tideline_table.hudi.instant import Action, State
+from tideline_table.table import Table
 from tideline_table.writer import Operation
 
 pytestmark = pytest.mark.timeout(300)

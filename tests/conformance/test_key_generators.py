@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 from tests.conformance.peers.apache_hudi import ApacheHudi
 
-from tideline_table.table import Table, TableRequest, create_table, write_rows
+from tideline_table.action import write_rows
+from tideline_table.table import Table, TableRequest, create_table
 from tideline_table.table.declared_keys import read_keygen
 from tideline_table.writer import Operation
 

@@ -14,7 +14,9 @@ from tests.conformance.peers.environment import REPOSITORY
 from tests.conformance.peers.hudi_rs import read_hudi_rs
 from tests.conformance.peers.rows import difference
 from tests.conformance.stories.catalogue import STORIES
+from tests.conformance.stories.layouts import NO_PARTITION
 from tests.conformance.stories.life import AVRO_LOGS, EVENT_TIME, KEYS
+from tests.conformance.stories.merging import MODELS, ORDERING, PAYLOAD, UNAVAILABLE
 from tests.conformance.stories.rows import marked_deleted, trips
 from tests.conformance.stories.schemas import ordered
 from tests.conformance.stories.story import Library, Maker, Recorded, Story
@@ -159,7 +161,7 @@ def test_12_nobody_reads_parts_of_deleted_records(maker: Maker) -> None:
     )  # fmt: skip
     with pytest.raises(PeerFailed, match="NullPointerException"):
         maker.hudi.read(maker.base)
-    with pytest.raises(UnsupportedTable, match=r"parts \(IS_PARTIAL\) of 1 record\(s\) that were deleted"):
+    with pytest.raises(UnsupportedTable, match=r"partial records \(IS_PARTIAL\) for 1 deleted record"):
         Table.open(str(maker.base)).read()
 
 
@@ -324,6 +326,35 @@ def test_24_hudi_writes_rows_twice_that_are_to_stay_in_their_partition(maker: Ma
     for rows in _three_answers(mine):
         assert sorted(rows.column("id").to_pylist()) == ["k0000", "k0001", *twice]
         assert set(rows.column("_hoodie_partition_path").to_pylist()) == {"a"}
+
+
+def test_25_hudi_reads_logs_of_postgres_changes_by_another_rule(maker: Maker) -> None:
+    options = {ORDERING: "_event_lsn", PAYLOAD: f"{MODELS}debezium.PostgresDebeziumAvroPayload"}
+    schema = pa.schema(
+        [("id", pa.string()), ("_event_lsn", pa.int64()), ("a", pa.string()), ("_change_operation_type", pa.string())]
+    )
+    found = {}
+    for kind in Kind:
+        mine = Maker(maker.hudi, maker.base / kind, Story("difference", kind, (), {**KEYS, **NO_PARTITION, **AVRO_LOGS, **options}))
+        for rows in ([("1", 5, "a", "u"), ("2", 5, "a", "u")], [("1", 6, UNAVAILABLE, "u"), ("2", 4, "a", "d")]):
+            mine.write(pa.table(list(zip(*rows, strict=True)), schema=schema), "upsert")
+        answers = [{r["id"]: r["a"] for r in rows.to_pylist()} for rows in (mine.read(), Table.open(str(mine.base)).read())]
+        assert answers[0] == answers[1]
+        found[kind] = answers[0]
+        if kind is Kind.MOR:
+            with pytest.raises(UnsupportedTable, match=r"merge-on-read table .* with .*PostgresDebeziumAvroPayload"):
+                Table.open(str(mine.base)).check_writable()
+    assert found == {Kind.COW: {"1": "a", "2": "a"}, Kind.MOR: {"1": UNAVAILABLE}}
+
+
+def test_26_hudi_adds_some_deletions_as_rows(maker: Maker) -> None:
+    options = {PAYLOAD: f"{MODELS}AWSDmsAvroPayload", **NO_PARTITION}
+    mine = Maker(maker.hudi, maker.base, Story("difference", Kind.COW, (), {**KEYS, **options}))
+    mine.write(pa.table({"id": ["1", "2", "3"], "ts": [5] * 3, "Op": ["I", "D", "d"]}), "upsert")
+    mine.write(pa.table({"id": ["4"], "ts": [5], "Op": ["D"]}), "bulk_insert")
+    assert sorted(mine.read().column("id").to_pylist()) == ["1", "3", "4"]
+    mine.write(pa.table({"id": ["1", "3"], "ts": [6] * 2, "Op": ["d"] * 2}), "upsert")
+    assert mine.read().column("id").to_pylist() == ["4"]
 
 
 def _three_answers(maker: Maker) -> tuple[pa.Table, pa.Table, pa.Table]:

@@ -15,10 +15,11 @@ from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 
 from tideline_locks import open_peer_lock
+from tideline_table.action import roll_back_dead, run_clustering, run_compaction, schedule_clustering, schedule_compaction
 from tideline_table.errors import WriteConflict
-from tideline_table.file_group.action import ActionRecord
-from tideline_table.table import Table, roll_back_dead, run_clustering, run_compaction, schedule_clustering, schedule_compaction
-from tideline_table.timeline.instant import State
+from tideline_table.hudi.instant import State
+from tideline_table.log.action import ActionRecord
+from tideline_table.table import Table
 from tideline_table.writer import Operation
 
 pytestmark = pytest.mark.timeout(300)

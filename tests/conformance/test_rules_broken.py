@@ -12,10 +12,11 @@ from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi
 
 from tideline_locks import open_peer_lock
+from tideline_table.action import schedule_clean, schedule_clustering
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.errors import UnsupportedTable
-from tideline_table.table import Table, schedule_clean, schedule_clustering
-from tideline_table.timeline.instant import State
-from tideline_table.transaction import WriteTransaction
+from tideline_table.hudi.instant import State
+from tideline_table.table import Table
 from tideline_table.writer import Operation
 
 pytestmark = pytest.mark.timeout(300)

@@ -14,12 +14,8 @@ from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.peers.hudi_rs import read_hudi_rs
 from tests.conformance.written_here import BASE, Readers, rows
 
-from tideline_table.table import (
-    Table,
-    TableRequest,
-    TableType,
+from tideline_table.action import (
     create_savepoint,
-    create_table,
     restore_to_savepoint,
     run_clean,
     run_clustering,
@@ -29,7 +25,8 @@ from tideline_table.table import (
     schedule_compaction,
     write_rows,
 )
-from tideline_table.timeline.instant import Action
+from tideline_table.hudi.instant import Action
+from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 pytestmark = pytest.mark.timeout(600)
@@ -145,7 +142,7 @@ def test_their_savepoint_on_a_shared_table(apache_hudi: ApacheHudi, matrix: Matr
         at = turns.open().state.completed_writes()[-1].instant
         saved = Table.open(str(turns.path)).read()
         turns.call(f"create_savepoint(path => '{turns.path}', commit_time => '{at}')", **{"hoodie.write.table.version": "6"})
-        assert turns.open().saved_instants() == {at}
+        assert set(turns.open().timeline.savepoints()) == {at}
         for ts in (3, 4, 5):
             turns.ours(trips(range(14), ts))
         if kind is Kind.MOR:

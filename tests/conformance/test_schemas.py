@@ -11,7 +11,8 @@ import pytest
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.peers.rows import difference
 
-from tideline_table.table import Table, TableRequest, create_table, write_rows
+from tideline_table.action import write_rows
+from tideline_table.table import Table, TableRequest, create_table
 from tideline_table.writer import Operation
 
 AT = dt.datetime(2024, 5, 1, 10, 11, 12, 345678)

@@ -25,11 +25,7 @@ from tests.conformance.stories.rows import marked_deleted
 from tests.conformance.stories.schemas import ADDED, FIRST, NESTED, ORDERINGS, WIDER, evolving, ordered
 from tests.conformance.written_here import BASE, LAYOUTS, Layout, Readers, rows
 
-from tideline_table.table import (
-    Table,
-    TableRequest,
-    TableType,
-    create_table,
+from tideline_table.action import (
     delete_partitions,
     roll_back_dead,
     run_clean,
@@ -40,8 +36,9 @@ from tideline_table.table import (
     schedule_compaction,
     write_rows,
 )
-from tideline_table.timeline.progress import ProgressStep
-from tideline_table.transaction import WriteTransaction
+from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.log.progress import ProgressStep
+from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 OPTIONS = {"hoodie.parquet.small.file.limit": 0, "hoodie.cleaner.commits.retained": 2}

@@ -18,7 +18,8 @@ from tests.conformance.written_here import BASE, Readers, rows
 
 from tideline_spark.session import local_session, stop_session
 from tideline_spark.write import write_dataframe
-from tideline_table.table import Table, TableRequest, TableType, create_table, run_compaction, schedule_compaction
+from tideline_table.action import run_compaction, schedule_compaction
+from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 NOW = {"hoodie.compact.inline.max.delta.commits": 1}

@@ -14,8 +14,8 @@ from tests.conformance.matrix import Cell, Comparison, Direction, Kind, Matrix, 
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.peers.hudi_rs import read_hudi_rs
 
+from tideline_table.hudi.instant import Action, State
 from tideline_table.table import Table, TableRequest
-from tideline_table.timeline.instant import Action, State
 
 AT = dt.datetime(2024, 5, 1, 10, 11, 12, 345678, tzinfo=dt.UTC)
 SCHEMA = pa.schema(

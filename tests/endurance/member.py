@@ -8,6 +8,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
+import select
 import signal
 import sys
 import time
@@ -15,7 +17,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from dataclasses import fields as dataclass_fields
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -23,23 +24,11 @@ from unittest.mock import patch
 import pyarrow as pa
 from tests.endurance.ledger import Ledger
 from tests.endurance.workload import LISTS, OP_KEY, OPERATIONS, Op, operation_of, rows_of
+from tests.real.skewed_clock import SKEWED
 
 from tideline_locks.errors import LockTimeout, LockUnreachable
 from tideline_locks.table_lock import attach_lock
-from tideline_table.clock import SystemClock
-from tideline_table.config import Options
-from tideline_table.errors import (
-    ClockSkew,
-    CommitUnknown,
-    HistoryUnavailable,
-    ObjectNotFound,
-    StorageError,
-    TransactionRolledBack,
-    WriteConflict,
-)
-from tideline_table.table import (
-    Table,
-    TableType,
+from tideline_table.action import (
     roll_back_dead,
     run_clean,
     run_clustering,
@@ -49,10 +38,23 @@ from tideline_table.table import (
     schedule_compaction,
     write_rows,
 )
-from tideline_table.table import write as table_write
-from tideline_table.timeline.instant import Action, State
-from tideline_table.timeline.progress import ProgressStep
-from tideline_table.transaction import Committed, WriteTransaction
+from tideline_table.action.write import run as table_write
+from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.config import Options
+from tideline_table.coordination.committed import Committed
+from tideline_table.errors import (
+    ClockSkew,
+    CommitUnknown,
+    HistoryUnavailable,
+    ObjectNotFound,
+    StorageError,
+    TransactionRolledBack,
+    WriteConflict,
+)
+from tideline_table.hudi.instant import Action, State
+from tideline_table.log.body import Published
+from tideline_table.log.progress import ProgressStep
+from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation, prepare_input
 
 LEASE_S = 2.0
@@ -85,23 +87,10 @@ class Settings:
     redis_url: str
     folder: str
     commits: int
-    offset_s: float = 0.0
-    """How far the clock of this member is ahead."""
     max_skew_s: float = 2.0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetClock(SystemClock):
-    """The machine's clock, `offset_s` ahead."""
-
-    offset_s: float
-
-    def now(self) -> datetime:
-        """See `Clock.now`."""
-        return SystemClock.now(self) + timedelta(seconds=self.offset_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +119,8 @@ def enough(settings: Settings) -> Path:
 
 def open_table(settings: Settings, writer_id: str) -> Table:
     """The table as any member opens it, under the lock in Redis, its intents beside it."""
-    clock, options = OffsetClock(settings.offset_s), {**OPTIONS, "tideline.instant.max.skew": settings.max_skew_s}
-    table = Table.open(settings.base_path, options=options, writer_id=writer_id, clock=clock)
+    options = {**OPTIONS, "tideline.instant.max.skew": settings.max_skew_s}
+    table = Table.open(settings.base_path, options=options, writer_id=writer_id)
     attach_lock(table, settings.redis_url)
     return table
 
@@ -142,7 +131,7 @@ def open_table(settings: Settings, writer_id: str) -> Table:
 def writer(me: Member, number: int) -> None:
     """The operations of one writer, in order, each until it counts; beyond its commits until every service had its turn.
 
-    Ends early when the clocks are too far apart: its successor goes on.
+    Ends early when its clock is too far ahead: its successor goes on.
     """
     noted = me.ledger.read()
     done = sum(1 for note in noted if note["event"] == "done")
@@ -188,7 +177,7 @@ def learn(me: Member, op: Op, head: int) -> int:
 
 def operation_id(body: Any) -> str:
     """Which operation the completed entry with this body is; empty for others."""
-    return str((body.get("metadata") or {}).get("extraMetadata", {}).get(OP_KEY, ""))
+    return body.metadata.extra.get(OP_KEY, "") if isinstance(body, Published) else ""
 
 
 class _Append(table_write._Attempt):
@@ -205,7 +194,7 @@ class _Append(table_write._Attempt):
         except HistoryUnavailable as error:
             raise WriteConflict(error.found, with_instant="") from error  # cleaned since the begin: somebody wrote over it
         rows, definition = rows_of({k: op.value(before.get(k)) for k in op.keys}), table.definition
-        prepared = prepare_input(rows, table.schema, definition.keygen, definition.ordering_field, self.operation, combine=True)
+        prepared = prepare_input(rows, table.schema, definition.keygen, definition.merging, self.operation, combine=True)
         object.__setattr__(self, "prepared", prepared)
         return table_write._Attempt._route(self, transaction)
 
@@ -312,6 +301,9 @@ SERVICES: dict[str, tuple[Callable[[Member], Sequence[str]], float]] = {
 
 def main() -> None:
     """Run one member until its work is done or it is told to stop."""
+    if SKEWED in os.environ:
+        # libfaketime breaks sleeps until a time of the monotonic clock, as those of Python are.
+        time.sleep = functools.partial(select.select, [], [], [])
     role, number, generation, settings_json = sys.argv[1:]
     settings = Settings(**json.loads(settings_json))
     name = f"{role}{number}"

@@ -18,18 +18,10 @@ from tests.endurance.workload import SCHEMA, Op
 from tests.real.object_store import ObjectStoreServer, running_object_store
 from tests.real.redis import RedisServer, running_redis
 
+from tideline_table.action import roll_back_dead, run_clean, run_clustering, run_compaction
 from tideline_table.errors import WriteConflict
-from tideline_table.table import (
-    Table,
-    TableRequest,
-    TableType,
-    create_table,
-    roll_back_dead,
-    run_clean,
-    run_clustering,
-    run_compaction,
-)
-from tideline_table.timeline.instant import Action
+from tideline_table.hudi.instant import Action
+from tideline_table.table import Table, TableRequest, TableType, create_table
 
 pytestmark = pytest.mark.real
 COMMITS = int(os.environ.get("TIDELINE_ENDURANCE_COMMITS", "25"))

@@ -11,8 +11,9 @@ from tests.endurance.member import OPTIONS, digest, read_values, write_once
 from tests.endurance.verdict import Told, problems, told
 from tests.endurance.workload import LISTS, SCHEMA, Op, operation_of
 
-from tideline_table.table import Table, TableRequest, TableType, create_table, write_rows
-from tideline_table.transaction import WriteTransaction
+from tideline_table.action import write_rows
+from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 

@@ -12,11 +12,10 @@ from tests.endurance.member import digest, operation_id, read_values
 from tests.endurance.workload import LISTS, Model, Op
 from tests.simulation.recovery import timeline_of, timeline_on_disk
 
-from tideline_table.file_group.state import TableState
+from tideline_table.hudi.instant import Action, State
+from tideline_table.log.entry import Entry
+from tideline_table.log.state import TableState
 from tideline_table.table import Table
-from tideline_table.timeline.entry import Entry
-from tideline_table.timeline.instant import Action, State
-from tideline_table.timeline.write_stats import CommitMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +85,8 @@ def _replay(entries: list[Entry], told: Told, models: dict[int, Model]) -> Itera
             if op in counted:
                 yield f"operation {op} counts twice, at {counted[op]} and {entry.sequence}"
             counted[op] = entry.sequence
-            metadata = CommitMetadata.from_json(entry.body["metadata"])
             model = dict(model)
-            told.begun[op].apply(model, deleted=any(s.num_deletes for s in metadata.stats))
+            told.begun[op].apply(model, deleted=any(s.num_deletes for s in entry.body.metadata.stats))
         models[entry.sequence] = model
     for op, sequence in told.done.items():
         if counted.get(op) != sequence:

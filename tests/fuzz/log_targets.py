@@ -27,7 +27,7 @@ from tideline_table.log_format import (
 )
 from tideline_table.log_format.avro import parse_schema, row_schema
 from tideline_table.log_format.framing import frame_block
-from tideline_table.log_format.hfile import read_hfile
+from tideline_table.log_format.hfile import HFile
 from tideline_table.log_format.key_index import LEAD, MAGIC, Section, index_path, parse_index, read_index, read_keys, read_sections
 from tideline_table.log_format.key_index_file import WrittenBlock, index_bytes
 from tideline_table.schema import arrow_from_avro
@@ -99,7 +99,7 @@ def _with_schema(content: bytes) -> None:
 
 
 def _hfile(content: bytes) -> None:
-    for batch in read_hfile(content).entries():
+    for batch in HFile(content).entries():
         batch.validate(full=True)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.fuzz import log_targets, timeline_targets
+from tests.fuzz import log_targets, predicate_targets, timeline_targets
 from tests.fuzz.target import Target
 
-TARGETS: dict[str, Target] = {target.name: target for target in (*log_targets.TARGETS, *timeline_targets.TARGETS)}
+TARGETS: dict[str, Target] = {
+    target.name: target for target in (*log_targets.TARGETS, *timeline_targets.TARGETS, *predicate_targets.TARGETS)
+}

@@ -18,31 +18,35 @@ from tests.unit.table.tables import base_stat, instant
 
 from tideline_events import Record, decode, encode
 from tideline_locks.lease_object import LeaseObject
+from tideline_table.action.clean.plan import plan_clean
 from tideline_table.config import Options
-from tideline_table.file_group.checkpoint import CHECKPOINT_FOLDER, POINTER, read_opening, write_checkpoint
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
-from tideline_table.file_group.state import TableState
+from tideline_table.hudi import plans
+from tideline_table.hudi import properties as p
+from tideline_table.hudi.avro_container import decode_document
+from tideline_table.hudi.history import history_instants, manifest_files
+from tideline_table.hudi.instant import (
+    Action,
+    State,
+    parse_as_of,
+    parse_layout_two_name,
+    parse_timeline_file_name,
+    time_from_instant,
+)
+from tideline_table.hudi.listing import TimelineFolders, timeline_listing
+from tideline_table.hudi.properties import format_properties, parse_properties
+from tideline_table.hudi.write_stats import CommitMetadata, read_commit_metadata
+from tideline_table.hudi_written import foreign_state, read_archived_instants
+from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, POINTER, read_opening, write_checkpoint
+from tideline_table.log.entry import Entry
+from tideline_table.log.state import TableState
 from tideline_table.log_format import avro_block, read_rows, scan_log
 from tideline_table.log_format.avro import row_schema
 from tideline_table.reader.base_file import BLOOM_FILTER, MAX_KEY, MIN_KEY, read_base_file, read_footer
 from tideline_table.schema.identity import SchemaVersions, history_texts
-from tideline_table.service.cleaning import plan_clean
 from tideline_table.storage import MemoryStorage
 from tideline_table.table.definition import TableDefinition
-from tideline_table.table.foreign import foreign_state, read_archived_instants
 from tideline_table.table.identity import IDENTITY_PATH, read_identity
-from tideline_table.timeline import plans
-from tideline_table.timeline import properties as p
-from tideline_table.timeline.avro_container import read_one_record
-from tideline_table.timeline.commit_avro import read_commit_metadata
-from tideline_table.timeline.entry import Entry
-from tideline_table.timeline.history import history_instants, manifest_files
-from tideline_table.timeline.instant import Action, State, parse_as_of, parse_timeline_file_name, time_from_instant
-from tideline_table.timeline.layout_two import parse_layout_two_name
-from tideline_table.timeline.listing import TimelineFolders, timeline_listing
-from tideline_table.timeline.properties import format_properties, parse_properties
-from tideline_table.timeline.sharing import ADOPTED_KEY, SHARING_KEY
-from tideline_table.timeline.write_stats import CommitMetadata
 
 NOW = "2026-01-01T00:00:00+00:00"
 
@@ -116,7 +120,7 @@ def _commit_json(content: bytes) -> None:
 def _commit_avro(content: bytes) -> None:
     _folded(_place(2, f"{_AT}_{_DONE}.replacecommit", content), 2)
     typed(read_commit_metadata, content, "x")
-    read_one_record(content, "x")
+    decode_document(content, "x")
 
 
 _PLANS = {
@@ -161,10 +165,11 @@ def _plan(content: bytes) -> None:
     """The first byte says what it is a plan of; what it says is folded as a timeline file and as the body of an entry."""
     name = [*_PLANS][content[0] % len(_PLANS)] if content else next(iter(_PLANS))
     _folded(_place(1, name, content[1:]))
-    plan = plans.decode_document(content[1:], name)
+    plan = decode_document(content[1:], name)
     state = TableState()
-    typed(state.apply, Entry(1, "a", NOW, "w", _AT, Action.REPLACE_COMMIT, State.NONE, State.REQUESTED, "CLUSTER", {"plan": plan}))
-    typed(state.apply, Entry(2, "a", NOW, "w", _DONE, Action.COMPACTION, State.NONE, State.REQUESTED, "COMPACT", {"plan": plan}))
+    for number, at, action, operation in ((1, _AT, Action.REPLACE_COMMIT, "CLUSTER"), (2, _DONE, Action.COMPACTION, "COMPACT")):
+        bare = Entry(number, "a", NOW, "w", at, action, State.NONE, State.REQUESTED, operation)
+        typed(lambda entry=bare: state.apply(entry.with_body({"plan": plan})))
     _looked_at(state)
 
 
@@ -210,7 +215,7 @@ def _schema_history(content: bytes) -> None:
 
 
 def _entry_of(sequence: int, at: str, action: Action, before: State, after: State, operation: str = "", **body: object) -> Entry:
-    return Entry(sequence, "a", NOW, "w", at, action, before, after, operation, body)
+    return Entry(sequence, "a", NOW, "w", at, action, before, after, operation).with_body(body)
 
 
 _EARLY = instant(0)
@@ -230,9 +235,9 @@ _ADOPTED = {
     "actions": [[_AT, "commit", "completed", "UPSERT", _AT]], "slices": [["p", "f-0", [[_AT, "f", 1, 1, [["l", 1, _AT, 1]]]]]],
     "replaced": [["p", "g-0", _AT]], "plans": {}, "schema": "{}", "last_clean_retained": "", "archived_before": _AT,
 }  # fmt: skip
-_CLUSTERING = plans.decode_document(_PLANS[f"{_AT}.replacecommit.requested"], "x")
-_COMPACTION = plans.decode_document(_PLANS[f"{_AT}.compaction.requested"], "x")
-_CLEANED = plans.decode_document(_PLANS[f"{_AT}.clean"], "x")
+_CLUSTERING = decode_document(_PLANS[f"{_AT}.replacecommit.requested"], "x")
+_COMPACTION = decode_document(_PLANS[f"{_AT}.compaction.requested"], "x")
+_CLEANED = decode_document(_PLANS[f"{_AT}.clean"], "x")
 _NEXT = instant(3)
 _ENTRIES = (
     _COMMITTED,
@@ -244,7 +249,7 @@ _ENTRIES = (
     _entry_of(6, _NEXT, Action.ROLLBACK, State.NONE, State.REQUESTED, target=_AT, target_action="commit"),
     _entry_of(
         6, _AT, Action.COMMIT, State.INFLIGHT, State.COMPLETED, metadata=json.loads(_COMMIT),
-        **{ADOPTED_KEY: _ADOPTED, SHARING_KEY: {"lock": "filesystem", "expire_min": 5}},
+        adopted=_ADOPTED, sharing={"lock": "filesystem", "expire_min": 5},
     ),
 )  # fmt: skip
 

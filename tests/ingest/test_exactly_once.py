@@ -11,7 +11,8 @@ from typing import Any
 from tests.ingest.applications import Place, await_records, committed, contents, row
 from tests.real.kafka import KafkaNode
 
-from tideline_table.table import Table, roll_back_dead
+from tideline_table.action import roll_back_dead
+from tideline_table.table import Table
 
 KEYS = 3000
 KILLS = 12
@@ -52,13 +53,13 @@ def test_killed_again_and_again(place: Place) -> None:
     for _ in range(KILLS):
         process = application.start()
         if choose.random() < 0.8:
-            application.await_said("place found")
+            application.await_said("offsets found")
         process.join(choose.random() * 0.6)
         assert process.exitcode is None
         application.kill(process)
     killed_at = committed(table, "killed")
     process = application.start()
-    application.await_said("place found")  # from here on it knows what SIGTERM means
+    application.await_said("offsets found")  # from here on it knows what SIGTERM means
     await_records(table, "killed", len(sent))
     assert application.stop(process) == 0
     assert contents(table) == expected_state(sent)
@@ -79,14 +80,14 @@ def test_instances_of_one_application_that_die_and_wake_up(place: Place) -> None
     send(place, topic, sent)
     application = place.application("doubled", path, topic, batch_rows=400, operation="insert")
     sleeper = application.start()
-    application.await_said("place found")
+    application.await_said("offsets found")
     mortal = application.start()
     table = Table.open(path)
     await_records(table, "doubled", 1200)
     os.kill(sleeper.pid, signal.SIGSTOP)
     application.kill(mortal)
     heir = application.start()
-    application.await_said("place found")
+    application.await_said("offsets found")
     await_records(table, "doubled", len(sent))
     os.kill(sleeper.pid, signal.SIGCONT)
     application.await_line("ProgressMoved")

@@ -51,7 +51,7 @@ def test_poison_stops_or_goes_aside_and_tombstones_delete(place: Place) -> None:
     process.join(TIMEOUT_S)
     assert process.exitcode == 1
     failed = [line for line in strict.lines() if line.get("error") == "PoisonRecord"]
-    assert failed[-1]["found"].startswith("record 5 of mixed/0 cannot be taken in")
+    assert failed[-1]["found"].startswith("record 5 of mixed/0 cannot be ingested")
     assert not Table.open(path).state.completed_writes(), "nothing of the batch was written"
 
     lenient = {"batch_wait_s": 2, "poison": "dead_letter", "dead_letter_topic": aside, "tombstones": "delete"}
@@ -107,7 +107,7 @@ def test_avro_is_taken_in_once_by_an_application_that_is_killed(place: Place, fo
     await_records(table, form, 300)
     application.kill(process)
     process = application.start()
-    application.await_said("place found")
+    application.await_said("offsets found")
     await_records(table, form, 1001)
     assert application.stop(process) == 0
     expected = [{**found, "amount": found["amount"] if n % len(texts) == 0 else None} for n, found in enumerate(sent)]
@@ -131,7 +131,7 @@ def test_lost_offsets_stop_or_are_passed(place: Place) -> None:
     process.join(TIMEOUT_S)
     assert process.exitcode == 1
     failed = [line for line in application.lines() if line.get("error") == "OffsetsLost"]
-    assert failed[-1]["found"].startswith("short/0 was taken in up to offset 100 (out)")
+    assert failed[-1]["found"].startswith("short/0 was ingested up to offset 100 (exclusive)")
     assert len(contents(table)) == 100
 
     application.settings = {**application.settings, "TIDELINE_INGEST__ON_LOST_OFFSETS": "continue"}
@@ -139,7 +139,7 @@ def test_lost_offsets_stop_or_are_passed(place: Place) -> None:
     await_records(table, "short", 200)
     assert application.stop(process) == 0
     assert [found[0] for found in contents(table)] == [f"k{n:03d}" for n in (*range(100), *range(150, 200))]
-    assert application.said("records lost, going on without them")
+    assert application.said("records lost, continuing without them")
 
 
 def test_partitions_that_appear_later_are_read_from_their_beginning(place: Place) -> None:
@@ -147,7 +147,7 @@ def test_partitions_that_appear_later_are_read_from_their_beginning(place: Place
     place.send(topic, [(None, value("old", 1), 0)])
     application = place.application("growing", path, topic, topic_rescan_s=0.3, start_at="latest")
     process = application.start()
-    application.await_said("place found")
+    application.await_said("offsets found")
     place.send(topic, [(None, value("first", 1), 0)])
     table = Table.open(path)
     await_records(table, "growing", 2)
@@ -175,7 +175,7 @@ def test_records_of_aborted_transactions_are_none(place: Place) -> None:
     await_records(table, "transactional", 11)
     application.kill(process)
     process = application.start()
-    application.await_said("place found")
+    application.await_said("offsets found")
     place.send(topic, [(None, value("end", 1), 0)])
     await_records(table, "transactional", 13)
     assert application.stop(process) == 0
@@ -195,5 +195,5 @@ def test_a_topic_of_the_same_name_is_another_one(place: Place) -> None:
     process = application.start()
     process.join(TIMEOUT_S)
     assert process.exitcode == 1
-    assert [line for line in application.lines() if line.get("error") == "OffsetsLost" and "made anew" in line["found"]]
+    assert [line for line in application.lines() if line.get("error") == "OffsetsLost" and "created again" in line["found"]]
     assert [found[0] for found in contents(table)] == ["old"]

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.artifacts import REPOSITORY_ROOT
 from tests.ingest.applications import Place, contents, row
-from tests.real.kafka import REPOSITORY_ROOT, spark_source_jars
+from tests.real.kafka import spark_source_jars
 
 from tideline_spark.sink import BatchMark, progress_key
 from tideline_table.table import Table

@@ -22,11 +22,12 @@ from tests.real.redis import running_redis
 
 from tideline_events import TIMELINE, EventConsumer, EventLog, TransitionConsumer, open_event_log
 from tideline_locks.table_lock import attach_lock
-from tideline_service.running import Running, read_running
-from tideline_service.transitions import backfill
+from tideline_runtime.running import Running, read_running
+from tideline_runtime.transitions import backfill
+from tideline_table.action import write_rows
 from tideline_table.clock import SystemClock
-from tideline_table.table import Table, TableRequest, create_table, write_rows
-from tideline_table.timeline.instant import State
+from tideline_table.hudi.instant import State
+from tideline_table.table import Table, TableRequest, create_table
 from tideline_table.writer import Operation
 
 pytestmark = pytest.mark.spark
@@ -168,4 +169,4 @@ def check_endpoints(running: Running) -> None:
     for route, expected in (("/healthz", 200), ("/readyz", 200), ("/metrics", 200)):
         reply = httpx.get(f"{running.url}{route}", timeout=10)
         assert reply.status_code == expected, (running.service, route, reply.text)
-    assert "tideline_service_ready 1.0" in httpx.get(f"{running.url}/metrics", timeout=10).text
+    assert "tideline_runtime_ready 1.0" in httpx.get(f"{running.url}/metrics", timeout=10).text

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from tests.property.profile import few
 from tests.unit.table.tables import cluster, compact, create, open_table, write
 
+from tideline_table.action import schedule_clustering
+from tideline_table.action.write import run as module
 from tideline_table.clock import ManualClock
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import TableType, schedule_clustering
-from tideline_table.table import write as module
+from tideline_table.table import TableType
 from tideline_table.writer import Operation
 
 MOVES = "hoodie.simple.index.update.partition.path"

@@ -13,7 +13,7 @@ from tests.property.profile import quick
 from tests.unit.table.hfiles import hfile
 
 from tideline_table.errors import TidelineError
-from tideline_table.log_format.hfile import read_hfile
+from tideline_table.log_format.hfile import HFile
 from tideline_table.log_format.protobuf import read_fields
 
 EXAMPLES = int(os.environ.get("TIDELINE_FUZZ_EXAMPLES", "400"))
@@ -54,7 +54,7 @@ def read(content):
     tracemalloc.start()
     rows = None
     try:
-        file = read_hfile(content)
+        file = HFile(content)
         rows = 0
         for batch in file.entries():
             rows += batch.num_rows

@@ -12,17 +12,18 @@ from tests.property.profile import few, quick
 from tests.property.test_merge_slices import SCHEMA, instant, orderings, some_base, some_writes, stored
 from tests.unit.table.tables import contents, create, open_table, write
 
+from tideline_table.action import run_clean, run_compaction, schedule_clean, schedule_compaction
+from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.clock import ManualClock
 from tideline_table.log_format import BlockType, read_deletes, read_rows, scan_log
 from tideline_table.log_format.key_index import INDEX_FOLDER, index_path, read_index
 from tideline_table.log_format.key_index_file import WrittenBlock, index_bytes
-from tideline_table.merge import MergeMode
+from tideline_table.merge import MergeMode, Merging
 from tideline_table.reader import LogRule, VisibleInstants, read_slice
 from tideline_table.reader.file_slice import scan_slice
 from tideline_table.reader.log_index import LogIndexes
-from tideline_table.service.compaction import compact_slice
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import TableType, run_clean, run_compaction, schedule_clean, schedule_compaction
+from tideline_table.table import TableType
 from tideline_table.writer import Operation
 
 KEYS = [f"k{n}" for n in range(12)]
@@ -162,9 +163,8 @@ def test_narrowed_slices_read_as_whole_ones(mode, base, writes, per_file, as_of,
     storage, whole = stored(base, writes, per_file)
     found = indexed(storage, whole, chosen, clique_files)
     completed = frozenset(instant(n) for n, w in enumerate(writes) if w.committed)
-    rule = LogRule(
-        mode, "ts" if mode is MergeMode.EVENT_TIME else "", VisibleInstants(completed), instant(as_of) if as_of < 6 else ""
-    )
+    merging = Merging(mode, ordering_field="ts" if mode is MergeMode.EVENT_TIME else "")
+    rule = LogRule(merging, VisibleInstants(completed), instant(as_of) if as_of < 6 else "")
     keys = pa.array(sorted(wanted))
     expected = read_slice(storage, found, SCHEMA, rule, None, None, keys)
     batches = list(scan_slice(storage, found, SCHEMA, rule, None, None, keys, LogIndexes(storage)))

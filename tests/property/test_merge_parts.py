@@ -16,9 +16,9 @@ from tideline_table.errors import UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
 from tideline_table.log_format import HeaderKey, avro_block, delete_block, parquet_block, scan_log
 from tideline_table.log_format.framing import frame_block
-from tideline_table.merge import MergeMode, OpenCells, PartialUpdate
+from tideline_table.merge import MergeMode, Merging, OpenCells, PartialUpdate
 from tideline_table.reader import LogRule, read_slice
-from tideline_table.schema import avro_from_arrow, with_meta_fields
+from tideline_table.schema import avro_from_arrow, avro_with_meta_fields, with_meta_fields
 from tideline_table.storage import MemoryStorage
 
 VALUES = ("a", "b", "c")
@@ -120,7 +120,7 @@ def rows_of(rows: dict[str, Any], schema: pa.Schema) -> pa.Table:
 
 
 def block_of(write: Write, number: int) -> bytes:
-    at, text = f"{20260101000000000 + number}", avro_from_arrow(write.schema, "t", meta_fields=True)
+    at, text = f"{20260101000000000 + number}", avro_with_meta_fields(avro_from_arrow(write.schema, "t"))
     if write.kind in ("delete", "purge"):
         ordering = pa.array([r[0] for r in write.rows.values()], pa.int64()) if write.kind == "delete" else None
         return delete_block(pa.array(list(write.rows)), "", ordering, text, at)
@@ -162,7 +162,7 @@ some_base = st.dictionaries(st.sampled_from(KEYS), a_row.map(lambda row: (row[0]
 
 
 def check(base: dict[str, Any], writes: list[Write], rule: LogRule, wanted: str) -> None:
-    expected = modelled(base, writes, rule.mode, rule.partial)
+    expected = modelled(base, writes, rule.merging.mode, rule.merging.partial)
     where = keys = None
     if wanted == "where":
         where = (pc.field("b") == "p") & (pc.field("ts") > 1)
@@ -172,8 +172,8 @@ def check(base: dict[str, Any], writes: list[Write], rule: LogRule, wanted: str)
         expected = [row for row in expected if row[0] != "y"]
     columns = ["c", "_hoodie_record_key"] if wanted == "narrow" else None
     storage, found = stored(base, writes)
-    if rule.mode is MergeMode.COMMIT_TIME and has_parts_of_deleted(writes, keys):
-        with pytest.raises(UnsupportedTable, match="deleted before"):
+    if rule.merging.mode is MergeMode.COMMIT_TIME and has_parts_of_deleted(writes, keys):
+        with pytest.raises(UnsupportedTable, match=r"deleted record\(s\)"):
             read_slice(storage, found, SCHEMA, rule, columns, where, keys)
         return
     rows = read_slice(storage, found, SCHEMA, rule, columns, where, keys)
@@ -194,7 +194,7 @@ def check(base: dict[str, Any], writes: list[Write], rule: LogRule, wanted: str)
     wanted=st.sampled_from(["all", "where", "keys", "narrow"]),
 )
 def test_parts_of_records(mode, base, writes, wanted):
-    check(base, writes, LogRule(mode, "ts" if mode is MergeMode.EVENT_TIME else ""), wanted)
+    check(base, writes, LogRule(Merging(mode, ordering_field="ts" if mode is MergeMode.EVENT_TIME else "")), wanted)
 
 
 @quick
@@ -206,4 +206,4 @@ def test_parts_of_records(mode, base, writes, wanted):
     wanted=st.sampled_from(["all", "where", "keys", "narrow"]),
 )
 def test_cells_left_open_by_value(mode, cells, base, writes, wanted):
-    check(base, writes, LogRule(mode, "ts" if mode is MergeMode.EVENT_TIME else "", partial=cells), wanted)
+    check(base, writes, LogRule(Merging(mode, cells, ordering_field="ts" if mode is MergeMode.EVENT_TIME else "")), wanted)

@@ -14,14 +14,14 @@ from tests.property.profile import quick
 
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
 from tideline_table.log_format import avro_block, command_block, delete_block, parquet_block
-from tideline_table.merge import MergeMode
+from tideline_table.merge import MergeMode, Merging
 from tideline_table.reader import LogRule, VisibleInstants, file_slice, read_slice
-from tideline_table.schema import avro_from_arrow, with_meta_fields
+from tideline_table.schema import avro_from_arrow, avro_with_meta_fields, with_meta_fields
 from tideline_table.storage import MemoryStorage
 
 USER = pa.schema([("id", pa.string()), ("ts", pa.int64()), ("v", pa.string()), ("_hoodie_is_deleted", pa.bool_())])
 SCHEMA = with_meta_fields(USER)
-AVRO = avro_from_arrow(USER, "t", meta_fields=True)
+AVRO = avro_with_meta_fields(avro_from_arrow(USER, "t"))
 KEYS = "abcd"
 
 
@@ -174,9 +174,8 @@ def stored(base, writes: list[Write], per_file: int) -> tuple[MemoryStorage, Fil
 def test_slices_read_as_the_model_says(mode, base, writes, per_file, as_of, narrow, held, wanted):
     storage, found = stored(base, writes, per_file)
     completed = frozenset(instant(n) for n, w in enumerate(writes) if w.committed)
-    rule = LogRule(
-        mode, "ts" if mode is MergeMode.EVENT_TIME else "", VisibleInstants(completed), instant(as_of) if as_of < 6 else ""
-    )
+    merging = Merging(mode, ordering_field="ts" if mode is MergeMode.EVENT_TIME else "")
+    rule = LogRule(merging, VisibleInstants(completed), instant(as_of) if as_of < 6 else "")
     expected = modelled(mode, base, writes, as_of if as_of < 6 else len(writes))
     where = keys = None
     if wanted == "where":

@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from tests.property.profile import few
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, rows_of
 
+from tideline_table.action import roll_back_dead, run_clean, schedule_clean, schedule_clustering, write_rows
+from tideline_table.action.write.run import write_context
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import InstantNotFound
+from tideline_table.hudi.properties import PAYLOAD_CLASS, PROPERTIES_PATH, format_properties, parse_properties
 from tideline_table.merge import OVERWRITE_PAYLOAD
 from tideline_table.storage import LocalStorage, MemoryStorage
-from tideline_table.table import Table, roll_back_dead, run_clean, schedule_clean, schedule_clustering, write_rows
-from tideline_table.table.write import write_context
-from tideline_table.timeline.properties import PAYLOAD_CLASS, PROPERTIES_PATH, format_properties, parse_properties
-from tideline_table.transaction import WriteTransaction
+from tideline_table.table import Table
 from tideline_table.writer import FileGroupTask, Operation, prepare_input, write_file_group
 
 Key = tuple[str, str]
@@ -130,7 +131,7 @@ class Run:
         transaction = WriteTransaction.begin(other.timeline, other.lock, "UPSERT")
         rows = rows_of([(*key, order, "abandoned") for key, order, _ in versions])
         definition = other.definition
-        prepared = prepare_input(rows, other.schema, definition.keygen, definition.ordering_field, Operation.UPSERT, combine=True)
+        prepared = prepare_input(rows, other.schema, definition.keygen, definition.merging, Operation.UPSERT, combine=True)
         context = write_context(other, transaction.instant, Operation.UPSERT, other.options)
         for number, base in enumerate(other.slices()[:2]):
             task = FileGroupTask(number, base.group.partition_path, base.group.file_id, base)

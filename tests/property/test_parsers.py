@@ -8,16 +8,12 @@ from hypothesis import strategies as st
 from tests.property.profile import quick, some
 from tests.unit.table.tables import base_stat, instant
 
+from tideline_table.action.clean.plan import plan_clean
 from tideline_table.config import Options
 from tideline_table.errors import TidelineError
-from tideline_table.file_group.checkpoint import CHECKPOINT_FOLDER, POINTER, read_checkpoint
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
-from tideline_table.file_group.state import TableState
-from tideline_table.schema import arrow_from_avro
-from tideline_table.service.cleaning import plan_clean
-from tideline_table.storage import MemoryStorage
-from tideline_table.timeline.entry import Entry
-from tideline_table.timeline.instant import (
+from tideline_table.hudi.avro_container import decode_document
+from tideline_table.hudi.instant import (
     Action,
     State,
     parse_as_of,
@@ -25,10 +21,15 @@ from tideline_table.timeline.instant import (
     time_from_instant,
     timeline_file_name,
 )
-from tideline_table.timeline.listing import TimelineFolders, list_timeline
-from tideline_table.timeline.plans import ROLLBACK_PLAN, decode_document, encode_document
-from tideline_table.timeline.properties import format_properties, parse_properties
-from tideline_table.timeline.write_stats import CommitMetadata, WriteStat
+from tideline_table.hudi.listing import TimelineFolders, list_timeline
+from tideline_table.hudi.plans import ROLLBACK_PLAN, encode_document
+from tideline_table.hudi.properties import format_properties, parse_properties
+from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
+from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, POINTER, read_opening
+from tideline_table.log.entry import Entry
+from tideline_table.log.state import TableState
+from tideline_table.schema import arrow_from_avro
+from tideline_table.storage import MemoryStorage
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 leaves = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), texts)
@@ -91,7 +92,7 @@ documents = st.recursive(
 )
 
 VALID_ENTRY = Entry(
-    1, "a", "2026-01-01T00:00:00+00:00", "w", instant(1), Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", {}
+    1, "a", "2026-01-01T00:00:00+00:00", "w", instant(1), Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT"
 ).to_bytes()
 VALID_COMMIT = CommitMetadata("UPSERT", (base_stat("f-0", instant(1)),), {"schema": "{}"}, {"p": ["x"]}).to_bytes()
 VALID_PLAN = encode_document(
@@ -142,16 +143,14 @@ def test_log_entries(content):
 def test_bodies_of_entries(action, after, body):
     """Folded whole or not at all, whatever the body says."""
     state = TableState()
-    begun = Entry(1, "a", "2026-01-01T00:00:00+00:00", "w", instant(1), Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", {})
+    begun = Entry(1, "a", "2026-01-01T00:00:00+00:00", "w", instant(1), Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT")
     state.apply(begun)
     before = State.NONE if after in (State.REQUESTED, State.INFLIGHT) else State.INFLIGHT
     at = instant(2) if before is State.NONE else instant(1)
     for second in ({}, {"target": instant(1), "target_action": "commit"}):
-        entry = Entry(
-            state.sequence + 1, "b", "2026-01-01T00:00:00+00:00", "w", at, action, before, after, "CLUSTER", {**body, **second}
-        )
+        entry = Entry(state.sequence + 1, "b", "2026-01-01T00:00:00+00:00", "w", at, action, before, after, "CLUSTER")
         sequence, actions = state.sequence, dict(state.actions)
-        if only_typed(lambda entry=entry: state.apply(entry) or True):
+        if only_typed(lambda entry=entry, said={**body, **second}: state.apply(entry.with_body(said)) or True):
             break
         assert (state.sequence, state.actions) == (sequence, actions)
     state.latest_slices()
@@ -270,12 +269,12 @@ def test_checkpoints(document, pointer):
     storage = MemoryStorage()
     storage.put(POINTER, b"7")
     storage.put(f"{CHECKPOINT_FOLDER}/{7:020d}.json", json.dumps({**document, "format": 1, "sequence": 7}).encode())
-    state = read_checkpoint(storage)
+    state = read_opening(storage).state
     assert state.sequence in (0, 7)
     state.latest_slices()
     list(state.pending())
     storage.put(POINTER, pointer)
-    read_checkpoint(storage)
+    read_opening(storage)
 
 
 @pytest.mark.timeout(20)

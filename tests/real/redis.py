@@ -13,21 +13,24 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.real.debian import found_or_installed
+
+LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 10.0
 START_ATTEMPTS = 3
-APT_TIMEOUT_S = 240
 
 
 class RedisServer:
-    """One server on one port; it may be stopped, started again (empty), frozen and thawed."""
+    """One server on one port; it may be stopped, started again (empty), frozen and thawed. `host` is an address of this machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = LOOPBACK) -> None:
+        self.host = host
         self._binary = redis_binary()
         self._folder = tempfile.TemporaryDirectory(prefix="tideline-redis-")
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
         for _ in range(START_ATTEMPTS):
-            self.port = free_port()
+            self.port = free_port(host)
             # Somebody else may take the port before the server does.
             with contextlib.suppress(RuntimeError):
                 self.start()
@@ -37,11 +40,13 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        return f"redis://{self.host}:{self.port}/0"
 
     def start(self) -> None:
         assert self._process is None
-        command = [self._binary, "--bind", "127.0.0.1", "--port", str(self.port), "--save", "", "--appendonly", "no"]
+        command = [self._binary, "--bind", self.host, "--port", str(self.port), "--save", "", "--appendonly", "no"]
+        # It has no password: off loopback it would refuse clients otherwise.
+        command += ["--protected-mode", "no"]
         log = os.path.join(self._folder.name, "redis.log")
         self._process = subprocess.Popen([*command, "--dir", self._folder.name, "--logfile", log, "--daemonize", "no"])
         deadline_s = time.monotonic() + START_TIMEOUT_S
@@ -74,7 +79,7 @@ class RedisServer:
 
     def _answers(self) -> bool:
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+            with socket.create_connection((self.host, self.port), timeout=1) as connection:
                 connection.sendall(b"PING\r\n")
                 return connection.recv(16).startswith(b"+PONG")
         except OSError:
@@ -82,8 +87,8 @@ class RedisServer:
 
 
 @contextmanager
-def running_redis() -> Iterator[RedisServer]:
-    server = RedisServer()
+def running_redis(host: str = LOOPBACK) -> Iterator[RedisServer]:
+    server = RedisServer(host)
     try:
         yield server
     finally:
@@ -91,18 +96,10 @@ def running_redis() -> Iterator[RedisServer]:
 
 
 def redis_binary() -> str:
-    found = shutil.which("redis-server")
-    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-        for step in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", "redis-server"]):
-            subprocess.run(["apt-get", *step], check=True, env=quiet, timeout=APT_TIMEOUT_S, stdout=subprocess.DEVNULL)
-        found = shutil.which("redis-server")
-    if found is None:
-        raise RuntimeError("no redis-server on the PATH; install it, or run pytest with -m 'not real'")
-    return found
+    return found_or_installed(lambda: shutil.which("redis-server"), "redis-server")
 
 
-def free_port() -> int:
+def free_port(host: str = LOOPBACK) -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((host, 0))
         return int(probe.getsockname()[1])

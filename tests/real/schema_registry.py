@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.real.kafka import STOP_TIMEOUT_S, cache_folder, ensure_pinned, java_command
+from tests.artifacts import Coordinates, cache_folder, ensure_artifacts, java_command
+from tests.real.kafka import STOP_TIMEOUT_S
 from tests.real.object_store import free_ports
 
 PIN = Path(__file__).with_suffix(".json")
@@ -92,14 +93,13 @@ def running_registry(folder: Path) -> Iterator[RegistryServer]:
 
 def _home() -> Path:
     """The folder of the pinned release, unpacked."""
-    pin = json.loads(PIN.read_text())
+    pins = json.loads(PIN.read_text())
     folder = cache_folder() / "apicurio"
-    home = folder / pin["apicurio"]
+    home = folder / Coordinates.parse(next(iter(pins))).version
     if home.exists():
         return home
     folder.mkdir(parents=True, exist_ok=True)
-    archive = folder / pin["file"]
-    ensure_pinned(archive, pin["path"], pin["sha256"])
+    (archive,) = ensure_artifacts(pins)
     # Sessions may run side by side: each unpacks into a folder of its own, and one of them is moved into place.
     partial = folder / uuid.uuid4().hex
     try:

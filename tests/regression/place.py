@@ -5,10 +5,11 @@ from __future__ import annotations
 from tests.simulation.faults import FaultyStorage
 from tests.unit.table.tables import create, open_table
 
+from tideline_table.action import run_compaction
+from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.clock import ManualClock
-from tideline_table.service.compaction import compact_slice
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import TableType, run_compaction
+from tideline_table.table import TableType
 
 
 class Place:

@@ -6,11 +6,12 @@ import pytest
 from tests.regression.place import Place
 from tests.unit.table.tables import cluster, contents, write
 
+from tideline_table.action import delete_partitions, run_clustering, schedule_clustering
+from tideline_table.action.clustering.plan import cluster_group
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.errors import WriteConflict
-from tideline_table.service.clustering import cluster_group
-from tideline_table.table import TableType, delete_partitions, run_clustering, schedule_clustering
-from tideline_table.timeline.instant import State
-from tideline_table.transaction import WriteTransaction
+from tideline_table.hudi.instant import State
+from tideline_table.table import TableType
 from tideline_table.writer import Operation
 
 A, B, C, N = ("a", "p", 1, "first"), ("b", "p", 1, "first"), ("c", "q", 1, "first"), ("n", "p", 2, "new")

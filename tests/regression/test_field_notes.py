@@ -14,15 +14,8 @@ from tests.unit.table.tables import DEATH_S, QUIET, cluster, contents, open_tabl
 
 from tideline_locks.port import MAX_FENCE
 from tideline_locks.table_lock import ProviderLock
-from tideline_table.errors import ObjectExists, StorageError, UnsupportedTable, VerificationFailed, WriteConflict
-from tideline_table.service.archival import held_back
-from tideline_table.service.clustering import cluster_group
-from tideline_table.service.compaction import compact_slice
-from tideline_table.table import (
-    Table,
-    TableType,
+from tideline_table.action import (
     archive,
-    executor,
     roll_back_dead,
     run_clean,
     run_clustering,
@@ -31,9 +24,16 @@ from tideline_table.table import (
     schedule_clustering,
     schedule_compaction,
 )
-from tideline_table.table.health import health
-from tideline_table.timeline.instant import WRITE_ACTIONS, State
-from tideline_table.transaction import WriteTransaction, roll_back
+from tideline_table.action.archival.plan import held_back
+from tideline_table.action.clustering.plan import cluster_group
+from tideline_table.action.compaction.plan import compact_slice
+from tideline_table.action.write import executor
+from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.coordination import roll_back
+from tideline_table.errors import ObjectExists, StorageError, UnsupportedTable, VerificationFailed, WriteConflict
+from tideline_table.hudi.instant import WRITE_ACTIONS, State
+from tideline_table.table import Table, TableType
+from tideline_table.table.health import health_of
 from tideline_table.writer import Operation
 
 AT_ONCE = {"hoodie.compact.inline.max.delta.commits": 1}
@@ -388,7 +388,7 @@ def test_hudi_10964_17879_8567_a_stuck_inflight_instant_is_named_repaired_and_pa
     assert done is None or max(done.instants) < stuck.instant
     options = cow.other.options.merged(FEW)
     assert f"{stuck.instant} is inflight" in held_back(cow.other.state, options, cow.clock.now()).reason
-    assert any(stuck.instant in problem for problem in health(cow.other).problems)
+    assert any(stuck.instant in problem for problem in health_of(cow.other).problems)
     assert roll_back_dead(cow.other) == [stuck.instant]
     cow.clock.advance(TASK_S)
     done, _ = archive(cow.other, FEW)

@@ -17,7 +17,12 @@ from tests.simulation.scheduler import SECOND, Process, SimulatedClock
 from tests.simulation.world import World
 
 from tideline_locks.errors import LockTimeout, LockUnreachable
+from tideline_table.action import write_rows
+from tideline_table.action.write import executor as write_executor
+from tideline_table.action.write import run as table_write
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.config import Options
+from tideline_table.coordination.committed import Committed
 from tideline_table.errors import (
     ClockSkew,
     CommitUnknown,
@@ -29,18 +34,12 @@ from tideline_table.errors import (
     TransactionRolledBack,
     WriteConflict,
 )
-from tideline_table.file_group.action import ActionRecord
-from tideline_table.file_group.state import TableState
+from tideline_table.hudi.instant import Action, State
+from tideline_table.log.action import ActionRecord
+from tideline_table.log.progress import ProgressStep
+from tideline_table.log.state import TableState
 from tideline_table.storage import Storage
-from tideline_table.table import (
-    Table,
-    write_rows,
-)
-from tideline_table.table import executor as write_executor
-from tideline_table.table import write as table_write
-from tideline_table.timeline.instant import Action, State
-from tideline_table.timeline.progress import ProgressStep
-from tideline_table.transaction import Committed, WriteTransaction
+from tideline_table.table import Table
 from tideline_table.writer import FileGroupResult, FileGroupTask, Operation, WriteContext, prepare_input
 
 T = TypeVar("T")
@@ -112,8 +111,10 @@ class Cluster:
         try:
             return act(table)
         except ClockSkew:
-            # Its remedy: set the clock, retry. Somebody wrote with a clock that is ahead; the table waits until that time has come.
-            self.world.scheduler.sleep(self.world.between(600, 3600))
+            # Its remedy: set the clock, retry; in a shared table and for compactions: wait until the last instant has come.
+            assert isinstance(table.clock, SimulatedClock)
+            table.clock.set_right()
+            self.world.scheduler.sleep(self.world.between(60, 1800))
         except EXPECTED:
             pass
         return None
@@ -228,7 +229,7 @@ class _ReadingAttempt(table_write._Attempt):
             process.rows_at_begin(transaction),
             table.schema,
             definition.keygen,
-            definition.ordering_field,
+            definition.merging,
             self.operation,
             combine=True,
             scope=self.prepared.scope,

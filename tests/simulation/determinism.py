@@ -18,12 +18,13 @@ from tests.simulation.scheduler import Scheduler, SimulatedThreading
 from tests.simulation.small_files import SmallFileScan
 
 import tideline_locks.renewal
-import tideline_table.transaction.heartbeat
-import tideline_table.transaction.intents
+import tideline_table.coordination.heartbeat
+import tideline_table.coordination.reservations
+from tideline_table.action.restore import steps as restore
+from tideline_table.hudi import listing
+from tideline_table.hudi.instant import parse_timeline_file_name
+from tideline_table.log import retention
 from tideline_table.reader import base_file, read_plan
-from tideline_table.timeline import listing, retention
-from tideline_table.timeline.instant import parse_timeline_file_name
-from tideline_table.transaction import restore
 
 T = TypeVar("T")
 _PARSED = functools.lru_cache(maxsize=4096)(parse_timeline_file_name)
@@ -54,8 +55,8 @@ def deterministic(seed: int, scheduler: Scheduler) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=ids.getrandbits(128), version=4)))
         stack.enter_context(patch.object(tenacity.wait, "random", random.Random(f"jitter {seed}")))
-        stack.enter_context(patch.object(tideline_table.transaction.intents, "random", random.Random(f"naps {seed}")))
-        stack.enter_context(patch.object(tideline_table.transaction.heartbeat, "threading", threads))
+        stack.enter_context(patch.object(tideline_table.coordination.reservations, "random", random.Random(f"naps {seed}")))
+        stack.enter_context(patch.object(tideline_table.coordination.heartbeat, "threading", threads))
         stack.enter_context(patch.object(tideline_locks.renewal, "threading", threads))
         # A pure function that every writer asks about every timeline file: remembered, for speed alone.
         stack.enter_context(patch.object(listing, "parse_timeline_file_name", _PARSED))

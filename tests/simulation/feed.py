@@ -14,8 +14,8 @@ from tideline_ingest.batch import Batch, Received
 from tideline_ingest.errors import TopicUnavailable
 from tideline_ingest.offsets import Kept, Place
 from tideline_ingest.topic_reader import Limits
-from tideline_table.timeline.entry import Entry
-from tideline_table.timeline.write_stats import CommitMetadata
+from tideline_table.hudi.write_stats import CommitMetadata
+from tideline_table.log.entry import Entry
 
 if TYPE_CHECKING:
     from tests.simulation.oracle import Oracle

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 
 from tests.unit.table.tables import Row, contents
 
+from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State
 from tideline_table.storage import Storage
 from tideline_table.table import Table
-from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State
 
 
 @dataclass(frozen=True)

@@ -21,21 +21,18 @@ from tests.simulation.shared_world import SharedStorage, SharedWorld
 from tests.simulation.signs_of_life import HEARTBEATS, INTERVAL_S
 from tests.simulation.visible_files import GroupId
 
+from tideline_table.action.write.partition import create_partition
+from tideline_table.action.write.run import write_context
 from tideline_table.errors import ObjectExists, ObjectNotFound, StorageError
 from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.hudi.avro_container import decode_document
+from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, instant_from_time, next_instant
+from tideline_table.hudi.listing import TimelineFolders, TimelineListing, timeline_listing
+from tideline_table.hudi.plans import ROLLBACK_METADATA, ROLLBACK_PLAN, encode_document
+from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
+from tideline_table.log.timeline_files import EMPTY_REPLACE_REQUEST, timeline_path
+from tideline_table.merge import Merging
 from tideline_table.table import Table
-from tideline_table.table.partition import create_partition
-from tideline_table.table.write import write_context
-from tideline_table.timeline.files import EMPTY_REPLACE_REQUEST, timeline_path
-from tideline_table.timeline.instant import WRITE_ACTIONS, Action, Instant, State, instant_from_time, next_instant
-from tideline_table.timeline.listing import TimelineFolders, TimelineListing, timeline_listing
-from tideline_table.timeline.plans import (
-    ROLLBACK_METADATA,
-    ROLLBACK_PLAN,
-    decode_document,
-    encode_document,
-)
-from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
 from tideline_table.writer import FileGroupTask, Operation, prepare_input
 from tideline_table.writer.file_group import write_file_group
 from tideline_table.writer.marker import forget_markers, marked_files
@@ -175,7 +172,7 @@ class HudiWriter:
 
     def _write_group(self, view: HudiView, number: int, at: GroupId | str, rows: pa.Table) -> WriteStat:
         definition = self.table.definition
-        prepared = prepare_input(rows, self.table.schema, definition.keygen, "", Operation.UPSERT, combine=True)
+        prepared = prepare_input(rows, self.table.schema, definition.keygen, Merging(), Operation.UPSERT, combine=True)
         context = write_context(self.table, view.instant, Operation.UPSERT, self.table.options)
         create_partition(self.table, at if isinstance(at, str) else at[0], view.instant)
         if isinstance(at, str):

@@ -10,7 +10,7 @@ from tests.simulation.scheduler import Process
 from tests.simulation.service_lives import context_of, live
 
 from tideline_ingest.errors import TopicUnavailable
-from tideline_ingest.service import IngestService
+from tideline_ingest.ingestion import IngestService
 from tideline_ingest.settings import IngestSettings
 from tideline_table.errors import ProgressMoved
 

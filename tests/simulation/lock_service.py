@@ -10,7 +10,7 @@ from tideline_locks import InProcessIntents, InProcessLockProvider
 from tideline_locks.errors import LockUnreachable
 from tideline_locks.in_process import LeaseTable
 from tideline_locks.waiting import Chance
-from tideline_table.transaction.intents import Intent, PostedIntent
+from tideline_table.coordination.reservations import Intent, PostedIntent
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

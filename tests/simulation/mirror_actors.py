@@ -27,9 +27,9 @@ from tideline_events import (
     TransitionConsumer,
     encode,
 )
-from tideline_mirror.service import MirrorService
+from tideline_mirror.mirroring import MirrorService
 from tideline_mirror.settings import MirrorSettings
-from tideline_service.transitions import backfill
+from tideline_runtime.transitions import backfill
 from tideline_table.table import Table
 from tideline_table.table.identity import read_identity
 

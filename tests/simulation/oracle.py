@@ -20,12 +20,12 @@ from tests.simulation.strangers import Objects, replaced_and_back, taken_for_com
 from tests.simulation.visible_files import Paths, VisibleFiles, is_data_file
 
 from tideline_table.errors import TidelineError
-from tideline_table.file_group.action import CLUSTER
-from tideline_table.file_group.state import TableState
-from tideline_table.timeline.entry import Entry
-from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State
-from tideline_table.timeline.rewind import REWIND_KEY
-from tideline_table.timeline.write_stats import CommitMetadata
+from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State
+from tideline_table.hudi.write_stats import CommitMetadata
+from tideline_table.log.action import CLUSTER
+from tideline_table.log.body import RestoreBegun
+from tideline_table.log.entry import Entry
+from tideline_table.log.state import TableState
 
 OP_KEY = "simulation.operation"
 """Extra metadata of a commit: which operation it is."""
@@ -207,7 +207,7 @@ class Oracle:
 
     def _is_planned(self, path: str) -> bool:
         cleans = [self.state.plans[a.instant] for a in self.state.pending() if a.action is Action.CLEAN]
-        return any(path in json.dumps(plan["plan"]["filePathsToBeDeletedPerPartition"]) for plan in cleans)
+        return any(path in json.dumps(plan.plan["filePathsToBeDeletedPerPartition"]) for plan in cleans)
 
     def lost(self, path: str) -> None:
         """A change that never became durable, and that nobody saw, is forgotten."""
@@ -253,7 +253,7 @@ class Oracle:
         before = self._history[-1] if self._history else _After(entry, {}, VisibleFiles(), 0)
         if entry.action is Action.SAVEPOINT:
             self._saved[entry.instant] = entry.sequence
-        if entry.action is Action.RESTORE and REWIND_KEY in entry.body and entry.after is State.INFLIGHT:
+        if isinstance(entry.body, RestoreBegun):
             self._rewind(entry, before)
             return
         if entry.after is not State.COMPLETED or entry.action not in _PUBLISHING:
@@ -262,7 +262,7 @@ class Oracle:
         holder = self.lock_holder()
         if holder is not None and holder != entry.writer_id:
             self.report(f"entry {entry.sequence} of {entry.writer_id} publishes while {holder or 'nobody'} holds the table lock")
-        metadata = CommitMetadata.from_json(entry.body["metadata"])
+        metadata = entry.body.metadata
         changes = self._changes(entry, metadata, before.model)
         files = before.files.after(entry.instant, metadata)
         after = _After(entry, changed(before.model, changes), files, before.writes + 1, changes)
@@ -276,7 +276,7 @@ class Oracle:
         requested = next(
             a.entry for a in reversed(self._history) if a.entry.instant == entry.instant and a.entry.after is State.REQUESTED
         )
-        planned = sorted((o["partitionPath"], o["fileId"]) for o in requested.body["plan"]["operations"])
+        planned = sorted((o["partitionPath"], o["fileId"]) for o in requested.body.plan["operations"])
         written = sorted((stat.partition_path, stat.file_id) for stat in metadata.stats)
         if written != planned:
             self.report(f"entry {entry.sequence} completes a compaction of {planned} with base files of {written}")
@@ -284,7 +284,7 @@ class Oracle:
     def _rewind(self, entry: Entry, before: _After) -> None:
         """A restore takes back what is newer than its savepoint; table services of before that ended since hold the same rows."""
         requested = next(a.entry for a in reversed(self._history) if a.entry.instant == entry.instant)
-        instant = requested.body["plan"]["savepointToRestoreTimestamp"]
+        instant = requested.body.plan["savepointToRestoreTimestamp"]
         model: Model = {}
         files = VisibleFiles()
         for after in self._history:
@@ -293,7 +293,7 @@ class Oracle:
                 continue
             if found.instant <= instant and (found.sequence < self._saved[instant] or _moves_rows(found)):
                 model = changed(model, after.changes)
-                files = files.after(found.instant, CommitMetadata.from_json(found.body["metadata"]))
+                files = files.after(found.instant, found.body.metadata)
             else:
                 self._undone.add(found.sequence)
         after = _After(entry, model, files, before.writes)

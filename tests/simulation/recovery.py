@@ -7,18 +7,19 @@ from collections.abc import Iterable
 from tests.simulation.visible_files import is_data_file
 from tests.unit.table.tables import DEATH_S, Row, cluster, contents, open_table, write
 
+from tideline_table.action import roll_back_dead, run_clean, run_compaction
+from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.clock import ManualClock
-from tideline_table.file_group.archived import archived_by
-from tideline_table.file_group.state import TableState
+from tideline_table.coordination.committed import Committed
+from tideline_table.hudi.instant import Action, parse_timeline_file_name
+from tideline_table.log.body import Archived
+from tideline_table.log.entry import Entry
+from tideline_table.log.state import TableState
+from tideline_table.log.table_log import TableLog
+from tideline_table.log.timeline_files import timeline_files
 from tideline_table.log_format.key_index import INDEX_FOLDER, index_path
-from tideline_table.service.compaction import compact_slice
 from tideline_table.storage import Storage
-from tideline_table.table import Table, roll_back_dead, run_clean, run_compaction
-from tideline_table.timeline.entry import Entry
-from tideline_table.timeline.files import timeline_files
-from tideline_table.timeline.instant import Action, parse_timeline_file_name
-from tideline_table.timeline.log import TableLog
-from tideline_table.transaction import Committed
+from tideline_table.table import Table
 
 OPTIONS = {"tideline.log.checkpoint.interval": 2}
 
@@ -56,8 +57,8 @@ def timeline_of(entries: Iterable[Entry]) -> dict[str, bytes]:
         expected.update(files.create)
         for path in files.delete:
             expected.pop(path, None)
-        gone = archived_by(entry)
-        if gone:
+        if isinstance(entry.body, Archived):
+            gone = entry.body.archived.instants
             expected = {path: content for path, content in expected.items() if path.rpartition("/")[2][:17] not in gone}
     return expected
 

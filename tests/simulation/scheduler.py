@@ -251,6 +251,10 @@ class SimulatedClock:
     def now(self) -> datetime:
         return EPOCH + timedelta(microseconds=self._scheduler.now_us + self._process.clock_offset_us)
 
+    def set_right(self) -> None:
+        """As NTP does."""
+        self._process.clock_offset_us = 0
+
     def monotonic_s(self) -> float:
         return self._scheduler.now_us / SECOND
 

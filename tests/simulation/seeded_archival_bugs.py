@@ -11,13 +11,13 @@ from typing import Any
 from tests.simulation.sabotage import sabotage
 from tests.simulation.world import World
 
+from tideline_table.action.archival import plan as archival
+from tideline_table.action.archival import run as table_archival
+from tideline_table.action.archival.late_files import MOST_SWEPT, Sweep
 from tideline_table.config import Options
-from tideline_table.file_group.action import ActionRecord
-from tideline_table.file_group.state import TableState
-from tideline_table.service import archival
+from tideline_table.log.action import ActionRecord
+from tideline_table.log.state import TableState
 from tideline_table.storage import Storage
-from tideline_table.table import archival as table_archival
-from tideline_table.transaction.sweep import MOST_SWEPT, Sweep
 
 _real_held_back = archival.held_back
 

@@ -11,8 +11,8 @@ from tests.simulation.world import World
 
 from tideline_events import EventLogUnavailable, PublishUnknown
 from tideline_events.consumer import Deduplicator
-from tideline_mirror.service import MirrorService
-from tideline_service.event_link import EventLink
+from tideline_mirror.mirroring import MirrorService
+from tideline_runtime.event_link import EventLink
 from tideline_table.table import Table
 
 _real_mirror = MirrorService._mirror

@@ -8,13 +8,13 @@ from typing import Any
 from tests.simulation.sabotage import sabotage
 from tests.simulation.world import World
 
-from tideline_ingest.service import IngestService
-from tideline_table.file_group import checkpoint
-from tideline_table.file_group import state as group_state
-from tideline_table.file_group import undo as content_undo
-from tideline_table.file_group.state import TableState
-from tideline_table.timeline.progress import ProgressStep
-from tideline_table.transaction import conflict, write
+from tideline_ingest.ingestion import IngestService
+from tideline_table.action.write import transaction as write
+from tideline_table.coordination import conflict
+from tideline_table.log import checkpoint
+from tideline_table.log import state as group_state
+from tideline_table.log.progress import ProgressStep
+from tideline_table.log.state import TableState
 
 _real_tick = IngestService.tick
 
@@ -34,7 +34,7 @@ def _tick_remembering(service: IngestService) -> float | None:
 
 
 _TO_JSON = checkpoint._to_json
-_real_rewind = content_undo.rewind
+_real_rewind = group_state.TableState._rewind
 
 
 def _checkpoint_without_offsets(state: TableState) -> Any:
@@ -53,7 +53,7 @@ FEED_BUGS: Mapping[str, Callable[[World], Any]] = {
     ),
     "offsets are expected at the begin alone": sabotage((conflict, "check_progress", _expects_nothing)),
     "checkpoint forgets offsets": sabotage((checkpoint, "_to_json", _checkpoint_without_offsets)),
-    "restore leaves offsets where they are": sabotage((group_state, "rewind", _rewind_without_offsets)),
+    "restore leaves offsets where they are": sabotage((group_state.TableState, "_rewind", _rewind_without_offsets)),
     "offsets are remembered over errors": sabotage((IngestService, "tick", _tick_remembering)),
 }
 """Name → the protection that it takes away. They show only where topics are taken in."""

@@ -12,15 +12,18 @@ from tests.simulation.sabotage import sabotage
 from tests.simulation.visible_files import is_data_file
 from tests.simulation.world import World
 
-from tideline_table.file_group import state as group_state
+from tideline_table.action.clean import plan as cleaning
+from tideline_table.action.clean import run as clean_run
+from tideline_table.action.clustering import plan as clustering
+from tideline_table.action.compaction import plan as compaction
+from tideline_table.action.write import transaction as write
+from tideline_table.coordination import rollback
+from tideline_table.coordination.conflict import find_conflict
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, SliceVersion, join_path
-from tideline_table.file_group.state import TableState
+from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.index.simple import SimpleIndex
-from tideline_table.service import cleaning, clustering, compaction
-from tideline_table.table import services
-from tideline_table.timeline.write_stats import WriteStat
-from tideline_table.transaction import rollback, write
-from tideline_table.transaction.conflict import find_conflict
+from tideline_table.log import state as group_state
+from tideline_table.log.state import TableState
 from tideline_table.writer import log_file
 from tideline_table.writer.marker import marked_files
 
@@ -118,7 +121,7 @@ LOG_BUGS: dict[str, Callable[[World], Any]] = {
     "rollback forgets log files": sabotage((rollback, "marked_files", _base_files_only)),
     "keys that logs add are not looked for": sabotage((SimpleIndex, "_log_keys", _no_log_keys)),
     "clean takes what a compaction reads": sabotage(
-        (services, "plan_clean", _plan_clean_without_compactions), (services, "execute_clean", _execute_blindly)
+        (clean_run, "plan_clean", _plan_clean_without_compactions), (clean_run, "execute_clean", _execute_blindly)
     ),
     "log files of writes in flight are read": logs_in_flight_are_read,
 }

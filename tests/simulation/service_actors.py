@@ -12,12 +12,7 @@ from tests.simulation.actors import KEYS, Cluster, acknowledged, on_executor, pa
 from tests.simulation.oracle import OP_KEY, Op
 from tests.simulation.scheduler import SECOND, Process
 
-from tideline_table.errors import InstantNotFound, InvalidOption, ObjectNotFound, SavepointRefused, VerificationFailed
-from tideline_table.service.clustering import cluster_group
-from tideline_table.service.compaction import CompactionTask, compact_slice
-from tideline_table.storage import Storage
-from tideline_table.table import (
-    Table,
+from tideline_table.action import (
     archive,
     create_savepoint,
     delete_partitions,
@@ -32,9 +27,14 @@ from tideline_table.table import (
     schedule_compaction,
     write_rows,
 )
-from tideline_table.timeline.instant import Action
-from tideline_table.timeline.write_stats import WriteStat
-from tideline_table.transaction import Committed
+from tideline_table.action.clustering.plan import cluster_group
+from tideline_table.action.compaction.plan import CompactionTask, compact_slice
+from tideline_table.coordination.committed import Committed
+from tideline_table.errors import InstantNotFound, InvalidOption, ObjectNotFound, SavepointRefused, VerificationFailed
+from tideline_table.hudi.instant import Action
+from tideline_table.hudi.write_stats import WriteStat
+from tideline_table.storage import Storage
+from tideline_table.table import Table
 from tideline_table.writer import Operation
 
 K = TypeVar("K")

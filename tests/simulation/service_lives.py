@@ -16,23 +16,24 @@ import structlog
 from tests.simulation.actors import EXPECTED, Cluster
 from tests.simulation.scheduler import SECOND, Process, SimulatedClock, SimulatedThreading
 
-import tideline_ingest.service
-import tideline_mirror.service
-import tideline_service.loop
+import tideline_ingest.ingestion
+import tideline_mirror.mirroring
+import tideline_runtime.loop
 from tideline_locks.table_lock import LockProviders
-from tideline_service import event_link, event_watcher, open_tables
-from tideline_service.contract import Service, ServiceContext
-from tideline_service.errors import TooManyFailures
-from tideline_service.health import Health
-from tideline_service.loop import Backoff, TickLoop
-from tideline_service.metrics import Metrics
-from tideline_service.settings import ServiceSettings
+from tideline_runtime import event_link, event_watcher, open_tables
+from tideline_runtime.contract import Service, ServiceContext
+from tideline_runtime.errors import TooManyFailures
+from tideline_runtime.health import Health
+from tideline_runtime.loop import Backoff, TickLoop
+from tideline_runtime.metrics import Metrics
+from tideline_runtime.settings import ServiceSettings
+from tideline_table.action import write_rows
 from tideline_table.errors import TidelineError
 from tideline_table.storage import Storage
-from tideline_table.table import Table, write_rows
+from tideline_table.table import Table
 
 _SILENT = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-_LOGGERS = (tideline_ingest.service, tideline_mirror.service, tideline_service.loop, event_watcher, open_tables)
+_LOGGERS = (tideline_ingest.ingestion, tideline_mirror.mirroring, tideline_runtime.loop, event_watcher, open_tables)
 _POLL_S = 30.0
 """How often a watcher of events asks; a new event wakes it."""
 
@@ -100,9 +101,9 @@ def services_in(cluster: Cluster) -> Iterator[None]:
             patch.object(event_link, "open_event_log", lambda *_, **__: cluster.topics.log(world.scheduler.process))
         )
         stack.enter_context(patch.object(open_tables, "open_storage", reached))
-        stack.enter_context(patch.object(tideline_mirror.service, "open_tables", opened))
+        stack.enter_context(patch.object(tideline_mirror.mirroring, "open_tables", opened))
         stack.enter_context(patch.object(open_tables.OpenTables, "_report", report))
-        stack.enter_context(patch.object(tideline_ingest.service, "write_rows", partial(write_rows, parallelism=1)))
+        stack.enter_context(patch.object(tideline_ingest.ingestion, "write_rows", partial(write_rows, parallelism=1)))
         stack.enter_context(patch.object(LockProviders, "attach", attach))
         stack.enter_context(patch.object(event_watcher, "threading", SimulatedThreading(world.scheduler)))
         stack.enter_context(patch.object(event_watcher, "_POLL_S", _POLL_S))

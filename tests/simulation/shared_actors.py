@@ -18,9 +18,9 @@ from tests.simulation.shared_oracle import SharedOracle
 from tests.simulation.shared_world import SharedWorld
 from tests.simulation.visible_files import GroupId
 
+from tideline_table.coordination.committed import Committed
 from tideline_table.errors import CommitUnknown, HistoryUnavailable, ObjectExists, ObjectNotFound, StorageError, TidelineError
 from tideline_table.table import Table
-from tideline_table.transaction import Committed
 
 OURS = tuple(f"I{number}" for number in range(6))
 """Keys that only writers of ours insert: Hudi looks for no keys that others insert at the same time."""

@@ -16,13 +16,12 @@ from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.visible_files import VisibleFiles
 
 from tideline_table.errors import TidelineError
-from tideline_table.file_group.action import CLUSTER
-from tideline_table.file_group.state import TableState
-from tideline_table.timeline.commit_avro import read_commit_metadata
-from tideline_table.timeline.entry import Entry
-from tideline_table.timeline.instant import WRITE_ACTIONS, Action, Instant, State, parse_timeline_file_name
-from tideline_table.timeline.plans import decode_document
-from tideline_table.timeline.write_stats import CommitMetadata
+from tideline_table.hudi.avro_container import decode_document
+from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, parse_timeline_file_name
+from tideline_table.hudi.write_stats import CommitMetadata, read_commit_metadata
+from tideline_table.log.action import CLUSTER
+from tideline_table.log.entry import Entry
+from tideline_table.log.state import TableState
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,9 @@ from tideline_locks.waiting import Chance
 from tideline_table.clock import Clock
 from tideline_table.config import LOCK_TTL_S, LOCK_WAIT_S, Options
 from tideline_table.errors import ObjectExists
+from tideline_table.hudi.instant import State, parse_timeline_file_name
+from tideline_table.log.sharing import PeerLockKind, Sharing
 from tideline_table.storage import MemoryStorage, Storage
-from tideline_table.timeline.instant import State, parse_timeline_file_name
-from tideline_table.timeline.sharing import PeerLockKind, Sharing
 
 SHARING = Sharing(PeerLockKind.STORAGE)
 HUDI_LOCK_VALIDITY_S = 30.0

@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 
 from tests.simulation.scheduler import EPOCH, SECOND
 
-from tideline_table.timeline.entry import Entry
-from tideline_table.timeline.instant import Action, State
+from tideline_table.hudi.instant import Action, State
+from tideline_table.log.entry import Entry
 
 HEARTBEATS = ".hoodie/.heartbeat/"
 INTERVAL_S = 31

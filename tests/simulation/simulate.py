@@ -30,12 +30,13 @@ from tests.simulation.visible_files import is_data_file
 from tests.simulation.world import LEAVES_LATE_FILES, Step, World
 
 from tideline_events import Record
+from tideline_table.action import archive, roll_back_dead, run_clean, write_rows
+from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi_written import read_archived_instants
+from tideline_table.log.entry import Entry
 from tideline_table.log_format.key_index import index_path
-from tideline_table.table import Table, TableRequest, archive, create_table, roll_back_dead, run_clean, write_rows
+from tideline_table.table import Table, TableRequest, create_table
 from tideline_table.table.definition import TableType
-from tideline_table.table.foreign import read_archived_instants
-from tideline_table.timeline.entry import Entry
-from tideline_table.timeline.instant import Action, State
 from tideline_table.writer import Operation
 
 LOAD = "load"

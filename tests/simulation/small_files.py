@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tideline_table.reader.base_file import BaseFileScan
+from tideline_table.reader.base_file import BaseFileScan, readable
 from tideline_table.schema.identity import FileNames
 from tideline_table.storage import Storage
 
@@ -18,9 +18,9 @@ class SmallFileScan(BaseFileScan):
     """As the production one for files of today's schema: the same calls to the storage, the same rows and errors."""
 
     def __init__(self, storage: Storage, path: str, schema: pa.Schema, names: FileNames | None = None) -> None:
-        assert names is None, "columns have no ids"
+        assert names is None or not names.apart, "columns have no ids"
         self._path, self._schema, self._evolved = path, schema, set()
-        with self._readable():
+        with readable(path):
             self._stored, self._row_groups = _decoded(storage.open_input(path).read())
         assert self._stored.names == schema.names
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from tests.simulation.file_contents import log_instants
 from tests.simulation.visible_files import GroupId, is_data_file
 
-from tideline_table.timeline.instant import WRITE_ACTIONS, State, parse_timeline_file_name
+from tideline_table.hudi.instant import WRITE_ACTIONS, State, parse_timeline_file_name
 
 Objects = Mapping[str, tuple[bytes, object]]
 

@@ -11,12 +11,13 @@ from tests.simulation.starting_point import Prepared, place
 from tests.unit.table.archives import INSERT, TASK_S, UPDATE, seen_by_others, write_late
 from tests.unit.table.tables import contents, create, open_table, write
 
+from tideline_table.action import archive
 from tideline_table.clock import ManualClock
 from tideline_table.errors import TidelineError
+from tideline_table.hudi.instant import State, parse_timeline_file_name
+from tideline_table.hudi_written import read_archived_instants
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import TableType, archive
-from tideline_table.table.foreign import read_archived_instants
-from tideline_table.timeline.instant import State, parse_timeline_file_name
+from tideline_table.table import TableType
 
 FEW = {"hoodie.keep.min.commits": 2, "hoodie.keep.max.commits": 2, "hoodie.cleaner.commits.retained": 1}
 OPTIONS = {"tideline.log.checkpoint.interval": 2}
@@ -32,8 +33,10 @@ def prepared(kind: TableType) -> Prepared:
     write(table, [("s", "still", 1, "x")])
     write(table, [("b", "p", 1, "x")])
     write_late(storage, clock, UPDATE if kind is TableType.MOR else INSERT)
-    for n in range(3):
-        write(table, [("b", "p", 2 + n, "x")])
+    # The newest write that will be archived has a row that no later file repeats: it is lost if its timeline file is deleted before older ones.
+    write(table, [("b", "p", 2, "x"), ("t", "third", 1, "x")])
+    for n in range(2):
+        write(table, [("b", "p", 3 + n, "x")])
     clock.advance(TASK_S)
     return storage, clock.monotonic_s()
 

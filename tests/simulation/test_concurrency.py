@@ -6,17 +6,18 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
 from tests.simulation.history import Acknowledged, check_files, problems
 from tests.simulation.writer_process import OPTIONS, one_write
-from tests.unit.table.tables import HEARTBEAT, cluster, contents, create, open_table, write
+from tests.unit.table.tables import cluster, contents, create, open_table, write
 
+from tideline_table.action import roll_back_dead, run_clean, schedule_clean, schedule_clustering
 from tideline_table.clock import SystemClock
 from tideline_table.errors import ObjectNotFound, WriteConflict
 from tideline_table.storage import LocalStorage, open_storage
-from tideline_table.table import roll_back_dead, run_clean, schedule_clean, schedule_clustering
 from tideline_table.writer import Operation
 
 
@@ -149,13 +150,13 @@ def test_a_killed_process_leaves_nothing_that_the_next_cannot_undo(storage):
     process.stdout.close()
     acknowledged = [Acknowledged.from_json(line) for line in lines if line.endswith("}\n")]
 
-    class Later(SystemClock):
-        def now(self):
-
-            return super().now() + 3 * HEARTBEAT
-
-    table = open_table(storage, Later(), "recovery")
-    roll_back_dead(table)
+    impatient = {"hoodie.client.heartbeat.interval_in_ms": 100, "hoodie.client.heartbeat.tolerable.misses": 1}
+    table = open_table(storage, SystemClock(), "recovery", **impatient)
+    deadline = time.monotonic() + 60
+    while any(table.refresh().pending()) and time.monotonic() < deadline:
+        roll_back_dead(table)
+        time.sleep(0.2)
+    assert not any(table.state.pending())
     found = problems(table, acknowledged)
     assert [p for p in found if "nobody was told" not in p and "nobody acknowledged" not in p] == []
     assert len(found) <= 2, "one write at most was in and not yet reported"

@@ -12,11 +12,12 @@ from tests.simulation.recovery import OPTIONS, check_sound, recover
 from tests.simulation.starting_point import Prepared, Undisturbed, live_through, place, undisturbed
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
 
+from tideline_table.action import roll_back_dead, run_clean, schedule_clean, schedule_clustering
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import TableExists, TableNotFound, TidelineError
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import Table, roll_back_dead, run_clean, schedule_clean, schedule_clustering
-from tideline_table.transaction import WriteTransaction
+from tideline_table.table import Table
 from tideline_table.writer import Operation
 
 ROWS = [("a", "p", 1, "x"), ("b", "p", 1, "x"), ("a", "q", 1, "x"), ("c", "q", 1, "x")]

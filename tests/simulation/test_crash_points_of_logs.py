@@ -15,11 +15,7 @@ from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_tab
 
 from tideline_locks import StorageIntents, StorageLockProvider
 from tideline_locks.table_lock import ProviderLock
-from tideline_table.clock import ManualClock
-from tideline_table.storage import MemoryStorage
-from tideline_table.table import (
-    Table,
-    TableType,
+from tideline_table.action import (
     delete_partitions,
     roll_back_dead,
     run_clean,
@@ -27,8 +23,12 @@ from tideline_table.table import (
     schedule_clustering,
     schedule_compaction,
 )
-from tideline_table.transaction import Committed, WriteTransaction
-from tideline_table.transaction.intents import Intent
+from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.clock import ManualClock
+from tideline_table.coordination.committed import Committed
+from tideline_table.coordination.reservations import Intent
+from tideline_table.storage import MemoryStorage
+from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
 
 ROWS = [("a", "p", 1, "x"), ("b", "p", 1, "x"), ("a", "q", 1, "x"), ("c", "q", 1, "x")]

@@ -18,21 +18,13 @@ from tests.unit.table.shared import SHARING, opened, peer_of, put, shared_table
 from tests.unit.table.tables import DEATH_S, Row, cluster, contents, new_table, open_table, write
 
 from tideline_locks import open_peer_lock
+from tideline_table.action import roll_back_dead, run_clean, schedule_clean, schedule_clustering, schedule_compaction
 from tideline_table.clock import ManualClock
-from tideline_table.file_group.state import TableState
+from tideline_table.hudi.instant import State, parse_timeline_file_name
+from tideline_table.log.state import TableState
+from tideline_table.log.table_log import TableLog
 from tideline_table.storage import MemoryStorage, Storage
-from tideline_table.table import (
-    Table,
-    TableType,
-    roll_back_dead,
-    run_clean,
-    schedule_clean,
-    schedule_clustering,
-    schedule_compaction,
-    share_table,
-)
-from tideline_table.timeline.instant import State, parse_timeline_file_name
-from tideline_table.timeline.log import TableLog
+from tideline_table.table import Table, TableType, share_table
 from tideline_table.writer import Operation
 
 ROWS = [("a", "p", 1, "x"), ("b", "p", 1, "x"), ("a", "q", 1, "x"), ("c", "q", 1, "x")]
@@ -61,7 +53,7 @@ def roll_back_a_dead_peer(table: Table) -> None:
 
 
 def adopt_what_the_peer_did(table: Table) -> None:
-    assert table.timeline.adopt() > 0  # type: ignore[attr-defined]
+    assert table.timeline.heal(0.0)
 
 
 def upsert_behind_the_peer(table: Table) -> None:

@@ -7,15 +7,18 @@ from tests.simulation.faults import FaultyStorage
 from tests.simulation.recovery import check_sound, recover
 from tests.unit.table.tables import contents, create, instant, open_table, write
 
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import CommitUnknown, CorruptMetadata, ObjectExists, StorageError, UnsupportedTable, WriteConflict
+from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.write_stats import CommitMetadata
+from tideline_table.log.body import Bare, Published
+from tideline_table.log.entry import BODY_FOLDER, INLINE_BODY_BYTES, Entry, entry_path
+from tideline_table.log.table_log import HEAL_DEADLINE_S, Draft, TableLog
 from tideline_table.storage import MemoryStorage
-from tideline_table.timeline.entry import BODY_FOLDER, INLINE_BODY_BYTES, Entry, entry_path
-from tideline_table.timeline.instant import Action, State
-from tideline_table.timeline.log import HEAL_DEADLINE_S, Draft, TableLog
-from tideline_table.transaction import WriteTransaction
+from tideline_table.writer import Operation
 
-BEGIN = Draft(instant(1), Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", {})
+BEGIN = Draft(instant(1), Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", Bare())
 
 
 class Store(MemoryStorage):
@@ -85,7 +88,7 @@ def test_a_refusal_without_an_object_is_tried_again(log, store):
 def test_another_writer_wins_the_place(log, store):
     other = TableLog(store, store._clock, "other")
     won = other.append(BEGIN, 1)
-    assert log.append(Draft(instant(2), Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", {}), 1) is None
+    assert log.append(Draft(instant(2), Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", Bare()), 1) is None
     assert log.read(1) == won
 
 
@@ -122,7 +125,14 @@ def test_no_answer_at_all_is_unknown_after_a_bounded_wait(log, store):
 
 
 def test_large_bodies_are_kept_beside_the_log_by_hash(log, store):
-    draft = Draft(instant(1), Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", {"x": "y" * INLINE_BODY_BYTES})
+    draft = Draft(
+        instant(1),
+        Action.COMMIT,
+        State.INFLIGHT,
+        State.COMPLETED,
+        "UPSERT",
+        Published(CommitMetadata("UPSERT", (), {"x": "y" * INLINE_BODY_BYTES})),
+    )
     log.append(draft, 1)
     assert len(store.read(entry_path(1))) < 1000
     assert log.read(1).body == draft.body
@@ -232,6 +242,30 @@ def test_an_unknown_commit_is_what_the_log_says(table, store, arrived):
     expected = [("a", "p", 1, "x")] + ([("b", "p", 1, "y")] if arrived else [])
     assert contents(open_table(store, store._clock)) == expected
     check_sound(store, store._clock, [expected])
+
+
+@pytest.mark.parametrize("operation", [Operation.INSERT, Operation.BULK_INSERT])
+def test_a_blind_insert_of_unknown_outcome_is_not_tried_again(table, store, operation):
+    """It looks up no key, so its rows would stand twice; the store answers again before the error reaches the caller."""
+
+    def act(path, data):
+        store.super_put(path, data)
+        last = store.puts + 4
+
+        def silence(path, data):
+            if store.puts == last:
+                store.on_put = None
+            raise StorageError("silence")
+
+        store.on_put = silence
+        raise StorageError("silence")
+
+    when_completing(store, act)
+    with pytest.raises(CommitUnknown):
+        write(table, [("b", "p", 1, "y")], operation)
+    assert store.on_put is None
+    recover(store, store._clock)
+    assert contents(open_table(store, store._clock)) == [("a", "p", 1, "x"), ("b", "p", 1, "y")]
 
 
 def test_retries_are_bounded_and_end_in_a_conflict(table, store):

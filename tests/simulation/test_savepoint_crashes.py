@@ -11,19 +11,12 @@ from tests.simulation.recovery import OPTIONS, check_sound, recover
 from tests.simulation.starting_point import Prepared, Undisturbed, place, undisturbed
 from tests.unit.table.tables import compact, contents, create, open_table, write
 
+from tideline_table.action import create_savepoint, delete_savepoint, restore_to_savepoint, schedule_clean, schedule_clustering
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import RestorePending, TidelineError
 from tideline_table.storage import MemoryStorage, Storage
-from tideline_table.table import (
-    Table,
-    TableType,
-    create_savepoint,
-    delete_savepoint,
-    restore_to_savepoint,
-    schedule_clean,
-    schedule_clustering,
-)
-from tideline_table.transaction import WriteTransaction
+from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
 
 ROWS = [("a", "p", 1, "x"), ("b", "p", 1, "x"), ("a", "q", 1, "x"), ("c", "q", 1, "x")]

@@ -10,7 +10,7 @@ from tests.simulation.shared_world import BOARD_FAULTS, SHARED_FAULTS, SharedWor
 from tests.simulation.simulate import story
 from tests.simulation.world import TAKES_TIME
 
-from tideline_table.transaction import SharedTimeline
+from tideline_table.coordination.shared.follower import LogFollower
 
 
 def test_a_seed_replays_step_by_step():
@@ -43,7 +43,10 @@ def test_the_board_of_our_writers_fails_too():
 
 
 def test_a_failing_history_tells_its_story():
-    outcomes = (simulate_shared(seed, sabotage((SharedTimeline, "_adopt", SharedTimeline.refresh))) for seed in range(1, 30))
+    outcomes = (
+        simulate_shared(seed, sabotage((LogFollower, "adopt", lambda follower: follower.replica.refresh())))
+        for seed in range(1, 30)
+    )
     told = story(next(outcome for outcome in outcomes if outcome.problems))
     assert "put_if_version .hoodie/.locks/table_lock.json" in told
     assert "hudi0#1" in told

@@ -18,7 +18,7 @@ from tests.simulation.shared_world import LOCK_TAKEN
 from tests.simulation.simulate import simulate, story
 from tests.simulation.world import APPLICABLE
 
-from tideline_table.transaction import heartbeat
+from tideline_table.coordination import heartbeat
 
 FIRSTS = range(SEED_START, SEED_START + SEEDS, BATCH)
 
@@ -125,7 +125,7 @@ def test_production_code_is_as_before_after_a_history():
     simulate(5)
     assert uuid.uuid4() != uuid.uuid4()
     assert heartbeat.threading.Thread.__module__ == "threading"
-    assert simulation.actors.table_write.in_transaction.__module__ == "tideline_table.table.write"
+    assert simulation.actors.table_write.in_transaction.__module__ == "tideline_table.action.write.run"
 
 
 @pytest.mark.parametrize("wait_s", [1e-14, 1e-7, 1e-6, 0.5])

@@ -16,20 +16,12 @@ from tests.simulation.starting_point import Prepared, Undisturbed, place, undist
 from tests.unit.table.archives import TASK_S
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
 
+from tideline_table.action import archive, roll_back_dead, run_clean, schedule_clean, schedule_clustering, schedule_compaction
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import TidelineError
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import (
-    Table,
-    TableType,
-    archive,
-    roll_back_dead,
-    run_clean,
-    schedule_clean,
-    schedule_clustering,
-    schedule_compaction,
-)
-from tideline_table.transaction import WriteTransaction
+from tideline_table.table import Table, TableType
 
 FEW = {"hoodie.keep.min.commits": 2, "hoodie.keep.max.commits": 2, "hoodie.cleaner.commits.retained": 1}
 ROWS = [("a", "p", 1, "x"), ("b", "p", 1, "x"), ("c", "q", 1, "x")]

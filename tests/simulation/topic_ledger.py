@@ -10,9 +10,10 @@ from tests.simulation.oracle import Oracle
 
 from tideline_events import DEAD_LETTER, TABLES, TIMELINE, Record, TableRecord, Transition, decode
 from tideline_events.envelope import read_envelope
-from tideline_table.timeline.entry import Entry
-from tideline_table.timeline.instant import WRITE_ACTIONS, Action, State
-from tideline_table.timeline.retention import trimmed_to
+from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State
+from tideline_table.log.body import Published
+from tideline_table.log.entry import Entry
+from tideline_table.log.retention import trimmed_to
 
 
 class TopicLedger:
@@ -75,8 +76,7 @@ class TopicLedger:
 def _tells_of(event: Transition, entry: Entry) -> bool:
     """Whether an event says what the entry says, read without the code that made it."""
     is_clustering = entry.operation == "CLUSTER" and entry.action is Action.REPLACE_COMMIT
-    metadata = entry.body.get("metadata") if entry.after is State.COMPLETED and entry.action in WRITE_ACTIONS else None
-    extra = (metadata or {}).get("extraMetadata") or {}
+    extra = entry.body.metadata.extra if isinstance(entry.body, Published) and entry.action in WRITE_ACTIONS else {}
     return (
         (event.instant, event.writer_id, event.to_state) == (entry.instant, entry.writer_id, entry.after)
         and event.from_state == (None if entry.before is State.NONE else entry.before)

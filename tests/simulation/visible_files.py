@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tideline_table.timeline.write_stats import CommitMetadata, WriteStat
+from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
 
 GroupId = tuple[str, str]
 Paths = tuple[str, ...]

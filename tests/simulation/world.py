@@ -16,8 +16,8 @@ from tideline_locks import InProcessIntents
 from tideline_locks.in_process import LeaseTable
 from tideline_locks.rules import LeaseRecord, Standing
 from tideline_locks.table_lock import ProviderLock
-from tideline_table.transaction import NoLock, TableLock
-from tideline_table.transaction.intents import IntentBoard, NoIntents
+from tideline_table.coordination import NoLock, TableLock
+from tideline_table.coordination.reservations import IntentBoard, NoIntents
 
 LOCK = "table:t"
 

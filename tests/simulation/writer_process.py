@@ -8,9 +8,10 @@ import sys
 from tests.simulation.history import Acknowledged
 from tests.unit.table.tables import Row, open_table, rows_of
 
+from tideline_table.action import write_rows
 from tideline_table.clock import SystemClock
 from tideline_table.storage import open_storage
-from tideline_table.table import Table, write_rows
+from tideline_table.table import Table
 from tideline_table.writer import Operation
 
 OPTIONS = {

@@ -16,12 +16,14 @@ from tests.spark.tables import Tables, content, rows
 
 from tideline_locks.storage_lease import LOCKS_PREFIX
 from tideline_locks.table_lock import BESIDE_TABLE, LOCKS_VARIABLE
-from tideline_spark.application import FAILED, ROLLED_BACK, SUCCEEDED, TERMINATED, YIELDED, Termination, exit_code, main, run_tasks
+from tideline_spark.application import Termination, exit_code, main, run_tasks
+from tideline_spark.invocation import ExitCode
+from tideline_table.action import run_clustering, schedule_clustering, schedule_compaction, write_rows
+from tideline_table.action.clustering.plan import cluster_group
+from tideline_table.coordination import roll_back
 from tideline_table.errors import ObjectNotFound, VerificationFailed, WriteConflict
-from tideline_table.service.clustering import cluster_group
-from tideline_table.table import Table, TableType, run_clustering, schedule_clustering, schedule_compaction, write_rows
-from tideline_table.timeline.instant import State
-from tideline_table.transaction import roll_back
+from tideline_table.hudi.instant import State
+from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
 
 
@@ -69,7 +71,7 @@ def test_a_plan_is_run_once_and_a_second_run_is_no_error(tables: Tables, tmp_pat
         check=False,
         env={**os.environ, LOCKS_VARIABLE: BESIDE_TABLE},
     )
-    assert ended.returncode == SUCCEEDED, ended.stderr
+    assert ended.returncode == ExitCode.SUCCEEDED, ended.stderr
     assert list(table.storage.list_objects(LOCKS_PREFIX)), "it committed under the lock of the services"
     table.refresh()
     assert content(table.read()) == before
@@ -80,7 +82,7 @@ def test_a_plan_is_run_once_and_a_second_run_is_no_error(tables: Tables, tmp_pat
     assert log_lines(ended.stderr)[-1]["instant"] == instant
     # In this process: a completed plan needs no Spark.
     result.unlink()
-    assert main(["clustering", "--table", table.storage.root, "--instant", instant, "--result", str(result)]) == SUCCEEDED
+    assert main(["clustering", "--table", table.storage.root, "--instant", instant, "--result", str(result)]) == ExitCode.SUCCEEDED
     assert json.loads(result.read_text())["state"] == "completed before"
 
 
@@ -93,12 +95,12 @@ def test_a_compaction_plan_is_run(tables: Tables, tmp_path: Path) -> None:
     write_rows(table, rows(0, 5, 3), Operation.UPSERT)
     before = content(table.read())
     ended = subprocess.run(command(table, instant, service="compaction"), capture_output=True, text=True, timeout=240, check=False)
-    assert ended.returncode == SUCCEEDED, ended.stderr
+    assert ended.returncode == ExitCode.SUCCEEDED, ended.stderr
     assert table.refresh().actions[instant].state is State.COMPLETED
     assert content(table.read()) == before
     assert all(s.base_instant == instant for s in table.slices())
-    assert main(["compaction", "--table", table.storage.root, "--instant", instant]) == SUCCEEDED
-    assert main(["clustering", "--table", table.storage.root, "--instant", instant]) == FAILED
+    assert main(["compaction", "--table", table.storage.root, "--instant", instant]) == ExitCode.SUCCEEDED
+    assert main(["clustering", "--table", table.storage.root, "--instant", instant]) == ExitCode.FAILED
 
 
 def test_writers_win_and_the_plan_yields(spark: SparkSession, tables: Tables) -> None:
@@ -107,7 +109,7 @@ def test_writers_win_and_the_plan_yields(spark: SparkSession, tables: Tables) ->
     before = content(table.read())
     with pytest.raises(WriteConflict) as caught:
         run_clustering(table, instant, run=lambda tasks: run_tasks(spark, tasks, Termination(), cluster_group))
-    assert exit_code(caught.value) == YIELDED
+    assert exit_code(caught.value) == ExitCode.YIELDED
     table.refresh()
     assert table.state.actions[instant].state is State.ROLLED_BACK
     assert content(table.read()) == before
@@ -120,7 +122,7 @@ def test_an_error_of_a_task_keeps_its_type(spark: SparkSession, tables: Tables) 
     with pytest.raises(ObjectNotFound) as caught:
         run_clustering(table, instant, run=lambda tasks: run_tasks(spark, tasks, Termination(), cluster_group))
     assert caught.value.path == gone
-    assert exit_code(caught.value) == FAILED
+    assert exit_code(caught.value) == ExitCode.FAILED
     assert table.refresh().actions[instant].state is State.ROLLED_BACK
 
 
@@ -129,7 +131,7 @@ def test_a_lost_task_is_noticed_before_the_commit(spark: SparkSession, tables: T
     before = content(table.read())
     with pytest.raises(VerificationFailed, match="no result of task 0") as caught:
         run_clustering(table, instant, run=lambda tasks: run_tasks(spark, tasks[1:], Termination(), cluster_group))
-    assert exit_code(caught.value) == FAILED
+    assert exit_code(caught.value) == ExitCode.FAILED
     assert table.refresh().actions[instant].state is State.ROLLED_BACK
     assert content(table.read()) == before
 
@@ -139,14 +141,16 @@ def test_what_needs_no_spark_ends_at_once(
 ) -> None:
     table, instant = planned(tables)
     base = ["clustering", "--table", table.storage.root, "--instant"]
-    assert main([*base, instant, "--options", "no.such.option=1"]) == FAILED
-    assert main([*base, instant, "--options", "nonsense"]) == FAILED
-    assert log_lines(capfd.readouterr().err)[-1]["error"] == "InvalidOption"
+    assert main([*base, instant, "--options", "no.such.option=1"]) == ExitCode.FAILED
+    assert main([*base, instant, "--options", "nonsense"]) == ExitCode.FAILED
+    line = log_lines(capfd.readouterr().err)[-1]
+    assert (line["error"], line["level"], line["logger"]) == ("InvalidOption", "error", "tideline_spark.application")
+    assert {"timestamp", "event", "recovery", "found", "expected", "remedy", "exit_code"} <= line.keys()
     monkeypatch.setenv(LOCKS_VARIABLE, BESIDE_TABLE)
-    assert main([*base, instant, "--options", "tideline.lock.unreachable=fail"]) == FAILED
+    assert main([*base, instant, "--options", "tideline.lock.unreachable=fail"]) == ExitCode.FAILED
     assert "tideline.lock.unreachable" in str(log_lines(capfd.readouterr().err)[-1]["found"])
     roll_back(table.timeline, instant, force=True)
-    assert main([*base, instant]) == ROLLED_BACK
+    assert main([*base, instant]) == ExitCode.SUPERSEDED
 
 
 def test_sigterm_rolls_back_and_leaves_no_process(tables: Tables) -> None:
@@ -172,7 +176,7 @@ def test_sigterm_rolls_back_and_leaves_no_process(tables: Tables) -> None:
         running.kill()
         running.wait()
     table.refresh()
-    assert running.returncode == TERMINATED, stderr
+    assert running.returncode == ExitCode.TERMINATED, stderr
     assert table.state.actions[instant].state is State.ROLLED_BACK
     assert content(table.read()) == before
     for child in children:

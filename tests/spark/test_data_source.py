@@ -16,8 +16,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.spark.tables import Tables, rows
 
 from tideline_spark.data_source import NAME, TidelineDataSource, register
+from tideline_table.action import run_compaction, schedule_compaction, write_rows
 from tideline_table.schema import MetaField
-from tideline_table.table import Table, TableType, run_compaction, schedule_compaction, write_rows
+from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
 
 RECORD_KEY = MetaField.RECORD_KEY.value
@@ -65,6 +66,8 @@ def test_filters_are_evaluated_and_pushed_down(source: SparkSession, table: Tabl
         "ts = 6",
         "ts > 5 and id < 'k000002'",
         "id in ('k000001', 'k000007')",
+        "ts in (6, 7, 8) and id not in ('k000001', 'k000002')",
+        f"ts in ({', '.join(map(str, range(6, 3000)))})",
         "region is null",
         "region is not null and ts <= 5",
         "_hoodie_record_key = 'k000001'",

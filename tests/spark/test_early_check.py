@@ -21,9 +21,10 @@ from tideline_spark.jobs import tagged_jobs
 from tideline_spark.report import WriteReport
 from tideline_spark.task import UnitWriter
 from tideline_spark.write import write_dataframe
+from tideline_table.action import write_rows
+from tideline_table.coordination.reservations import Intent
 from tideline_table.errors import StorageError, WriteConflict
-from tideline_table.table import Table, TableType, write_rows
-from tideline_table.transaction.intents import Intent
+from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
 
 WAIT_S = 300.0

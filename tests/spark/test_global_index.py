@@ -12,8 +12,9 @@ from tideline_spark import small_source
 from tideline_spark.report import WriteReport
 from tideline_spark.small_source import DriverLimits
 from tideline_spark.write import write_dataframe
+from tideline_table.action import write_rows
 from tideline_table.errors import DuplicateKey, TidelineError
-from tideline_table.table import Table, TableType, write_rows
+from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
 
 GLOBAL = {"hoodie.index.type": "GLOBAL_SIMPLE"}
@@ -90,10 +91,10 @@ def test_large_sources_refuse_known_keys_and_keys_that_come_twice(spark: SparkSe
     table = tables.create("t", options={**GLOBAL, **LARGE})
     write_rows(table, rows(0, 10, 1), Operation.UPSERT)
     fail = {"hoodie.datasource.insert.dup.policy": "fail"}
-    with pytest.raises(DuplicateKey, match="that the table holds already"):
+    with pytest.raises(DuplicateKey, match="already in the table"):
         write_dataframe(table, spark.createDataFrame(rows(9, 12, 1, regions=2)), Operation.INSERT, options=fail)
     twice = spark.createDataFrame(pa.concat_tables([rows(20, 22, 1), rows(20, 21, 1, regions=1), rows(20, 21, 1, regions=7)]))
-    with pytest.raises(DuplicateKey, match="'k000020' stand more than once"):
+    with pytest.raises(DuplicateKey, match="'k000020' occur more than once"):
         write_dataframe(table, twice, Operation.UPSERT, options={"hoodie.combine.before.upsert": False})
     assert table.read().num_rows == 10
     assert not list(table.refresh().pending())

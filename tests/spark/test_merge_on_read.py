@@ -11,8 +11,9 @@ from tests.spark.tables import ROUTED, Tables, content, rows
 
 from tideline_spark.report import WriteReport
 from tideline_spark.write import write_dataframe
+from tideline_table.action import run_compaction, schedule_compaction, write_rows
 from tideline_table.errors import DuplicateKey
-from tideline_table.table import Table, TableType, run_compaction, schedule_compaction, write_rows
+from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
 
 

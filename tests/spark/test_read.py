@@ -15,10 +15,11 @@ from pyspark.sql import functions as f
 from tests.spark.tables import Tables, content, rows
 
 from tideline_spark.read import read
+from tideline_table.action import run_clustering, schedule_clustering, write_rows
 from tideline_table.errors import SchemaMismatch
+from tideline_table.hudi.properties import DROP_PARTITION_COLUMNS, PROPERTIES_PATH
 from tideline_table.schema import META_FIELDS
-from tideline_table.table import Table, TableType, run_clustering, schedule_clustering, write_rows
-from tideline_table.timeline.properties import DROP_PARTITION_COLUMNS, PROPERTIES_PATH
+from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
 
 

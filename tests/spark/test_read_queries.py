@@ -12,8 +12,9 @@ from tests.spark.tables import Tables, rows
 
 from tideline_spark.arrow_rows import spread
 from tideline_spark.read import read
+from tideline_table.action import write_rows
 from tideline_table.errors import InvalidOption, SchemaMismatch
-from tideline_table.table import Table, TableType, write_rows
+from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
 
 

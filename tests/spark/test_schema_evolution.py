@@ -11,9 +11,10 @@ from tests.spark.tables import Tables, content, rows
 
 from tideline_spark.read import read
 from tideline_spark.write import write_dataframe
+from tideline_table.action import run_compaction, schedule_compaction, write_rows
 from tideline_table.errors import SchemaMismatch, TidelineError
 from tideline_table.schema import META_FIELDS
-from tideline_table.table import Table, TableType, run_compaction, schedule_compaction, write_rows
+from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
 
 EVOLVE = {"tideline.write.schema.evolution": "evolve"}

@@ -19,12 +19,13 @@ from tests.unit.locks.unreachable import nobody_there
 from tideline_locks import LockTimeout, LockUnreachable, open_peer_lock
 from tideline_locks.table_lock import attach_lock
 from tideline_spark.sink import BatchMark, StreamReplaced, is_written, progress_key, sink
+from tideline_table.action import create_savepoint, restore_to_savepoint, write_rows
+from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.coordination.reservations import Intent
 from tideline_table.errors import CorruptMetadata, InvalidOption, TableFrozen
-from tideline_table.table import Table, create_savepoint, restore_to_savepoint, share_table, write_rows
-from tideline_table.timeline.progress import ProgressStep
-from tideline_table.timeline.sharing import PeerLockKind, Sharing
-from tideline_table.transaction import WriteTransaction
-from tideline_table.transaction.intents import Intent
+from tideline_table.log.progress import ProgressStep
+from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.table import Table, share_table
 from tideline_table.writer import Operation
 
 TIMEOUT_S = 120

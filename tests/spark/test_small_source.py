@@ -15,9 +15,10 @@ from tideline_spark import small_source
 from tideline_spark.report import WriteReport
 from tideline_spark.small_source import DriverLimits, goes_through_driver
 from tideline_spark.write import explain_write, write_dataframe
+from tideline_table.action import run_compaction, schedule_compaction, write_rows
 from tideline_table.config import Options
 from tideline_table.errors import WriteConflict
-from tideline_table.table import Table, TableType, run_compaction, schedule_compaction, write_rows
+from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
 
 EVERYTHING_BY_TASKS = DriverLimits(files=0, keys=0, merged_bytes=0)

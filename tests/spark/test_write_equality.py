@@ -11,8 +11,9 @@ from pyspark.sql import SparkSession
 from tests.spark.tables import ROUTED, Tables, content, rows
 
 from tideline_spark.write import write_dataframe
-from tideline_table.table import Table, write_rows
-from tideline_table.transaction import Committed
+from tideline_table.action import write_rows
+from tideline_table.coordination.committed import Committed
+from tideline_table.table import Table
 from tideline_table.writer import Operation
 
 

@@ -13,8 +13,8 @@ from tests.spark.tables import ROUTED, Tables, rows
 
 from tideline_spark.report import WriteReport, report_of
 from tideline_spark.write import explain_write, refuse_speculation, write_dataframe
+from tideline_table.action import write_rows
 from tideline_table.errors import InvalidOption
-from tideline_table.table import write_rows
 from tideline_table.writer import Operation
 
 

@@ -13,8 +13,9 @@ from tests.spark.tables import ROUTED, Tables, content, rows
 
 from tideline_spark.errors import SparkFailed
 from tideline_spark.write import write_dataframe
+from tideline_table.action import write_rows
 from tideline_table.errors import DuplicateKey, InvalidRecord, SchemaMismatch, TidelineError, WriteConflict
-from tideline_table.table import Table, write_rows
+from tideline_table.table import Table
 from tideline_table.writer import Operation
 
 
@@ -105,7 +106,7 @@ def test_a_conflict_is_retried_on_fresh_state(
     spark: SparkSession, tables: Tables, monkeypatch: pytest.MonkeyPatch, carried: bool
 ) -> None:
     if not carried:  # the other commit is then looked at through its files
-        monkeypatch.setattr("tideline_table.transaction.write.MAX_CARRIED_HASHES", 0)
+        monkeypatch.setattr("tideline_table.action.write.transaction.MAX_CARRIED_HASHES", 0)
     table = tables.create("native")
     other = Table.open(table.storage.root)
     interfered = threading.Event()

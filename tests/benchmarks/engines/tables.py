@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.benchmarks.engines import serving
 
+from tideline_table.action import write_rows
 from tideline_table.errors import TidelineError
-from tideline_table.table import Table, TableRequest, create_table, write_rows
+from tideline_table.hudi.properties import PROPERTIES_PATH
+from tideline_table.table import Table, TableRequest, create_table
 from tideline_table.table.definition import TableType
-from tideline_table.timeline.properties import PROPERTIES_PATH
 from tideline_table.writer import Operation
 
 OPTIONS = {"hoodie.parquet.compression.codec": serving.CODEC}
@@ -53,9 +54,9 @@ def base_files(path: str) -> list[int]:
 
 
 def service(name: str) -> Callable[..., Any] | None:
-    """A function of `tideline_table.table.compaction` by name, None when that is not built."""
+    """A function of `tideline_table.action.compaction.run` by name, None when that is not built."""
     try:
-        compaction = importlib.import_module("tideline_table.table.compaction")
+        compaction = importlib.import_module("tideline_table.action.compaction.run")
     except ModuleNotFoundError:
         return None
     found: Callable[..., Any] | None = getattr(compaction, name, None)

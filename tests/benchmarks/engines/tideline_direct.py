@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from tests.benchmarks.engines import serving, tables
 
-from tideline_table.table import Table, run_clustering, schedule_clustering, write_rows
+from tideline_table.action import run_clustering, schedule_clustering, write_rows
+from tideline_table.table import Table
 from tideline_table.writer import Operation
 
 _RANGE = (pc.field("l_shipdate") >= dt.date(1995, 3, 1)) & (pc.field("l_shipdate") < dt.date(1995, 3, 8))

@@ -14,9 +14,9 @@ from tideline_spark.application import Termination, run_tasks
 from tideline_spark.read import read
 from tideline_spark.session import local_session, stop_session
 from tideline_spark.write import write_dataframe
+from tideline_table.action import run_clustering, schedule_clustering
+from tideline_table.action.clustering.plan import cluster_group
 from tideline_table.errors import TidelineError
-from tideline_table.service.clustering import cluster_group
-from tideline_table.table import run_clustering, schedule_clustering
 from tideline_table.writer import Operation
 
 
@@ -88,7 +88,7 @@ class TidelineOnSpark:
         run_clustering(found, instant, run=lambda tasks: run_tasks(self._spark, tasks, Termination(), cluster_group))
 
     def compact(self, table: str) -> None:
-        compact_slice = importlib.import_module("tideline_table.service.compaction").compact_slice
+        compact_slice = importlib.import_module("tideline_table.action.compaction.plan").compact_slice
         context = self._spark.sparkContext
         tables.compact(table, run=lambda tasks: context.parallelize(tasks, len(tasks)).map(compact_slice).collect())
 

@@ -3,34 +3,29 @@
 `python -m tests.conformance.peers.environment` prepares all of it; `prepare()` does the same from a test session. Both are idempotent
 and safe to run at once from several processes: the work happens under file locks, and everything appears by rename or by a stamp that is written last.
 
-Only the standard library is used, so that a bare Python can prepare the peer. The bundle comes from Maven Central, or from the
-repository that MAVEN_BASE_URL names; TIDELINE_CACHE moves the cache folder (default `.cache` at the repository root).
+Only the standard library is used, so that a bare Python can prepare the peer. Ivy of the peer's PySpark resolves the bundle; see
+`tests/artifacts.py` for the cache folder and for mirrors.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import hashlib
-import http.client
 import os
 import re
 import shutil
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[3]
+from tests.artifacts import REPOSITORY_ROOT as REPOSITORY
+from tests.artifacts import ensure_artifacts, locked, sha256_of
+
 REQUIREMENTS = REPOSITORY / "requirements" / "peer-hudi.txt"
 VIRTUAL_ENVIRONMENT = REPOSITORY / ".venv-peer"
 
 HUDI_RELEASE = "1.2.0"
-BUNDLE_ARTIFACT = "hudi-spark3.5-bundle_2.12"
+BUNDLE = "org.apache.hudi:hudi-spark3.5-bundle_2.12"
 BUNDLE_SHA256 = {
     "0.15.0": "aab6ecdb5c65fcd20406b980b31ccec294fae95693de947d5778f0b3fb4e302a",
     "1.0.2": "2c2ab65a11e91265e4b7346f954448c46df52d66fb72f52dad83767b621deae8",
@@ -38,11 +33,6 @@ BUNDLE_SHA256 = {
     HUDI_RELEASE: "cc79fba00822f3a6c3a860df99375c2e3d4a034d037dbf4213a4966a706a7676",
 }
 """By release. The suite has one peer, HUDI_RELEASE; the others make tables for `tests/walk`."""
-
-MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
-DOWNLOAD_TRIES = 3
-DOWNLOAD_TIMEOUT_S = 60
-CHUNK_BYTES = 1 << 20
 
 JAVA_RELEASES = (17, 11)
 """The Java releases that both Spark 3.5 and Hudi 1.2 support, the preferred one first."""
@@ -64,9 +54,12 @@ class PeerEnvironment:
 def prepare(release: str = HUDI_RELEASE) -> PeerEnvironment:
     """Everything that the peer of this `release` (a key of BUNDLE_SHA256) needs, made or downloaded where it is missing.
 
-    Raises EnvironmentFailed when no usable Java is found, pip fails, or the bundle cannot be had with the pinned checksum.
+    Raises EnvironmentFailed when no usable Java is found or pip fails, ArtifactsFailed when the bundle cannot be had as pinned.
     """
-    return PeerEnvironment(python=_virtual_environment(), bundle=_bundle(release), java_home=find_java_home())
+    java_home, python = find_java_home(), _virtual_environment()
+    (ivy,) = VIRTUAL_ENVIRONMENT.glob("lib/python*/site-packages/pyspark/jars/ivy-*.jar")
+    (bundle,) = ensure_artifacts({f"{BUNDLE}:{release}": BUNDLE_SHA256[release]}, ivy=ivy, java_home=java_home)
+    return PeerEnvironment(python=python, bundle=bundle, java_home=java_home)
 
 
 # --- virtual environment ---------------------------------------------------------------------------------------------------
@@ -75,8 +68,8 @@ def prepare(release: str = HUDI_RELEASE) -> PeerEnvironment:
 def _virtual_environment() -> Path:
     python = VIRTUAL_ENVIRONMENT / "bin" / "python"
     stamp = VIRTUAL_ENVIRONMENT / ".requirements.sha256"
-    wanted = f"{_sha256(REQUIREMENTS)} python {sys.version_info.major}.{sys.version_info.minor}\n"
-    with _locked(REPOSITORY / ".cache" / "venv-peer.lock"):
+    wanted = f"{sha256_of(REQUIREMENTS)} python {sys.version_info.major}.{sys.version_info.minor}\n"
+    with locked(REPOSITORY / ".cache" / "venv-peer.lock"):
         if not _stamped(stamp, wanted):
             # An environment without the right stamp is half made or outdated: neither is worth repairing.
             shutil.rmtree(VIRTUAL_ENVIRONMENT, ignore_errors=True)
@@ -94,52 +87,6 @@ def _run(command: list[str]) -> None:
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode != 0:
         raise EnvironmentFailed(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-
-
-# --- Hudi bundle -----------------------------------------------------------------------------------------------------------
-
-
-def _bundle(release: str) -> Path:
-    folder = Path(os.environ.get("TIDELINE_CACHE") or REPOSITORY / ".cache") / "hudi"
-    bundle = folder / _bundle_file(release)
-    with _locked(folder / "download.lock"):
-        if not bundle.is_file() or _sha256(bundle) != BUNDLE_SHA256[release]:
-            _download(_bundle_url(release), bundle, BUNDLE_SHA256[release])
-    return bundle
-
-
-def _bundle_file(release: str) -> str:
-    return f"{BUNDLE_ARTIFACT}-{release}.jar"
-
-
-def _bundle_url(release: str) -> str:
-    base = (os.environ.get("MAVEN_BASE_URL") or MAVEN_CENTRAL).rstrip("/")
-    if not base.startswith(("https://", "http://", "file://")):
-        raise EnvironmentFailed(f"MAVEN_BASE_URL is {base!r}; expected an http, https or file URL")
-    return f"{base}/org/apache/hudi/{BUNDLE_ARTIFACT}/{release}/{_bundle_file(release)}"
-
-
-def _download(url: str, target: Path, sha256: str) -> None:
-    part = target.with_suffix(".part")
-    failures: list[str] = []
-    for attempt in range(DOWNLOAD_TRIES):
-        if attempt:
-            time.sleep(2**attempt)
-        try:
-            with urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT_S) as response, part.open("wb") as file:
-                shutil.copyfileobj(response, file, CHUNK_BYTES)
-        except (OSError, http.client.HTTPException) as error:
-            failures.append(f"{type(error).__name__}: {error}")
-            if isinstance(error, urllib.error.HTTPError) and error.code in {401, 403, 404}:
-                break
-            continue
-        found = _sha256(part)
-        if found == sha256:
-            part.replace(target)
-            return
-        failures.append(f"sha256 {found}, expected {sha256}")
-    part.unlink(missing_ok=True)
-    raise EnvironmentFailed(f"could not download {url}: {'; '.join(failures)}")
 
 
 # --- Java ------------------------------------------------------------------------------------------------------------------
@@ -174,23 +121,6 @@ def _java_release(home: Path) -> int | None:
     told = subprocess.run([str(java), "-version"], check=False, capture_output=True, text=True).stderr
     found = re.search(r'version "(?:1\.)?(\d+)', told)
     return int(found.group(1)) if found else None
-
-
-# --- files -----------------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Held by one process at a time; the kernel frees it when its holder dies."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="ascii") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 if __name__ == "__main__":

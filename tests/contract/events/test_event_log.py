@@ -97,7 +97,7 @@ def test_a_transaction_cut_off_by_death_stays_invisible(among_processes: Deploym
 def test_a_batch_that_breaks_the_contract_leaves_nothing(deployment: Deployment) -> None:
     uid, other = new_uid(), new_uid()
     publisher = deployment.publisher(f"shard-{uid}")
-    with pytest.raises(InvalidEvent, match="gapless"):
+    with pytest.raises(InvalidEvent, match="without gaps"):
         publisher.publish_transitions(uid, [transition(uid, 1), transition(uid, 3)], table_record(uid, 3))
     with pytest.raises(InvalidEvent, match="table record at sequence 2"):
         publisher.publish_transitions(uid, [transition(uid, 1)], table_record(uid, 2))

@@ -14,8 +14,8 @@ from tideline_locks import open_intent_board
 from tideline_locks.errors import LockUnreachable
 from tideline_locks.intents import EXPIRY_S, StorageIntents
 from tideline_table.clock import Clock, ManualClock, SystemClock
+from tideline_table.coordination.reservations import MAX_GROUPS, Intent, IntentBoard
 from tideline_table.storage import MemoryStorage
-from tideline_table.transaction.intents import MAX_GROUPS, Intent, IntentBoard
 
 Open = Callable[..., IntentBoard]
 REDIS = pytest.param("redis", marks=pytest.mark.real)

@@ -11,8 +11,8 @@ from tests.unit.table.tables import contents
 
 from tideline_locks.redis_connection import SOCKET_TIMEOUT_S
 from tideline_locks.table_lock import LockProviders
-from tideline_table.transaction import WriteTransaction
-from tideline_table.transaction.intents import Intent
+from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.coordination.reservations import Intent
 
 pytestmark = pytest.mark.real
 

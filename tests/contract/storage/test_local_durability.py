@@ -14,10 +14,12 @@ import pytest
 
 from tideline_table.clock import SystemClock
 from tideline_table.errors import ObjectExists
+from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.write_stats import CommitMetadata
+from tideline_table.log.body import Bare, Published
+from tideline_table.log.entry import LOG_FOLDER
+from tideline_table.log.table_log import Draft, TableLog
 from tideline_table.storage import LocalStorage
-from tideline_table.timeline.entry import LOG_FOLDER
-from tideline_table.timeline.instant import Action, State
-from tideline_table.timeline.log import Draft, TableLog
 
 
 @dataclass
@@ -133,7 +135,14 @@ def test_the_table_log_has_no_holes_after_a_power_loss(disk, root, storage):
     """An entry that was won is there, and with it everything before it, whoever wrote that."""
     logs = [TableLog(LocalStorage(root), SystemClock(), f"w{n}") for n in range(3)]
     for sequence in range(1, 10):
-        draft = Draft(f"{sequence:017d}", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", {"n": sequence})
+        draft = Draft(
+            f"{sequence:017d}",
+            Action.COMMIT,
+            State.INFLIGHT,
+            State.COMPLETED,
+            "UPSERT",
+            Published(CommitMetadata("UPSERT", (), {"n": str(sequence)})),
+        )
         entry = logs[sequence % 3].append(draft, sequence)
         assert logs[(sequence + 1) % 3].append(draft, sequence) is None
         for number in range(1, sequence + 1):
@@ -160,7 +169,7 @@ def failing_log_sync(disk, root, monkeypatch):
 def test_an_entry_that_its_writer_met_again_behind_a_failed_sync_survives(disk, root, storage, failing_log_sync):
     """The link succeeded and the sync of the folder did not: the second attempt finds its own entry and counts it as won."""
     log = TableLog(storage, SystemClock(), "w")
-    entry = log.append(Draft("1" * 17, Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", {}), 1)
+    entry = log.append(Draft("1" * 17, Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", Bare()), 1)
     assert not failing_log_sync, "the sync failed once"
     assert disk.after_power_loss(root / entry.path, root) == entry.to_bytes()
 

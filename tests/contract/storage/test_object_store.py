@@ -22,18 +22,20 @@ from tideline_table.errors import (
     ObjectNotFound,
     Recovery,
     StorageError,
+    StorageFull,
     StorageRefused,
     UnsafePath,
     UnsupportedTable,
 )
+from tideline_table.hudi.instant import Action, State
+from tideline_table.log.body import Bare
+from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.log.table_log import Draft, TableLog
 from tideline_table.storage import ObjectStorage, open_storage, root_uri
 from tideline_table.table import TableRequest, create_table, share_table
-from tideline_table.timeline.instant import Action, State
-from tideline_table.timeline.log import Draft, TableLog
-from tideline_table.timeline.sharing import PeerLockKind, Sharing
 
 real = pytest.mark.real
-BEGIN = Draft("20260101000000000", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", {})
+BEGIN = Draft("20260101000000000", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", Bare())
 
 
 @pytest.fixture
@@ -374,3 +376,38 @@ def test_an_upload_that_fails_half_way_is_an_error(proxy, behind, storage):
         write()
     with pytest.raises(ObjectNotFound):
         storage.stat("x")
+
+
+FULL = [Answer(507, "XMinioStorageFull"), Answer(403, "QuotaExceeded"), Answer(400, "XMinioAdminBucketQuotaExceeded")]
+
+
+@real
+@pytest.mark.parametrize("answer", FULL, ids=lambda a: a.code)
+def test_a_full_store_is_told_from_one_that_refuses(proxy, behind, storage, clock, answer):
+    proxy.rule = lambda request: answer if request.method in ("PUT", "POST") else None
+    with pytest.raises(StorageFull, match=answer.code) as caught:
+        behind.put("x", b"1")
+    assert caught.value.recovery is Recovery.RETRY
+    log = TableLog(behind, clock, "w")
+    with pytest.raises(StorageFull):
+        log.append(BEGIN, 1)
+    assert log.read(1) is None
+    proxy.rule = lambda request: None
+    assert log.append(BEGIN, 1).sequence == 1
+
+
+@real
+def test_a_full_store_that_took_the_entry_all_the_same(proxy, behind, clock):
+    """The client sent the request, lost the answer, sent it again, and only then the store was full."""
+    puts = []
+
+    def rule(request):
+        if request.method != "PUT" or "/log/" not in request.key:
+            return None
+        puts.append(request)
+        return LOST_REPLY if len(puts) == 1 else Answer(403, "QuotaExceeded")
+
+    proxy.rule = rule
+    log = TableLog(behind, clock, "w")
+    entry = log.append(BEGIN, 1)
+    assert log.read(1) == entry

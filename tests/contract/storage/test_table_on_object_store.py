@@ -8,20 +8,23 @@ import sys
 import threading
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from tests.contract.storage.conftest import BUCKET
 from tests.real.s3_proxy import LOST_REPLY, Answer, proxy_before
 from tests.unit.table.tables import QUIET, SCHEMA, cluster, contents, create, write
 
-from tideline_service.errors import InvalidSetting
-from tideline_service.registry import TableRegistry
+import tideline
+from tideline_runtime.errors import InvalidSetting
+from tideline_runtime.registry import TableRegistry
+from tideline_table.action import run_clean, schedule_clean, schedule_clustering
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import SystemClock
 from tideline_table.errors import TableExists, TableNotFound
-from tideline_table.file_group.state import TableState
+from tideline_table.log.state import TableState
+from tideline_table.log.table_log import TableLog
 from tideline_table.storage import open_storage
-from tideline_table.table import Table, TableRequest, create_table, run_clean, schedule_clean, schedule_clustering
-from tideline_table.timeline.log import TableLog
-from tideline_table.transaction import WriteTransaction
+from tideline_table.table import Table, TableRequest, create_table
 
 pytestmark = pytest.mark.real
 TIDELINE = str(Path(sys.executable).with_name("tideline"))
@@ -39,6 +42,22 @@ def base_path(minio, prefix, monkeypatch):
 def table(base_path):
     create(open_storage(base_path), SystemClock())
     return opened(base_path)
+
+
+def test_by_the_public_api(base_path):
+    rows = pa.table({"id": ["a", "b"], "day": ["é", "y z"], "fare": [90.0, 200.0]})
+    made = tideline.create(base_path, schema=rows.schema, key="id", partition="day", type="mor", locks="storage:")
+    made.upsert(rows)
+    since = made.upsert(pa.table({"id": ["a"], "day": ["é"], "fare": [120.0]})).sequence
+    assert made.sql("select sum(fare) from orders where day = 'é'").fetchall() == [(120.0,)]
+    assert tideline.open(base_path).delete(["b"]).rows_deleted == 1
+    assert made.lookup(["a", "b"]).to_pylist() == [{"id": "a", "day": "é", "fare": 120.0}]
+    assert [c["before"]["id"] for c in made.changes(since=since).read().to_pylist()] == ["b"]
+    assert made.compact(options={"hoodie.compact.inline.max.delta.commits": 1}).log_files_merged > 0
+    options = made.share()
+    assert options["hoodie.write.lock.provider"].endswith("StorageBasedLockProvider")
+    tideline.open(base_path).upsert(rows)
+    assert made.read(["id"], "fare > 100").to_pylist() == [{"id": "b"}]
 
 
 def opened(base_path, writer="w", **options):

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from tideline_cli.main import run
-from tideline_table.table import Table, TableRequest, create_table, write_rows
+from tideline_table.action import write_rows
+from tideline_table.table import Table, TableRequest, create_table
 from tideline_table.writer import Operation
 
 SCHEMA = pa.schema(

@@ -29,7 +29,7 @@ def test_plan_and_run(done, filled):
     assert (filled / ran["file"]).exists()
     assert done("read", filled).plain_rows() == rows
     first = Table.open(str(filled)).state.archived_before
-    assert f"writes before {first} are in the archive" in done("timeline", filled).text
+    assert f"instants before {first} are archived" in done("timeline", filled).text
     assert done("timeline", filled, "--json").document["archived_before"] == first
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tideline_table.timeline.properties import parse_properties
+from tideline_table.hudi.properties import parse_properties
 
 GOOD = b'{"id": "a", "city": "Paris"}\n'
 
@@ -63,7 +63,7 @@ def test_a_copied_table(refused, filled, tmp_path):
         ({"id": "a", "n": True}, "true"),
         ({"id": "a", "n": 2**63}, "64 bits"),
         ({"id": 5}, "expected text"),
-        ({"id": "a", "price": "1.999"}, "2 of them behind the point"),
+        ({"id": "a", "price": "1.999"}, "2 of them after the decimal point"),
         ({"id": "a", "price": "12345678901.00"}, "12345678901.00"),
         ({"id": "a", "day": "2024-02-30"}, "2024-02-30"),
         ({"id": "a", "day": 7}, "a date such as"),
@@ -100,21 +100,21 @@ def test_a_parquet_file_of_another_schema(refused, filled, tmp_path):
         ("a.csv", b'id,city\n"a\nb",Paris\n\nc\n', "line 5 has 1 field(s)"),
         ("a.csv", b'id,n\n"two\nlines",1\n\nb,many\n', "line 5: column 'n' has 'many'"),
         ("a.csv", b'id,n\na,1\nb,"2\n', "line 3"),
-        ("a.csv", b"id,id\na,b\n", "'id' stands twice"),
+        ("a.csv", b"id,id\na,b\n", "'id' is repeated"),
         ("a.csv", b"", "is empty"),
         ("a.csv", b"id,n\n\xff\xfe,1\n", "cannot be read"),
         ("a.csv", b"id,day\na,2024-13-01\n", "line 2: column 'day'"),
-        ("a.jsonl", b'{"id": "a"}\n{"id": \n', "line 2 is no JSON"),
-        ("a.jsonl", b'{"id": "a"}\n[1]\n', "line 2 is no JSON object"),
-        ("a.jsonl", b'{"id": "\xff"}\n', "line 1 is no JSON"),
-        ("a.jsonl", b"[" * 100_000, "line 1 is no JSON"),
-        ("a.json", b'[{"id": "a"},\n{"id" "b"}]', "line 2 is no JSON"),
+        ("a.jsonl", b'{"id": "a"}\n{"id": \n', "line 2 is not JSON"),
+        ("a.jsonl", b'{"id": "a"}\n[1]\n', "line 2 is not a JSON object"),
+        ("a.jsonl", b'{"id": "\xff"}\n', "line 1 is not JSON"),
+        ("a.jsonl", b"[" * 100_000, "line 1 is not JSON"),
+        ("a.json", b'[{"id": "a"},\n{"id" "b"}]', "line 2 is not JSON"),
         ("a.json", b'[{"id": "a"}, 7]', "element 2"),
         ("a.json", b'[{"id": "a"}, {"id": "b", "n": "x"}]', "element 2: column 'n'"),
         ("a.parquet", b"no parquet at all", "cannot be read"),
         ("a.arrow", b"no arrow at all", "cannot be read"),
-        ("a.xlsx", b"", "an ending that says no format"),
-        ("a.avsc", b"{}", "an ending that says no format"),
+        ("a.xlsx", b"", "no known file ending"),
+        ("a.avsc", b"{}", "no known file ending"),
     ],
 )
 def test_files_that_cannot_be_read(refused, filled, tmp_path, name, content, named):
@@ -126,15 +126,15 @@ def test_files_that_cannot_be_read(refused, filled, tmp_path, name, content, nam
 
 def test_a_missing_file_and_a_folder(refused, filled, tmp_path):
     (tmp_path / "folder.csv").mkdir()
-    assert "no file" in refused("write", filled, "--from", tmp_path / "missing.csv")
+    assert "does not exist" in refused("write", filled, "--from", tmp_path / "missing.csv")
     assert "is a folder" in refused("write", filled, "--from", tmp_path / "folder.csv")
-    assert "no file" in refused("create", tmp_path / "new", "--schema-from", tmp_path / "missing.avsc", "--key", "id")
+    assert "does not exist" in refused("create", tmp_path / "new", "--schema-from", tmp_path / "missing.avsc", "--key", "id")
 
 
 def test_files_that_do_not_fit_together(refused, filled, tmp_path):
     pq.write_table(pa.table({"id": ["a"]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"id": [1]}), tmp_path / "b.parquet")
-    assert "do not fit together" in refused("write", filled, "--from", tmp_path / "a.parquet", "--from", tmp_path / "b.parquet")
+    assert "have different schemas" in refused("write", filled, "--from", tmp_path / "a.parquet", "--from", tmp_path / "b.parquet")
 
 
 @pytest.mark.parametrize(
@@ -160,6 +160,8 @@ def test_bad_arguments_of_write(refused, filled, arguments, named):
         (("--as-of", "tomorrow"), "yyyy-MM-dd"),
         (("--where", "n >"), "cannot be parsed"),
         (("--where", "m > 1"), "column 'm'"),
+        (("--where", "n = 1e10000000"), "64 bits"),
+        (("--where", " OR ".join(["n > 1 AND city <> 'x'"] * 600)), "1200 conditions"),
         (("--columns", "id,m"), "column 'm'"),
         (("--limit", "-1"), "--limit"),
         (("--limit", "many"), "'--limit'"),
@@ -197,7 +199,7 @@ def test_bad_arguments_of_create(refused, tmp_path, arguments, named):
     [
         ("s.jsonl", "", "no rows"),
         ("s.jsonl", '{"a": 1}\n{"a": "x"}\n', "several types"),
-        ("s.avsc", '{"type": "string"}', "no record"),
+        ("s.avsc", '{"type": "string"}', "not a record"),
         ("s.avsc", '{"type": "record", "name": "r", "fields": [{"name": "id"', "cannot be read"),
         ("s.csv", "id,my column\n1,2\n", "'my column'"),
         ("s.csv", "n,m\n1,2\n", "'id' is not in the schema"),

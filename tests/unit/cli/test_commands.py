@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 from tests.unit.locks.unreachable import nobody_there
 
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.table import Table
-from tideline_table.transaction import WriteTransaction
 
 KEEP_ONE = ("--option", "hoodie.cleaner.commits.retained=1")
 UPDATE = b'{"id": "b", "city": "Paris", "n": 200}\n'
@@ -94,7 +94,7 @@ def test_tables_of_others_are_shown_and_read(done, filled):
     assert done("read", filled).plain_rows() == rows
     shown = done("show", filled, "--json").document
     assert (shown["is_exclusive"], shown["rows"], shown["uid"]) == (False, None, "")
-    assert "others; Tideline reads it (tideline share PATH lets it write)" in done("show", filled).text
+    assert "Apache Hudi only; Tideline can read it (tideline share PATH enables writing)" in done("show", filled).text
     instants = done("timeline", filled, "--json").document["instants"]
     assert [(i["action"], i["files"], i["sequence"]) for i in instants] == [
         ("clean", 1, None),
@@ -119,11 +119,14 @@ def test_nothing_to_do_says_why(done, filled):
     done("plan", "clustering", filled)
     assert "completed" in done("run", "clustering", filled).text
     reason = done("plan", "clustering", filled, "--json").document
-    assert (reason["instant"], reason["reason"]) == (None, "no partition has 2 or more files below 300.0 MiB")
+    assert (reason["instant"], reason["reason"]) == (
+        None,
+        "no partition has 2 or more files below hoodie.clustering.plan.strategy.small.file.limit=314572800",
+    )
     assert "hoodie.cleaner.commits.retained=10 keeps all 3" in done("plan", "clean", filled).text
     assert "tideline plan clean" in done("run", "clean", filled).text
     assert "tideline plan clustering" in done("run", "clustering", filled).text
-    assert "no write has lost its writer" in done("run", "rollback", filled).text
+    assert "every pending write has a live writer" in done("run", "rollback", filled).text
     for _ in range(2):
         done("write", filled, "--from", "-", stdin=UPDATE)
     done("plan", "clean", filled, *KEEP_ONE)
@@ -172,7 +175,7 @@ def test_commits_go_through_the_lock(done, cli, filled, monkeypatch, through):
 
 
 @pytest.mark.parametrize(
-    ("unreachable", "code", "is_told"), [("wait", 1, "Redis at"), ("fail", 1, "Redis at"), ("storage", 0, "going on without")]
+    ("unreachable", "code", "is_told"), [("wait", 1, "Redis at"), ("fail", 1, "Redis at"), ("storage", 0, "using the fallback")]
 )
 def test_a_redis_that_is_not_there(cli, filled, unreachable, code, is_told, caplog):
     wait_s = "3600" if unreachable == "fail" else "0.3"

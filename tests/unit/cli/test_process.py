@@ -48,7 +48,7 @@ def test_an_interrupted_write_leaves_no_trace(filled, snapshot):
         writer.stdin.flush()
         writer.send_signal(signal.SIGINT)
         assert writer.wait(60) == 130
-        assert writer.stderr.read() == b"tideline: error: interrupted; what had not been committed stays invisible\n"
+        assert writer.stderr.read() == b"tideline: error: interrupted; uncommitted rows stay invisible\n"
     assert snapshot(filled) == before
 
 

@@ -43,6 +43,9 @@ def test_snapshots_merge_logs(rides, done):
     assert rows(done("read", path)) == [("a", 10), ("b", 20), ("d", 4)]
     assert rows(done("read", path, "--as-of", points[1][0])) == [("a", 1), ("b", 20), ("c", 3), ("d", 4)]
     assert rows(done("read", path, "--where", "city <> 'Paris'")) == [("a", 10), ("d", 4)]
+    many = ", ".join(f"'{n}'" for n in range(10_000))
+    assert rows(done("read", path, "--where", f"city IN ('Lyon', {many})")) == [("a", 10)]
+    assert rows(done("read", path, "--where", f"city NOT IN ('Lyon', {many})")) == [("b", 20), ("d", 4)]
 
 
 def test_read_optimized(rides, done):

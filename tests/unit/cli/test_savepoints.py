@@ -2,8 +2,9 @@
 
 import pytest
 
-from tideline_table.table import Table, write_rows
-from tideline_table.timeline.progress import ProgressStep
+from tideline_table.action import write_rows
+from tideline_table.log.progress import ProgressStep
+from tideline_table.table import Table
 from tideline_table.writer import Operation
 
 UPDATE = b'{"id": "b", "city": "Paris", "n": 200}\n'
@@ -96,7 +97,7 @@ def test_progress_that_goes_back_is_told(done, filled):
     row = table.read(table.schema.names).slice(0, 1)
     made = done("savepoint", "create", filled, "--json").document["instant"]
     write_rows(table, row, Operation.UPSERT, progress=ProgressStep("feed", None, "17"))
-    assert "progress feed goes back from 17 to nothing" in done("restore", filled, "--to", made, "--yes").text
+    assert "progress feed is reset from 17 to no value" in done("restore", filled, "--to", made, "--yes").text
     assert done("show", filled, "--json").document["progress"] == {}
 
 

@@ -4,10 +4,10 @@ import pyarrow as pa
 import pytest
 from tests.unit.ingest.topics import application, held, ids, new_table, numbered, open_table, row, run
 
-from tideline_service.errors import InvalidSetting
+from tideline_runtime.errors import InvalidSetting
+from tideline_table.action import write_rows
 from tideline_table.clock import SystemClock
 from tideline_table.errors import TableFrozen
-from tideline_table.table import write_rows
 from tideline_table.writer import Operation
 
 T0 = ("t", 0)

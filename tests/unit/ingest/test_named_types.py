@@ -84,23 +84,23 @@ def test_a_name_keeps_the_meaning_that_it_had_where_it_stands():
 @pytest.mark.parametrize(
     ("main", "referenced", "reason"),
     [
-        (record("M", "c.Other"), [enum("Other")], "no type 'c.Other'"),
-        (record("M", {"type": "c.Other"}), [enum("E")], "no type 'c.Other'"),
-        (record("M", "Later", enum("Later")), [enum("E")], "no type 'Later'"),
-        (record("M", "E"), [record("R", "E"), enum("E")], "no type 'E'"),
+        (record("M", "c.Other"), [enum("Other")], "unknown type 'c.Other'"),
+        (record("M", {"type": "c.Other"}), [enum("E")], "unknown type 'c.Other'"),
+        (record("M", "Later", enum("Later")), [enum("E")], "unknown type 'Later'"),
+        (record("M", "E"), [record("R", "E"), enum("E")], "unknown type 'E'"),
         (record("M", ["null", "c.Tree"]), [record("c.Tree", ["null", "Tree"])], "type 'c.Tree' contains itself"),
         (record("M", ["null", "M"]), [enum("E")], "type 'M' contains itself"),
         (record("M", "A"), [record("A", {"type": "array", "items": record("B", "A")})], "type 'A' contains itself"),
-        (record("M", enum("E", "A", "B")), [enum("E", "A")], "type 'E' is defined twice"),
-        (record("E", "string"), [enum("E")], "type 'E' is defined twice"),
-        (record("M", record("M", "string")), [enum("E")], "type 'M' is defined twice"),
+        (record("M", enum("E", "A", "B")), [enum("E", "A")], "type 'E' has two different definitions"),
+        (record("E", "string"), [enum("E")], "type 'E' has two different definitions"),
+        (record("M", record("M", "string")), [enum("E")], "type 'M' has two different definitions"),
         (record("M", {"type": "array"}), [enum("E")], "without a usable 'items'"),
         (record("M", None), [enum("E")], "without a usable 'type'"),
         (record("M", 7), [enum("E")], "without a usable 'type'"),
         (record("M", "E"), [{}], "without a usable 'type'"),
         (record("M", "E"), [None], "without a usable 'type'"),
         (record("M", "E"), [{"type": "enum", "name": ["E"]}], "without a usable 'name'"),
-        (record("M", "E"), [enum("E", namespace=3)], "namespace that is no text"),
+        (record("M", "E"), [enum("E", namespace=3)], "namespace that is not text"),
         (record("M", "E"), [{"type": "record", "name": "E", "fields": {"f": 1}}], "without a usable 'fields'"),
         (record("M", "E"), [{"type": "record", "name": "E", "fields": ["f"]}], "without a usable 'name'"),
         (record("M", {"type": {"type": None}}), [enum("E")], "without a usable 'type'"),
@@ -125,7 +125,7 @@ def test_no_schema_is_too_deep_to_be_refused():
         # Each name is used where it is not deep.
         whole(record("M", *(f"R{n}" for n in range(300))), *levels)
     assert whole(record("M", *(f"R{n}" for n in range(60))), *levels).schema.names[59] == "f59"
-    with pytest.raises(Undecodable, match="no JSON"):
+    with pytest.raises(Undecodable, match="invalid JSON"):
         whole_schema("[" * 100_000, [])
     doubled = [record("D0", "long"), *(record(f"D{n}", f"D{n - 1}", f"D{n - 1}") for n in range(1, 40))]
     with pytest.raises(CorruptMetadata, match="more than 50000"):

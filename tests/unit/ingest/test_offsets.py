@@ -51,7 +51,7 @@ def test_where_to_go_on(committed, at_end, points):
     ],
 )
 def test_lost_records_are_named_or_passed_on_request(committed, named, points):
-    with pytest.raises(OffsetsLost, match="records are missing") as refused:
+    with pytest.raises(OffsetsLost, match="load the missing records") as refused:
         starting_points(Offsets(committed), KEPT, {}, at_end=False, over_gaps=False)
     assert (refused.value.topic, refused.value.partition, refused.value.committed) == named
     found, lost = starting_points(Offsets(committed), KEPT, {}, at_end=False, over_gaps=True)
@@ -61,7 +61,7 @@ def test_lost_records_are_named_or_passed_on_request(committed, named, points):
 
 def test_a_topic_that_was_made_anew_is_noticed_although_its_offsets_would_do():
     committed = Offsets({A0: 7, A1: 2}, {"a": "old"})
-    with pytest.raises(OffsetsLost, match="made anew"):
+    with pytest.raises(OffsetsLost, match="created again"):
         starting_points(committed, KEPT, {"a": "new"}, at_end=False, over_gaps=False)
     found, lost = starting_points(committed, KEPT, {"a": "new"}, at_end=False, over_gaps=True)
     assert found == {A0: 5, A1: 0}

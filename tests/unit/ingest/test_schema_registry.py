@@ -18,7 +18,7 @@ from tideline_ingest.intake import TableIntake
 from tideline_ingest.schema_registry import SchemaRegistry
 from tideline_ingest.settings import IngestSettings
 from tideline_ingest.wire_format import FramedDecoder, KeyTarget
-from tideline_service.errors import InvalidSetting
+from tideline_runtime.errors import InvalidSetting
 from tideline_table.clock import ManualClock, SystemClock
 from tideline_table.errors import Recovery
 from tideline_table.storage import MemoryStorage
@@ -105,12 +105,12 @@ def test_logical_types(answers, registry):
         (b"\x00\x00\x00\x00", "begins with 00000000; expected 00 and the four bytes"),
         (b'{"id": "a"}', "begins with 7b22696422"),
         (b"\x01" + bytes(4) + b"\x02a", "begins with 0100000000"),
-        (b"\x00\x00\x00\x00\x09\x02a", "schema id 9, which the registry does not know"),
-        (b"\x00\x00\x00\x00\x01", "no Avro datum"),
-        (b"\x00\x00\x00\x00\x01\x08a", "no Avro datum"),
+        (b"\x00\x00\x00\x00\x09\x02a", "unknown schema id 9"),
+        (b"\x00\x00\x00\x00\x01", "not an Avro datum"),
+        (b"\x00\x00\x00\x00\x01\x08a", "not an Avro datum"),
         (b"\x00\x00\x00\x00\x02", "schema 2 of the registry is of type JSON"),
         (b"\x00\x00\x00\x00\x03", "schema 3 of the registry is of type PROTOBUF"),
-        (b"\x00\x00\x00\x00\x04\x02a", "schema 4 of the registry: an Avro schema that is no record"),
+        (b"\x00\x00\x00\x00\x04\x02a", "schema 4 of the registry: an Avro schema that is not a record"),
         (b"\x00\x00\x00\x00\x05\x02a", "schema 5 of the registry: an Avro schema that cannot be read"),
     ],
 )
@@ -390,18 +390,18 @@ def test_schemas_that_references_do_not_make_whole_are_refused(answers, registry
     for n, link in enumerate(nested(200)):
         chain = [answers.refer(f"link{n}", link, chain)]
     refused = (
-        ([answers.refer("c.Other", {"type": "enum", "name": "Other", "symbols": ["A"]})], "no type 'c.Other'"),
+        ([answers.refer("c.Other", {"type": "enum", "name": "Other", "symbols": ["A"]})], "unknown type 'c.Other'"),
         ([{"name": "c.Other", "subject": "gone", "version": 3}], "no version 3 of 'gone'"),
         ([answers.refer("json", {"type": "object"}, schemaType="JSON")], "'json' in the registry is of type JSON"),
-        ([answers.refer("text", "no JSON")], "no JSON"),
-        ([answers.refer("deep", "[" * 100_000)], "no JSON"),
+        ([answers.refer("text", "no JSON")], "invalid JSON"),
+        ([answers.refer("deep", "[" * 100_000)], "invalid JSON"),
         ([{"name": "c.Other", "subject": "s", "version": None}], "a reference to 's', version None"),
-        (many, "more than 1000 schemas"),
-        ([one], "no type 'Kind'"),
+        (many, "more than 1000 referenced schemas"),
+        ([one], "unknown type 'Kind'"),
     )
     for schema_id, (references, reason) in enumerate(refused, 7):
         lead = answers.register(schema_id, schema, references=references)
-        with pytest.raises(Undecodable, match=rf"schema {schema_id} of the registry, which refers to others \(.*({reason})"):
+        with pytest.raises(Undecodable, match=rf"schema {schema_id} of the registry with references \(.*({reason})"):
             plain(registry).decode([lead + b"\x02a\x00"])
     lead = answers.register(6, fields_of(("id", "string"), ("v", "R199")), references=chain)
     with pytest.raises(Undecodable, match="nested deeper than 64 levels"):

@@ -12,14 +12,15 @@ from tideline_ingest.errors import OffsetsLost, PoisonRecord
 from tideline_ingest.metrics import COMMITS, GAPS, LAG, MOVED, RECORDS
 from tideline_locks import LockTimeout, LockUnreachable, open_peer_lock
 from tideline_locks.table_lock import attach_lock
-from tideline_service.errors import InvalidSetting
+from tideline_runtime.errors import InvalidSetting
+from tideline_table.action import schedule_clustering
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock, SystemClock
+from tideline_table.coordination.reservations import Intent
 from tideline_table.errors import ClusteringFirst, ProgressMoved, SchemaMismatch
+from tideline_table.hudi.instant import Action, State
 from tideline_table.storage import LocalStorage, MemoryStorage
-from tideline_table.table import Table, schedule_clustering, share_table
-from tideline_table.timeline.instant import Action, State
-from tideline_table.transaction import WriteTransaction
-from tideline_table.transaction.intents import Intent
+from tideline_table.table import Table, share_table
 
 T0, T1 = ("t", 0), ("t", 1)
 
@@ -162,7 +163,7 @@ def test_lost_records(storage, tmp_path):
     run(service, 1)
     topics.first[T1] = 3
     service, _ = application(topics, storage, tmp_path)
-    with pytest.raises(OffsetsLost, match="t/1 was taken in up to offset 2"):
+    with pytest.raises(OffsetsLost, match="t/1 was ingested up to offset 2"):
         run(service, 1)
     assert len(ids(storage)) == 4
     service, context = application(topics, storage, tmp_path, on_lost_offsets="continue")
@@ -189,7 +190,7 @@ def test_a_topic_that_is_made_anew_under_a_reader(storage, tmp_path, goes_on):
             service.tick()
         assert context.metrics.value(GAPS) == 2
     else:
-        with pytest.raises(OffsetsLost, match="made anew"):
+        with pytest.raises(OffsetsLost, match="created again"):
             service.tick()
     service.stop()
     new = [f"n{n}" for n in range(6)] if goes_on else []
@@ -204,7 +205,7 @@ def test_a_poison_record_is_named_and_nothing_of_its_batch_is_written(storage, t
     topics = numbered(3)
     topics.send(T1, "bad", value)
     service, _ = application(topics, storage, tmp_path, batch_rows=10)
-    with pytest.raises(PoisonRecord, match=r"record 1 of t/1 cannot be taken in \(.*" + reason) as refused:
+    with pytest.raises(PoisonRecord, match=r"record 1 of t/1 cannot be ingested \(.*" + reason) as refused:
         run(service, 1)
     assert (refused.value.topic, refused.value.partition, refused.value.offset) == ("t", 1, 1)
     assert not open_table(storage).state.completed_writes()
@@ -218,7 +219,7 @@ def test_a_record_of_a_partition_that_the_disk_cannot_have_is_poison(tmp_path, r
     topics = numbered(3)
     topics.send(T1, "bad", row("bad", region=region))
     service, _ = application(topics, disk, tmp_path, batch_rows=10)
-    with pytest.raises(PoisonRecord, match=r"record 1 of t/1 cannot be taken in \(.*as file systems take them"):
+    with pytest.raises(PoisonRecord, match=r"record 1 of t/1 cannot be ingested \(.*the limit of file systems"):
         run(service, 1)
 
 
@@ -354,5 +355,5 @@ def test_partitions_that_are_left_to_another_application_are_not_lost(storage, t
     run(application(topics, storage, tmp_path)[0], 1)
     assert held(storage) == {T0: 4, T1: 4}
     del topics.records[T1]
-    with pytest.raises(OffsetsLost, match="no longer a partition"):
+    with pytest.raises(OffsetsLost, match="no longer has this partition"):
         run(application(topics, storage, tmp_path)[0], 1)

@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 
 from tideline_ingest.batch import Batch, Received
+from tideline_ingest.ingestion import IngestService, progress_key
 from tideline_ingest.offsets import Kept, Offsets, Place
-from tideline_ingest.service import IngestService, progress_key
 from tideline_ingest.settings import IngestSettings
 from tideline_ingest.topic_reader import Limits
-from tideline_service.contract import ServiceContext
-from tideline_service.health import Health
-from tideline_service.metrics import Metrics
+from tideline_runtime.contract import ServiceContext
+from tideline_runtime.health import Health
+from tideline_runtime.metrics import Metrics
 from tideline_table.clock import Clock, SystemClock
 from tideline_table.storage import Storage
 from tideline_table.table import Table, TableRequest, create_table
@@ -41,7 +41,7 @@ class Topics:
 
 
 class MemoryReader:
-    """`Reader` of `Topics`: gives out records in turns, a few of each partition."""
+    """A `TopicReader` of `Topics`: gives out records in turns, a few of each partition."""
 
     def __init__(self, topics: Topics, partitions: tuple[int, ...] = ()) -> None:
         self._topics = topics

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tideline_locks import FallbackLockProvider, InProcessLockProvider, Lease, LeaseState, LockTimeout, LockUnreachable, StaleFence
+from tideline_locks import FallbackLockProvider, InProcessLockProvider, Lease, LockTimeout, LockUnreachable, StaleFence
+from tideline_locks.fallback import Outage
 from tideline_table.clock import ManualClock
 
 LONG_S = 60.0
@@ -29,18 +30,6 @@ class Switched(InProcessLockProvider):
         self._check()
         return super().acquire(*args, **kwargs)
 
-    def read(self, name: str) -> LeaseState | None:
-        self._check()
-        return super().read(name)
-
-    def list(self, prefix: str = "") -> list[LeaseState]:
-        self._check()
-        return super().list(prefix)
-
-    def break_expired(self, name: str) -> LeaseState | None:
-        self._check()
-        return super().break_expired(name)
-
 
 @pytest.fixture
 def clock() -> ManualClock:
@@ -59,7 +48,7 @@ def secondary(clock: ManualClock) -> InProcessLockProvider:
 
 @pytest.fixture
 def provider(primary: Switched, secondary: InProcessLockProvider, clock: ManualClock) -> FallbackLockProvider:
-    return FallbackLockProvider(primary, secondary, clock=clock)
+    return FallbackLockProvider(primary, secondary, clock=clock, outage=Outage(clock))
 
 
 def test_primary_alone_while_it_answers(
@@ -97,23 +86,3 @@ def test_time_lost_on_the_primary_counts(
     with pytest.raises(LockTimeout):
         provider.acquire("trips", owner="x", ttl_s=LONG_S, wait_s=3)
     assert 3 <= clock.monotonic_s() < 3.1
-
-
-def test_leases_of_both_are_shown_and_broken(
-    provider: FallbackLockProvider, primary: Switched, secondary: InProcessLockProvider, clock: ManualClock
-) -> None:
-    primary.acquire("a", owner="old", ttl_s=1, wait_s=0)
-    secondary.acquire("a", owner="new", ttl_s=LONG_S, wait_s=0)
-    secondary.acquire("b", owner="other", ttl_s=1, wait_s=0)
-    clock.advance(2)
-    shown = provider.read("a")
-    assert shown is not None
-    assert shown.owner == "new"
-    assert [(s.name, s.owner) for s in provider.list()] == [("a", "new"), ("b", "other")]
-    broken = provider.break_expired("a")
-    assert broken is not None
-    assert broken.owner == "old"
-    assert provider.break_expired("a") is None
-    assert provider.break_expired("b") is not None
-    primary.up = False
-    assert [s.owner for s in provider.list()] == ["new"]

@@ -136,20 +136,19 @@ def test_context_does_not_turn_a_done_commit_into_a_failure(
 
 
 def test_renewer_asks_at_a_third_of_the_ttl(store: ScriptedStore, clock: ManualClock) -> None:
-    kept = KeptLease(lease_on(store, clock))
-    assert kept.renew_once() == TTL_S / 3
-    assert kept.watch_once() == TTL_S
+    assert KeptLease(lease_on(store, clock)).renew_once() == TTL_S / 3
 
 
 @pytest.mark.parametrize("error", [LockUnreachable("gone"), RuntimeError("a bug")])
-def test_renewer_survives_failures_until_the_ttl_has_passed(store: ScriptedStore, clock: ManualClock, error: Exception) -> None:
-    lost: list[Lease] = []
+def test_renewer_survives_failures_until_the_ttl_has_passed(
+    store: ScriptedStore, clock: ManualClock, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
     lease = lease_on(store, clock)
-    kept = KeptLease(lease, on_lost=lost.append)
+    kept = KeptLease(lease)
     store.renewals = [error, True]
     assert kept.renew_once() == pytest.approx(TTL_S / 10)
     assert kept.last_error is error
-    kept.check()
+    assert not lease.lost
     assert kept.renew_once() == TTL_S / 3
     assert kept.last_error is None
     store.renewals = [error] * 100
@@ -158,58 +157,47 @@ def test_renewer_survives_failures_until_the_ttl_has_passed(store: ScriptedStore
         pauses += 1
         clock.advance(pause_s)
     assert 9 <= pauses <= 11
-    assert lost == [lease]
-    assert kept.lost
-    with pytest.raises(LeaseLost):
-        kept.check()
-    # Once.
-    assert kept.watch_once() is None
-    assert lost == [lease]
+    assert lease.lost
+    assert [record.levelno for record in caplog.records].count(logging.ERROR) == 1
 
 
-def test_refused_renewal_is_told_at_once(store: ScriptedStore, clock: ManualClock) -> None:
-    lost: list[Lease] = []
-    kept = KeptLease(lease_on(store, clock), on_lost=lost.append)
+def test_refused_renewal_ends_the_renewals(store: ScriptedStore, clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    lease = lease_on(store, clock)
     store.renewals = [False]
-    assert kept.renew_once() is None
-    assert len(lost) == 1
+    assert KeptLease(lease).renew_once() is None
+    assert lease.lost
+    assert "is lost" in caplog.text
 
 
-def test_failing_callback_is_logged(store: ScriptedStore, clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
-    def broken(_: Lease) -> None:
-        raise RuntimeError("the callback broke")
-
-    kept = KeptLease(lease_on(store, clock), on_lost=broken)
-    store.renewals = [False]
-    assert kept.renew_once() is None
-    assert "the callback broke" in caplog.text
-
-
-def test_hanging_renewal_does_not_hide_the_loss() -> None:
+def test_hanging_renewal_does_not_hide_the_loss(store: ScriptedStore, clock: ManualClock) -> None:
     """A slow heartbeat must not kill its timer (field notes)."""
-    store, goes_on, told = ScriptedStore(), threading.Event(), threading.Event()
-    store.renewals = [lambda: goes_on.wait(20)]
-    lease = lease_on(store, SystemClock(), ttl_s=0.3)
-    with KeptLease(lease, on_lost=lambda _: told.set()) as kept:
-        assert told.wait(10)
-        assert kept.lost
+    asked, goes_on = threading.Event(), threading.Event()
+
+    def hang() -> bool:
+        asked.set()
+        return goes_on.wait(20)
+
+    store.renewals = [hang]
+    lease = lease_on(store, clock, ttl_s=0.3)
+    with KeptLease(lease):
+        assert asked.wait(10)
+        clock.advance(0.3)
+        assert lease.lost
         goes_on.set()
     assert lease.lost
 
 
-def test_released_lease_is_not_reported_lost() -> None:
-    store = ScriptedStore()
-    lost: list[Lease] = []
-    lease = lease_on(store, SystemClock(), ttl_s=0.3)
-    with KeptLease(lease, on_lost=lost.append):
+def test_released_lease_is_not_reported_lost(caplog: pytest.LogCaptureFixture) -> None:
+    lease = lease_on(ScriptedStore(), SystemClock(), ttl_s=0.3)
+    with KeptLease(lease):
         pass
     assert lease.released
     assert not lease.lost
-    assert lost == []
+    assert caplog.records == []
 
 
-def test_threads_end_with_the_context() -> None:
+def test_thread_ends_with_the_context() -> None:
     before = set(threading.enumerate())
     with KeptLease(lease_on(ScriptedStore(), SystemClock(), ttl_s=60.0)):
-        assert len(set(threading.enumerate()) - before) == 2
+        assert len(set(threading.enumerate()) - before) == 1
     assert set(threading.enumerate()) - before == set()

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tideline_locks import (
-    FallbackLockProvider,
     LeaseLost,
     LockTimeout,
     OnUnreachable,
@@ -38,16 +37,11 @@ def test_memory_spaces_are_shared_by_name() -> None:
     assert other.try_acquire("trips", owner="b", ttl_s=10) is not None
 
 
-def test_redis_connects_only_when_asked_for_a_lock(tmp_path: Path) -> None:
+def test_redis_connects_only_when_asked_for_a_lock() -> None:
     for url in ("redis://localhost:1/0", "rediss://user:secret@localhost:1/2", "redis://localhost"):
         provider = open_lock_provider(url, clock=CLOCK)
         assert isinstance(provider, RedisLockProvider)
         provider.close()
-    both = open_lock_provider(
-        "redis://localhost:1", clock=CLOCK, on_unreachable=OnUnreachable.STORAGE, fallback_url=f"storage:{tmp_path}"
-    )
-    assert isinstance(both, FallbackLockProvider)
-    both.close()
 
 
 @pytest.mark.parametrize(
@@ -69,13 +63,10 @@ def test_what_cannot_be_understood_is_refused_without_its_secret(url: str) -> No
     assert "storage:" in str(caught.value)
 
 
-def test_fallback_goes_with_its_option_only(tmp_path: Path) -> None:
-    with pytest.raises(InvalidOption):
-        open_lock_provider("redis://localhost", clock=CLOCK, on_unreachable=OnUnreachable.STORAGE)
-    with pytest.raises(InvalidOption):
-        open_lock_provider("redis://localhost", clock=CLOCK, fallback_url=f"storage:{tmp_path}")
-    with pytest.raises(InvalidOption):
-        open_lock_provider("memory:", clock=CLOCK, on_unreachable=OnUnreachable.STORAGE, fallback_url=f"storage:{tmp_path}")
+@pytest.mark.parametrize("on_unreachable", [OnUnreachable.FAIL, OnUnreachable.STORAGE])
+def test_only_redis_can_be_unreachable(on_unreachable: OnUnreachable) -> None:
+    with pytest.raises(InvalidOption, match="memory:"):
+        open_lock_provider("memory:", clock=CLOCK, on_unreachable=on_unreachable)
 
 
 def test_unknown_storage_scheme_is_refused() -> None:

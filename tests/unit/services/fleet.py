@@ -10,12 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from tideline_events import TableDeleted, UnknownEvent, decode, open_event_log
-from tideline_service.contract import ServiceContext
-from tideline_service.health import Health
-from tideline_service.metrics import Metrics
+from tideline_runtime.contract import ServiceContext
+from tideline_runtime.health import Health
+from tideline_runtime.metrics import Metrics
+from tideline_table.action import write_rows
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.config import SMALL_FILE_LIMIT
-from tideline_table.table import Table, TableRequest, create_table, write_rows
-from tideline_table.transaction import WriteTransaction
+from tideline_table.table import Table, TableRequest, create_table
 from tideline_table.writer import Operation
 
 SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("city", pa.string()), pa.field("fare", pa.float64())])

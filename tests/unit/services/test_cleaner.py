@@ -4,13 +4,15 @@ import sys
 
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, begin, die, rows, write
 
+from tideline_cleaner.cleaning import CleanerService
 from tideline_cleaner.metrics import ARCHIVED, FILES_DELETED, HALF_WRITTEN, LATE_FILES, ROLLBACKS
-from tideline_cleaner.service import CleanerService
 from tideline_cleaner.settings import CleanerSettings
+from tideline_table.action import schedule_archival, schedule_clean, schedule_clustering, write_rows
+from tideline_table.hudi.instant import Action, State
+from tideline_table.log.body import Bare
+from tideline_table.log.plan import RollbackStep
+from tideline_table.log.table_log import Draft
 from tideline_table.storage import STAGING
-from tideline_table.table import schedule_archival, schedule_clean, schedule_clustering, write_rows
-from tideline_table.timeline.instant import Action, State
-from tideline_table.timeline.log import Draft
 from tideline_table.writer import Operation
 
 RETAINED = {"hoodie.cleaner.commits.retained": "1"}
@@ -49,7 +51,7 @@ def test_rolls_a_dead_writer_back_and_leaves_a_live_one_alone(fleet):
 def test_finishes_a_rollback_that_died(fleet):
     table = fleet.create()
     dead = die(table)
-    body = {"target": dead, "target_action": "commit", "plan": {}, "attempt": "a"}
+    body = RollbackStep(dead, "commit", plan={}, attempt="a")
     table.timeline.append(
         lambda state: Draft(table.timeline.mint(state), Action.ROLLBACK, State.NONE, State.INFLIGHT, "ROLLBACK", body)
     )
@@ -69,7 +71,7 @@ def test_leaves_dead_clusterings_to_the_launcher(fleet):
     write(table, 0)
     write(table, 10)
     plan = schedule_clustering(table)
-    table.timeline.append(lambda _: Draft(plan, Action.REPLACE_COMMIT, State.REQUESTED, State.INFLIGHT, "CLUSTER", {}))
+    table.timeline.append(lambda _: Draft(plan, Action.REPLACE_COMMIT, State.REQUESTED, State.INFLIGHT, "CLUSTER", Bare()))
     fleet.clock.advance(HEARTBEAT_GONE_S)
     service, _ = cleaner(fleet)
     service.tick()

@@ -8,11 +8,11 @@ import pytest
 from tests.unit.services.fleet import die, write
 
 from tideline_events import TIMELINE, EventConsumer, Transition, TransitionConsumer, decode
-from tideline_mirror.service import MirrorService
+from tideline_mirror.mirroring import MirrorService
 from tideline_mirror.settings import MirrorSettings
-from tideline_service.transitions import backfill
-from tideline_table.table import run_clustering, schedule_clustering
-from tideline_table.transaction import roll_back
+from tideline_runtime.transitions import backfill
+from tideline_table.action import run_clustering, schedule_clustering
+from tideline_table.coordination import roll_back
 
 
 class LossySubscription:

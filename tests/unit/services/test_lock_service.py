@@ -3,6 +3,7 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
+from tests.unit.runtime.test_slow_clients import BOUND_S, OPENINGS, attack
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, begin, die, write
 
 from tideline_events import LOCKS, EventLogUnavailable
@@ -13,9 +14,9 @@ from tideline_lock_service.settings import LockServiceSettings
 from tideline_locks import LockUnreachable, StorageLockProvider
 from tideline_locks.lease_object import OBJECT_LIMIT_BYTES
 from tideline_locks.table_lock import lock_name
-from tideline_service.http import HttpServer, service_app
+from tideline_runtime.http import HttpServer, service_app
+from tideline_table.coordination import roll_back
 from tideline_table.errors import CorruptMetadata
-from tideline_table.transaction import roll_back
 
 SKEW_S = 2.5
 """A little more than what storage locks grant a holder's clock."""
@@ -407,6 +408,19 @@ def test_every_route_needs_the_token(running, path):
             for wrong in ("", "Bearer nonsense", "Basic open sesame"):
                 assert client.request(method, route, headers={"authorization": wrong}).status_code == 401
         assert client.get(path).json()["lease"] is None
+
+
+def test_slow_clients_keep_no_holder_from_its_lease(running, path):
+    _, context = running
+    with served(context, token="open sesame") as client:
+        client.timeout = BOUND_S
+        for opening in OPENINGS.values():
+            with attack(client.base_url, opening):
+                lease = acquire(client, path).json()
+                mine = {"owner": "ann", "lease_id": lease["lease_id"]}
+                assert client.post(f"{path}/renew", json={**mine, "ttl_s": 30}).status_code == 200
+                assert client.post(f"{path}/release", json=mine).status_code == 200
+                assert client.get("/healthz").status_code == 200
 
 
 def test_a_lease_granted_to_nobody_is_given_back(running, path, fleet, table):

@@ -14,13 +14,14 @@ from tideline_events import (
     encode,
 )
 from tideline_mirror.metrics import ENTRIES, HEALED
-from tideline_mirror.service import HEAL_AFTER_S, SCRUB_EVERY_S, MirrorService
+from tideline_mirror.mirroring import HEAL_AFTER_S, SCRUB_EVERY_S, MirrorService
 from tideline_mirror.settings import MirrorSettings
-from tideline_service import event_link
+from tideline_runtime import event_link
+from tideline_table.action import run_clustering, schedule_clustering
+from tideline_table.coordination import roll_back
 from tideline_table.storage import exists
-from tideline_table.table import TableType, run_clustering, schedule_clustering
+from tideline_table.table import TableType
 from tideline_table.table.identity import IDENTITY_PATH
-from tideline_table.transaction import roll_back
 
 
 def mirror(fleet: Fleet, **explicit):

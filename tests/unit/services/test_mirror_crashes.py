@@ -12,7 +12,7 @@ from tests.simulation.faults import SimulatedCrash
 from tests.unit.services.fleet import Fleet, write
 
 from tideline_events import TIMELINE
-from tideline_mirror.service import MirrorService
+from tideline_mirror.mirroring import MirrorService
 from tideline_mirror.settings import MirrorSettings
 
 

@@ -3,11 +3,11 @@
 from tests.unit.services.fleet import Fleet, write
 
 from tideline_events import TIMELINE
-from tideline_mirror.service import MirrorService
+from tideline_mirror.mirroring import MirrorService
 from tideline_mirror.settings import MirrorSettings
-from tideline_table.file_group.checkpoint import write_checkpoint
-from tideline_table.timeline.entry import entry_path
-from tideline_table.timeline.retention import trim
+from tideline_table.log.checkpoint import write_checkpoint
+from tideline_table.log.entry import entry_path
+from tideline_table.log.retention import trim
 
 
 def mirror(fleet: Fleet):

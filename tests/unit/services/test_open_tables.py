@@ -11,12 +11,13 @@ from tideline_cleaner.settings import CleanerSettings
 from tideline_locks import LockUnreachable, StorageLockProvider, open_peer_lock
 from tideline_locks.table_lock import LockProviders, lock_name
 from tideline_mirror.settings import MirrorSettings
-from tideline_service.open_tables import open_tables
+from tideline_runtime.open_tables import open_tables
+from tideline_table.action import run_clustering, schedule_clustering
 from tideline_table.config import LOCK_TTL_S, LOCK_WAIT_S
 from tideline_table.errors import InvalidOption, StorageError, TableFrozen
+from tideline_table.log.sharing import PeerLockKind, Sharing
 from tideline_table.storage import LocalStorage
-from tideline_table.table import run_clustering, schedule_clustering, share_table
-from tideline_table.timeline.sharing import PeerLockKind, Sharing
+from tideline_table.table import share_table
 
 
 def opened(fleet, **more):
@@ -80,7 +81,7 @@ def test_a_shared_table_that_was_upgraded_is_left_alone_whether_it_is_open_or_no
     upgrade(shared.storage)
     with structlog.testing.capture_logs() as said:
         assert list(tables.each()) == list(other.each()) == []
-    assert [line["event"] for line in said] == ["table left alone"] * 2
+    assert [line["event"] for line in said] == ["table skipped"] * 2
     assert all("hoodie.write.auto.upgrade=false" in line["reason"] for line in said)
 
 

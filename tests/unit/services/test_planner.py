@@ -1,29 +1,36 @@
 import pytest
-from tests.unit.services.fleet import Fleet, update, write
+from tests.unit.services.fleet import SCHEMA, Fleet, update, write
 
 from tideline_events import TIMELINE
-from tideline_mirror.service import MirrorService
+from tideline_mirror.mirroring import MirrorService
 from tideline_mirror.settings import MirrorSettings
 from tideline_planner.metrics import PLANS
-from tideline_planner.policy import ClusteringPolicy, clustering_verdict
-from tideline_planner.service import PlannerService
+from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
-from tideline_table.file_group import TableState
-from tideline_table.file_group.action import CLUSTER, ActionRecord
-from tideline_table.file_group.slice import FileGroupId, FileSlice
-from tideline_table.table import TableType, run_clustering
-from tideline_table.timeline.instant import Action, State
+from tideline_table.action import run_clustering
+from tideline_table.action.clustering.plan import Trigger, plan_clustering
+from tideline_table.action.decision import Due
+from tideline_table.config import Options
+from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
+from tideline_table.hudi.instant import Action, State
+from tideline_table.log import TableState
+from tideline_table.log.action import CLUSTER, ActionRecord
+from tideline_table.table import TableType
 
-POLICY = ClusteringPolicy(small_file_bytes=100, min_files=3, min_commits=2)
+SORT = "hoodie.clustering.plan.strategy.sort.columns"
+OPTIONS = Options({"hoodie.clustering.plan.strategy.small.file.limit": 100})
+TRIGGER = Trigger(min_files=3, min_commits=2)
+HOUR_S = 3600.0
 
 
-def state(*, sizes=(), commits=0, clusterings=(), elsewhere=()):
-    """Commits 1.. in order; clusterings as (state, planned after so many commits)."""
+def state(*, sizes=(), commits=0, clusterings=(), elsewhere=(), log_bytes=0):
+    """Commits 1.. in order; clusterings as (state, planned after so many commits); each slice has a log file if there are `log_bytes`."""
     made = TableState()
+    logs = (LogFile(".f_1.log.1_0-0-0", log_bytes, "2", 1),) if log_bytes else ()
     places = [("p", size) for size in sizes] + [("q", size) for size in elsewhere]
     for number, (partition, size) in enumerate(places):
         group = FileGroupId(partition, f"f{number}")
-        made.slices[group] = {"1": FileSlice(group, "1", "f.parquet", size, 1)}
+        made.slices[group] = {"1": FileSlice(group, "1", "f.parquet", size, 1, logs)}
     for n in range(1, commits + 1):
         made.actions[f"c{n}"] = ActionRecord(f"c{n}", Action.COMMIT, State.COMPLETED, "INSERT", 10 * n, 10 * n - 1, "w")
     for number, (standing, after) in enumerate(clusterings):
@@ -39,22 +46,24 @@ def state(*, sizes=(), commits=0, clusterings=(), elsewhere=()):
     [
         (state(), False, "0 of 2 commits"),
         (state(sizes=[50, 50, 50], commits=1), False, "1 of 2 commits"),
-        (state(sizes=[50, 50, 50], commits=2), True, "3 small files in partition 'p', 2 commits"),
-        (state(sizes=[50, 50, 100], commits=2), False, "at most 2 of 3 small files"),
-        (state(sizes=[50, 50], elsewhere=[50, 50], commits=5), False, "at most 2 of 3 small files"),
+        (state(sizes=[50, 50, 50], commits=2), True, "3 small files in partition 'p', 2 writes"),
+        (state(sizes=[50, 50, 100], commits=2), False, "no partition has 3 or more files below"),
+        (state(sizes=[50, 50], elsewhere=[50, 50], commits=5), False, "no partition has 3 or more files below"),
         (state(sizes=[50, 50], elsewhere=[50, 50, 50], commits=5), True, "partition 'q'"),
-        (state(sizes=[500] * 9, commits=5), False, "at most 0 of 3"),
+        (state(sizes=[500] * 9, commits=5), False, "no partition has 3 or more files below"),
+        (state(sizes=[50] * 3, log_bytes=49, commits=5), True, "3 small files"),
+        (state(sizes=[50] * 3, log_bytes=50, commits=5), False, "no partition has 3 or more files below"),
         (state(sizes=[50] * 3, commits=5, clusterings=[(State.REQUESTED, 3)]), False, "clustering r0 is pending"),
         (state(sizes=[50] * 3, commits=5, clusterings=[(State.INFLIGHT, 3)]), False, "clustering r0 is pending"),
         (state(sizes=[50] * 3, commits=5, clusterings=[(State.COMPLETED, 4)]), False, "1 of 2 commits"),
-        (state(sizes=[50] * 3, commits=5, clusterings=[(State.COMPLETED, 3)]), True, "2 commits"),
+        (state(sizes=[50] * 3, commits=5, clusterings=[(State.COMPLETED, 3)]), True, "2 writes"),
         (state(sizes=[50] * 3, commits=5, clusterings=[(State.ROLLED_BACK, 4)]), False, "1 of 2 commits"),
         (state(sizes=[50] * 3, commits=5, clusterings=[(State.COMPLETED, 1), (State.COMPLETED, 4)]), False, "1 of 2 commits"),
     ],
 )
-def test_policy(given, is_due, reason):
-    verdict = clustering_verdict(given, POLICY)
-    assert (verdict.is_due, reason in verdict.reason) == (is_due, True), verdict
+def test_when_the_planner_clusters(given, is_due, reason):
+    answer = plan_clustering(given, "memory:/t", OPTIONS, SCHEMA, trigger=TRIGGER)
+    assert (isinstance(answer, Due), reason in answer.why) == (is_due, True), answer
 
 
 def planner(fleet: Fleet, **explicit):
@@ -102,6 +111,23 @@ def test_plans_compaction_of_merge_on_read_tables_once_enough_was_logged(fleet):
     assert table.refresh().pending_compactions() == [plan]
 
 
+def test_planning_goes_on_while_compaction_waits_for_an_instant_that_lies_ahead(fleet):
+    table = fleet.create(type=TableType.MOR)
+    write(table, 0)
+    fleet.clock.advance(HOUR_S)
+    update(fleet.open(options={"tideline.instant.max.skew": 2 * HOUR_S}), 0)
+    fleet.clock.advance(-HOUR_S)
+    options = {"hoodie.compact.inline.max.delta.commits": "1"}
+    service, context = fleet.service(PlannerService, PlannerSettings, "planner", clustering_min_files=100, options=options)
+    service.tick()
+    assert table.refresh().pending_compactions() == []
+    assert context.metrics.value(PLANS, service="compaction") == 0
+    table.refresh()
+    update(table, 0)
+    service.tick()
+    assert table.refresh().pending_compactions() == []
+
+
 def test_a_restarted_planner_does_not_plan_again(fleet):
     table = fleet.create()
     for n in range(3):
@@ -113,6 +139,36 @@ def test_a_restarted_planner_does_not_plan_again(fleet):
     service.tick()
     table.refresh()
     assert len(table.state.pending_clusterings()) == 1
+
+
+def sorted_by(table):
+    (plan,) = table.refresh().pending_clusterings()
+    return table.state.plans[plan.instant].plan["clusteringPlan"]["strategy"]["strategyParams"].get(SORT, "")
+
+
+def test_sort_columns_of_the_options_hold_for_tables_that_have_none_of_their_own(fleet):
+    tables = [fleet.create(name) for name in ("a", "b", "c")]
+    for table in tables:
+        for n in range(3):
+            write(table, 10 * n)
+    service, _ = planner(fleet, options={SORT: "fare"}, clustering_sort_columns={"b": "id", "c": ""})
+    service.tick()
+    assert [sorted_by(t) for t in tables] == ["fare", "id", ""]
+
+
+def test_input_files_of_the_options_bound_what_is_planned(fleet):
+    """Partition `a` makes the plan due; `b` joins it only when two files are enough."""
+    for least, partitions in (("3", {"a"}), ("2", {"a", "b"})):
+        table = fleet.create(f"least{least}")
+        for n in range(3):
+            write(table, 10 * n, city="a")
+        for n in range(2):
+            write(table, 100 + 10 * n, city="b")
+        service, _ = planner(fleet, options={"tideline.clustering.min.input.files": least})
+        service.tick()
+        (plan,) = table.refresh().pending_clusterings()
+        assert {g.partition_path for g in table.state.planned_groups(plan.instant)} == partitions
+        fleet.stop(service)
 
 
 def test_a_table_with_a_wrong_sort_column_does_not_starve_the_others(fleet):

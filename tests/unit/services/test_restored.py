@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, write
 
-from tideline_cleaner.service import CleanerService
+from tideline_cleaner.cleaning import CleanerService
 from tideline_cleaner.settings import CleanerSettings
 from tideline_events import TIMELINE
-from tideline_mirror.service import MirrorService
+from tideline_mirror.mirroring import MirrorService
 from tideline_mirror.settings import MirrorSettings
-from tideline_planner.service import PlannerService
+from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
-from tideline_table.table import create_savepoint, delete_savepoint, restore_to_savepoint
-from tideline_table.timeline.instant import Action, State
-from tideline_table.transaction.restore import request_restore
+from tideline_table.action import create_savepoint, delete_savepoint, restore_to_savepoint
+from tideline_table.action.restore.steps import request_restore
+from tideline_table.hudi.instant import Action, State
 
 
 def test_the_mirror_tells_of_them(fleet):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from tests.artifacts import REPOSITORY_ROOT
 
-from tideline_spark import java
 from tideline_spark.errors import JavaNotFound
-from tideline_spark.java import ensure_java, find_java, install_folder, java_version
+from tideline_spark.java import find_java, install_folder, java_version
+from tideline_spark.session import local_session
 
 
 def fake_java(home: Path, version: str) -> Path:
@@ -49,24 +53,29 @@ def test_the_oldest_sufficient_system_java_then_our_own(tmp_path: Path) -> None:
     own = fake_java(install_folder(environment) / "jdk-17", "17.0.9")
     assert find_java(environment, system) == system / "c-17"
     assert find_java(environment, tmp_path / "none") == own
-    assert find_java({"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "empty")}, tmp_path / "none") is None
+    with pytest.raises(JavaNotFound, match=r"found no Java; .*Java 17 or newer"):
+        find_java({"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "empty")}, tmp_path / "none")
 
 
-def test_without_any_java_the_error_says_what_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "find_java", lambda: None)
-    monkeypatch.setattr(java, "_install_package", lambda: "apt-get needs root")
-    monkeypatch.setattr(java, "_install_archive", lambda: "install-jdk: no network")
+def test_a_session_without_java_installs_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    apt = tmp_path / "apt-get"
+    apt.write_text(f"#!/bin/sh\necho called >> {tmp_path}/calls\nexit 1\n")
+    apt.chmod(0o755)
+    old = fake_java(tmp_path / "old", "11.0.1")
+    environment = {"PATH": str(tmp_path), "JAVA_HOME": str(old), "XDG_CACHE_HOME": str(tmp_path)}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(find_java, "__defaults__", (os.environ, tmp_path / "none"))
     with pytest.raises(JavaNotFound) as caught:
-        ensure_java()
-    text = str(caught.value)
-    assert "\n" not in text
-    assert "apt-get needs root; install-jdk: no network" in text
-    assert "JAVA_HOME" in text
+        local_session("x", 1)
+    assert caught.value.found == f"found Java 11 in {old}"
+    assert "make java" in caught.value.remedy
+    assert "JAVA_HOME" in caught.value.remedy
+    assert not (tmp_path / "calls").exists()
 
 
-def test_what_was_installed_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    made: list[Path] = []
-    monkeypatch.setattr(java, "find_java", lambda: made[0] if made else None)
-    monkeypatch.setattr(java, "_install_package", lambda: "no apt-get")
-    monkeypatch.setattr(java, "_install_archive", lambda: made.append(tmp_path) or "")
-    assert ensure_java() == tmp_path
+def test_make_java_finds_before_it_installs(tmp_path: Path) -> None:
+    home = fake_java(tmp_path / "java", "17.0.9")
+    environment = {**os.environ, "PATH": "", "JAVA_HOME": str(home)}
+    command = [sys.executable, str(REPOSITORY_ROOT / "scripts" / "install_java.py")]
+    assert subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout == f"{home}\n"

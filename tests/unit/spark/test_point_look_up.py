@@ -6,7 +6,7 @@ import pyarrow as pa
 from tests.unit.table.test_log_index import appended, batch
 
 from tideline_spark.arrow_rows import spark_schema, spread
-from tideline_spark.read import merged_rows
+from tideline_spark.read import part_rows
 from tideline_table.table.query import sorted_keys
 
 
@@ -18,7 +18,8 @@ def test_workers_read_only_blocks_that_can_hold_the_keys() -> None:
 
     def read(wanted: pa.Array | None) -> tuple[list[object], int]:
         storage.forget()
-        rows = pa.Table.from_batches(merged_rows(spread(found, 1), schema, wanted)(iter([pa.record_batch({"id": [0]})])))
+        (part,) = spread(found, 1)
+        rows = pa.Table.from_batches(part_rows(part, schema, keys=wanted))
         return [r for r in rows.to_pylist() if r["id"] in keys.to_pylist()], storage.read_bytes
 
     expected, all_bytes = read(None)

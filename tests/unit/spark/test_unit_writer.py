@@ -11,9 +11,10 @@ import pytest
 
 from tideline_spark.layout import Filler
 from tideline_spark.task import UnitWriter, _RunningTask
+from tideline_table.action import write_rows
+from tideline_table.action.write.run import write_context
 from tideline_table.errors import VerificationFailed
-from tideline_table.table import Table, TableRequest, create_table, write_rows
-from tideline_table.table.write import write_context
+from tideline_table.table import Table, TableRequest, create_table
 from tideline_table.writer import FileGroupResult, Operation
 
 SCHEMA = pa.schema([("id", pa.string()), ("region", pa.string()), ("ts", pa.int64())])

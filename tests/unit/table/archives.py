@@ -7,12 +7,7 @@ from collections.abc import Callable
 from tests.simulation.faults import FaultyStorage, SimulatedCrash, copy_of
 from tests.unit.table.tables import DEATH_S, Row, cluster, contents, open_table, write
 
-from tideline_table.clock import ManualClock
-from tideline_table.service.compaction import compact_slice
-from tideline_table.storage import MemoryStorage
-from tideline_table.table import (
-    Table,
-    TableType,
+from tideline_table.action import (
     roll_back_dead,
     run_clean,
     run_compaction,
@@ -20,6 +15,10 @@ from tideline_table.table import (
     schedule_clustering,
     schedule_compaction,
 )
+from tideline_table.action.compaction.plan import compact_slice
+from tideline_table.clock import ManualClock
+from tideline_table.storage import MemoryStorage
+from tideline_table.table import Table, TableType
 
 FEW = {
     "hoodie.keep.min.commits": 3,

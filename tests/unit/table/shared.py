@@ -9,18 +9,20 @@ from typing import Any
 from tests.unit.table.tables import QUIET, Row, new_table, rows_of
 
 from tideline_locks import open_peer_lock
+from tideline_table.action import write_rows
 from tideline_table.clock import ManualClock
+from tideline_table.coordination import LogReplica, SharedTimeline
+from tideline_table.coordination.committed import Committed
+from tideline_table.coordination.shared.hudi_rules import change_properties
+from tideline_table.hudi import properties as p
+from tideline_table.hudi.instant import State
+from tideline_table.hudi.plans import ROLLBACK_METADATA, ROLLBACK_PLAN, encode_document
+from tideline_table.hudi.properties import read_properties
+from tideline_table.log.entry import Entry
+from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.log.table_log import Draft
 from tideline_table.storage import MemoryStorage, Storage
-from tideline_table.table import Table, TableType, share_table, write_rows
-from tideline_table.timeline import properties as p
-from tideline_table.timeline.entry import Entry
-from tideline_table.timeline.instant import State
-from tideline_table.timeline.log import Draft
-from tideline_table.timeline.plans import ROLLBACK_METADATA, ROLLBACK_PLAN, encode_document
-from tideline_table.timeline.sharing import PeerLockKind, Sharing
-from tideline_table.transaction import Committed, SharedTimeline
-from tideline_table.transaction.adoption import draft_entry
-from tideline_table.transaction.peer_rules import change_properties, read_properties
+from tideline_table.table import Table, TableType, share_table
 from tideline_table.writer import Operation
 
 SHARING = Sharing(PeerLockKind.STORAGE)
@@ -31,8 +33,8 @@ class Unlogged(SharedTimeline):
 
     def _mirror(self, draft: Draft) -> Entry:
         if draft.before is State.NONE:
-            self._adopt()
-        return draft_entry(draft, self.state.sequence + 1, self.clock.now())
+            self.follower.adopt()
+        return draft.entry(self.state.sequence + 1, self.clock.now())
 
 
 def shared_table(table_type: TableType = TableType.COW) -> tuple[Table, Storage, ManualClock]:
@@ -52,8 +54,8 @@ def peer_of(storage: Storage, clock: ManualClock) -> Table:
     """The table in the hands of the other side."""
     table = opened(storage, clock, "peer")
     lock = open_peer_lock(storage, SHARING, "peer", clock, table.options)
-    table.timeline = timeline = Unlogged(storage, clock, "peer", table.options, lock)
-    timeline.load()
+    table.timeline = timeline = Unlogged(LogReplica(storage, clock, "peer", table.options), lock)
+    timeline.replica.load()
     timeline.look()
     return table
 
@@ -107,11 +109,11 @@ def before_commit(table: Table, act: Any) -> Iterator[None]:
     timeline = table.timeline
     original, calls = timeline.append, [0]
 
-    def append(decide: Any) -> Entry:
+    def append(*arguments: Any, **more: Any) -> Entry:
         calls[0] += 1
         if calls[0] == 2:
             act()
-        return original(decide)
+        return original(*arguments, **more)
 
     timeline.append = append  # type: ignore[method-assign]
     try:

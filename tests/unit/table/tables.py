@@ -8,18 +8,19 @@ from typing import Any
 
 import pyarrow as pa
 
+from tideline_table.action import run_clustering, run_compaction, schedule_compaction, write_rows
+from tideline_table.action.clustering.plan import ClusteredGroup, ClusteringTask, cluster_group
+from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.clock import Clock, ManualClock
-from tideline_table.file_group.action import CLUSTER
+from tideline_table.coordination.committed import Committed
 from tideline_table.file_group.slice import FileGroupId
-from tideline_table.file_group.state import TableState
-from tideline_table.service.clustering import ClusteredGroup, ClusteringTask, cluster_group
-from tideline_table.service.compaction import compact_slice
+from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, CommitMetadata, WriteStat
+from tideline_table.log.action import CLUSTER
+from tideline_table.log.entry import Entry
+from tideline_table.log.state import TableState
 from tideline_table.storage import LocalStorage, MemoryStorage, Storage
-from tideline_table.table import Table, TableRequest, create_table, run_clustering, run_compaction, schedule_compaction, write_rows
-from tideline_table.timeline.entry import Entry
-from tideline_table.timeline.instant import Action, State
-from tideline_table.timeline.write_stats import NO_PREVIOUS_COMMIT, CommitMetadata, WriteStat
-from tideline_table.transaction import Committed
+from tideline_table.table import Table, TableRequest, create_table
 from tideline_table.writer import Operation
 
 SCHEMA = pa.schema(
@@ -126,7 +127,9 @@ class History:
         self, at: str, action: Action, before: State, after: State, body: Mapping[str, Any] | None = None, operation: str = "UPSERT"
     ) -> Entry:
         number = self.state.sequence + 1
-        return Entry(number, f"a{number}", "2026-01-01T00:00:00+00:00", "w", at, action, before, after, operation, body or {})
+        return Entry(number, f"a{number}", "2026-01-01T00:00:00+00:00", "w", at, action, before, after, operation).with_body(
+            body or {}
+        )
 
     def begin(self, at: str, action: Action = Action.COMMIT) -> None:
         self.step(at, action, State.NONE, State.INFLIGHT)

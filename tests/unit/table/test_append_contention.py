@@ -9,12 +9,14 @@ import pytest
 from tests.unit.table.tables import compact, contents, new_table, open_table, rows_of, write
 
 from tideline_locks.intents import InProcessIntents
+from tideline_table.action import schedule_clustering, schedule_compaction, write_rows
+from tideline_table.action.write import run as module
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
+from tideline_table.coordination import reservations as intents
+from tideline_table.coordination.reservations import Intent, PostedIntent, going_first
 from tideline_table.errors import StorageError
-from tideline_table.table import TableType, schedule_clustering, schedule_compaction, write_rows
-from tideline_table.table import write as module
-from tideline_table.transaction import WriteTransaction, intents
-from tideline_table.transaction.intents import Intent, PostedIntent, going_first
+from tideline_table.table import TableType
 from tideline_table.writer import Operation
 
 WAIT_S = 20

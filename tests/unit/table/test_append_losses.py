@@ -10,12 +10,13 @@ import pytest
 from tests.unit.table.tables import contents, new_table, open_table, write
 
 from tideline_table.clock import ManualClock
+from tideline_table.coordination import exclusive as active_timeline
 from tideline_table.errors import AppendOutrun, Recovery
+from tideline_table.hudi.instant import Action, State
+from tideline_table.log.body import Bare
+from tideline_table.log.entry import Entry
+from tideline_table.log.table_log import Draft
 from tideline_table.table import Table
-from tideline_table.timeline.entry import Entry
-from tideline_table.timeline.instant import Action, State
-from tideline_table.timeline.log import Draft
-from tideline_table.transaction import active_timeline
 
 WAIT_S = 20
 
@@ -50,7 +51,7 @@ def outrun(table: Table, rival: Table, times: int) -> list[Entry]:
 
 def begin(table: Table) -> Entry:
     timeline = table.timeline
-    return timeline.append(lambda state: Draft(timeline.mint(state), Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", {}))
+    return timeline.append(lambda state: Draft(timeline.mint(state), Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", Bare()))
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ def test_pauses_hold_up_no_other_thread(place: tuple[Table, Table, Naps]) -> Non
 
 def test_who_never_gets_a_turn_has_appended_nothing(place: tuple[Table, Table, Naps], monkeypatch: pytest.MonkeyPatch) -> None:
     table, rival, _ = place
-    monkeypatch.setattr(active_timeline, "_MOST_LOSSES", 10)
+    monkeypatch.setattr(active_timeline, "MOST_LOSSES", 10)
     others: list[Any] = outrun(table, rival, 10)
     with pytest.raises(AppendOutrun, match="10 times") as caught:
         write(table, [("a", "p", 1, "x")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import struct
@@ -11,26 +12,11 @@ from typing import Any
 import fastavro
 import pytest
 from tests.simulation.faults import FaultyStorage
+from tests.simulation.starting_point import Prepared, place
 from tests.unit.table.archives import FEW, INSERT, OLD_S, TASK_S, UPDATE, clean, live, seen_by_others, write_late
 from tests.unit.table.tables import DEATH_S, Row, cluster, contents, new_table, open_table, write
 
-from tideline_table.clock import ManualClock
-from tideline_table.errors import (
-    CorruptMetadata,
-    HistoryUnavailable,
-    InvalidOption,
-    SavepointRefused,
-    TableFrozen,
-    TransactionRolledBack,
-    WriteConflict,
-)
-from tideline_table.log_format import HeaderKey, scan_log
-from tideline_table.log_format.block import read_content
-from tideline_table.service.archival import under_archival
-from tideline_table.storage import Folder, MemoryStorage, ObjectStat
-from tideline_table.table import (
-    Table,
-    TableType,
+from tideline_table.action import (
     archive,
     create_savepoint,
     delete_savepoint,
@@ -41,22 +27,43 @@ from tideline_table.table import (
     schedule_clustering,
     sweep_late_files,
 )
-from tideline_table.table import archival as table_archival
-from tideline_table.table.foreign import read_archived_instants
-from tideline_table.timeline.archived_entry import ARCHIVED_ENTRY
-from tideline_table.timeline.instant import Action, State, parse_timeline_file_name
-from tideline_table.timeline.log import HEAL_DEADLINE_S, TableLog
-from tideline_table.timeline.properties import PROPERTIES_PATH
-from tideline_table.transaction import WriteTransaction
-from tideline_table.transaction.sweep import Sweep
+from tideline_table.action.archival import run as table_archival
+from tideline_table.action.archival.late_files import Sweep
+from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.clock import ManualClock
+from tideline_table.errors import (
+    CorruptMetadata,
+    HistoryUnavailable,
+    InvalidOption,
+    SavepointRefused,
+    TableFrozen,
+    TransactionRolledBack,
+    WriteConflict,
+)
+from tideline_table.hudi.archived_entry import ARCHIVED_ENTRY
+from tideline_table.hudi.instant import Action, State, parse_timeline_file_name
+from tideline_table.hudi.properties import PROPERTIES_PATH
+from tideline_table.hudi_written import read_archived_instants
+from tideline_table.log.table_log import HEAL_DEADLINE_S, TableLog
+from tideline_table.log_format import HeaderKey, scan_log
+from tideline_table.log_format.block import read_content
+from tideline_table.storage import Folder, MemoryStorage, ObjectStat
+from tideline_table.table import Table, TableType
+
+
+@functools.cache
+def prepared(kind: TableType) -> Prepared:
+    table, storage, clock = new_table(type=kind)
+    assert isinstance(storage, MemoryStorage)
+    live(table)
+    return storage, clock.monotonic_s()
 
 
 @pytest.fixture(params=[TableType.COW, TableType.MOR])
 def old(request: pytest.FixtureRequest) -> tuple[Table, MemoryStorage, ManualClock]:
-    """A table that lived for a while."""
-    table, storage, clock = new_table(type=request.param)
-    live(table)
-    return table, storage, clock
+    """A table that lived for a while, on storage of its own."""
+    _, storage, clock = place(prepared(request.param))
+    return open_table(storage, clock), storage, clock
 
 
 def timeline(storage: MemoryStorage) -> set[str]:
@@ -426,7 +433,7 @@ def test_savepoints_and_archival():
     clock.advance(OLD_S)
     planned = schedule_archival(table, FEW)
     assert planned is not None
-    assert under_archival(table.state) == set(writes[:3])
+    assert table.state.under_archival() == set(writes[:3])
     for at in writes[:3]:
         with pytest.raises(WriteConflict, match="archival"):
             create_savepoint(table, at)

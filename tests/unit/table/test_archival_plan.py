@@ -8,15 +8,16 @@ from datetime import UTC, datetime
 import pytest
 from tests.unit.table.tables import History, base_stat, instant, log_stat
 
+from tideline_table.action.archival.late_files import due
+from tideline_table.action.archival.plan import Bounds, archivable, barriers, bounds, held_back
+from tideline_table.action.clean.plan import CleanResult, clean_metadata, plan_clean
+from tideline_table.action.decision import Due
 from tideline_table.config import ARCHIVAL_MIN_AGE_S, KEEP_MAX_COMMITS, KEEP_MIN_COMMITS, Options
 from tideline_table.errors import InvalidOption
-from tideline_table.file_group.archived import ArchivedInstants
 from tideline_table.file_group.slice import FileGroupId
-from tideline_table.file_group.state import TableState
-from tideline_table.service.archival import Bounds, archivable, barriers, bounds, held_back, under_archival
-from tideline_table.service.cleaning import CleanResult, clean_metadata, plan_clean
-from tideline_table.timeline.instant import Action, State
-from tideline_table.transaction.sweep import due
+from tideline_table.hudi.instant import Action, State
+from tideline_table.log.plan import ArchivedInstants
+from tideline_table.log.state import TableState
 
 OPTIONS = Options({"hoodie.keep.min.commits": 3, "hoodie.keep.max.commits": 5, "hoodie.cleaner.commits.retained": 2})
 LATER = datetime(2026, 1, 2, tzinfo=UTC)
@@ -37,8 +38,9 @@ def committed(count: int, start: int = 1) -> History:
 
 
 def clean(history: History, at: str, retained: int = 2) -> None:
-    plan = plan_clean(history.state, "memory:/t", OPTIONS.merged({"hoodie.cleaner.commits.retained": retained}))
-    assert plan is not None
+    due = plan_clean(history.state, "memory:/t", OPTIONS.merged({"hoodie.cleaner.commits.retained": retained}))
+    assert isinstance(due, Due)
+    plan = due.body.plan
     files = {p: tuple(f["filePath"].rsplit("/", 1)[-1] for f in fs) for p, fs in plan["filePathsToBeDeletedPerPartition"].items()}
     history.clean(at, plan, clean_metadata(at, plan, CleanResult(files), 1))
 
@@ -231,7 +233,7 @@ def archive(history: History, at: str) -> None:
     found = archivable(history.state, OPTIONS, LATER)
     assert found is not None
     history.step(at, Action.ARCHIVAL, State.NONE, State.REQUESTED, {"plan": found.to_json()}, "ARCHIVE")
-    assert under_archival(history.state) == frozenset(found.instants)
+    assert history.state.under_archival() == frozenset(found.instants)
     history.step(at, Action.ARCHIVAL, State.REQUESTED, State.INFLIGHT, {}, "ARCHIVE")
     history.step(at, Action.ARCHIVAL, State.INFLIGHT, State.COMPLETED, {"metadata": found.to_json(), "file": "x"}, "ARCHIVE")
 
@@ -244,7 +246,7 @@ def test_the_table_forgets_what_left_and_keeps_its_files():
     assert sorted(state.actions) == [instant(n) for n in (6, 7, 8, 9)]
     assert (state.archived_before, state.archived_sequence) == (instant(6), 10)
     assert state.latest_slices() == slices
-    assert not under_archival(state)
+    assert not state.under_archival()
     for n in range(10, 16):
         history.commit(instant(n), base_stat(f"f{n}", instant(n)))
     archive(history, instant(20))

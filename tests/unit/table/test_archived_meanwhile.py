@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 from tests.unit.table.tables import Row, compact, contents, new_table, open_table, write
 
+from tideline_table.action.archival.run import archive
+from tideline_table.coordination import ExclusiveTimeline
+from tideline_table.hudi.instant import State
+from tideline_table.log.entry import Entry
+from tideline_table.log.table_log import TableLog
 from tideline_table.storage import Storage
 from tideline_table.table import Table, TableType
-from tideline_table.table.archival import archive
-from tideline_table.timeline.entry import Entry
-from tideline_table.timeline.instant import State
-from tideline_table.timeline.log import TableLog
-from tideline_table.transaction import ActiveTimeline
 
 DAY_S = 24 * 3600
 EARLY = {
@@ -66,7 +66,7 @@ def parties(request: pytest.FixtureRequest) -> tuple[Table, Table, Storage, obje
 
 def test_interrupt_behind_the_commit_point_takes_nothing_back(parties, monkeypatch: pytest.MonkeyPatch) -> None:
     sleeper, other, storage, clock = parties
-    publish = ActiveTimeline._publish
+    publish = ExclusiveTimeline._publish
 
     def interrupt(entry: Entry) -> None:
         archived_meanwhile(other, clock, entry.instant)
@@ -74,12 +74,12 @@ def test_interrupt_behind_the_commit_point_takes_nothing_back(parties, monkeypat
 
     slow = at_completion(interrupt)
 
-    def late(timeline: ActiveTimeline, entry: Entry) -> None:
+    def late(timeline: ExclusiveTimeline, entry: Entry) -> None:
         if timeline is sleeper.timeline:
             slow(entry)
         publish(timeline, entry)
 
-    monkeypatch.setattr(ActiveTimeline, "_publish", late)
+    monkeypatch.setattr(ExclusiveTimeline, "_publish", late)
     with pytest.raises(KeyboardInterrupt):
         write(sleeper, [MINE])
     assert MINE in contents(open_table(storage, clock, "reader"))

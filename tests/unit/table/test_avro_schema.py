@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from tideline_table.errors import CorruptMetadata, SchemaMismatch
-from tideline_table.schema import META_FIELDS, arrow_from_avro, avro_from_arrow, with_meta_fields
+from tideline_table.schema import META_FIELDS, arrow_from_avro, avro_from_arrow, avro_with_meta_fields, with_meta_fields
 from tideline_table.schema.avro import decimal_width_bytes
 
 EXACT = [
@@ -133,7 +133,7 @@ def test_as_hudi_writes_it():
 
 def test_meta_fields_come_first_and_are_left_out_again():
     schema = pa.schema([pa.field("a", pa.int32())])
-    text = avro_from_arrow(with_meta_fields(schema), "t", meta_fields=True)
+    text = avro_with_meta_fields(avro_from_arrow(with_meta_fields(schema), "t"))
     assert [f["name"] for f in json.loads(text)["fields"]] == [*META_FIELDS, "a"]
     assert arrow_from_avro(text) == schema
 

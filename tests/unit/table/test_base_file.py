@@ -5,12 +5,12 @@ import pyarrow.parquet as pq
 import pytest
 from tests.unit.table.tables import SCHEMA, contents, new_table, write
 
+from tideline_table.action import run_clustering, schedule_clustering
+from tideline_table.action.clustering.plan import cluster_group
 from tideline_table.index import SimpleIndex
 from tideline_table.reader import read_footer
 from tideline_table.schema import META_FIELDS
-from tideline_table.service.clustering import cluster_group
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import run_clustering, schedule_clustering
 from tideline_table.writer import Operation
 
 
@@ -102,7 +102,7 @@ def test_the_index_cache_is_bounded():
         location = index.locate(pa.chunked_array([[f"k{n}007"]]), table.slices())
         assert len(location.slices) == 1
     assert index._held_bytes <= 2000
-    assert index._held_bytes == sum(256 + (k.nbytes if k is not None else 0) for _, k in index._cache.values())
+    assert index._held_bytes == sum(256 + getattr(cached, "nbytes", 0) for cached in index._cache.values())
 
 
 def test_clustered_files_have_ranges_too():

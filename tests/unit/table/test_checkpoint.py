@@ -3,14 +3,14 @@ import json
 import pytest
 from tests.unit.table.tables import DEATH_S, History, base_stat, cluster, contents, instant, new_table, open_table, write
 
+from tideline_table.action import roll_back_dead, run_clean, schedule_clean, schedule_clustering
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.errors import StorageError
-from tideline_table.file_group.checkpoint import CHECKPOINT_FOLDER, POINTER, read_checkpoint, write_checkpoint
 from tideline_table.file_group.slice import FileGroupId
-from tideline_table.file_group.state import TableState
+from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, POINTER, read_opening, write_checkpoint
+from tideline_table.log.state import TableState
+from tideline_table.log.table_log import TableLog
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import roll_back_dead, run_clean, schedule_clean, schedule_clustering
-from tideline_table.timeline.log import TableLog
-from tideline_table.transaction import WriteTransaction
 from tideline_table.writer import Operation
 
 EVERY = {"tideline.log.checkpoint.interval": 2}
@@ -49,7 +49,7 @@ def full_fold(storage, clock):
 def test_opening_from_a_checkpoint_equals_the_whole_fold(busy):
     table, storage, clock = busy
     opened = open_table(storage, clock)
-    assert read_checkpoint(storage).sequence >= table.state.sequence - 1
+    assert read_opening(storage).state.sequence >= table.state.sequence - 1
     assert opened.state == full_fold(storage, clock) == table.state
 
 
@@ -60,7 +60,7 @@ def test_every_prefix_round_trips(busy):
         state.apply(entry)
         other = MemoryStorage()
         write_checkpoint(other, state)
-        assert read_checkpoint(other) == state
+        assert read_opening(other).state == state
 
 
 def test_checkpoints_hold_no_write_stats():
@@ -120,7 +120,7 @@ def test_opening_costs_few_requests(busy):
 )
 def test_a_broken_checkpoint_is_ignored(busy, broken):
     table, storage, clock = busy
-    sequence = read_checkpoint(storage).sequence
+    sequence = read_opening(storage).state.sequence
     path = f"{CHECKPOINT_FOLDER}/{sequence:020d}.json"
     document = json.loads(storage.read(path))
     if broken == "wrong sequence":
@@ -151,7 +151,7 @@ def test_an_unreachable_store_is_no_missing_checkpoint():
             raise StorageError("down")
 
     with pytest.raises(StorageError):
-        read_checkpoint(Down())
+        read_opening(Down())
 
 
 def test_excess_is_rebuilt():
@@ -160,4 +160,4 @@ def test_excess_is_rebuilt():
     history.commit(instant(2), base_stat("a-0", instant(2)))
     storage = MemoryStorage()
     write_checkpoint(storage, history.state)
-    assert read_checkpoint(storage).excess == {FileGroupId("p", "a-0")}
+    assert read_opening(storage).state.excess == {FileGroupId("p", "a-0")}

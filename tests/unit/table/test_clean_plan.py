@@ -5,16 +5,23 @@ import random
 import pytest
 from tests.unit.table.tables import History, base_stat, cluster, contents, instant, listing, new_table, write
 
+from tideline_table.action import run_clean, schedule_clean, schedule_clustering
+from tideline_table.action.clean.plan import CleanResult, clean_metadata, earliest_retained, execute_clean, plan_clean
+from tideline_table.action.decision import Due
 from tideline_table.config import Options
 from tideline_table.errors import CorruptMetadata, InstantNotFound, UnsafePath
 from tideline_table.file_group.slice import FileGroupId
-from tideline_table.service.cleaning import CleanResult, clean_metadata, earliest_retained, execute_clean, plan_clean
+from tideline_table.hudi.instant import Action
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import run_clean, schedule_clean, schedule_clustering
-from tideline_table.timeline.instant import Action
 
 ROOT = "memory:/table"
 RETAINED = "hoodie.cleaner.commits.retained"
+
+
+def planned(state, retained):
+    """The document of the plan, None where there is a reason for none."""
+    found = plan_clean(state, ROOT, Options({RETAINED: retained}))
+    return found.body.plan if isinstance(found, Due) else None
 
 
 def random_history(seed):
@@ -54,7 +61,7 @@ def test_retained_snapshots_stay_readable(seed):
     before = {n: state.latest_slices(instant(n)) for n in range(time + 2)}
     completed = state.completed_writes()
     earliest = earliest_retained(state, retained)
-    plan = plan_clean(state, ROOT, Options({RETAINED: retained}))
+    plan = planned(state, retained)
     if plan is None:
         return
     assert earliest is not None
@@ -72,7 +79,7 @@ def test_retained_snapshots_stay_readable(seed):
         if instant(n) >= earliest.instant:
             assert state.latest_slices(instant(n)) == before[n]
     assert state.last_clean_retained == earliest.instant
-    assert plan_clean(state, ROOT, Options({RETAINED: retained})) is None
+    assert planned(state, retained) is None
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -81,7 +88,7 @@ def test_cleaning_is_no_hoarder(seed):
     history, time = random_history(seed)
     state = history.state
     earliest = earliest_retained(state, 1)
-    plan = plan_clean(state, ROOT, Options({RETAINED: 1}))
+    plan = planned(state, 1)
     doomed = {f["filePath"] for files in plan["filePathsToBeDeletedPerPartition"].values() for f in files} if plan else set()
     if earliest is None:
         assert not doomed
@@ -101,7 +108,7 @@ def test_slices_under_a_pending_clustering_are_kept():
     for n in (1, 2, 3, 4):
         history.commit(instant(n), base_stat("a-0", instant(n)), base_stat("b-0", instant(n)))
     history.plan_clustering(instant(5), [FileGroupId("p", "a-0")])
-    plan = plan_clean(history.state, ROOT, Options({RETAINED: 1}))
+    plan = planned(history.state, 1)
     assert {f["filePath"].split("/")[-1][:3] for f in plan["filePathsToBeDeletedPerPartition"]["p"]} == {"b-0"}
 
 
@@ -109,8 +116,8 @@ def test_nothing_to_clean_before_enough_commits():
     history = History()
     for n in (1, 2, 3):
         history.commit(instant(n), base_stat("a-0", instant(n)))
-    assert plan_clean(history.state, ROOT, Options({RETAINED: 3})) is None
-    assert plan_clean(history.state, ROOT, Options({RETAINED: 10})) is None
+    assert planned(history.state, 3) is None
+    assert planned(history.state, 10) is None
     history.commit(instant(4), base_stat("a-0", instant(4)))
     assert earliest_retained(history.state, 3).instant == instant(2)
     assert earliest_retained(history.state, 1).instant == instant(4)

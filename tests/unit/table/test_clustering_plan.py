@@ -3,13 +3,14 @@ import pyarrow.parquet as pq
 import pytest
 from tests.unit.table.tables import SCHEMA, History, base_stat, cluster, contents, instant, new_table, write
 
+from tideline_table.action import schedule_clustering
+from tideline_table.action.clustering import plan as clustering
+from tideline_table.action.clustering.plan import cluster_group, clustering_tasks, plan_clustering
+from tideline_table.action.decision import Reason
 from tideline_table.config import Options
+from tideline_table.coordination import roll_back
 from tideline_table.errors import CorruptMetadata, SchemaMismatch, UnsafePath, VerificationFailed, WriteConflict
 from tideline_table.file_group.slice import FileGroupId
-from tideline_table.service import clustering
-from tideline_table.service.clustering import cluster_group, clustering_tasks, plan_clustering
-from tideline_table.table import schedule_clustering
-from tideline_table.transaction import roll_back
 
 ROOT = "memory:/table"
 SMALL = "hoodie.clustering.plan.strategy.small.file.limit"
@@ -23,9 +24,9 @@ YIELDS = "tideline.clustering.yields"
 
 def planned(history, **options):
     plan = plan_clustering(history.state, ROOT, Options(options), SCHEMA)
-    if plan is None:
+    if isinstance(plan, Reason):
         return None
-    return [[s["fileId"] for s in g["slices"]] for g in plan["clusteringPlan"]["inputGroups"]]
+    return [[s["fileId"] for s in g["slices"]] for g in plan.body.plan["clusteringPlan"]["inputGroups"]]
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_older_slices_come_first(history):
 
 def test_output_files_follow_the_target(history):
     def outputs(target):
-        plan = plan_clustering(history.state, ROOT, Options({SMALL: 9000, TARGET: target}), SCHEMA)
+        plan = plan_clustering(history.state, ROOT, Options({SMALL: 9000, TARGET: target}), SCHEMA).body.plan
         return [g["numOutputFileGroups"] for g in plan["clusteringPlan"]["inputGroups"]]
 
     assert outputs(3000) == [1, 1]
@@ -70,7 +71,7 @@ def test_output_files_follow_the_target(history):
 
 
 def test_plan_names_files_below_the_root(history):
-    plan = plan_clustering(history.state, ROOT, Options({SMALL: 9000}), SCHEMA)
+    plan = plan_clustering(history.state, ROOT, Options({SMALL: 9000}), SCHEMA).body.plan
     first = plan["clusteringPlan"]["inputGroups"][0]["slices"][0]
     assert first["dataFilePath"] == f"{ROOT}/p/a0-0_0-0-0_{instant(1)}.parquet"
 
@@ -91,7 +92,7 @@ def test_replaced_groups_are_left_out(history):
 
 def test_priority_after_so_many_losses(history):
     def has_priority(yields):
-        plan = plan_clustering(history.state, ROOT, Options({SMALL: 9000, YIELDS: yields}), SCHEMA)
+        plan = plan_clustering(history.state, ROOT, Options({SMALL: 9000, YIELDS: yields}), SCHEMA).body.plan
         return plan["clusteringPlan"]["extraMetadata"] == {"tideline.priority": "true"}
 
     assert has_priority(0)
@@ -123,14 +124,14 @@ def tasks_of(plan):
     ],
 )
 def test_plans_that_name_other_files_are_refused(history, path, error):
-    plan = plan_clustering(history.state, ROOT, Options({SMALL: 9000}), SCHEMA)
+    plan = plan_clustering(history.state, ROOT, Options({SMALL: 9000}), SCHEMA).body.plan
     plan["clusteringPlan"]["inputGroups"][0]["slices"][0]["dataFilePath"] = path
     with pytest.raises(error):
         tasks_of(plan)
 
 
 def test_plans_over_two_partitions_are_refused(history):
-    plan = plan_clustering(history.state, ROOT, Options({SMALL: 9000}), SCHEMA)
+    plan = plan_clustering(history.state, ROOT, Options({SMALL: 9000}), SCHEMA).body.plan
     plan["clusteringPlan"]["inputGroups"][0]["slices"][0]["partitionPath"] = "q"
     with pytest.raises(CorruptMetadata, match="2 partitions"):
         tasks_of(plan)
@@ -174,7 +175,7 @@ def _values(storage, path, column):
 def test_running_a_task_again_writes_the_same_file_ids(table):
     table, storage = table
     at = schedule_clustering(table)
-    plan = table.state.plans[at]["plan"]
+    plan = table.state.plans[at].plan
     one, two = (
         clustering_tasks(ROOT, at, plan, table.log_rule(), table.schema, table.footer_schema(), n, Options())[0] for n in (1, 2)
     )

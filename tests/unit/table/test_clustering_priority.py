@@ -6,23 +6,16 @@ import pytest
 from tests.unit.table.tables import contents as rows_in
 from tests.unit.table.tables import create, open_table, rows_of, write
 
+from tideline_table.action import delete_partitions, roll_back_dead, run_clustering, schedule_clustering, write_rows
+from tideline_table.action.clustering.plan import cluster_group
 from tideline_table.clock import ManualClock
 from tideline_table.config import CLUSTERING_PRIORITY_LAPSE_S, PRIORITY_WAIT_S
-from tideline_table.errors import ClusteringFirst, WriteConflict
-from tideline_table.service.clustering import cluster_group
+from tideline_table.coordination import Heartbeat
+from tideline_table.coordination.heartbeat import heartbeat_path
+from tideline_table.errors import ClockSkew, ClusteringFirst, WriteConflict
+from tideline_table.hudi.instant import State
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import (
-    TableType,
-    delete_partitions,
-    roll_back_dead,
-    run_clustering,
-    schedule_clustering,
-    summarise,
-    write_rows,
-)
-from tideline_table.timeline.instant import State
-from tideline_table.transaction import Heartbeat
-from tideline_table.transaction.heartbeat import heartbeat_path
+from tideline_table.table import TableType, summarise
 from tideline_table.writer import Operation
 
 LAPSE_S, WAIT_S = CLUSTERING_PRIORITY_LAPSE_S.default, PRIORITY_WAIT_S.default
@@ -226,7 +219,7 @@ def test_a_machine_whose_clock_is_ahead_passes_nobody(place):
     ahead = ManualClock(place.clock.now())
     ahead.advance(LAPSE_S + 1)
     fast = open_table(place.storage, ahead, "fast", **ALIVE)
-    with pytest.raises(ClusteringFirst):
+    with pytest.raises(ClockSkew):
         write(fast, [UPDATE], **NO_RETRY, **{PRIORITY_WAIT_S.key: 0})
     place.clock.advance(LAPSE_S + 1)
     write(fast, [UPDATE], **NO_RETRY, **{PRIORITY_WAIT_S.key: 0})
@@ -238,11 +231,11 @@ def test_a_write_that_found_it_lapsed_stays_with_that(place, monkeypatch):
     place.clock.advance(LAPSE_S + 1)
     stage, beating = place.table.timeline.append, []
 
-    def append(decide):
+    def append(*arguments, **more):
         if place.table.state.pending_clusterings() and place.table.state.last_instant > place.plan and not beating:
             beating.append(Heartbeat(place.storage, place.plan, place.table.options))
             beating[0].__enter__()
-        return stage(decide)
+        return stage(*arguments, **more)
 
     monkeypatch.setattr(place.table.timeline, "append", append)
     try:
@@ -268,7 +261,7 @@ def test_health_names_it_with_the_repair(place):
     place.clock.advance(LAPSE_S)
     (problem,) = place.problems()
     assert place.plan in problem
-    assert "nobody ran it since 2026-01-01" in problem
+    assert "no executor ran it since 2026-01-01" in problem
     assert "updates of its 3 file group(s) wait" in problem
     assert problem.endswith("run: tideline run clustering PATH")
     heard = []

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from tideline_table.errors import CorruptMetadata
-from tideline_table.timeline.write_stats import CommitMetadata, WriteStat
+from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
 
 STAT = WriteStat("f-0", "p0", "p0/f-0_0-0-0_20260101000000000.parquet", "null", 7, 435, 4, 3, 2)
 # Top level and write stat keys that Apache Hudi 1.2.0 was observed to need or write for a base file (format reference 5.1, 5.2).

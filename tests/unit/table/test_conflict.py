@@ -1,13 +1,13 @@
-"""Writes and clusterings of the matrix in `tideline_table.transaction.conflict_matrix`, case by case."""
+"""Writes and clusterings of the matrix in `docs/conflicts.md`, case by case."""
 
 import numpy as np
 import pytest
 from tests.unit.table.tables import History, base_stat, instant, log_stat
 
+from tideline_table.coordination.conflict import UPDATE_STRATEGIES, InsertedKeys, Overwrite, SliceGrew, WriteSet, find_conflict
 from tideline_table.errors import TransactionRolledBack, WriteConflict
 from tideline_table.file_group.slice import FileGroupId, SliceVersion
-from tideline_table.timeline.instant import Action
-from tideline_table.transaction.conflict import UPDATE_STRATEGIES, InsertedKeys, Overwrite, SliceGrew, WriteSet, find_conflict
+from tideline_table.hudi.instant import Action
 
 G, H = FileGroupId("p", "g-0"), FileGroupId("p", "h-0")
 OWN, OTHER = instant(10), instant(11)
@@ -66,12 +66,12 @@ def other_group_written(history):
 
 def same_key_inserted(history):
     history.commit(OTHER, base_stat("n-0", OTHER))
-    return [InsertedKeys(OTHER, hashes(3, 9), frozenset({"p"}))]
+    return [InsertedKeys(OTHER, hashes(3, 9))]
 
 
 def other_key_inserted(history):
     history.commit(OTHER, base_stat("n-0", OTHER))
-    return [InsertedKeys(OTHER, hashes(4, 9), frozenset({"p"})), InsertedKeys(OTHER, None, frozenset({"p"}))]
+    return [InsertedKeys(OTHER, hashes(4, 9)), InsertedKeys(OTHER, None)]
 
 
 def same_group_clustered(history):
@@ -171,6 +171,16 @@ def test_matrix(history, own, other):
         assert conflict.with_instant == ("nothing" if other is group_cleaned_away else OTHER)
     else:
         assert conflict is None
+
+
+@pytest.mark.parametrize("own", ["insert", "move"])
+def test_a_key_that_a_look_up_found_in_files_of_another_write_is_a_conflict(history, own):
+    history.commit(OTHER, base_stat("n-0", OTHER))
+    looked_up = [InsertedKeys(instant(2), hashes(4, 9)), InsertedKeys(OTHER, None, "p")]
+    conflict = find_conflict(OWNS[own], history.state, looked_up)
+    assert conflict is not None
+    assert conflict.with_instant == OTHER
+    assert "of partition 'p'" in str(conflict)
 
 
 @pytest.mark.parametrize("own", OWNS)

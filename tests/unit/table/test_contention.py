@@ -8,15 +8,15 @@ import pytest
 from tests.unit.table.tables import DEATH_S, contents, new_table, open_table, rows_of, write
 
 from tideline_locks.intents import InProcessIntents
+from tideline_table.action import schedule_clustering, write_rows
+from tideline_table.action.write import executor
+from tideline_table.action.write import run as module
+from tideline_table.action.write.contention import Contention
+from tideline_table.action.write.transaction import EARLY_CHECK_S, WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.config import PRIORITY_AFTER
+from tideline_table.coordination.reservations import Intent, PostedIntent, Turn, await_turn, going_first
 from tideline_table.errors import StorageError, WriteConflict
-from tideline_table.table import executor, schedule_clustering, write_rows
-from tideline_table.table import write as module
-from tideline_table.table.contention import Contention
-from tideline_table.transaction import WriteTransaction
-from tideline_table.transaction.intents import Intent, PostedIntent, Turn, await_turn, going_first
-from tideline_table.transaction.write import EARLY_CHECK_S
 from tideline_table.writer import Operation
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.unit.table.tables import contents, new_table, write
 
+from tideline_table.action import run_compaction, schedule_compaction
+from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.errors import DuplicateKey
-from tideline_table.service.compaction import compact_slice
-from tideline_table.table import TableType, run_compaction, schedule_compaction
+from tideline_table.table import TableType
 from tideline_table.writer import Operation
 
 AT_ONCE = {"hoodie.compact.inline.max.delta.commits": 1}
@@ -72,7 +73,7 @@ def test_bulk_inserts_know_that_it_is_gone(deleted):
 
 def test_logs_without_deletions_are_not_asked(deleted, monkeypatch):
     asked = []
-    monkeypatch.setattr("tideline_table.table.live_keys.read_slice", lambda *args, **more: asked.append(args))
+    monkeypatch.setattr("tideline_table.action.write.live_keys.read_slice", lambda *args, **more: asked.append(args))
     write(deleted, [("b", "q", 1, "first")])
     write(deleted, [("b", "q", 2, "second")])
     write(deleted, [("b", "q", 3, "third"), ("c", "q", 3, "third")], Operation.INSERT, **DROP)

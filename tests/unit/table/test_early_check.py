@@ -6,11 +6,13 @@ import pytest
 from tests.unit.table.shared import peer_of, put, shared_table
 from tests.unit.table.tables import new_table, open_table, write
 
+from tideline_table.action import schedule_compaction
+from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.action.write.write_set import AnnouncedCheck, AnnouncedGroups
+from tideline_table.coordination import roll_back
 from tideline_table.errors import TransactionRolledBack, WriteConflict
 from tideline_table.file_group.names import base_file_name, log_file_name
-from tideline_table.table import TableType, schedule_compaction
-from tideline_table.transaction import WriteTransaction, roll_back
-from tideline_table.transaction.announced import AnnouncedCheck, AnnouncedGroups
+from tideline_table.table import TableType
 from tideline_table.writer.marker import MarkerType, create_marker
 
 COMPACT = {"hoodie.compact.inline.max.delta.commits": 1}

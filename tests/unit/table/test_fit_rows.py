@@ -92,7 +92,7 @@ def test_columns_are_ordered_completed_and_freed_of_meta_fields():
         (pa.table({"a": [1], "x": [1], "y": [2]}), "'x', 'y'"),
         (pa.table({"b": ["s"]}), "no column 'a'"),
         (pa.table({"a": pa.array([1, None])}), r"1 null\(s\) in column 'a'"),
-        (pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), "'a' more than once"),
+        (pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), "'a' occur more than once"),
     ],
 )
 def test_columns_that_do_not_fit(rows, words):

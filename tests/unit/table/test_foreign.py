@@ -6,16 +6,16 @@ import fastavro
 import pytest
 from tests.unit.table.tables import cluster, contents, new_table, open_table, rows_of, write
 
+from tideline_table.action import run_clean, schedule_clean, schedule_clustering, write_rows
 from tideline_table.clock import ManualClock
 from tideline_table.errors import CorruptMetadata, HistoryUnavailable, InstantNotFound, UnsupportedTable
-from tideline_table.file_group.cleaned import CleanedFile, cleaned_files, first_whole
 from tideline_table.file_group.slice import FileGroupId
+from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.listing import TimelineFolders, list_timeline
+from tideline_table.hudi.plans import CLEAN_METADATA, encode_document
+from tideline_table.hudi_written import foreign_state
+from tideline_table.log.cleaned import CleanedFile, cleaned_files, first_whole
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import run_clean, schedule_clean, schedule_clustering, write_rows
-from tideline_table.table.foreign import foreign_state
-from tideline_table.timeline.instant import Action, State
-from tideline_table.timeline.listing import TimelineFolders, list_timeline
-from tideline_table.timeline.plans import CLEAN_METADATA, encode_document
 from tideline_table.writer import Operation
 
 
@@ -243,7 +243,7 @@ def test_pending_replace_plans():
     sink = io.BytesIO()
     fastavro.writer(sink, schema, [{"operationType": "CLUSTER"}])
     storage.put(".hoodie/20260101000000001.replacecommit.requested", sink.getvalue())
-    with pytest.raises(CorruptMetadata, match="no replacecommit plan"):
+    with pytest.raises(CorruptMetadata, match="a replacecommit plan that names file groups"):
         foreign_state(storage)
     storage.put(".hoodie/20260101000000001.replacecommit.requested", b"")
     (record,) = foreign_state(storage).pending()

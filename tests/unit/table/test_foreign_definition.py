@@ -3,8 +3,7 @@
 import pytest
 
 from tideline_table.errors import UnsupportedTable
-from tideline_table.merge import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, MergeMode, OpenCells, PartialUpdate
-from tideline_table.reader.read_plan import DeletionMark
+from tideline_table.merge import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, DeletionMark, MergeMode, OpenCells, PartialUpdate
 from tideline_table.table.declared_merging import check_defaults
 from tideline_table.table.definition import TableDefinition
 

@@ -8,10 +8,10 @@ from decimal import Decimal
 import pytest
 from tests.unit.table.fixtures import expected, names, unpacked
 
+from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi_written import read_archived_instants
 from tideline_table.schema.meta_fields import META_FIELDS, MetaField
 from tideline_table.table import Table
-from tideline_table.table.foreign import read_archived_instants
-from tideline_table.timeline.instant import Action, State
 
 OLD_V8 = "quickstart_trips_table_mor_avro_v8_trips_8i3u1d"
 

@@ -5,12 +5,11 @@ import pyarrow.compute as pc
 import pytest
 from tests.unit.table.tables import cluster, compact, contents, new_table, open_table, rows_of, write
 
+from tideline_table.action import delete_partitions, schedule_clustering, write_rows
+from tideline_table.action.write import run as module
 from tideline_table.errors import DuplicateKey, InvalidOption
-from tideline_table.index import KeyScope
-from tideline_table.table import TableType, delete_partitions, schedule_clustering, write_rows
-from tideline_table.table import write as module
-from tideline_table.transaction.write import HASHES_KEYS
-from tideline_table.writer import Operation, file_group
+from tideline_table.table import TableType
+from tideline_table.writer import Operation, task
 
 GLOBAL = {"hoodie.index.type": "GLOBAL_SIMPLE"}
 STAYS = {**GLOBAL, "hoodie.simple.index.update.partition.path": "false"}
@@ -145,7 +144,7 @@ def test_insert_policies_mind_all_partitions(table, operation):
     rows = [("a", "q", 9, "known"), ("n", "p", 1, "first"), ("n", "q", 2, "second")]
     with pytest.raises(DuplicateKey, match=r"1 record key\(s\)"):
         write(table, rows[:2], operation, **{DUP: "fail"})
-    with pytest.raises(DuplicateKey, match="'n' stand more than once"):
+    with pytest.raises(DuplicateKey, match="'n' occur more than once"):
         write(table, rows[1:], operation, **{DUP: "fail"})
     write(table, rows, operation, **{DUP: "drop"})
     assert contents(table) == [("a", "p", 5, "x"), ("b", "p", 5, "x"), ("c", "q", 5, "x"), ("n", "q", 2, "second")]
@@ -214,7 +213,7 @@ def test_other_keys_do_not_meet(place, monkeypatch):
 
 def test_more_keys_than_a_commit_carries_are_looked_up_in_its_files(place, monkeypatch):
     table, other = place
-    monkeypatch.setattr("tideline_table.transaction.write.MAX_CARRIED_HASHES", 1)
+    monkeypatch.setattr("tideline_table.action.write.transaction.MAX_CARRIED_HASHES", 1)
     beside(monkeypatch, lambda: write(other, [("n", "p", 1, "theirs"), ("m", "p", 1, "theirs")]))
     assert write(table, [("n", "q", 2, "mine")]).attempts == 2
     assert [r for r in contents(table) if r[0] in "nm"] == [("m", "p", 1, "theirs"), ("n", "q", 2, "mine")]
@@ -306,21 +305,20 @@ def test_the_partition_is_overwritten_with_the_key(place, monkeypatch, options):
 
 def test_what_commits_carry(place):
     table, _ = place
-    (scope, of_table) = KeyScope.PARTITION, HASHES_KEYS[KeyScope.TABLE]
     body = table.timeline.log.read(write(table, [("a", "q", 6, "moved"), ("n", "r", 1, "new")]).sequence).body
-    assert len(body[of_table]) == len(body[HASHES_KEYS[scope]]) == 24, "two hashes of eight bytes each"
-    assert body[of_table] != body[HASHES_KEYS[scope]]
+    assert len(body.inserted_key_hashes_of_table) == len(body.inserted_key_hashes) == 24, "two hashes of eight bytes each"
+    assert body.inserted_key_hashes_of_table != body.inserted_key_hashes
     body = table.timeline.log.read(write(table, [("m", "r", 1, "new")], **{"hoodie.index.type": "SIMPLE"}).sequence).body
-    assert of_table not in body
-    assert HASHES_KEYS[scope] in body
+    assert body.inserted_key_hashes_of_table is None
+    assert body.inserted_key_hashes is not None
     body = table.timeline.log.read(write(table, [("m", "r", 2, "update")]).sequence).body
-    assert of_table not in body
+    assert body.inserted_key_hashes_of_table is None
 
 
 def test_hashes_of_keys_alone_are_made_for_the_global_index_only(monkeypatch):
     asked = []
-    real = file_group.key_hashes
-    monkeypatch.setattr(file_group, "key_hashes", lambda partition, keys: asked.append(partition) or real(partition, keys))
+    real = task.key_hashes
+    monkeypatch.setattr(task, "key_hashes", lambda partition, keys: asked.append(partition) or real(partition, keys))
     table, _, _ = new_table()
     write(table, [("a", "p", 1, "x")])
     assert asked == ["p"]

@@ -8,11 +8,11 @@ from tests.unit.table.tables import DEATH_S, QUIET
 
 from tideline_table.clock import ManualClock
 from tideline_table.config import Options
+from tideline_table.coordination.heartbeat import Heartbeat, beats, forget_silent, heartbeat_path, is_alive, is_dead
 from tideline_table.errors import ObjectNotFound, StorageError
-from tideline_table.file_group.action import ActionRecord
+from tideline_table.hudi.instant import Action, State
+from tideline_table.log.action import ActionRecord
 from tideline_table.storage import MemoryStorage
-from tideline_table.timeline.instant import Action, State
-from tideline_table.transaction.heartbeat import Heartbeat, beats, forget_silent, heartbeat_path, is_alive, is_dead
 
 INSTANT = "20260101000000000"
 

@@ -11,7 +11,7 @@ from tests.unit.table.hfiles import block, field, hadoop_length, hfile, varint
 
 from tideline_table.errors import CorruptMetadata, UnsupportedTable
 from tideline_table.log_format.checksum import crc32c
-from tideline_table.log_format.hfile import HFile, read_hfile
+from tideline_table.log_format.hfile import HFile
 from tideline_table.log_format.protobuf import read_fields, read_varint
 
 
@@ -19,7 +19,7 @@ from tideline_table.log_format.protobuf import read_fields, read_varint
     ("name", "count"), [("hudi_1_0_hbase_2_4_9_16KB_NONE_5000", 5000), ("hudi_1_0_hbase_2_4_9_16KB_GZ_20000", 20000)]
 )
 def test_files_of_hbase(name, count):
-    file = read_hfile((FIXTURES / "hfile" / f"{name}.hfile").read_bytes())
+    file = HFile((FIXTURES / "hfile" / f"{name}.hfile").read_bytes())
     rows = file.read()
     assert rows.schema.types == [pa.binary(), pa.binary()]
     assert rows.column("key").to_pylist() == [b"hudi-key-%09d" % n for n in range(count)]
@@ -41,7 +41,7 @@ def test_every_file_of_metadata_tables():
             for name in archive.namelist():
                 if not name.endswith(".hfile") or "__MACOSX" in name:
                     continue
-                file = read_hfile(archive.read(name))
+                file = HFile(archive.read(name))
                 keys = file.read().column("key").to_pylist()
                 assert keys == sorted(set(keys))
                 assert len(keys) == file.entry_count
@@ -67,7 +67,7 @@ def pairs(file: HFile):
 @pytest.mark.parametrize("levels", [1, 2, 3, 4])
 def test_indexes_of_several_levels(levels, gz):
     blocks = [entries(7, 7 * n) for n in range(11)]
-    file = read_hfile(hfile(blocks, levels=levels, gz=gz, metas={"bloomFilter": b"abc", "x": b""}, info={"schema": b"{}"}))
+    file = HFile(hfile(blocks, levels=levels, gz=gz, metas={"bloomFilter": b"abc", "x": b""}, info={"schema": b"{}"}))
     assert pairs(file) == entries(77)
     assert file.meta_blocks == {"bloomFilter": b"abc", "x": b""}
     assert file.file_info["schema"] == b"{}"
@@ -75,7 +75,7 @@ def test_indexes_of_several_levels(levels, gz):
 
 @pytest.mark.parametrize("mvcc", [None, b"\0", b"\x05", b"\x8f\xff", b"\x8e\x12\x34"])
 def test_version_numbers_behind_cells(mvcc):
-    assert pairs(read_hfile(hfile([entries(5)], mvcc=mvcc))) == entries(5)
+    assert pairs(HFile(hfile([entries(5)], mvcc=mvcc))) == entries(5)
 
 
 @pytest.mark.parametrize("length", [hadoop_length, varint])
@@ -83,17 +83,17 @@ def test_version_numbers_behind_cells(mvcc):
 def test_long_keys(length, size):
     """From 128 bytes on both codings of an index entry's length differ."""
     blocks = [entries(3, 3 * n, b"%0" + str(size).encode() + b"d") for n in range(5)]
-    assert pairs(read_hfile(hfile(blocks, length=length))) == [e for part in blocks for e in part]
+    assert pairs(HFile(hfile(blocks, length=length))) == [e for part in blocks for e in part]
 
 
 @pytest.mark.parametrize("blocks", [[], [[]], [[(b"", b"")]], [[(b"", b""), (b"\0", b"x")], [(b"\xff", b"")]]])
 def test_edges(blocks):
-    assert pairs(read_hfile(hfile(blocks))) == [e for part in blocks for e in part]
+    assert pairs(HFile(hfile(blocks))) == [e for part in blocks for e in part]
 
 
 def test_a_sound_file_may_lie_in_a_larger_buffer():
     content = hfile([entries(3)])
-    assert pairs(read_hfile(memoryview(b"xx" + content)[2:])) == entries(3)
+    assert pairs(HFile(memoryview(b"xx" + content)[2:])) == entries(3)
 
 
 TWO = [entries(3), entries(3, 3)]
@@ -120,13 +120,13 @@ TWO = [entries(3), entries(3, 3)]
         (hfile(TWO, trailer={8: 2}), "IDXLEAF2"),
         (hfile(TWO, trailer={2: 2**63}), "offsets inside"),
         (hfile(TWO, trailer={1: 0}), "FILEINF2"),
-        (hfile(TWO, mvcc=b"\x87\1\1\1\1\1\1\1\1\1"), "cut off or negative"),
+        (hfile(TWO, mvcc=b"\x87\1\1\1\1\1\1\1\1\1"), "truncated or negative"),
         (hfile(TWO, mvcc=b"\x88\1\1"), "entr"),
     ],
 )
 def test_broken_files(content, words):
     with pytest.raises(CorruptMetadata, match=words) as caught:
-        read_hfile(content).read()
+        HFile(content).read()
     assert caught.value.found.startswith("an HFile with")
 
 
@@ -141,7 +141,7 @@ def test_broken_files(content, words):
 )
 def test_what_hudi_never_writes(content, words):
     with pytest.raises(UnsupportedTable, match=words):
-        read_hfile(content)
+        HFile(content)
 
 
 def test_without_a_codec_in_the_trailer():
@@ -153,7 +153,7 @@ def test_without_a_codec_in_the_trailer():
     assert fields.endswith(field(12, 2))
     shorter = fields[: -len(field(12, 2))]
     tail = (content[at : at + 8] + bytes([len(shorter)]) + shorter).ljust(4092, b"\0")
-    assert pairs(read_hfile(content[:at] + tail + content[-4:])) == entries(6)
+    assert pairs(HFile(content[:at] + tail + content[-4:])) == entries(6)
 
 
 @pytest.mark.parametrize("name", ["hudi_1_0_hbase_2_4_9_16KB_NONE_5000", "hudi_1_0_hbase_2_4_9_16KB_GZ_20000"])
@@ -164,7 +164,7 @@ def test_checksums_notice_one_bit(name):
         damaged = bytearray(content)
         damaged[at] ^= 1 << at % 8
         with pytest.raises(CorruptMetadata):
-            read_hfile(bytes(damaged)).read()
+            HFile(bytes(damaged)).read()
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_headers_are_not_believed(at, value, words):
     content = bytearray(hfile([entries(3)]))
     content[at : at + len(value)] = value
     with pytest.raises(CorruptMetadata, match=words):
-        read_hfile(bytes(content)).read()
+        HFile(bytes(content)).read()
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_broken_cells(cells):
     trailer = b"".join(field(n, v) for n, v in {1: at, 2: len(data), 5: 1, 7: 1, 8: 1}.items())
     tail = (b'TRABLK"$' + varint(len(trailer)) + trailer).ljust(4092, b"\0") + b"\0\0\0\3"
     with pytest.raises(CorruptMetadata, match="HFile"):
-        read_hfile(data + index + metas + info + tail).read()
+        HFile(data + index + metas + info + tail).read()
 
 
 def test_an_index_cannot_name_a_block_twice():
@@ -223,7 +223,7 @@ def test_an_index_cannot_name_a_block_twice():
     trailer = b"".join(field(n, v) for n, v in fields.items())
     tail = (b'TRABLK"$' + varint(len(trailer)) + trailer).ljust(4092, b"\0") + b"\0\0\0\3"
     with pytest.raises(CorruptMetadata, match="an index entry for a block at 0"):
-        read_hfile(data + index + metas + info + tail).read()
+        HFile(data + index + metas + info + tail).read()
 
 
 @pytest.mark.parametrize("claimed", [100, 1 << 20, (1 << 20) + 1, 1 << 27])
@@ -239,7 +239,7 @@ def test_a_block_unpacks_to_what_it_claims_and_no_further(claimed):
     trailer = b"".join(field(n, v) for n, v in fields.items())
     tail = (b'TRABLK"$' + varint(len(trailer)) + trailer).ljust(4092, b"\0") + b"\0\0\0\3"
     content = bomb + index + metas + information + tail
-    file = read_hfile(content)
+    file = HFile(content)
     tracemalloc.start()
     with pytest.raises(CorruptMetadata, match="unpacks to another size"):
         file.read()

@@ -4,16 +4,15 @@ import pyarrow as pa
 import pytest
 from tests.unit.table.tables import cluster, contents, create, open_table, rows_of, write
 
+from tideline_table.action import run_compaction, schedule_clustering, schedule_compaction, write_rows
+from tideline_table.action.compaction.plan import compact_slice
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import DuplicateKey
-from tideline_table.file_group.checkpoint import read_checkpoint, write_checkpoint
-from tideline_table.index import KeyScope
+from tideline_table.log.checkpoint import read_opening, write_checkpoint
 from tideline_table.log_format.key_index import INDEX_FOLDER, read_index
-from tideline_table.service.compaction import compact_slice
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import TableType, run_compaction, schedule_clustering, schedule_compaction, write_rows
-from tideline_table.transaction import WriteTransaction
-from tideline_table.transaction.write import HASHES_KEYS
+from tideline_table.table import TableType
 from tideline_table.writer import Operation
 
 NOW = {"hoodie.compact.inline.max.delta.commits": 1}
@@ -47,7 +46,7 @@ def test_a_new_group_begins_with_a_log_file_and_compaction_gives_it_a_base_file(
     (stat,) = committed.stats
     assert (stat.num_inserts, stat.num_updates, stat.prev_commit, stat.base_file) == (3, 0, committed.instant, "")
     assert stat.log_files == (found.log_files[0].name,)
-    assert HASHES_KEYS[KeyScope.PARTITION] in table.timeline.log.read(committed.sequence).body
+    assert table.timeline.log.read(committed.sequence).body.inserted_key_hashes is not None
     second = write(table, [("c", "p", 2, "y"), ("d", "p", 2, "y")])
     assert shapes(table) == [(False, 2)]
     assert (second.rows_updated, second.rows_inserted) == (1, 1)
@@ -100,13 +99,11 @@ def test_two_writers_that_insert_one_key_conflict(clique, monkeypatch):
 
     def meanwhile(transaction, *args, **more):
         monkeypatch.undo()
-        monkeypatch.setattr("tideline_table.transaction.write.MAX_CARRIED_HASHES", 0)
+        monkeypatch.setattr("tideline_table.action.write.transaction.MAX_CARRIED_HASHES", 0)
         write(other, [("a", "p", 5, "other")], **{"hoodie.parquet.small.file.limit": 0})
         return transaction.commit(*args, **more)
 
-    from tideline_table.table import write_rows  # noqa: PLC0415
-
-    monkeypatch.setattr("tideline_table.table.write.WriteTransaction.commit", meanwhile)
+    monkeypatch.setattr("tideline_table.action.write.run.WriteTransaction.commit", meanwhile)
     committed = write_rows(
         table, rows_of([("a", "p", 9, "mine")]), Operation.UPSERT, on_conflict=lambda e, n: heard.append(e), parallelism=1
     )
@@ -206,7 +203,7 @@ def test_only_log_files_that_may_add_keys_are_looked_into():
     flags = [(log.adds_keys, log.deletes_keys) for log in table.slices()[0].log_files]
     assert flags == [(False, False), (True, False), (False, True), (False, False)]
     write_checkpoint(storage, table.refresh())
-    assert read_checkpoint(storage).slices == table.state.slices
+    assert read_opening(storage).state.slices == table.state.slices
 
 
 def test_clustering_takes_groups_of_log_files_only():

@@ -6,10 +6,8 @@ import pytest
 import xxhash
 from tests.unit.table.tables import contents, new_table, write
 
-from tideline_table.index import KeyScope
 from tideline_table.index.key_hash import key_hashes
-from tideline_table.transaction.write import HASHES_KEYS
-from tideline_table.writer import Operation, file_group
+from tideline_table.writer import Operation, task
 
 KEYS = ["", "a", "é漢😀", "k" * 300, *(f"key-{n}" for n in range(40_000))]
 
@@ -34,11 +32,11 @@ def test_hashes_are_those_of_one_key_at_a_time(partition):
 )
 def test_more_keys_than_a_commit_carries_are_hashed_only_for_a_promise_of_unique_keys(operation, options, carried, monkeypatch):
     asked = []
-    monkeypatch.setattr(file_group, "MAX_CARRIED_HASHES", 2)
-    monkeypatch.setattr(file_group, "key_hashes", lambda p, keys: asked.append(len(keys)) or key_hashes(p, keys))
+    monkeypatch.setattr(task, "MAX_CARRIED_HASHES", 2)
+    monkeypatch.setattr(task, "key_hashes", lambda p, keys: asked.append(len(keys)) or key_hashes(p, keys))
     table, _, _ = new_table()
     committed = write(table, [(k, "p", 1, "x") for k in "abc"], operation, **options)
     assert asked == ([3] if carried else [])
-    assert (HASHES_KEYS[KeyScope.PARTITION] in table.timeline.log.read(committed.sequence).body) is carried
+    assert (table.timeline.log.read(committed.sequence).body.inserted_key_hashes is not None) is carried
     write(table, [(k, "p", 2, "y") for k in "cd"])
     assert contents(table) == [("a", "p", 1, "x"), ("b", "p", 1, "x"), ("c", "p", 2, "y"), ("d", "p", 2, "y")]

@@ -2,12 +2,12 @@ import pyarrow as pa
 import pytest
 
 from tideline_table.errors import InvalidOption, SchemaMismatch, TableExists, UnsupportedTable
-from tideline_table.keygen import KeyGenerator, KeyGeneratorType, PartitionType, observed_single_key
+from tideline_table.hudi import properties as p
+from tideline_table.keygen import KeyGenerator, KeyGeneratorType, PartitionType
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import TableRequest, create_table
 from tideline_table.table.create import requested_keygen
 from tideline_table.table.declared_keys import keygen_properties, read_keygen
-from tideline_table.timeline import properties as p
 
 SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64()), ("part", pa.string()), ("at", pa.timestamp("us", "UTC"))])
 TIMES = {"hoodie.keygen.timebased.timestamp.type": "UNIX_TIMESTAMP", "hoodie.keygen.timebased.output.dateformat": "yyyy"}
@@ -142,16 +142,6 @@ def test_a_single_complex_key_is_bare_or_prefixed():
     for bare, key in ((False, "id:a"), (True, "a")):
         keygen = KeyGenerator(("id",), ("part",), declared_type=KeyGeneratorType.COMPLEX, bare_single_key=bare)
         assert keygen.record_keys(rows).to_pylist() == [key]
-        written = rows.append_column("_hoodie_record_key", pa.array([key]))
-        assert observed_single_key(keygen, written) is bare
-        assert observed_single_key(keygen, written.slice(1)) is None
-
-
-def test_mixed_conventions_are_refused():
-    keygen = KeyGenerator(("id",), ("part",), declared_type=KeyGeneratorType.COMPLEX)
-    for keys in (["a", "id:b"], ["x", "y"]):
-        with pytest.raises(UnsupportedTable, match="neither all 'id' nor all 'id:'"):
-            observed_single_key(keygen, pa.table({"id": ["a", "b"], "_hoodie_record_key": keys}))
 
 
 def test_logical_timestamps():

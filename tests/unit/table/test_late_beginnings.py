@@ -9,9 +9,10 @@ from tests.simulation.faults import FaultyStorage, SimulatedCrash
 from tests.unit.table.archives import FEW, OLD_S, TASK_S, seen_by_others
 from tests.unit.table.tables import DEATH_S, contents, new_table, open_table, write
 
+from tideline_table.action import archive, roll_back_dead
 from tideline_table.errors import TableFrozen
-from tideline_table.table import TableType, archive, roll_back_dead
-from tideline_table.timeline.instant import instant_from_time, time_from_instant
+from tideline_table.hudi.instant import instant_from_time, time_from_instant
+from tideline_table.table import TableType
 
 
 @pytest.fixture(params=[TableType.COW, TableType.MOR])

@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.simulation.faults import FaultyStorage
+from tests.simulation.faults import FaultyStorage, SimulatedCrash
+from tests.unit.table.archives import seen_by_others
 from tests.unit.table.tables import DEATH_S, cluster, compact, contents, create, open_table, write
 
-from tideline_table.clock import ManualClock
-from tideline_table.errors import StorageError, TransactionRolledBack, VerificationFailed
-from tideline_table.log_format.key_index import INDEX_FOLDER, index_path
-from tideline_table.service.clustering import cluster_group
-from tideline_table.service.compaction import compact_slice
-from tideline_table.storage import MemoryStorage
-from tideline_table.table import (
-    Table,
-    TableType,
+from tideline_table.action import (
     create_savepoint,
     restore_to_savepoint,
     roll_back_dead,
@@ -25,8 +18,16 @@ from tideline_table.table import (
     schedule_clustering,
     schedule_compaction,
 )
-from tideline_table.table.services import _begin_clustering
-from tideline_table.timeline.instant import Action, State
+from tideline_table.action.clustering.plan import cluster_group
+from tideline_table.action.clustering.run import _begin_clustering, _commit_clustering
+from tideline_table.action.compaction.plan import compact_slice
+from tideline_table.action.planned_run import delete_lost_attempt
+from tideline_table.clock import ManualClock
+from tideline_table.errors import StorageError, TransactionRolledBack, VerificationFailed
+from tideline_table.hudi.instant import Action, State
+from tideline_table.log_format.key_index import INDEX_FOLDER, index_path
+from tideline_table.storage import MemoryStorage
+from tideline_table.table import Table, TableType
 
 
 def asleep_before_file(storage: FaultyStorage, clock: ManualClock, meanwhile: Callable[[], object]) -> None:
@@ -84,6 +85,67 @@ def test_a_clustering_that_was_taken_over_while_its_runner_slept(started):
         cluster(table)
     assert contents(table) == before
     assert data_files(inner) == named_files(table)
+
+
+def test_files_of_clustering_attempts_that_died_do_not_stay_behind_the_commit(started):
+    """They carry the instant of the clustering: readers of the timeline alone would take them for committed."""
+    inner, _, clock = started
+    table = open_table(inner, clock, "other")
+    before = contents(table)
+    schedule_clustering(table, {"tideline.clustering.min.input.files": 1})
+
+    def die(tasks):
+        assert [cluster_group(task, inner) for task in tasks]
+        raise SimulatedCrash
+
+    for number in range(2):
+        with pytest.raises(SimulatedCrash):
+            run_clustering(open_table(inner, clock, f"dies {number}"), run=die)
+        clock.advance(DEATH_S)
+    assert cluster(table) is not None
+    assert data_files(inner) == named_files(table)
+    assert contents(table) == before == seen_by_others(inner, clock)
+
+
+def test_a_clustering_that_was_taken_over_leaves_the_files_of_the_later_attempt(started):
+    """The runner that lost tries to commit after the later attempt has written its files."""
+    inner, _, clock = started
+    table, other = open_table(inner, clock, "sleeper"), open_table(inner, clock, "other")
+    before = contents(table)
+    instant = schedule_clustering(table, {"tideline.clustering.min.input.files": 1})
+    lost = _begin_clustering(table, instant, table.options)
+    stats = [stat for task in lost.tasks for stat in cluster_group(task, inner).stats]
+    clock.advance(DEATH_S)
+    other.refresh()
+
+    def run(tasks):
+        results = [cluster_group(task, inner) for task in tasks]
+        with pytest.raises(TransactionRolledBack, match="was taken over by other"):
+            _commit_clustering(lost, stats)
+        delete_lost_attempt(table, instant, lost.attempt, stats)
+        return results
+
+    assert run_clustering(other, run=run).instant == instant
+    assert contents(table) == before == seen_by_others(inner, clock)
+    assert data_files(inner) == named_files(table)
+
+
+def test_an_attempt_that_completed_keeps_its_files_where_the_state_is_older(started):
+    inner, _, clock = started
+    table, stale = open_table(inner, clock, "runner"), open_table(inner, clock, "stale")
+    before = contents(table)
+    schedule_clustering(table, {"tideline.clustering.min.input.files": 1})
+    attempts = []
+
+    def run(tasks):
+        attempts.append(table.state.sequence)
+        return [cluster_group(task, inner) for task in tasks]
+
+    done = run_clustering(table, run=run)
+    assert done is not None
+    assert stale.state.sequence < attempts[0]
+    delete_lost_attempt(stale, done.instant, attempts[0], done.stats)
+    assert contents(table) == before
 
 
 def test_a_clustering_that_was_taken_over_is_not_undone_by_who_lost_it(started):
@@ -150,6 +212,39 @@ def test_a_compaction_that_was_taken_over_while_its_runner_slept():
         run(table, slow)
     assert contents(table) == [("a", "p", 2, "y")]
     assert data_files(inner) == named_files(table)
+
+
+def test_a_compaction_does_not_complete_while_a_later_attempt_runs():
+    """The plan is in flight and unfenced, but another executor's."""
+    clock = ManualClock()
+    storage = MemoryStorage(clock=clock)
+    create(storage, clock, type=TableType.MOR)
+    table = open_table(storage, clock, "sleeper")
+    write(table, [("a", "p", 1, "x")])
+    write(table, [("a", "p", 2, "y")])
+    instant = schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
+    taken: list[str] = []
+
+    def die(tasks):
+        taken.extend(compact_slice(task, storage).path for task in tasks)
+        raise SimulatedCrash
+
+    def run(tasks):
+        stats = [compact_slice(task, storage) for task in tasks]
+        clock.advance(DEATH_S)
+        with pytest.raises(SimulatedCrash):
+            run_compaction(open_table(storage, clock, "other"), run=die)
+        return stats
+
+    with pytest.raises(TransactionRolledBack, match="was taken over"):
+        run_compaction(table, run=run)
+    record = table.refresh().actions[instant]
+    assert (record.state, record.writer_id) == (State.INFLIGHT, "other")
+    assert set(taken) <= data_files(storage), "files of the later attempt stay"
+    clock.advance(DEATH_S)
+    assert compact(open_table(storage, clock, "third")).instant == instant
+    assert contents(table) == [("a", "p", 2, "y")]
+    assert data_files(storage) == named_files(table)
 
 
 @pytest.mark.parametrize("error", [VerificationFailed, StorageError])

@@ -249,10 +249,10 @@ def test_later_versions_are_refused():
 @pytest.mark.parametrize(
     ("content", "named"),
     [
-        (framed(3, b"\x00", 2), "claims 2 of 1 bytes"),
+        (framed(3, b"\x00", 2), "claims 2 bytes and has 1"),
         (framed(3, b"\x00", -1), "claims -1"),
-        (framed(3, b"\x00\x00"), "behind the list"),
-        (framed(3, b""), "without an end"),
+        (framed(3, b"\x00\x00"), "after the list"),
+        (framed(3, b""), "unterminated"),
         (framed(3, b"\xfe\xff\xff\xff\x0f"), "impossible length"),
         (framed(3, b"\x02\x00\x00\x00\x00"), "without a record key"),
         (framed(3, b"\x02\x02\x02k\x00\x1a\x00"), "union branch"),

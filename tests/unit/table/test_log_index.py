@@ -4,15 +4,16 @@ import pyarrow as pa
 import pytest
 from tests.unit.table.tables import DEATH_S, contents, create, open_table, write
 
+from tideline_table.action import run_clean, run_compaction, schedule_clean, schedule_compaction
+from tideline_table.action.compaction.plan import compact_slice
+from tideline_table.action.recovery import roll_back_dead
 from tideline_table.clock import ManualClock
 from tideline_table.errors import StorageRefused, WriteConflict
 from tideline_table.log_format import BlockType
 from tideline_table.log_format.key_index import INDEX_FOLDER, KeySpan, index_path, read_index, read_keys
 from tideline_table.reader.log_keys import held_keys, log_keys
-from tideline_table.service.compaction import compact_slice
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import TableType, run_clean, run_compaction, schedule_clean, schedule_compaction
-from tideline_table.table.services import roll_back_dead
+from tideline_table.table import TableType
 from tideline_table.writer import Operation
 
 CLIQUE = "tideline.log.index.clique.files"
@@ -75,7 +76,7 @@ def looked_up(table, storage, key, *, by_index=True):
 
 @pytest.mark.parametrize("log_format", ["parquet", "avro"])
 def test_a_look_up_reads_only_blocks_that_can_hold_the_key(log_format):
-    """The figures of docs/architecture.md: 24 log files of 400 keys each, keys at random, one look-up."""
+    """The figures of docs/design/log-index.md: 24 log files of 400 keys each, keys at random, one look-up."""
     table, storage, _ = appended(**{"hoodie.logfile.data.block.format": log_format})
     key = batch(3)[7][0]
     expected, without, without_bytes = looked_up(table, storage, key, by_index=False)
@@ -218,9 +219,9 @@ def test_rolling_back_removes_indexes_with_their_log_files(died, monkeypatch):
         assert len(stored_indexes(storage)) == 2
         raise (SystemExit if died else WriteConflict)("lost", **({} if died else {"with_instant": "1"}))
 
-    monkeypatch.setattr("tideline_table.table.write.WriteTransaction.commit", end)
+    monkeypatch.setattr("tideline_table.action.write.run.WriteTransaction.commit", end)
     if died:
-        monkeypatch.setattr("tideline_table.table.write.WriteTransaction.roll_back", lambda self: self.abandon())
+        monkeypatch.setattr("tideline_table.action.write.run.WriteTransaction.roll_back", lambda self: self.abandon())
     with pytest.raises((SystemExit, WriteConflict)):
         write(other, batch(0))
     monkeypatch.undo()

@@ -16,7 +16,7 @@ from tideline_table.errors import CorruptMetadata, SchemaMismatch, UnsupportedTa
 from tideline_table.log_format import BlockType, HeaderKey, avro_block, parquet_block, read_rows, scan_log
 from tideline_table.log_format.avro import row_schema
 from tideline_table.log_format.framing import command_block, frame_block
-from tideline_table.log_format.hfile import read_hfile
+from tideline_table.log_format.hfile import HFile
 from tideline_table.log_format.record_spans import _ends_from_many_places, record_spans
 
 LOGS = logs_of_tables()
@@ -297,7 +297,7 @@ def test_change_data_blocks_hold_rows_too():
 def test_hfile_rows_of_hudi():
     content = single_log("valid_log_hfile_data")
     storage, (block,) = blocks(content, BlockType.HFILE)
-    entries = read_hfile(content_of(storage, block)).read()
+    entries = HFile(content_of(storage, block)).read()
     expected = fastavro_table(block.schema_json, entries.column("value").to_pylist())
     found = read_rows(storage, block)
     assert found.equals(expected)
@@ -332,9 +332,9 @@ def test_hfile_rows_get_back_the_key_that_hudi_emptied(layout):
 def test_hfile_rows_that_are_none():
     assert read(hfile_block(KEYED, [[]])).num_rows == 0
     for entries, what in (
-        ([[(b"a", b"")]], "past the end"),
+        ([[(b"a", b"")]], "beyond the end"),
         ([[(b"a", b"\x00\x02\x07")]], "longer than its fields"),
-        ([[(b"\xff", b"\x00\x02")]], "no text"),
+        ([[(b"\xff", b"\x00\x02")]], "not UTF-8"),
     ):
         with pytest.raises(CorruptMetadata, match=what):
             read(hfile_block(KEYED, entries))
@@ -368,10 +368,10 @@ GOOD = struct.pack(">i", 5) + b"\x02\x04k1\x02"
     [
         (with_prefix(3, 2**31 - 1), "a count of 2147483647 records"),
         (with_prefix(3, -1), "a count of -1 records"),
-        (with_prefix(3, 2, GOOD), "2 records|past the end"),
+        (with_prefix(3, 2, GOOD), "2 records|beyond the end"),
         (with_prefix(3, 1, GOOD + b"x"), "1 records that end at 17 of 18 bytes"),
         (with_prefix(3, 1, struct.pack(">i", -4) + GOOD[4:]), "impossible length"),
-        (with_prefix(3, 1, struct.pack(">i", 4) + GOOD[4:-1]), "runs past the end"),
+        (with_prefix(3, 1, struct.pack(">i", 4) + GOOD[4:-1]), "beyond the end"),
         (with_prefix(3, 1, struct.pack(">i", 6) + GOOD[4:] + b"\x00"), "longer than its fields"),
         (with_prefix(3, 1, struct.pack(">i", 2) + b"\x04\x02"), "union branch"),
         (with_prefix(3, 1, struct.pack(">i", 5) + b"\x02\x04\xff\xfe\x02"), "not UTF-8"),
@@ -379,13 +379,13 @@ GOOD = struct.pack(">i", 5) + b"\x02\x04k1\x02"
         (with_prefix(3, 1, struct.pack(">i", 12) + b"\x00" + b"\xff" * 10 + b"\x01"), "more than 64 bits"),
         (
             frame_block(BlockType.AVRO, {HeaderKey.INSTANT_TIME: "7", HeaderKey.SCHEMA: SCHEMA}, b"\x00"),
-            "less than a block version",
+            "fewer bytes than a block version",
         ),
         (frame_block(BlockType.AVRO, {HeaderKey.INSTANT_TIME: "7"}, b""), "no schema"),
-        (frame_block(BlockType.AVRO, {HeaderKey.INSTANT_TIME: "7", HeaderKey.SCHEMA: "[]"}, b""), "no record"),
+        (frame_block(BlockType.AVRO, {HeaderKey.INSTANT_TIME: "7", HeaderKey.SCHEMA: "[]"}, b""), "not a record"),
         (
             frame_block(BlockType.PARQUET, {HeaderKey.INSTANT_TIME: "7", HeaderKey.SCHEMA: SCHEMA}, b"PAR1"),
-            "no readable parquet file",
+            "a Parquet file that cannot be read",
         ),
     ],
 )
@@ -416,10 +416,10 @@ def test_other_versions_of_data_blocks_are_refused_by_name(version):
         ({"type": "array", "items": "int"}, b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", "array or map"),
         ({"type": "array", "items": "null"}, b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00", "array or map"),
         ({"type": "array", "items": "double"}, b"\x02\x00", "array or map"),
-        ({"type": "map", "values": "int"}, b"\x02\x02a", "array or map|runs past|without an end"),
-        ("double", b"\x00" * 7, "past the end"),
-        ({"type": "int", "logicalType": "time-millis"}, b"\x01", "time of day"),
-        ({"type": "fixed", "name": "f", "size": 4}, b"\x00" * 3, "past the end"),
+        ({"type": "map", "values": "int"}, b"\x02\x02a", "array or map|beyond the end|unterminated"),
+        ("double", b"\x00" * 7, "beyond the end"),
+        ({"type": "int", "logicalType": "time-millis"}, b"\x01", "a time outside one day"),
+        ({"type": "fixed", "name": "f", "size": 4}, b"\x00" * 3, "beyond the end"),
     ],
 )
 @pytest.mark.parametrize("count", [1, 100])
@@ -445,7 +445,7 @@ def test_rows_must_have_the_columns_of_the_schema():
     ("kind", "values", "named"),
     [
         ("long", pa.array([1, None], pa.int64()), "1 null"),
-        ({"type": "enum", "name": "e", "symbols": ["A"]}, pa.array(["A", "B"]), "no symbol"),
+        ({"type": "enum", "name": "e", "symbols": ["A"]}, pa.array(["A", "B"]), "not a symbol"),
         (
             {"type": "fixed", "name": "f", "size": 2, "logicalType": "decimal", "precision": 9, "scale": 0},
             pa.array([decimal.Decimal(32768)], pa.decimal128(9, 0)),
@@ -490,3 +490,11 @@ def test_what_stands_behind_nulls_is_not_written():
         b"\x00",
         b"\x02\x02y\x02\x06\x00",
     ]
+
+
+def test_a_union_of_one_type_inside_null_structs():
+    """The branch is written although the column has nulls: they are in structs that are null themselves."""
+    text = record(("v", ["null", {"type": "record", "name": "q", "fields": [{"name": "s", "type": ["string"]}]}]))
+    required = pa.field("s", pa.string(), nullable=False)
+    inner = pa.StructArray.from_arrays([pa.array([None, "a"])], fields=[required], mask=pa.array([True, False]))
+    assert read(avro_block(pa.table({"v": inner}), text, "1")).to_pylist() == [{"v": None}, {"v": {"s": "a"}}]

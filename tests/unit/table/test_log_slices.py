@@ -3,8 +3,8 @@
 import pytest
 from tests.unit.table.tables import History, base_stat, instant, log_stat
 
-from tideline_table.file_group.checkpoint import read_checkpoint, write_checkpoint
 from tideline_table.file_group.slice import FileGroupId, SliceVersion
+from tideline_table.log.checkpoint import read_opening, write_checkpoint
 from tideline_table.storage import MemoryStorage
 
 G = FileGroupId("p", "g-0")
@@ -66,7 +66,7 @@ def test_checkpoints_keep_log_files(history):
     history.commit(instant(5), log_stat("g-0", instant(4)))
     storage = MemoryStorage()
     write_checkpoint(storage, history.state)
-    assert read_checkpoint(storage).latest_slices() == history.state.latest_slices()
+    assert read_opening(storage).state.latest_slices() == history.state.latest_slices()
 
 
 def test_a_clean_removes_log_only_slices_by_their_log_files():

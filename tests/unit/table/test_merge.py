@@ -3,9 +3,9 @@ import pyarrow as pa
 import pytest
 from tests.unit.table.tables import SCHEMA, contents, new_table, rows_of, write
 
+from tideline_table.action import write_rows
 from tideline_table.errors import UnsupportedTable
 from tideline_table.merge import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, MergeMode, combine_input, incoming_wins, merge_mode
-from tideline_table.table import write_rows
 from tideline_table.writer import Operation
 
 NAN = float("nan")

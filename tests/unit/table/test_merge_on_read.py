@@ -4,17 +4,18 @@ import pyarrow as pa
 import pytest
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, rows_of, write
 
+from tideline_table.action import run_clean, schedule_clean, schedule_clustering, write_rows
+from tideline_table.action.compaction.plan import compact_slice
+from tideline_table.action.compaction.run import run_compaction, schedule_compaction
+from tideline_table.action.recovery import roll_back_dead
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import WriteConflict
 from tideline_table.file_group.names import parse_log_file_name
+from tideline_table.hudi.instant import Action
 from tideline_table.log_format import BlockType, parquet_block, scan_log
-from tideline_table.service.compaction import compact_slice
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import TableType, run_clean, schedule_clean, schedule_clustering, write_rows
-from tideline_table.table.compaction import run_compaction, schedule_compaction
-from tideline_table.table.services import roll_back_dead
-from tideline_table.timeline.instant import Action
-from tideline_table.transaction import WriteTransaction
+from tideline_table.table import TableType
 from tideline_table.writer import Operation, log_file
 
 FORMATS = ("parquet", "avro")
@@ -146,25 +147,29 @@ def test_of_two_appends_to_one_group_the_later_moves_behind_without_writing_rows
 
 
 @pytest.mark.parametrize("deletes", [False, True])
-def test_of_two_appends_of_one_row_the_later_is_done_again(deletes):
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_of_two_appends_of_one_row_the_later_is_done_again(order, deletes):
+    """Whichever of the log files that were appended meanwhile holds the row."""
     table, storage, _ = mor_table()
-    write(table, [("a", "p", 1, "x"), ("b", "p", 1, "x")])
+    write(table, [("a", "p", 1, "x"), ("b", "p", 1, "x"), ("c", "p", 1, "x")])
     other = open_table(storage, table.clock, "other")
     stage, conflicts, begun = WriteTransaction.commit, [], []
 
     def late(self, *arguments):
         if not begun:
             begun.append(self.instant)
-            write(other, [("a", "p", 2, "other")], Operation.DELETE if deletes else Operation.UPSERT)
+            for key in order:
+                write(other, [(key, "p", 2, "other")], Operation.DELETE if deletes else Operation.UPSERT)
         return stage(self, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(WriteTransaction, "commit", late)
-        incoming = rows_of([("a", "p", 3, "mine"), ("b", "p", 3, "mine")])
+        incoming = rows_of([("a", "p", 3, "mine"), ("c", "p", 3, "mine")])
         committed = write_rows(table, incoming, Operation.UPSERT, on_conflict=lambda error, _: conflicts.append(str(error)))
     assert committed.attempts == 2
     assert "were written by others" in conflicts[0]
-    assert contents(table) == [("a", "p", 3, "mine"), ("b", "p", 3, "mine")]
+    of_other = [] if deletes else [("b", "p", 2, "other")]
+    assert contents(table) == [("a", "p", 3, "mine"), *of_other, ("c", "p", 3, "mine")]
     on_storage = {o.path for o in storage.list_objects("p") if ".log." in o.path}
     assert on_storage == {path for s in table.slices() for path in s.log_paths}
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 from tests.unit.table.tables import cluster, contents, create, new_table, open_table, rows_of, write
 
+from tideline_table.action import delete_partitions, run_clean, schedule_clean, schedule_clustering, write_rows
+from tideline_table.action.compaction.plan import compact_slice
+from tideline_table.action.compaction.run import run_compaction, schedule_compaction
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import InvalidOption, WriteConflict
-from tideline_table.service.compaction import compact_slice
+from tideline_table.hudi.instant import Action
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import TableType, delete_partitions, run_clean, schedule_clean, schedule_clustering, write_rows
-from tideline_table.table.compaction import run_compaction, schedule_compaction
-from tideline_table.timeline.instant import Action
-from tideline_table.transaction import WriteTransaction
+from tideline_table.table import TableType
 from tideline_table.writer import Operation
 
 FIRST = [("a", "p", 1, "x"), ("b", "p", 1, "x"), ("c", "q", 1, "x")]

@@ -4,19 +4,20 @@ import fastavro
 import pytest
 from tests.unit.table.tables import DEATH_S, cluster, new_table, write
 
+from tideline_table.action import roll_back_dead, run_clean, schedule_clean, schedule_clustering
+from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.clock import ManualClock
 from tideline_table.errors import CorruptMetadata
-from tideline_table.storage import MemoryStorage
-from tideline_table.table import roll_back_dead, run_clean, schedule_clean, schedule_clustering
-from tideline_table.timeline.plans import (
+from tideline_table.hudi.avro_container import decode_document
+from tideline_table.hudi.plans import (
     CLEAN_METADATA,
     CLEANER_PLAN,
     REQUESTED_REPLACE,
     ROLLBACK_METADATA,
     ROLLBACK_PLAN,
-    decode_document,
     encode_document,
 )
-from tideline_table.transaction import WriteTransaction
+from tideline_table.storage import MemoryStorage
 
 # Record → field names in order, from the format reference, 6.1, 6.3 and 6.4.
 REFERENCE = {
@@ -67,7 +68,8 @@ def test_schemas_have_the_names_of_the_reference():
 @pytest.fixture
 def worked():
     """A table on which every planned action has run."""
-    table, storage, clock = new_table(storage=MemoryStorage("file:/data/t1"))
+    clock = ManualClock()
+    table, storage, _ = new_table(clock, MemoryStorage("file:/data/t1", clock=clock))
     for n in range(3):
         write(table, [(f"k{n}", "p", 1, "x"), ("k0", "p", n, "y")], **{"hoodie.parquet.small.file.limit": 10**8})
     schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
@@ -79,7 +81,6 @@ def worked():
     storage.put(f".hoodie/.temp/{dead.instant}/p/f-0_0-0-0_{dead.instant}.parquet.marker.CREATE", b"")
     dead.abandon()
     clock.advance(DEATH_S)
-    table.clock.advance(DEATH_S)
     roll_back_dead(table)
     return storage
 

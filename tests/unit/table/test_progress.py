@@ -16,12 +16,7 @@ from tests.unit.table.tables import (
     write,
 )
 
-from tideline_table.clock import SystemClock
-from tideline_table.errors import CommitUnknown, InvalidOption, ProgressMoved, StorageError, TransactionRolledBack
-from tideline_table.file_group.checkpoint import CHECKPOINT_FOLDER
-from tideline_table.service.compaction import compact_slice
-from tideline_table.storage import MemoryStorage
-from tideline_table.table import (
+from tideline_table.action import (
     roll_back_dead,
     run_clean,
     run_compaction,
@@ -30,12 +25,17 @@ from tideline_table.table import (
     schedule_compaction,
     write_rows,
 )
+from tideline_table.action.compaction.plan import compact_slice
+from tideline_table.clock import SystemClock
+from tideline_table.coordination.conflict import WriteSet, find_conflict
+from tideline_table.errors import CommitUnknown, InvalidOption, ProgressMoved, StorageError, TransactionRolledBack
+from tideline_table.hudi.instant import State
+from tideline_table.hudi_written import foreign_state
+from tideline_table.log.checkpoint import CHECKPOINT_FOLDER
+from tideline_table.log.entry import LOG_FOLDER
+from tideline_table.log.progress import MAX_VALUE_BYTES, Progress, ProgressStep
+from tideline_table.storage import MemoryStorage
 from tideline_table.table.definition import TableType
-from tideline_table.table.foreign import foreign_state
-from tideline_table.timeline.entry import LOG_FOLDER
-from tideline_table.timeline.instant import State
-from tideline_table.timeline.progress import MAX_VALUE_BYTES, Progress, ProgressStep
-from tideline_table.transaction.conflict import WriteSet, find_conflict
 from tideline_table.writer import Operation
 
 KEY = "ingest.orders"
@@ -176,7 +176,6 @@ def test_an_unknown_outcome_is_told_by_the_progress(applied):
         return original(draft, sequence)
 
     table.timeline.log.append = append
-    table.clock = table.timeline.clock = clock
     table.timeline.log._clock = _Impatient()
     with pytest.raises(CommitUnknown):
         feed(table, [("b", "p", 1, "x")], "1", "2")

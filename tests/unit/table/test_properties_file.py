@@ -1,7 +1,7 @@
 import pytest
 
 from tideline_table.errors import CorruptMetadata
-from tideline_table.timeline.properties import CHECKSUM, checksum, format_properties, parse_properties
+from tideline_table.hudi.properties import CHECKSUM, checksum, format_properties, parse_properties
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,16 @@ import pyarrow.compute as pc
 import pytest
 from tests.unit.table.tables import cluster, create, open_table, write
 
+from tideline_table.action import run_clean, run_compaction, schedule_clean, schedule_clustering, schedule_compaction
+from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.clock import ManualClock
 from tideline_table.errors import HistoryUnavailable, InstantNotFound, InvalidOption
-from tideline_table.file_group.action import ActionRecord
-from tideline_table.file_group.state import TableState
-from tideline_table.service.compaction import compact_slice
+from tideline_table.hudi.instant import Action, State
+from tideline_table.log.action import ActionRecord
+from tideline_table.log.state import TableState
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import TableType, run_clean, run_compaction, schedule_clean, schedule_clustering, schedule_compaction
+from tideline_table.table import TableType
 from tideline_table.table.changes import PointKind, stretch_of
-from tideline_table.timeline.instant import Action, State
 from tideline_table.writer import Operation
 
 TYPES = list(TableType)

@@ -10,14 +10,15 @@ from tests.unit.table.fixtures import names, unpacked
 from tests.unit.table.tables import create, open_table, write
 
 from tideline_locks import open_peer_lock
+from tideline_table.action import run_clean, schedule_clean
 from tideline_table.clock import ManualClock
 from tideline_table.errors import HistoryUnavailable
+from tideline_table.hudi.properties import parse_properties
+from tideline_table.hudi_written import read_archived_instants
+from tideline_table.log.sharing import PeerLockKind, Sharing
 from tideline_table.storage import LocalStorage
-from tideline_table.table import Table, run_clean, schedule_clean, share_table
+from tideline_table.table import Table, share_table
 from tideline_table.table.changes import sequence_of
-from tideline_table.table.foreign import read_archived_instants
-from tideline_table.timeline.properties import parse_properties
-from tideline_table.timeline.sharing import PeerLockKind, Sharing
 
 ARCHIVED = [name for name in names("timelines") if name.endswith("_archived")]
 ADOPTABLE = [name for name in names("tables") if "_v6_" in name and "empty" not in name]

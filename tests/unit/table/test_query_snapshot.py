@@ -6,13 +6,13 @@ import pyarrow.compute as pc
 import pytest
 from tests.unit.table.tables import contents, create, open_table, write
 
+from tideline_table.action import run_compaction, schedule_compaction
+from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.clock import ManualClock
 from tideline_table.errors import SchemaMismatch
-from tideline_table.merge import MergeMode
-from tideline_table.reader import LogRule
-from tideline_table.service.compaction import compact_slice
+from tideline_table.merge import MergeMode, Merging
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import TableType, run_compaction, schedule_compaction
+from tideline_table.table import TableType
 from tideline_table.writer import Operation
 
 
@@ -123,5 +123,5 @@ def test_unknown_columns_are_refused(table):
 
 
 def test_ordering_fields_count_where_they_decide():
-    assert LogRule(MergeMode.EVENT_TIME, "a, b").ordering_fields == ("a", "b")
-    assert LogRule(MergeMode.COMMIT_TIME, "a,b").ordering_fields == ()
+    assert Merging(MergeMode.EVENT_TIME, ordering_field="a, b").ordering_fields == ("a", "b")
+    assert Merging(MergeMode.COMMIT_TIME, ordering_field="a,b").ordering_fields == ()

@@ -13,21 +13,21 @@ import pytest
 
 from tideline_table.errors import CorruptMetadata, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
-from tideline_table.keygen import KeyGenerator
+from tideline_table.keygen import KeyGenerator, PathColumns
 from tideline_table.log_format import BlockType, HeaderKey, avro_block, command_block, delete_block, parquet_block, scan_log
 from tideline_table.log_format.framing import frame_block
-from tideline_table.merge import MergeMode, OpenCells, PartialUpdate, comparable_ordering
+from tideline_table.merge import DeletionMark, MergeMode, Merging, OpenCells, PartialUpdate, comparable_ordering
 from tideline_table.reader import LogRule, VisibleInstants, read_slice, scan_slice
 from tideline_table.reader.base_file import BaseFileScan, referenced_columns
 from tideline_table.reader.log_blocks import counting_blocks
-from tideline_table.reader.read_plan import DeletionMark
-from tideline_table.schema import META_FIELDS, avro_from_arrow, with_meta_fields, without_meta_fields
+from tideline_table.reader.predicate import parse_where
+from tideline_table.schema import META_FIELDS, avro_from_arrow, avro_with_meta_fields, with_meta_fields, without_meta_fields
 from tideline_table.storage import MemoryStorage
 
 USER = pa.schema([("id", pa.string()), ("ts", pa.int64()), ("v", pa.string()), ("_hoodie_is_deleted", pa.bool_())])
 SCHEMA = with_meta_fields(USER)
-EVENT = LogRule(MergeMode.EVENT_TIME, "ts")
-COMMIT = LogRule(MergeMode.COMMIT_TIME)
+EVENT = LogRule(Merging(MergeMode.EVENT_TIME, ordering_field="ts"))
+COMMIT = LogRule(Merging(MergeMode.COMMIT_TIME))
 
 
 def at(number: int) -> str:
@@ -44,7 +44,9 @@ def rows_of(rows, schema=SCHEMA):
 
 
 def block(rows, number, schema=SCHEMA, encode=avro_block, **header):
-    text = avro_from_arrow(without_meta_fields(schema), "t", meta_fields=META_FIELDS[0] in schema.names)
+    text = avro_from_arrow(without_meta_fields(schema), "t")
+    if META_FIELDS[0] in schema.names:
+        text = avro_with_meta_fields(text)
     content = encode(rows_of(rows, schema), text, at(number))
     return with_header(content, header) if header else content
 
@@ -59,7 +61,7 @@ def with_header(content, more):
 
 
 def deletions(keys, number, ordering=None):
-    return delete_block(pa.array(keys), "", ordering, avro_from_arrow(USER, "t", meta_fields=True), at(number))
+    return delete_block(pa.array(keys), "", ordering, avro_with_meta_fields(avro_from_arrow(USER, "t")), at(number))
 
 
 def slice_of(base, *files, schema=SCHEMA):
@@ -176,7 +178,7 @@ def test_damaged_stretches_are_passed_over(caplog):
 def instants_after(*blocks, visible=None):
     storage, file_slice = slice_of(None, b"".join(blocks))
     logs = [scan_log(storage, path) for path in file_slice.log_paths]
-    return [int(b.instant) - int(at(0)) for b in counting_blocks(logs, visible).blocks]
+    return [int(b.instant) - int(at(0)) for b in counting_blocks(logs, visible)]
 
 
 def test_compacted_blocks_stand_for_those_they_list():
@@ -208,13 +210,13 @@ def test_parts_of_records_lie_upon_the_version_before():
 
 def test_parts_of_records_do_not_go_with_cells_that_are_open_by_value():
     part = block([("a", 6, "one")], 1, IS_PARTIAL="true")
-    rule = replace(EVENT, partial=PartialUpdate(OpenCells.NULLS))
+    rule = replace(EVENT, merging=replace(EVENT.merging, partial=PartialUpdate(OpenCells.NULLS)))
     with pytest.raises(UnsupportedTable, match="IS_PARTIAL"):
         read(slice_of(BASE, part), rule)
 
 
 def test_several_ordering_fields_decide_one_after_the_other():
-    rule = LogRule(MergeMode.EVENT_TIME, "ts,v")
+    rule = LogRule(Merging(MergeMode.EVENT_TIME, ordering_field="ts,v"))
     update = block([("a", 5, "a"), ("b", 5, "c"), ("c", 4, "z"), ("d", 6, "a")], 1)
     kept = [("a", 5, "base"), ("b", 5, "c"), ("c", 5, "base"), ("d", 6, "a")]
     assert read(slice_of(BASE[:4], update), rule) == kept
@@ -224,7 +226,7 @@ def test_several_ordering_fields_decide_one_after_the_other():
 
 
 def test_rows_that_say_by_a_value_that_they_are_deletions():
-    rule = replace(EVENT, deletion=DeletionMark("v", "gone"))
+    rule = replace(EVENT, merging=replace(EVENT.merging, deletion=DeletionMark("v", "gone")))
     update = block([("a", 6, "gone"), ("b", 4, "gone"), ("c", 6, "u")], 1)
     assert read(slice_of(BASE[:3], update), rule) == [("b", 5, "base"), ("c", 6, "u")]
     storage, found = slice_of(BASE[:3], update)
@@ -305,7 +307,7 @@ def test_of_rows_with_one_key_the_first_meets_the_log(cells):
     ]
     rows = slice_of(twice, block([("a", 7, "new"), ("d", 8, "new")], 1), deletions(["b"], 2))
     kept = [("a", 2, "second"), ("a", 7, "new"), ("c", 5, "c"), ("d", 8, "new"), ("d", 9, "second"), ("e", 5, "e")]
-    event, commit = (replace(rule, partial=cells) for rule in (EVENT, COMMIT))
+    event, commit = (replace(rule, merging=replace(rule.merging, partial=cells)) for rule in (EVENT, COMMIT))
     for rule in (event, commit):
         assert read(rows, rule) == kept
         assert read(rows, rule, keys=pa.array(["a", "b"])) == kept[:2]
@@ -326,13 +328,39 @@ def test_broken_files_name_themselves():
 
 
 def with_content(content):
-    text = avro_from_arrow(USER, "t", meta_fields=True)
+    text = avro_with_meta_fields(avro_from_arrow(USER, "t"))
     return frame_block(BlockType.AVRO, {HeaderKey.INSTANT_TIME: at(1), HeaderKey.SCHEMA: text}, content)
 
 
 def test_referenced_columns():
     where = (pc.field("ts") > 1) & (pc.field("v").is_null() | pc.field("id").isin(["a"]))
     assert referenced_columns(where, SCHEMA) == {"ts", "v", "id"}
+
+
+IN_E = "id IN ('e', 'nothing', 'x')"
+
+
+def test_a_list_of_values_prunes_row_groups():
+    storage, found = slice_of(BASE, block([("c", 6, "u"), ("e", 6, "u")], 1))
+    scan = BaseFileScan(storage, found.path, SCHEMA)
+    assert scan.row_groups(parse_where(IN_E, SCHEMA)) == [2]
+    assert scan.row_groups(parse_where(f"ts IN (5, {', '.join(map(str, range(6, 5000)))}) AND {IN_E}", SCHEMA)) == [2]
+    assert scan.row_groups(parse_where("ts IN (4, 6)", SCHEMA)) == []
+    assert read((storage, found), where=parse_where(IN_E, SCHEMA)) == [("e", 6, "u")]
+    assert read((storage, found), where=parse_where("id = 'e' AND ts NOT IN (5, 7)", SCHEMA)) == [("e", 6, "u")]
+
+
+@pytest.mark.parametrize("only_fill", [True, False])
+def test_a_list_of_values_of_a_column_that_the_path_knows(only_fill):
+    schema = SCHEMA.append(pa.field("hour", pa.int32()))
+    rule = replace(EVENT, path_columns=PathColumns(("hour",), only_fill=only_fill))
+    storage, found = slice_of(BASE[:4], block([("b", 6, "u")], 1), schema=schema if only_fill else SCHEMA)
+    for name in [found.base_file, *(log.name for log in found.log_files)]:
+        storage.put(f"hour=7/{name}", storage.read(name))
+    found = replace(found, group=FileGroupId("hour=7", "f"))
+    for text, kept in [("hour IN (7, 5000000000)", True), ("hour NOT IN (8, 9)", True), ("hour IN (8, 9)", False)]:
+        where = parse_where(f"{text} AND id IN ('a', 'b', 'x')", schema)
+        assert read((storage, found), rule, schema, where=where) == ([("a", 5, "base"), ("b", 6, "u")] if kept else [])
 
 
 def test_file_names_of_log_rows_are_those_of_the_block():

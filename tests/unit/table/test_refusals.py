@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from tests.unit.table.tables import QUIET, SCHEMA, contents, create, listing, new_table, open_table, rows_of, write
 
+from tideline_table.action import run_clean, run_clustering, schedule_clean, schedule_clustering, write_rows
 from tideline_table.clock import ManualClock
 from tideline_table.errors import (
     CorruptMetadata,
@@ -21,20 +22,11 @@ from tideline_table.errors import (
     TidelineError,
     UnsupportedTable,
 )
-from tideline_table.file_group.checkpoint import POINTER
+from tideline_table.hudi.properties import CHECKSUM, PROPERTIES_PATH, format_properties, parse_properties
+from tideline_table.log.checkpoint import POINTER
+from tideline_table.log.entry import entry_path
 from tideline_table.storage import LocalStorage, MemoryStorage
-from tideline_table.table import (
-    Table,
-    TableRequest,
-    create_table,
-    run_clean,
-    run_clustering,
-    schedule_clean,
-    schedule_clustering,
-    write_rows,
-)
-from tideline_table.timeline.entry import entry_path
-from tideline_table.timeline.properties import CHECKSUM, PROPERTIES_PATH, format_properties, parse_properties
+from tideline_table.table import Table, TableRequest, create_table
 from tideline_table.writer import Operation
 
 
@@ -203,7 +195,7 @@ def test_broken_log_entry(table, sequence, content):
 def test_log_entry_in_another_place(table):
     table[1].delete(POINTER)
     table[1].put(entry_path(2), table[1].read(entry_path(1)))
-    open_refused(table[1], CorruptMetadata, "says sequence 1")
+    open_refused(table[1], CorruptMetadata, "names sequence 1")
 
 
 def test_newer_log_format(table):

@@ -22,6 +22,22 @@ from tests.unit.table.tables import (
     write,
 )
 
+from tideline_table.action import (
+    create_savepoint,
+    delete_partitions,
+    preview_restore,
+    restore_to_savepoint,
+    roll_back_dead,
+    run_clean,
+    schedule_clean,
+    schedule_clustering,
+    schedule_compaction,
+    write_rows,
+)
+from tideline_table.action.restore.plan import plan_restore
+from tideline_table.action.restore.steps import finish_restore, request_restore
+from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.coordination.conflict import check_not_restoring
 from tideline_table.errors import (
     CorruptMetadata,
     HistoryRewritten,
@@ -33,36 +49,18 @@ from tideline_table.errors import (
     TransactionRolledBack,
     WriteConflict,
 )
-from tideline_table.file_group.checkpoint import read_checkpoint, write_checkpoint
-from tideline_table.file_group.savepoint import Savepoint
 from tideline_table.file_group.slice import FileGroupId
-from tideline_table.service.restore import plan_restore
+from tideline_table.hudi.avro_container import decode_document
+from tideline_table.hudi.instant import Action, State
+from tideline_table.log.checkpoint import read_opening, write_checkpoint
+from tideline_table.log.plan import RollbackStep
+from tideline_table.log.progress import ProgressStep
+from tideline_table.log.savepoint import Savepoint
+from tideline_table.log.table_log import Draft
+from tideline_table.log.timeline_files import timeline_files
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import (
-    Table,
-    TableType,
-    create_savepoint,
-    delete_partitions,
-    preview_restore,
-    restore_to_savepoint,
-    roll_back_dead,
-    run_clean,
-    schedule_clean,
-    schedule_clustering,
-    schedule_compaction,
-    summarise,
-    write_rows,
-)
+from tideline_table.table import Table, TableType, summarise
 from tideline_table.table.changes import newest_write
-from tideline_table.timeline.files import timeline_files
-from tideline_table.timeline.instant import Action, State
-from tideline_table.timeline.log import Draft
-from tideline_table.timeline.plans import decode_document
-from tideline_table.timeline.progress import ProgressStep
-from tideline_table.timeline.rewind import REWIND_KEY
-from tideline_table.transaction import WriteTransaction
-from tideline_table.transaction.conflict import check_not_restoring
-from tideline_table.transaction.restore import finish_restore, request_restore
 from tideline_table.writer import Operation
 
 A = [("a", "p", 1, "x"), ("b", "q", 1, "x")]
@@ -353,7 +351,7 @@ def test_a_running_rollback_ends_with_it():
     begun = WriteTransaction.begin(table.timeline, table.lock, "UPSERT")
     storage.put(f".hoodie/.temp/{begun.instant}/p/x-0_0-0-0_{begun.instant}.parquet.marker.CREATE", b"")
     storage.put(f"p/x-0_0-0-0_{begun.instant}.parquet", b"")
-    body = {"target": begun.instant, "target_action": "commit", "plan": {"RollbackRequests": []}}
+    body = RollbackStep(begun.instant, "commit", plan={"RollbackRequests": []})
     fence = table.timeline.append(
         lambda state: Draft(table.timeline.mint(state), Action.ROLLBACK, State.NONE, State.INFLIGHT, "ROLLBACK", body)
     )
@@ -421,12 +419,12 @@ def test_it_survives_checkpoints():
     requested(table, at)
     again = MemoryStorage("memory:again", clock)
     write_checkpoint(again, table.state)
-    assert read_checkpoint(again) == table.state
-    assert read_checkpoint(again).restoring
+    assert read_opening(again).state == table.state
+    assert read_opening(again).state.restoring
     finish_restore(table.timeline, table.state.restoring, force=True)
     write_checkpoint(again, table.state)
-    assert read_checkpoint(again) == table.state
-    assert read_checkpoint(again).rewritten
+    assert read_opening(again).state == table.state
+    assert read_opening(again).state.rewritten
 
 
 def test_a_pending_clean_is_run_first_and_one_that_is_not_conflicts():
@@ -490,10 +488,10 @@ def test_the_plan_names_what_is_newer_newest_first():
 
 
 def restored(history, upto):
-    body = plan_restore(history.state, SAVED).to_body()
+    body = plan_restore(history.state, SAVED).to_body().to_json()
     steps = [
         (State.NONE, State.REQUESTED, body),
-        (State.REQUESTED, State.INFLIGHT, {REWIND_KEY: body[REWIND_KEY]}),
+        (State.REQUESTED, State.INFLIGHT, {"rewind": body["rewind"]}),
         (State.INFLIGHT, State.INFLIGHT, {}),
         (State.INFLIGHT, State.COMPLETED, {"metadata": {}}),
     ]
@@ -516,7 +514,7 @@ def test_the_fold_step_by_step(upto):
     assert bool(state.restoring) is (upto < 4)
     assert bool(state.rewritten) is gone
     if state.restoring:
-        with pytest.raises(IllegalTransition, match="beside restore"):
+        with pytest.raises(IllegalTransition, match=r"while restore .* is pending"):
             history.begin(instant(30))
     else:
         history.begin(instant(30))
@@ -525,12 +523,12 @@ def test_the_fold_step_by_step(upto):
 @pytest.mark.parametrize("spoiled", ["savepoint", "undone", "fenced", "shape"])
 def test_a_restore_of_what_is_not_there_is_refused_whole(spoiled):
     history = history_of_everything()
-    body = plan_restore(history.state, SAVED).to_body()
+    body = plan_restore(history.state, SAVED).to_body().to_json()
     wrong = {"savepoint": instant(9), "undone": [[instant(7), "commit"]], "fenced": [[instant(4), "deltacommit"]], "shape": None}
-    document = {**body[REWIND_KEY], spoiled: wrong[spoiled]} if spoiled != "shape" else {"savepoint": instant(3)}
+    document = {**body["rewind"], spoiled: wrong[spoiled]} if spoiled != "shape" else {"savepoint": instant(3)}
     before = history.state.sequence
     with pytest.raises((IllegalTransition, CorruptMetadata)):
-        history.step(instant(20), Action.RESTORE, State.NONE, State.REQUESTED, {**body, REWIND_KEY: document}, "RESTORE")
+        history.step(instant(20), Action.RESTORE, State.NONE, State.REQUESTED, {**body, "rewind": document}, "RESTORE")
     assert history.state.sequence == before
     assert not history.state.restoring
 

@@ -21,7 +21,19 @@ from tests.unit.table.tables import (
     write,
 )
 
+from tideline_table.action import (
+    create_savepoint,
+    delete_savepoint,
+    roll_back_dead,
+    run_clean,
+    schedule_clean,
+    schedule_clustering,
+    write_rows,
+)
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
+from tideline_table.coordination import roll_back
+from tideline_table.coordination.conflict import find_savepoint_conflict
 from tideline_table.errors import (
     CorruptMetadata,
     IllegalTransition,
@@ -31,26 +43,15 @@ from tideline_table.errors import (
     UnsupportedTable,
     WriteConflict,
 )
-from tideline_table.file_group.checkpoint import read_checkpoint, write_checkpoint
-from tideline_table.file_group.savepoint import saved_slices
 from tideline_table.file_group.slice import FileGroupId
+from tideline_table.hudi.avro_container import decode_document
+from tideline_table.hudi.instant import Action, State
+from tideline_table.log.checkpoint import read_opening, write_checkpoint
+from tideline_table.log.progress import Progress, ProgressStep
+from tideline_table.log.savepoint import saved_slices
+from tideline_table.log.timeline_files import timeline_files
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import (
-    TableType,
-    create_savepoint,
-    delete_savepoint,
-    roll_back_dead,
-    run_clean,
-    schedule_clean,
-    schedule_clustering,
-    write_rows,
-)
-from tideline_table.timeline.files import timeline_files
-from tideline_table.timeline.instant import Action, State
-from tideline_table.timeline.plans import decode_document
-from tideline_table.timeline.progress import Progress, ProgressStep
-from tideline_table.transaction import WriteTransaction, roll_back
-from tideline_table.transaction.conflict import find_savepoint_conflict
+from tideline_table.table import TableType
 from tideline_table.writer import Operation
 
 RETAIN_1 = {"hoodie.cleaner.commits.retained": 1}
@@ -144,7 +145,7 @@ def test_log_files_are_in_it():
 
 def test_what_is_no_completed_write_is_refused():
     table, storage, _ = new_table()
-    with pytest.raises(SavepointRefused, match="nobody wrote"):
+    with pytest.raises(SavepointRefused, match="without a completed write"):
         create_savepoint(table)
     at = write(table, A).instant
     with pytest.raises(SavepointRefused, match="no instant"):
@@ -246,7 +247,7 @@ def test_it_survives_checkpoints_and_later_openers():
     create_savepoint(table, comment="kept")
     again = MemoryStorage("memory:again", clock)
     write_checkpoint(again, table.state)
-    assert read_checkpoint(again).savepoints == table.state.savepoints
+    assert read_opening(again).state.savepoints == table.state.savepoints
     assert open_table(storage, clock).state.savepoints == table.state.savepoints
 
 

@@ -7,11 +7,12 @@ from tests.simulation.faults import FaultyStorage
 from tests.unit.table.archives import FEW, OLD_S, TASK_S, clean
 from tests.unit.table.tables import History, base_stat, contents, instant, listing, new_table, open_table, write
 
-from tideline_table.file_group.savepoint import every_saved_slice, kept_slices, needed_writes
+from tideline_table.action import archive, create_savepoint, delete_savepoint, restore_to_savepoint
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.file_group.slice import FileGroupId
-from tideline_table.table import TableType, archive, create_savepoint, delete_savepoint, restore_to_savepoint
-from tideline_table.timeline.instant import Action, State
-from tideline_table.transaction import WriteTransaction
+from tideline_table.hudi.instant import Action, State
+from tideline_table.log.savepoint import every_saved_slice, kept_slices, needed_writes
+from tideline_table.table import TableType
 from tideline_table.writer import Operation
 
 A = [("a", "p", 1, "x"), ("b", "q", 1, "x"), ("c", "q", 1, "x")]

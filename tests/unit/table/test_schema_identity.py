@@ -12,9 +12,8 @@ import pytest
 from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
 from tideline_table.log_format import avro_block
-from tideline_table.merge import MergeMode
 from tideline_table.reader import LogRule, read_slice
-from tideline_table.schema import avro_from_arrow, with_meta_fields, without_meta_fields
+from tideline_table.schema import avro_from_arrow, avro_with_meta_fields, with_meta_fields, without_meta_fields
 from tideline_table.schema.identity import SchemaVersions, history_texts
 from tideline_table.storage import MemoryStorage
 
@@ -95,12 +94,12 @@ def stored() -> tuple[MemoryStorage, FileSlice]:
     logs = []
     for number, (found, instant) in enumerate(((LATE, at(2)), (TODAY, at(6))), 1):
         name = f".f_{at(1)}.log.{number}_0-0-0"
-        storage.put(name, avro_block(found, avro_from_arrow(found.schema, "t", meta_fields=True), instant))
+        storage.put(name, avro_block(found, avro_with_meta_fields(avro_from_arrow(found.schema, "t")), instant))
         logs.append(LogFile(name, 1, "", number))
     return storage, FileSlice(FileGroupId("", "f"), at(1), base, 1, 2, tuple(logs))
 
 
-RULE = LogRule(MergeMode.COMMIT_TIME, versions=VERSIONS)
+RULE = LogRule(versions=VERSIONS)
 
 
 def read(stored, rule=RULE, columns=(*K,), where=None, schema=NOW):
@@ -120,7 +119,7 @@ def test_filters_speak_of_todays_columns(stored):
 
 
 def test_queries_of_before_see_the_columns_of_before(stored):
-    rule = LogRule(MergeMode.COMMIT_TIME, as_of=at(3), versions=VERSIONS)
+    rule = LogRule(as_of=at(3), versions=VERSIONS)
     found = read(stored, rule, THEN.names, schema=with_meta_fields(THEN))
     names = ["_hoodie_record_key", *THEN.names]
     expected = [*BASE.select(names).to_pylist()[:1], *LATE.select(names).to_pylist()]

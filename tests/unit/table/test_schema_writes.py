@@ -7,14 +7,15 @@ import pyarrow.parquet as pq
 import pytest
 from tests.unit.table.tables import History, base_stat, cluster, contents, instant, new_table, open_table, rows_of, write
 
+from tideline_table.action import run_clean, schedule_clean, schedule_clustering, write_rows
+from tideline_table.action.write import run as module
+from tideline_table.coordination.conflict import SchemaStep, WriteSet, find_conflict
 from tideline_table.errors import SchemaMismatch, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId, SliceVersion
+from tideline_table.hudi.properties import PROPERTIES_PATH
+from tideline_table.hudi.write_stats import SCHEMA_KEY
 from tideline_table.schema import META_FIELDS
 from tideline_table.schema.avro import avro_evolved
-from tideline_table.table import run_clean, schedule_clean, schedule_clustering, write_rows
-from tideline_table.timeline.properties import PROPERTIES_PATH
-from tideline_table.timeline.write_stats import SCHEMA_KEY
-from tideline_table.transaction.conflict import SchemaStep, WriteSet, find_conflict
 from tideline_table.writer import Operation
 
 EVOLVE = {"tideline.write.schema.evolution": "evolve"}
@@ -145,7 +146,6 @@ def test_deletions_and_deletion_marks_change_nothing(place):
 
 def evolve_meanwhile(monkeypatch, other, rows):
     """The other writer commits `rows` right after the first attempt of whoever writes next was routed."""
-    from tideline_table.table import write as module  # noqa: PLC0415
 
     inner, done = module.route_input, []
 

@@ -9,10 +9,12 @@ import pytest
 from tests.unit.table.fixtures import names, unpacked
 
 from tideline_locks import open_peer_lock
+from tideline_table.action import write_rows
+from tideline_table.coordination.shared.adoption import missing_steps, vanished
 from tideline_table.errors import UnsupportedTable
-from tideline_table.table import Table, share_table, write_rows
-from tideline_table.timeline.sharing import PeerLockKind, Sharing
-from tideline_table.transaction.adoption import ListedTimeline, missing_steps, vanished
+from tideline_table.hudi.listing import ListedTimeline
+from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.table import Table, share_table
 from tideline_table.writer import Operation
 
 SHARING = Sharing(PeerLockKind.FILE_SYSTEM)

@@ -16,14 +16,16 @@ from tests.unit.table.tables import contents, new_table, rows_of
 
 from tideline_locks import open_peer_lock
 from tideline_locks.table_lock import LockProviders, attach_lock
+from tideline_table.action import schedule_clustering, write_rows
+from tideline_table.action.write import executor
+from tideline_table.action.write import run as module
+from tideline_table.action.write.transaction import EARLY_CHECK_S, WriteTransaction
 from tideline_table.clock import ManualClock
+from tideline_table.coordination.committed import Committed
+from tideline_table.coordination.reservations import Intent
 from tideline_table.errors import StorageError, WriteConflict
 from tideline_table.storage import Storage
-from tideline_table.table import Table, executor, schedule_clustering, share_table, write_rows
-from tideline_table.table import write as module
-from tideline_table.transaction import Committed, WriteTransaction
-from tideline_table.transaction.intents import Intent
-from tideline_table.transaction.write import EARLY_CHECK_S
+from tideline_table.table import Table, share_table
 from tideline_table.writer import FileGroupResult, Operation
 
 FIRST = [("a", "p", 1, "x"), ("b", "q", 1, "x")]
@@ -281,7 +283,7 @@ def test_a_board_that_is_away_costs_one_look(
             assert put(table, [("a", "p", 2 + number, "y")]).attempts == 1
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert len(warnings) == 1, warnings
-    assert "and its intents" in warnings[0]
+    assert "and its reservations" in warnings[0]
     assert beside == ([1, 1, 1] if unreachable == "storage" else [0, 0, 0])
     assert storage.list_folder(INTENTS).objects == ()
     assert contents(table)[0] == ("a", "p", 4, "y")

@@ -8,13 +8,14 @@ from tests.unit.table.shared import SHARING, opened, put, roll_back_as_hudi, sha
 from tests.unit.table.tables import contents, new_table, open_table, rows_of
 
 from tideline_locks import open_peer_lock
+from tideline_table.action import archive, run_clean, schedule_clean, write_rows
+from tideline_table.action.restore.plan import plan_restore, restore_metadata
 from tideline_table.errors import CorruptMetadata, HistoryRewritten
-from tideline_table.file_group.savepoint import Savepoint
-from tideline_table.service.restore import plan_restore, restore_metadata
+from tideline_table.hudi.plans import RESTORE_METADATA, RESTORE_PLAN, encode_document
+from tideline_table.log.progress import ProgressStep
+from tideline_table.log.savepoint import Savepoint
 from tideline_table.storage import Storage
-from tideline_table.table import Table, archive, run_clean, schedule_clean, share_table, write_rows
-from tideline_table.timeline.plans import RESTORE_METADATA, RESTORE_PLAN, encode_document
-from tideline_table.timeline.progress import ProgressStep
+from tideline_table.table import Table, share_table
 from tideline_table.writer import Operation
 
 
@@ -25,7 +26,7 @@ def restore_as_hudi(storage: Storage, table: Table, at: str) -> None:
     for path in (*plan.rewind.timeline_files(), *(p for paths in plan.files.values() for p in paths)):
         storage.delete(path)
     restore = table.timeline.mint(state)
-    storage.put(f".hoodie/{restore}.restore.requested", encode_document(RESTORE_PLAN, plan.to_body()["plan"]))
+    storage.put(f".hoodie/{restore}.restore.requested", encode_document(RESTORE_PLAN, plan.to_body().plan))
     storage.put(f".hoodie/{restore}.restore.inflight", b"")
     metadata = restore_metadata(restore, plan.rewind, plan.files, storage.root, 1)
     storage.put(f".hoodie/{restore}.restore", encode_document(RESTORE_METADATA, metadata))

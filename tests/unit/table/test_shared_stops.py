@@ -11,16 +11,17 @@ from tests.unit.table.shared import before_commit, opened, peer_of, put, shared_
 from tests.unit.table.tables import DEATH_S, cluster, contents
 
 from tideline_locks import open_peer_lock
+from tideline_table.action import roll_back_dead, schedule_clustering
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
+from tideline_table.coordination import roll_back
+from tideline_table.coordination.heartbeat import heartbeat_path
 from tideline_table.errors import UnsupportedTable, WriteConflict
-from tideline_table.file_group.checkpoint import write_checkpoint
+from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.plans import ROLLBACK_METADATA, ROLLBACK_PLAN, encode_document
+from tideline_table.hudi.write_stats import CommitMetadata
+from tideline_table.log.checkpoint import write_checkpoint
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import roll_back_dead, schedule_clustering
-from tideline_table.timeline.instant import Action, State
-from tideline_table.timeline.plans import ROLLBACK_METADATA, ROLLBACK_PLAN, encode_document
-from tideline_table.timeline.write_stats import CommitMetadata
-from tideline_table.transaction import WriteTransaction, roll_back
-from tideline_table.transaction.heartbeat import heartbeat_path
 from tideline_table.writer import Operation
 
 FIRST = [("a", "p", 1, "1"), ("b", "p", 1, "1"), ("c", "q", 1, "1")]

@@ -6,19 +6,25 @@ import logging
 
 import pytest
 from tests.unit.table.shared import SHARING, before_commit, opened, peer_of, put, roll_back_as_hudi, shared_table, upgrade
-from tests.unit.table.tables import DEATH_S, contents, new_table, open_table, write
+from tests.unit.table.tables import DEATH_S, History, base_stat, contents, instant, new_table, open_table, write
 
 from tideline_locks import open_peer_lock
+from tideline_table.action import roll_back_dead
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
-from tideline_table.errors import InvalidOption, StorageError, TableFrozen, TransactionRolledBack, UnsupportedTable
-from tideline_table.file_group.checkpoint import read_checkpoint, write_checkpoint
+from tideline_table.coordination import SharedTimeline, roll_back
+from tideline_table.coordination.shared.hudi_rules import change_properties, check_not_bucketed
+from tideline_table.errors import CorruptMetadata, InvalidOption, StorageError, TableFrozen, TransactionRolledBack, UnsupportedTable
+from tideline_table.hudi import properties as p
+from tideline_table.hudi.instant import Action, State, instant_from_time
+from tideline_table.hudi.plans import REQUESTED_REPLACE, encode_document
+from tideline_table.hudi.properties import read_properties
+from tideline_table.log.checkpoint import read_opening, write_checkpoint
+from tideline_table.log.sharing import PEER_WRITER, PeerLockKind, Sharing
+from tideline_table.log.state import TableState
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import Table, TableType, roll_back_dead, share_table
-from tideline_table.timeline import properties as p
-from tideline_table.timeline.instant import Action, State, instant_from_time
-from tideline_table.timeline.sharing import PEER_WRITER, PeerLockKind, Sharing
-from tideline_table.transaction import SharedTimeline, WriteTransaction, roll_back
-from tideline_table.transaction.peer_rules import change_properties, read_properties
+from tideline_table.table import Table, TableType, share_table
+from tideline_table.writer import routing
 
 FIRST = [("a", "p", 1, "1"), ("b", "p", 1, "1"), ("c", "q", 1, "1")]
 
@@ -84,6 +90,22 @@ def test_update_of_a_group_that_the_other_side_wrote_is_done_again() -> None:
         assert put(ours, [("b", "p", 3, "ours")]).attempts == 1
 
 
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_append_is_done_again_whichever_log_file_of_the_other_side_holds_its_row(order: str) -> None:
+    """Apache Hudi writes no key indexes: the keys of both log files are read from their blocks."""
+    ours, storage, clock = shared_table(TableType.MOR)
+    put(ours, FIRST)
+    theirs = peer_of(storage, clock)
+
+    def append() -> None:
+        for key in order:
+            put(theirs, [(key, "p", 2, "theirs")], **{"tideline.log.index.clique.files": 0})
+
+    with before_commit(ours, append):
+        assert put(ours, [("a", "p", 3, "ours")]).attempts == 2
+    assert contents(ours) == [("a", "p", 3, "ours"), ("b", "p", 2, "theirs"), FIRST[2]]
+
+
 def test_key_that_the_other_side_inserted_meanwhile_is_not_inserted_twice() -> None:
     ours, storage, clock = shared_table()
     put(ours, FIRST)
@@ -102,7 +124,6 @@ def test_writer_that_was_rolled_back_by_the_other_side_finds_out_and_begins_agai
     def lose() -> None:
         clock.advance(DEATH_S)
         pending = [a.instant for a in theirs.refresh().pending()]
-        theirs.timeline.options = theirs.options
         storage.delete(f".hoodie/.heartbeat/{pending[0]}")
         assert roll_back_dead(theirs) == pending
 
@@ -232,6 +253,41 @@ def test_metadata_table_is_turned_off_before_a_step_of_ours(caplog: pytest.LogCa
     assert [o for o in storage.list_objects("") if o.path.endswith(".backup")] == []
 
 
+BUCKET_IDS = [f"0000000{n}-1f0b-4e58-9a5b-0a6f5f3c2d1e-0" for n in range(2)]
+HASHED_IDS = ["a1ba364b-fbde-3906-b865-53e4c35f3556-0", "ddd512a0-10e2-31e7-b326-8550d5f6acf3-0"]
+
+
+@pytest.mark.parametrize("ids", [BUCKET_IDS, HASHED_IDS], ids=["simple", "consistent hashing"])
+def test_a_shared_table_whose_file_ids_show_a_bucket_index_is_refused(ids: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, storage, clock = shared_table()
+    put(ours, [("a", "p", 1, "1")])
+    theirs = peer_of(storage, clock)
+    with monkeypatch.context() as patched:
+        # As Hudi's writers name file groups by their buckets.
+        patched.setattr(routing, "new_file_id", lambda instant, task: ids[int(task)])
+        put(theirs, [("b", "q", 1, "1"), ("c", "r", 1, "1")])
+    with pytest.raises(UnsupportedTable, match=rf"bucket index \(file id {min(ids)}"):
+        put(ours, FIRST)
+    assert len(contents(opened(storage, clock))) == 3
+
+
+def test_one_file_id_that_looks_like_a_bucket_is_chance_in_a_large_table() -> None:
+    def state(*ids: str) -> TableState:
+        found = History()
+        found.commit(instant(1), *(base_stat(i, instant(1), partition=f"p{n}") for n, i in enumerate(ids)))
+        return found.state
+
+    random = [f"{n:08x}-1f0b-4e58-9a5b-0a6f5f3c2d1e-0" for n in range(0xA0000000, 0xA0000000 + 60)]
+    check_not_bucketed(state(*random, BUCKET_IDS[0]), {})
+    for found in (state(BUCKET_IDS[0]), state(*random, *BUCKET_IDS), state(*random, HASHED_IDS[0])):
+        with pytest.raises(UnsupportedTable, match="bucket index"):
+            check_not_bucketed(found, {})
+    with pytest.raises(UnsupportedTable, match=r"hoodie\.index\.type=BUCKET"):
+        check_not_bucketed(state(*random), {"hoodie.index.type": "BUCKET"})
+    with pytest.raises(UnsupportedTable, match=r"folder \.hoodie/\.bucket_index"):
+        check_not_bucketed(state(), {}, [".bucket_index"])
+
+
 def test_properties_are_read_from_the_backup_while_somebody_changes_them() -> None:
     ours, storage, _ = shared_table()
     storage.put(p.BACKUP_PATH, storage.read(p.PROPERTIES_PATH))
@@ -271,7 +327,7 @@ def test_lock_that_was_taken_away_is_taken_again_and_everything_decided_anew() -
     theirs = peer_of(storage, clock)
     timeline = ours.timeline
     assert isinstance(timeline, SharedTimeline)
-    original = timeline._adopt
+    original = timeline.follower.adopt
     stolen: list[bool] = []
 
     def adopt() -> None:
@@ -281,7 +337,7 @@ def test_lock_that_was_taken_away_is_taken_again_and_everything_decided_anew() -
             storage.delete(".hoodie/.locks/table_lock.json")
             put(theirs, [("a", "p", 2, "theirs")])
 
-    timeline._adopt = adopt  # type: ignore[method-assign]
+    timeline.follower.adopt = adopt  # type: ignore[method-assign]
     put(ours, [("b", "p", 2, "ours")])
     assert stolen
     assert contents(ours)[:2] == [("a", "p", 2, "theirs"), ("b", "p", 2, "ours")]
@@ -305,7 +361,7 @@ def test_checkpoint_keeps_how_the_table_is_shared() -> None:
     ours, storage, _ = shared_table()
     put(ours, FIRST)
     write_checkpoint(storage, ours.timeline.state)
-    found = read_checkpoint(storage)
+    found = read_opening(storage).state
     assert found.sharing == SHARING
     assert found.archived_before == ours.timeline.state.archived_before
 
@@ -318,7 +374,7 @@ def test_instants_are_minted_above_the_times_of_completed_files() -> None:
         storage.read(f".hoodie/{done.instant}.commit"),
         later.replace(microsecond=999_999),
     )
-    ours.timeline._adopt()  # type: ignore[attr-defined]
+    ours.timeline.follower.adopt()  # type: ignore[attr-defined]
     assert ours.timeline.mint(ours.state) > instant_from_time(later.replace(microsecond=999_999))
 
 
@@ -354,3 +410,12 @@ def test_a_commit_of_ours_waits_until_a_peer_that_begins_has_looked_at_the_table
     storage.delete(inflight)
     storage.delete(beat)
     put(opened(storage, clock), [("a", "p", 3, "3")])
+
+
+def test_a_plan_of_hudi_without_its_slices_is_a_typed_error() -> None:
+    table, storage, _ = shared_table()
+    at = table.timeline.mint(table.refresh())
+    plan = {"operationType": "CLUSTER", "clusteringPlan": {"inputGroups": [{"slices": None}]}}
+    storage.put(f".hoodie/{at}.replacecommit.requested", encode_document(REQUESTED_REPLACE, plan))
+    with pytest.raises(CorruptMetadata, match=f"replacecommit {at} cannot be understood"):
+        table.refresh()

@@ -11,9 +11,9 @@ from tests.unit.table.tables import contents, listing, new_table, write
 from tideline_locks import open_peer_lock
 from tideline_table.clock import ManualClock
 from tideline_table.errors import UnsupportedTable
+from tideline_table.log.sharing import PeerLockKind, Sharing
 from tideline_table.storage import LocalStorage, MemoryStorage
 from tideline_table.table import share_table
-from tideline_table.timeline.sharing import PeerLockKind, Sharing
 
 
 class Unreliable(MemoryStorage):

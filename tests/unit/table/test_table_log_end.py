@@ -11,12 +11,14 @@ from tests.unit.table.tables import contents, new_table, open_table, write
 from tideline_table.clock import ManualClock
 from tideline_table.config import LOG_RETENTION_S
 from tideline_table.errors import CorruptMetadata, InvalidOption
-from tideline_table.file_group.checkpoint import CHECKPOINT_FOLDER
-from tideline_table.timeline.entry import BODY_FOLDER, INLINE_BODY_BYTES, LOG_FOLDER, Entry, entry_path
-from tideline_table.timeline.instant import Action, State
-from tideline_table.timeline.log import Draft, TableLog
-from tideline_table.timeline.log_end import UNPROVEN_S, LogEnd
-from tideline_table.timeline.retention import trim
+from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.write_stats import CommitMetadata
+from tideline_table.log.body import Bare, Published
+from tideline_table.log.checkpoint import CHECKPOINT_FOLDER
+from tideline_table.log.entry import BODY_FOLDER, INLINE_BODY_BYTES, LOG_FOLDER, Entry, entry_path
+from tideline_table.log.log_end import UNPROVEN_S, LogEnd
+from tideline_table.log.retention import trim
+from tideline_table.log.table_log import Draft, TableLog
 
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
@@ -131,8 +133,8 @@ def test_a_void_entry_is_met_in_the_middle_of_reading_on(has_body):
 
     def meanwhile():
         trimming(table, clock)()
-        content = {"x": "y" * INLINE_BODY_BYTES} if has_body else {}
-        draft = Draft("20990101000000000", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", content)
+        content = Published(CommitMetadata("UPSERT", (), {"x": "y" * INLINE_BODY_BYTES} if has_body else {}))
+        draft = Draft("20990101000000000", Action.COMMIT, State.INFLIGHT, State.COMPLETED, "UPSERT", content)
         dying = FaultyStorage(storage)
         dying.before = die_at_the_look
         with pytest.raises(SimulatedCrash):
@@ -149,7 +151,17 @@ def test_a_void_entry_is_met_in_the_middle_of_reading_on(has_body):
 def test_a_body_that_is_missing_behind_the_marker_is_trouble():
     _, storage, clock = new_table()
     log = TableLog(storage, clock, "w")
-    log.append(Draft("x", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", {"x": "y" * INLINE_BODY_BYTES}), 1)
+    log.append(
+        Draft(
+            "x",
+            Action.COMMIT,
+            State.INFLIGHT,
+            State.COMPLETED,
+            "UPSERT",
+            Published(CommitMetadata("UPSERT", (), {"x": "y" * INLINE_BODY_BYTES})),
+        ),
+        1,
+    )
     storage.delete(next(o.path for o in storage.list_objects(BODY_FOLDER)))
     with pytest.raises(CorruptMetadata, match="is missing"):
         LogEnd(log, clock).read_on(0, 10)
@@ -205,7 +217,7 @@ def test_of_the_two_clocks_the_one_that_went_further_counts(set_by_s, run_by_s):
     _, storage, _ = new_table(clock)
     log = TableLog(storage, clock, "w")
     for n in range(1, 4):
-        log.append(Draft(f"{n}", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", {}), n)
+        log.append(Draft(f"{n}", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", Bare()), n)
     end = LogEnd(log, clock)
     trim(storage, 3)
     assert end.read_on(2, 10) == []

@@ -8,11 +8,12 @@ import pytest
 from tests.simulation.faults import FaultyStorage
 from tests.unit.table.tables import contents, new_table, open_table, write
 
-from tideline_table.table import Table, create_savepoint, delete_savepoint, restore_to_savepoint
-from tideline_table.timeline.files import timeline_files
-from tideline_table.timeline.instant import Action
-from tideline_table.timeline.log import HEAL_DEADLINE_S, TableLog
-from tideline_table.transaction import WriteTransaction
+from tideline_table.action import create_savepoint, delete_savepoint, restore_to_savepoint
+from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.hudi.instant import Action
+from tideline_table.log.table_log import HEAL_DEADLINE_S, TableLog
+from tideline_table.log.timeline_files import timeline_files
+from tideline_table.table import Table
 
 
 def timeline_of(storage, instant):

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from tests.unit.table.tables import base_stat, create, instant, new_table, open_table, write
 
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.config import Options
+from tideline_table.coordination import ExclusiveTimeline, LogReplica
 from tideline_table.errors import StorageError
-from tideline_table.file_group.checkpoint import (
+from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.write_stats import CommitMetadata
+from tideline_table.log.body import Bare, Published
+from tideline_table.log.checkpoint import (
     CHECKPOINT_FOLDER,
     POINTER,
     TAIL_BYTES,
-    read_checkpoint,
     read_opening,
     write_checkpoint,
 )
-from tideline_table.file_group.state import TableState
+from tideline_table.log.entry import INLINE_BODY_BYTES, LOG_FOLDER, Entry, entry_path
+from tideline_table.log.state import TableState
+from tideline_table.log.table_log import Draft, TableLog
 from tideline_table.storage import Folder, MemoryStorage
-from tideline_table.timeline.entry import INLINE_BODY_BYTES, LOG_FOLDER, Entry, entry_path
-from tideline_table.timeline.instant import Action, State
-from tideline_table.timeline.log import Draft, TableLog
-from tideline_table.timeline.write_stats import CommitMetadata
-from tideline_table.transaction import ActiveTimeline, WriteTransaction
 
 INSTANTS = 10_000
 MOST_REQUESTS = 5
@@ -73,17 +75,17 @@ class CountingStorage(MemoryStorage):
 
 def begin(timeline):
     return timeline.append(
-        lambda state: Draft(timeline.mint(state), Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", {})
+        lambda state: Draft(timeline.mint(state), Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", Bare())
     ).instant
 
 
 def committed(at, files=1):
     stats = tuple(base_stat(f"{int(at[-4:]) % 50 + n}-0", at, f"p{n % 3}") for n in range(files))
-    return {"metadata": CommitMetadata("UPSERT", stats, {"schema": '"string"'}).to_json()}
+    return Published(CommitMetadata("UPSERT", stats, {"schema": '"string"'}))
 
 
 def complete(timeline, at, files=1, extra=None):
-    body = {**committed(at, files), **(extra or {})}
+    body = replace(committed(at, files), **(extra or {}))
     timeline.append(lambda state: Draft(at, Action.COMMIT, State.INFLIGHT, State.COMPLETED, "UPSERT", body))
 
 
@@ -107,7 +109,7 @@ def long():
     for n in range(INSTANTS):
         at = instant(n)
         for before, after, body in (
-            (State.NONE, State.INFLIGHT, {}),
+            (State.NONE, State.INFLIGHT, Bare()),
             (State.INFLIGHT, State.COMPLETED, committed(at)),
         ):
             number, recorded = state.sequence + 1, clock.now().isoformat()
@@ -116,8 +118,8 @@ def long():
             storage.put(entry.path, entry.to_bytes())
     write_checkpoint(storage, state)
     clock.advance(3600)
-    timeline = ActiveTimeline(storage, clock, "w", Options())
-    timeline.load()
+    timeline = ExclusiveTimeline(LogReplica(storage, clock, "w", Options()))
+    timeline.replica.load()
     return timeline, storage, clock
 
 
@@ -162,8 +164,8 @@ def test_many_writers_keep_it_cheap():
     timelines = []
     for n in range(200):
         if n % 40 == 0:
-            timelines.append(ActiveTimeline(storage, clock, f"w{n}", Options()))
-            timelines[-1].load()
+            timelines.append(ExclusiveTimeline(LogReplica(storage, clock, f"w{n}", Options())))
+            timelines[-1].replica.load()
         commit(timelines[n * 7 % len(timelines)])
         cost, table = opening_cost(storage, clock)
         assert cost <= MOST_REQUESTS, n
@@ -184,11 +186,11 @@ def test_a_writer_whose_turn_never_comes_writes_a_checkpoint_when_it_is_overdue(
     clock = ManualClock()
     storage = NoCheckpointAtTheTurn(clock)
     create(storage, clock)
-    timeline = ActiveTimeline(storage, clock, "w", Options({"tideline.log.checkpoint.interval": 10}))
-    timeline.load()
+    timeline = ExclusiveTimeline(LogReplica(storage, clock, "w", Options({"tideline.log.checkpoint.interval": 10})))
+    timeline.replica.load()
     for _ in range(41):
         commit(timeline)
-    assert read_checkpoint(storage).sequence > 60
+    assert read_opening(storage).state.sequence > 60
     assert opening_cost(storage, clock)[0] <= MOST_REQUESTS
 
 
@@ -196,12 +198,12 @@ def test_large_entries_bring_checkpoints_sooner():
     clock = ManualClock()
     storage = CountingStorage(clock)
     create(storage, clock)
-    timeline = ActiveTimeline(storage, clock, "w", Options())
-    timeline.load()
+    timeline = ExclusiveTimeline(LogReplica(storage, clock, "w", Options()))
+    timeline.replica.load()
     for _ in range(10):
         commit(timeline, files=300)
         assert len(storage.read(POINTER)) < TAIL_BYTES + 10_000
-    assert read_checkpoint(storage).sequence > 0
+    assert read_opening(storage).state.sequence > 0
     cost, table = opening_cost(storage, clock)
     assert cost <= MOST_REQUESTS + 1
     assert table.state == timeline.state
@@ -218,9 +220,9 @@ def test_bodies_beside_the_log_are_read_from_there():
     clock = ManualClock()
     storage = CountingStorage(clock)
     create(storage, clock)
-    timeline = ActiveTimeline(storage, clock, "w", Options())
-    timeline.load()
-    commit(timeline, extra={"x": "y" * INLINE_BODY_BYTES})
+    timeline = ExclusiveTimeline(LogReplica(storage, clock, "w", Options()))
+    timeline.replica.load()
+    commit(timeline, extra={"inserted_key_hashes": "y" * INLINE_BODY_BYTES})
     assert len(storage.read(POINTER)) < 10_000
     assert open_table(storage, clock).state == timeline.state
 
@@ -273,9 +275,9 @@ def test_without_the_pointer_the_newest_sound_checkpoint_counts():
     for n in range(8):
         write(table, [("a", "p", n, "x")])
     storage.delete(POINTER)
-    assert read_checkpoint(storage).sequence == 16
+    assert read_opening(storage).state.sequence == 16
     storage.put(f"{CHECKPOINT_FOLDER}/{16:020d}.json", b"{")
-    assert read_checkpoint(storage).sequence == 12
+    assert read_opening(storage).state.sequence == 12
     assert open_table(storage, clock).state == table.state
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from datetime import UTC, datetime, timedelta
 
@@ -10,17 +11,31 @@ import pytest
 from tests.simulation.faults import FaultyStorage, SimulatedCrash
 from tests.unit.table.tables import contents, create, open_table, write
 
-from tideline_service.transitions import backfill
+from tideline_runtime.transitions import backfill
+from tideline_table.action import roll_back_dead
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
+from tideline_table.config import Options
+from tideline_table.coordination.log_upkeep import LogUpkeep
 from tideline_table.errors import CommitUnknown, CorruptMetadata, StorageError, StorageRefused, TransactionRolledBack
-from tideline_table.file_group.checkpoint import CHECKPOINT_FOLDER, MARKS_KEPT, POINTER, Checkpoint, write_checkpoint, write_tail
+from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.write_stats import CommitMetadata
+from tideline_table.log.action import ActionRecord
+from tideline_table.log.body import Bare, Published
+from tideline_table.log.checkpoint import (
+    CHECKPOINT_FOLDER,
+    MARKS_KEPT,
+    POINTER,
+    Checkpoint,
+    read_opening,
+    write_checkpoint,
+    write_tail,
+)
+from tideline_table.log.entry import BODY_FOLDER, INLINE_BODY_BYTES, LOG_FOLDER, Entry, entry_path
+from tideline_table.log.retention import MOST_TRIMMED, Mark, Retention, trim, trim_floor, trimmed_to
+from tideline_table.log.state import TableState
+from tideline_table.log.table_log import Draft, PlaceTrimmed, TableLog
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import roll_back_dead
-from tideline_table.timeline.entry import BODY_FOLDER, INLINE_BODY_BYTES, LOG_FOLDER, Entry, entry_path
-from tideline_table.timeline.instant import Action, State
-from tideline_table.timeline.log import Draft, PlaceTrimmed, TableLog
-from tideline_table.timeline.retention import MOST_TRIMMED, Mark, Retention, trim, trim_floor, trimmed_to
-from tideline_table.transaction import WriteTransaction
 
 DAY_S = 24 * 3600
 SHORT = {"tideline.log.checkpoint.interval": 4, "tideline.log.retained.entries": 10, "tideline.log.retention": 7.0 * DAY_S}
@@ -126,6 +141,24 @@ def test_a_pending_action_holds_back_everything_since_its_begin(table, storage, 
     assert kept_entries(storage)[0] > held.begin_sequence
 
 
+@pytest.mark.parametrize(("begun", "kept_from"), [(None, 21), (15, 15), (30, 21)])
+def test_no_entry_is_trimmed_that_a_checkpoint_or_a_pending_action_needs(clock, begun, kept_from):
+    """Readers of the oldest checkpoint read on behind it, and a transaction reads on from its begin, with a mark at each entry."""
+    storage = filled(60)
+    for sequence in (20, 40):
+        write_checkpoint(storage, TableState(sequence=sequence))
+    options = Options({"tideline.log.checkpoint.interval": 20, "tideline.log.retained.entries": 10, "tideline.log.retention": 90.0})
+    upkeep = LogUpkeep(storage, clock, options)
+    upkeep.start(Checkpoint(40, 0, tuple(Mark(n, clock.now().isoformat()) for n in range(1, 41))))
+    clock.advance(DAY_S)
+    state = TableState(sequence=60)
+    if begun is not None:
+        state.actions["1"] = ActionRecord("1", Action.COMMIT, State.INFLIGHT, "UPSERT", begun, begun, "w", "")
+    recorded = clock.now().isoformat()
+    upkeep.keep(Entry(60, "a60", recorded, "w", "2", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT"), state)
+    assert kept_entries(storage) == list(range(kept_from, 61))
+
+
 def test_an_entry_that_came_late_is_as_young_as_its_arrival(table, storage, clock):
     """Found by the simulator: it was trimmed by the time at which it was recorded, and who looked before it came saw no end of the log ever after."""
     live_on(table, 1, clock, step_s=60)
@@ -148,7 +181,14 @@ def test_an_entry_that_came_late_is_as_young_as_its_arrival(table, storage, cloc
 def test_bodies_go_with_their_entries(table, storage, clock):
     live_on(table, 1, clock)
     log = table.timeline.log
-    draft = Draft("x", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", {"x": "y" * INLINE_BODY_BYTES})
+    draft = Draft(
+        "x",
+        Action.COMMIT,
+        State.INFLIGHT,
+        State.COMPLETED,
+        "UPSERT",
+        Published(CommitMetadata("UPSERT", (), {"x": "y" * INLINE_BODY_BYTES})),
+    )
     for n in range(100, 104):
         assert log.append(draft, n) is not None
     storage.put(f"{BODY_FOLDER}/of-another-make.json", b"{}")
@@ -164,7 +204,7 @@ def test_marks_are_few_and_cover_the_time():
     create(storage, clock)
     table = open_table(storage, clock, **{**SHORT, "tideline.log.checkpoint.interval": 2, "tideline.log.retention": 1e9})
     live_on(table, 150, clock)
-    marks = table.timeline._upkeep._checkpoint.marks
+    marks = read_opening(storage).checkpoint.marks
     assert MARKS_KEPT / 2 <= len(marks) <= MARKS_KEPT
     assert marks[0].sequence == 2
     assert marks[-1].sequence > 290
@@ -281,17 +321,28 @@ def test_a_writer_that_slept_decides_on_fresh_state(table, storage, clock):
     assert len(contents(table)) == 4
 
 
-def test_a_win_at_a_freed_place_is_none(table, storage, clock):
+@pytest.mark.parametrize("below", [1, 3])
+def test_a_win_at_a_freed_place_is_none(table, storage, clock, below):
     """The put of a writer that slept between looking at the head and putting goes through: there is no object any more."""
     live_on(table, 60, clock)
-    place = kept_entries(storage)[0] - 3
+    place = kept_entries(storage)[0] - below
     log = TableLog(storage, clock, "sleeper")
-    draft = Draft("20260101000000000", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", {})
+    draft = Draft("20260101000000000", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", Bare())
     with pytest.raises(PlaceTrimmed):
         log.append(draft, place)
     assert place not in kept_entries(storage)
     with pytest.raises(PlaceTrimmed):
-        log.append(Draft("x", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", {"x": "y" * INLINE_BODY_BYTES}), place)
+        log.append(
+            Draft(
+                "x",
+                Action.COMMIT,
+                State.INFLIGHT,
+                State.COMPLETED,
+                "UPSERT",
+                Published(CommitMetadata("UPSERT", (), {"x": "y" * INLINE_BODY_BYTES})),
+            ),
+            place,
+        )
     assert list(storage.list_objects(BODY_FOLDER)) == []
 
 
@@ -365,7 +416,7 @@ def test_an_unanswered_look_for_markers_is_an_unknown_outcome(storage, clock):
         faulty = NoListing(storage)
         faulty.kind = kind
         with pytest.raises(CommitUnknown):
-            TableLog(faulty, clock, "w").append(Draft("x", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", {}), 1 + number)
+            TableLog(faulty, clock, "w").append(Draft("x", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", Bare()), 1 + number)
 
 
 def test_a_refused_put_is_no_unknown_outcome(storage, clock):
@@ -374,7 +425,7 @@ def test_a_refused_put_is_no_unknown_outcome(storage, clock):
             raise StorageRefused("no rights")
 
     with pytest.raises(StorageRefused):
-        TableLog(ReadOnly(storage), clock, "w").append(Draft("x", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", {}), 1)
+        TableLog(ReadOnly(storage), clock, "w").append(Draft("x", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", Bare()), 1)
 
 
 def test_a_refusal_after_silence_is_an_unknown_outcome(storage, clock):
@@ -386,7 +437,7 @@ def test_a_refusal_after_silence_is_an_unknown_outcome(storage, clock):
             raise StorageError("silence") if self.puts == 1 else StorageRefused("no rights any more")
 
     with pytest.raises(CommitUnknown):
-        TableLog(Revoked(storage), clock, "w").append(Draft("x", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", {}), 1)
+        TableLog(Revoked(storage), clock, "w").append(Draft("x", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", Bare()), 1)
 
 
 def test_a_reader_that_slept_goes_on_from_the_checkpoint(table, storage, clock):
@@ -421,7 +472,8 @@ def test_a_trimmed_log_without_a_checkpoint_is_not_an_empty_table(table, storage
         if found.path.endswith(".json"):
             storage.delete(found.path)
     if damage == "checkpoints behind the floor":
-        storage.put(f"{CHECKPOINT_FOLDER}/{4:020d}.json", old)
+        below = trimmed_to(storage) - 1
+        storage.put(f"{CHECKPOINT_FOLDER}/{below:020d}.json", json.dumps({**json.loads(old), "sequence": below}).encode())
     with pytest.raises(CorruptMetadata, match="no checkpoint can be read"):
         open_table(storage, clock)
     storage.delete(POINTER)

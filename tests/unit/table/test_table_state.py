@@ -5,8 +5,8 @@ from tests.unit.table.tables import History, base_stat, instant
 
 from tideline_table.errors import CorruptMetadata, IllegalTransition, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId
-from tideline_table.timeline.entry import Entry, entry_path
-from tideline_table.timeline.instant import Action, State
+from tideline_table.hudi.instant import Action, State
+from tideline_table.log.entry import Entry, entry_path
 
 A, B = FileGroupId("p", "a-0"), FileGroupId("p", "b-0")
 
@@ -102,7 +102,7 @@ def test_a_step_must_start_from_the_known_state(history):
     history.begin(instant(1))
     with pytest.raises(IllegalTransition, match="expected a step from inflight"):
         history.step(instant(1), Action.COMMIT, State.NONE, State.INFLIGHT)
-    with pytest.raises(IllegalTransition, match="expected commit"):
+    with pytest.raises(IllegalTransition, match="expected a step of commit"):
         history.step(instant(1), Action.CLEAN, State.INFLIGHT, State.COMPLETED, {"metadata": {"partitionMetadata": {}}})
 
 
@@ -145,7 +145,7 @@ def test_rollback_of_what_is_not_pending(history, target):
 
 def test_rollback_needs_the_action_of_its_target(history):
     history.begin(instant(1))
-    with pytest.raises(CorruptMetadata, match="without its action"):
+    with pytest.raises(CorruptMetadata, match="as action"):
         history.step(instant(2), Action.ROLLBACK, State.NONE, State.INFLIGHT, {"target": instant(1), "plan": {}}, "ROLLBACK")
 
 

@@ -7,14 +7,16 @@ from dataclasses import replace
 import pytest
 from tests.unit.table.tables import DEATH_S, cluster, compact, contents, create, open_table, write
 
+from tideline_table.action import run_clustering, run_compaction, schedule_clustering, schedule_compaction
+from tideline_table.action.clustering.plan import cluster_group
+from tideline_table.action.compaction.plan import compact_slice
+from tideline_table.action.write import executor
+from tideline_table.action.write.executor import ThisProcess
 from tideline_table.clock import ManualClock
 from tideline_table.errors import Recovery, VerificationFailed
-from tideline_table.service.clustering import cluster_group
-from tideline_table.service.compaction import compact_slice
+from tideline_table.hudi.instant import State
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import TableType, executor, run_clustering, run_compaction, schedule_clustering, schedule_compaction
-from tideline_table.table.executor import ThisProcess
-from tideline_table.timeline.instant import State
+from tideline_table.table import TableType
 
 
 def table_of(kind):
@@ -122,7 +124,7 @@ def test_results_may_come_in_any_order(kind):
     before = contents(table)
     if kind is TableType.MOR:
         at = schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
-        planned = [operation["fileId"] for operation in table.state.plans[at]["plan"]["operations"]]
+        planned = [operation["fileId"] for operation in table.state.plans[at].plan["operations"]]
         done = run_compaction(table, run=lambda tasks: [compact_slice(task, table.storage) for task in reversed(tasks)])
         assert [s.file_id for s in done.stats] == planned
     assert schedule_clustering(table)

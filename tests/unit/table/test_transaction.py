@@ -1,8 +1,17 @@
+import contextlib
+
 import pytest
-from tests.simulation.faults import FaultyStorage
+from tests.simulation.faults import FaultyStorage, SimulatedCrash
+from tests.unit.table.archives import seen_by_others
 from tests.unit.table.tables import DEATH_S, cluster, contents, new_table, open_table, rows_of, write
 
+from tideline_table.action import roll_back_dead, run_clean, schedule_clean, schedule_clustering, write_rows
+from tideline_table.action.clustering.run import _begin_clustering
+from tideline_table.action.write import executor
+from tideline_table.action.write.run import write_context
+from tideline_table.action.write.transaction import LookUp, WriteTransaction
 from tideline_table.clock import ManualClock
+from tideline_table.coordination import roll_back
 from tideline_table.errors import (
     IllegalTransition,
     InstantNotFound,
@@ -12,16 +21,14 @@ from tideline_table.errors import (
     WriteConflict,
 )
 from tideline_table.file_group.names import base_file_name
+from tideline_table.hudi.avro_container import decode_document
+from tideline_table.hudi.instant import Action, State
 from tideline_table.index import KeyScope
+from tideline_table.log.body import Bare
+from tideline_table.log.entry import LOG_FOLDER
+from tideline_table.log.table_log import Draft, TableLog
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import executor, roll_back_dead, run_clean, schedule_clean, schedule_clustering, summarise, write_rows
-from tideline_table.table.services import _begin_clustering
-from tideline_table.table.write import write_context
-from tideline_table.timeline.instant import Action, State
-from tideline_table.timeline.log import Draft, TableLog
-from tideline_table.timeline.plans import decode_document
-from tideline_table.transaction import WriteTransaction, roll_back
-from tideline_table.transaction.write import LookUp
+from tideline_table.table import summarise
 from tideline_table.writer import FileGroupTask, Operation, prepare_input, write_file_group
 from tideline_table.writer.marker import MarkerType, create_marker
 
@@ -44,9 +51,7 @@ def begin(table):
 def stage(table, transaction, rows, group="new-0", attempt=0, base=None, partition="p"):
     """What a task of this transaction writes."""
     definition = table.definition
-    prepared = prepare_input(
-        rows_of(rows), table.schema, definition.keygen, definition.ordering_field, Operation.UPSERT, combine=True
-    )
+    prepared = prepare_input(rows_of(rows), table.schema, definition.keygen, definition.merging, Operation.UPSERT, combine=True)
     context = write_context(table, transaction.instant, Operation.UPSERT, table.options)
     return write_file_group(
         context, FileGroupTask(0, partition, base.group.file_id if base else group, base, attempt), prepared.rows, table.storage
@@ -147,6 +152,38 @@ def test_rollback_finds_stray_files_without_listing_a_partition(place):
     assert listed
     assert not [path for path in listed if not path.startswith(".hoodie")]
     assert not [path for path in files(storage) if transaction.instant in path]
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_rollback_deletes_what_was_announced_behind_its_plan(place, dies):
+    """A task that runs on writes one more file between the plan and the fence. Another process may continue the rollback."""
+    table, storage, clock = place
+    before, expected = files(storage), contents(table)
+    transaction = begin(table)
+    stage(table, transaction, [("n", "p", 1, "x")])
+    transaction.abandon()
+    clock.advance(DEATH_S)
+    slow, late = FaultyStorage(storage), []
+
+    def write_late(_, call, path):
+        if call == "put_if_absent" and path.startswith(LOG_FOLDER) and not late:
+            late.append(stage(table, transaction, [("m", "p", 1, "x")], group="late-0").stat.path)
+
+    def die(_, call, path):
+        if dies and late:
+            raise SimulatedCrash
+
+    slow.before, slow.after = write_late, die
+    with pytest.raises(SimulatedCrash) if dies else contextlib.nullcontext():
+        roll_back_dead(open_table(slow, clock, "other"))
+    if dies:
+        clock.advance(DEATH_S)
+        roll_back_dead(open_table(storage, clock, "next"))
+    assert files(storage) == before
+    (rollback,) = (a.instant for a in table.refresh().actions.values() if a.action is Action.ROLLBACK)
+    plan = decode_document(storage.read(f".hoodie/{rollback}.rollback.requested"), "plan")
+    assert late[0] not in str(plan["RollbackRequests"])
+    assert contents(table) == expected == seen_by_others(storage, clock)
 
 
 def test_a_living_writer_is_left_alone_and_a_dead_one_is_undone_once(place):
@@ -368,7 +405,7 @@ def test_a_write_whose_rollback_fails_stays_recoverable(flaky):
     transaction = begin(table)
     stage(table, transaction, [("n", "p", 1, "x")])
     storage.fails = lambda call, path: call == "put_if_absent"
-    with pytest.raises(Exception, match="no answer"):
+    with pytest.raises(Exception, match="did not confirm"):
         transaction.roll_back()
     storage.fails = lambda call, path: False
     assert [o.path for o in storage.list_objects(".hoodie/.heartbeat")] == []
@@ -383,7 +420,7 @@ def test_the_log_refuses_a_step_that_would_lock_readers_out(place):
     table, storage, clock = place
     (done,) = table.state.completed_writes()
     with pytest.raises(IllegalTransition):
-        table.timeline.append(lambda state: Draft(done.instant, Action.COMMIT, State.COMPLETED, State.COMPLETED, "UPSERT", {}))
+        table.timeline.append(lambda state: Draft(done.instant, Action.COMMIT, State.COMPLETED, State.COMPLETED, "UPSERT", Bare()))
     assert open_table(storage, clock).state == table.state
 
 

@@ -11,20 +11,20 @@ from tests.unit.table.log_files import stored
 from tests.unit.table.tables import instant
 
 from tideline_table.errors import CorruptMetadata
-from tideline_table.file_group.checkpoint import CHECKPOINT_FOLDER, POINTER, read_opening, write_checkpoint
-from tideline_table.file_group.state import TableState
+from tideline_table.hudi.history import ArchivedInstant, history_instants
+from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.json_text import parse_json
+from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, POINTER, read_opening, write_checkpoint
+from tideline_table.log.entry import Entry
+from tideline_table.log.sharing import Sharing
+from tideline_table.log.state import TableState
 from tideline_table.log_format import BlockType, HeaderKey, parquet_block, read_rows, scan_log
 from tideline_table.log_format.framing import frame_block
 from tideline_table.reader.base_file import MIN_KEY, read_footer
 from tideline_table.schema.identity import SchemaVersions
 from tideline_table.storage import MemoryStorage
 from tideline_table.table.identity import IDENTITY_PATH, read_identity
-from tideline_table.timeline.entry import Entry
-from tideline_table.timeline.history import HistoricInstant, history_instants
-from tideline_table.timeline.instant import Action, State
-from tideline_table.timeline.sharing import Sharing
-from tideline_table.timeline.write_stats import CommitMetadata
 
 HALVES = [rb'"\ud800"', rb'"\uDFFFx"', b'"\xed\xa0\x80"']
 
@@ -35,7 +35,7 @@ def test_half_a_surrogate_pair_is_no_text(text):
         parse_json(b'{"a": [' + text + b"]}")
     with pytest.raises(CorruptMetadata):
         CommitMetadata.from_bytes(b'{"operationType": ' + text + b"}", "x")
-    entry = Entry(1, "a", "2026-01-01T00:00:00+00:00", "w", instant(1), Action.COMMIT, State.NONE, State.INFLIGHT, "OPERATION", {})
+    entry = Entry(1, "a", "2026-01-01T00:00:00+00:00", "w", instant(1), Action.COMMIT, State.NONE, State.INFLIGHT, "OPERATION")
     with pytest.raises(CorruptMetadata):
         Entry.from_bytes(entry.to_bytes().replace(b'"OPERATION"', text), "x")
 
@@ -98,7 +98,7 @@ def test_an_instant_of_the_history_counts_once():
     started = time.process_time()
     found = history_instants(pa.BufferReader(content), "x")
     assert len(found) <= 1_000_000 // 8192 + 1
-    assert set(found) == {HistoricInstant(instant(1), "commit", instant(1))}
+    assert set(found) == {ArchivedInstant(instant(1), "commit", instant(1))}
     assert time.process_time() - started < 1
 
 
@@ -135,7 +135,7 @@ def test_entries_are_folded_whole_or_not_at_all(changes):
         "instant": instant(1),
         "operation": "UPSERT",
     }
-    state.apply(Entry(1, action=Action.COMMIT, before=State.NONE, after=State.INFLIGHT, body={}, **common))
+    state.apply(Entry(1, action=Action.COMMIT, before=State.NONE, after=State.INFLIGHT, **common))
     adopted = {
         "actions": [],
         "slices": [],
@@ -147,7 +147,7 @@ def test_entries_are_folded_whole_or_not_at_all(changes):
     }
     body = {"metadata": {}, "adopted": {**adopted, **changes}}
     with pytest.raises(CorruptMetadata):
-        state.apply(Entry(2, action=Action.COMMIT, before=State.INFLIGHT, after=State.COMPLETED, body=body, **common))
+        state.apply(Entry(2, action=Action.COMMIT, before=State.INFLIGHT, after=State.COMPLETED, **common).with_body(body))
     assert state.sequence == 1
     assert state.actions[instant(1)].state is State.INFLIGHT
 
@@ -164,7 +164,7 @@ def test_entries_are_folded_whole_or_not_at_all(changes):
 )
 def test_checkpoints_of_another_shape_are_not_used(name, value):
     state = TableState()
-    state.apply(Entry(1, "a", "", "w", instant(1), Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", {}))
+    state.apply(Entry(1, "a", "", "w", instant(1), Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT"))
     storage = MemoryStorage()
     write_checkpoint(storage, state)
     (path,) = (o.path for o in storage.list_folder(CHECKPOINT_FOLDER).objects if o.path != POINTER)

@@ -6,12 +6,13 @@ import pytest
 from tests.simulation.faults import FaultyStorage
 from tests.unit.table.tables import SCHEMA, contents, create, new_table, open_table, rows_of, write
 
+from tideline_table.action import write_rows
 from tideline_table.clock import ManualClock, SystemClock
 from tideline_table.errors import DuplicateKey, InvalidOption, InvalidRecord
+from tideline_table.hudi.instant import Action
 from tideline_table.storage import LocalStorage
-from tideline_table.table import TableType, create_table, summarise, write_rows
+from tideline_table.table import TableType, create_table, summarise
 from tideline_table.table.create import TableRequest
-from tideline_table.timeline.instant import Action
 from tideline_table.writer import Operation
 
 DUP = "hoodie.datasource.insert.dup.policy"

@@ -1,5 +1,5 @@
-"""The `tideline` command, for people and scripts: create, write, read and look after tables.
+"""The `tideline` command: create, write, read and maintain tables from a shell or a script.
 
-One module per group of commands, registered in `main`. What a table is and does belongs into `tideline_table`; this package turns
-files and words into its calls, and its answers into lines or JSON.
+Each module holds one group of commands and is registered in `main`. This package only translates files and arguments into calls of
+`tideline_table`, and results into text or JSON.
 """

@@ -1,16 +1,22 @@
-"""Arguments that several commands share, and how their text becomes values."""
+"""Arguments that several commands share, and functions that parse them."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
-from typing import Annotated, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from tideline_cli.environment import LOCKS
+from tideline_locks.table_lock import LOCKS_VARIABLE
 from tideline_table.config import column_list
 from tideline_table.errors import InvalidOption
+
+
+def option(*flags: str, **settings: Any) -> Any:
+    """Declare an option whose help text states the default."""
+    return typer.Option(*flags, show_default=False, **settings)
+
 
 TablePath = Annotated[
     str,
@@ -18,20 +24,16 @@ TablePath = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
 Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--option", metavar="KEY=VALUE", help="An option of the engine, see docs/options.md. Repeatable.", show_default=False
-    ),
+    list[str] | None, option("--option", metavar="KEY=VALUE", help="An option of the engine, see docs/options.md. Repeatable.")
 ]
 LockUrl = Annotated[
     str,
-    typer.Option(
+    option(
         "--locks",
         metavar="URL",
-        envvar=LOCKS,
-        help="Queue for commits at a lock: storage:, redis://host:port/db or rediss://… . Without it writers are as safe: the table "
-        "log decides, and who loses tries again.",
-        show_default=False,
+        envvar=LOCKS_VARIABLE,
+        help="Queue for commits at a lock: storage:, redis://host:port/db or rediss://… . Without a lock writes are as safe: the "
+        "table log decides, and a writer that loses repeats its attempt.",
     ),
 ]
 
@@ -39,26 +41,27 @@ E = TypeVar("E", bound=enum.StrEnum)
 
 
 def settings_from(pairs: Sequence[str] | None, flag: str = "--option") -> dict[str, str]:
-    """`KEY=VALUE` texts as a mapping. Raises `InvalidOption` for one without '=' and for a key given twice."""
+    """Parse `KEY=VALUE` texts. Raises `InvalidOption` for a text without '=' and for a repeated key."""
     settings: dict[str, str] = {}
     for pair in pairs or ():
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
             raise InvalidOption(f"{flag} {pair!r}", expected="KEY=VALUE", remedy="see docs/options.md for the keys")
         if key.strip() in settings:
-            raise InvalidOption(f"{flag} {key.strip()!r} twice", expected="each key once")
+            raise InvalidOption(f"{flag} {key.strip()!r} is given twice", expected="each key once")
         settings[key.strip()] = value
     return settings
 
 
 def column_names(values: Sequence[str] | None) -> tuple[str, ...]:
-    """Columns of an option that may be repeated and may hold comma lists."""
+    """Return the columns of an option that may be repeated and may hold comma-separated lists."""
     return tuple(name for value in values or () for name in column_list(value))
 
 
-def choice(flag: str, text: str, choices: type[E]) -> E:
-    """The member of `choices` that `text` names. Raises `InvalidOption` naming all of them."""
+def choice(flag: str, text: str, choices: Iterable[E]) -> E:
+    """Return the member of `choices` that `text` names. Raises `InvalidOption` that lists all members."""
+    by_name = {member.value: member for member in choices}
     try:
-        return choices(text.lower().replace("-", "_"))
-    except ValueError:
-        raise InvalidOption(f"{flag} {text!r}", expected=f"one of {', '.join(choices)}") from None
+        return by_name[text.lower().replace("-", "_")]
+    except KeyError:
+        raise InvalidOption(f"{flag} {text!r}", expected=f"one of {', '.join(by_name)}") from None

@@ -1,20 +1,17 @@
-"""`tideline create`: an empty table with the schema of a file."""
+"""`tideline create`: create an empty table with the schema of a file."""
 
 from __future__ import annotations
 
 import enum
-import re
 from typing import Annotated
-from urllib.parse import unquote
 
 import typer
 
-from tideline_cli.arguments import AsJson, TablePath, choice, column_names, settings_from
+from tideline_cli.arguments import AsJson, TablePath, choice, column_names, option, settings_from
 from tideline_cli.report import print_facts, print_json, print_line
 from tideline_cli.sources import read_schema
 from tideline_cli.tables import column_documents
-from tideline_table.storage import root_uri
-from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.table import Table, TableRequest, TableType, create_table, default_name
 
 app = typer.Typer()
 
@@ -29,7 +26,7 @@ tideline create ./rides --schema-from rides.parquet --key id --partition at --ke
 
 
 class TypeName(enum.StrEnum):
-    """Table types as people type them."""
+    """Table types as command-line values."""
 
     COW = "cow"
     MOR = "mor"
@@ -44,51 +41,49 @@ def create(
     *,
     schema_from: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="FILE",
             help="Take the columns from this .parquet, .arrow or .feather file, from an Avro schema (.avsc), or infer them from the rows "
             "of a .csv, .json, .jsonl or .ndjson file. The rows are not written.",
-            show_default=False,
         ),
     ],
-    key: Annotated[list[str], typer.Option(metavar="COLUMNS", help="Record key columns. Repeatable or a,b.", show_default=False)],
+    key: Annotated[list[str], option(metavar="COLUMNS", help="Record key columns. Repeatable or a,b.")],
     partition: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMNS", help="Partition columns, one folder level each. Repeatable or a,b.", show_default=False),
+        list[str] | None, option(metavar="COLUMNS", help="Partition columns, one folder level each. Repeatable or a,b.")
     ] = None,
     ordering: Annotated[
         str,
-        typer.Option(
-            metavar="COLUMN", help="Of two versions of a row the larger value wins; without it the later write.", show_default=False
+        option(
+            metavar="COLUMN",
+            help="Of two versions of a row, the one with the larger value in this column wins. Default: the later write.",
         ),
     ] = "",
     table_type: Annotated[str, typer.Option("--type", metavar="cow|mor", help="Copy-on-write or merge-on-read.")] = "cow",
-    name: Annotated[str, typer.Option(help="Table name; the folder's if not given.", show_default=False)] = "",
+    name: Annotated[str, option(help="Table name. Default: the name of the folder.")] = "",
     hive_style: Annotated[bool, typer.Option("--hive-style", help="Name partition folders column=value.")] = False,
     url_encode: Annotated[bool, typer.Option("--url-encode", help="Escape special characters in partition folders.")] = False,
     key_generator: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="NAME",
-            help="How keys and partition folders are made: simple, complex, timestamp, custom (with --partition column:SIMPLE or "
-            "column:TIMESTAMP) or non-partition. Inferred from the columns if not given.",
-            show_default=False,
+            help="Key generator for record keys and partition folders: simple, complex, timestamp, custom (with --partition column:SIMPLE or "
+            "column:TIMESTAMP) or non-partition. Default: inferred from the columns.",
         ),
     ] = "",
     key_option: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="A property of the key generator, hoodie.keygen.timebased.* mostly. Repeatable.",
-            show_default=False,
-        ),
+        option(metavar="KEY=VALUE", help="A property of the key generator, usually hoodie.keygen.timebased.*. Repeatable."),
     ] = None,
     meta_fields: Annotated[
-        bool, typer.Option("--meta-fields/--no-meta-fields", help="Without them rows can be added and read, never changed.")
+        bool,
+        typer.Option(
+            "--meta-fields/--no-meta-fields",
+            help="Add the Hudi meta fields. Without them rows can be added and read, but not updated or deleted.",
+        ),
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Create an empty Hudi table that Tideline writes. Nothing is created unless everything about the request is sound."""
+    """Create an empty Hudi table that Tideline writes. If any part of the request is invalid, nothing is created."""
     request = TableRequest(
         name=name or default_name(path),
         schema=read_schema(schema_from),
@@ -104,14 +99,6 @@ def create(
     )
     create_table(path, request)
     _report(Table.open(path), as_json=as_json)
-
-
-def default_name(path: str) -> str:
-    """The last part of `path` with everything that a table name cannot have made '_'."""
-    root = root_uri(path)
-    folder = (unquote(root) if root.startswith("file:") else root).rstrip("/").rpartition("/")[2]
-    safe = re.sub(r"[^A-Za-z0-9_.-]", "_", folder)
-    return safe if re.match(r"[A-Za-z0-9_]", safe) else f"_{safe}"
 
 
 def _report(table: Table, *, as_json: bool) -> None:

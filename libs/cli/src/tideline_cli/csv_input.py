@@ -1,8 +1,10 @@
-"""Rows of CSV files: a heading line, then one record per row. An empty unquoted field is null, `""` is empty text."""
+"""Reads rows of CSV files: a heading line, then one record per row. An empty unquoted field is null, `""` is empty text."""
 
 from __future__ import annotations
 
 import csv
+import itertools
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,15 +13,15 @@ import pyarrow.csv as pv
 from tideline_cli.errors import InvalidInput
 from tideline_cli.typed_values import BadValue, column_from_text
 
-# One thread: Arrow then counts rows, and the engine's own work takes the cores.
+# With one thread, Arrow's errors have row numbers, and the cores stay free for the engine.
 _READ = pv.ReadOptions(use_threads=False)
 _PARSE = pv.ParseOptions(newlines_in_values=True)
 
 
 def read_csv_rows(path: str, kinds: dict[str, pa.DataType]) -> pa.Table:
-    """All rows with the columns in `kinds` parsed to their types; columns that `kinds` lacks are text.
+    """Return all rows, with the columns in `kinds` parsed to their types. Other columns are text.
 
-    Raises `InvalidInput` naming the line.
+    Raises `InvalidInput` with the line number.
     """
     names = _heading(path)
     convert = pv.ConvertOptions(
@@ -34,20 +36,19 @@ def read_csv_rows(path: str, kinds: dict[str, pa.DataType]) -> pa.Table:
 
 
 def infer_csv_schema(path: str) -> pa.Schema:
-    """The schema that Arrow infers from all values of the file."""
+    """Return the schema that Arrow infers from all values of the file."""
     _heading(path)
     convert = pv.ConvertOptions(null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False)
     return _read(path, convert).schema
 
 
 def _heading(path: str) -> list[str]:
-    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-        names = next((record for record in csv.reader(file) if record), [])
+    _, names = next(_records(path), (1, []))
     if not names:
         raise InvalidInput(f"{path} is empty", expected="a heading line with the column names")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InvalidInput(f"{path} line 1: column {twice!r} stands twice", expected="each column once")
+        raise InvalidInput(f"{path} line 1: column {twice!r} is repeated", expected="each column once")
     return names
 
 
@@ -60,19 +61,23 @@ def _read(path: str, convert: pv.ConvertOptions) -> pa.Table:
 
 
 def _name_bad_record(path: str) -> None:
+    width = len(_heading(path))
+    for line, record in _records(path):
+        if len(record) != width:
+            raise InvalidInput(
+                f"{path} line {line} has {len(record)} field(s)", expected=f"{width}, as in the heading line", remedy="fix the line"
+            )
+
+
+def _records(path: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield each record with the line at which it starts. Arrow counts neither quoted line ends nor blank lines."""
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
         reader = csv.reader(file, strict=True)
-        width = 0
+        start = 1
         try:
-            start = 1
             for record in reader:
-                if record and width and len(record) != width:
-                    raise InvalidInput(
-                        f"{path} line {start} has {len(record)} field(s)",
-                        expected=f"{width} as in the heading",
-                        remedy="fix the line",
-                    )
-                width = width or len(record)
+                if record:
+                    yield start, record
                 start = reader.line_num + 1
         except csv.Error as error:
             raise InvalidInput(f"{path} line {start}: {error}", expected="CSV with closed quotes", remedy="fix the line") from None
@@ -80,7 +85,7 @@ def _name_bad_record(path: str) -> None:
 
 def _parsed(path: str, name: str, column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     if not pa.types.is_string(kind) and not pa.types.is_binary(kind):
-        # Programs that quote everything write "" for a missing number.
+        # Programs that quote all fields write "" for a missing number.
         column = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
     chunks = []
     before = 0
@@ -88,21 +93,7 @@ def _parsed(path: str, name: str, column: pa.ChunkedArray, kind: pa.DataType) ->
         try:
             chunks.append(column_from_text(chunk, kind))
         except BadValue as error:
-            line = _line_of(path, before + error.index)
+            line, _ = next(itertools.islice(_records(path), 1 + before + error.index, None))
             raise InvalidInput(f"{path} line {line}: column {name!r} has {error.found}", expected=error.expected) from None
         before += len(chunk)
     return pa.chunked_array(chunks, kind)
-
-
-def _line_of(path: str, row: int) -> int:
-    """The line at which row `row` (the first is 0) starts: quoted line ends and blank lines make them differ."""
-    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-        reader = csv.reader(file)
-        start, passed = 1, 0
-        for record in reader:
-            if record:
-                if passed == row + 1:
-                    break
-                passed += 1
-            start = reader.line_num + 1
-        return start

@@ -1,4 +1,4 @@
-"""What the command adds to the error hierarchy of the engine."""
+"""Errors of the command, in addition to those of the engine."""
 
 from __future__ import annotations
 
@@ -6,8 +6,4 @@ from tideline_table.errors import TidelineError
 
 
 class InvalidInput(TidelineError):
-    """A file, or a row of it, that cannot be read as what it was given for."""
-
-
-class InvalidPredicate(TidelineError):
-    """A `--where` expression that cannot be understood, or that does not fit the table's columns."""
+    """An input file, or a row of it, cannot be read as the expected content."""

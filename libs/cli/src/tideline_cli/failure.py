@@ -1,19 +1,20 @@
-"""From an exception to what a command leaves behind: one line on stderr and an exit code."""
+"""Turns an exception into one line on stderr and an exit code."""
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 
 from typer.exceptions import TyperException
 
-from tideline_cli.environment import DEBUG, is_debugging
-from tideline_cli.errors import InvalidInput, InvalidPredicate
+from tideline_cli.errors import InvalidInput
 from tideline_cli.report import printable
 from tideline_table.errors import (
     DuplicateKey,
     InstantNotFound,
     InvalidOption,
+    InvalidPredicate,
     InvalidRecord,
     SavepointRefused,
     SchemaMismatch,
@@ -23,7 +24,10 @@ from tideline_table.errors import (
     UnsafePath,
     UnsupportedTable,
 )
+from tideline_table.storage import refused_write
 
+DEBUG = "TIDELINE_DEBUG"
+"""Environment variable: `1` prints tracebacks."""
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
@@ -47,16 +51,18 @@ _BAD_INPUT: tuple[type[TidelineError], ...] = (
 def report_failure(error: BaseException) -> int:
     """Print `tideline: error: <found>; expected <…>; <remedy>` and return the exit code.
 
-    2 for bad input and usage (the same call fails again), 1 for everything else. The traceback comes only with `TIDELINE_DEBUG=1`.
+    2 means bad input or usage (the same call fails again), 1 anything else. The traceback is printed only with `TIDELINE_DEBUG=1`.
     """
-    if is_debugging():
+    if os.environ.get(DEBUG, "") not in ("", "0"):
         traceback.print_exception(error, file=sys.stderr)
     if isinstance(error, KeyboardInterrupt):
-        _print_line("interrupted; what had not been committed stays invisible")
+        _print_line("interrupted; uncommitted rows stay invisible")
         return EXIT_INTERRUPTED
     if isinstance(error, TyperException):
         _print_line(_usage_line(error))
         return EXIT_BAD_INPUT
+    if isinstance(error, OSError):
+        error = refused_write(error, repr(error.filename) if error.filename else "standard output") or error
     if isinstance(error, TidelineError):
         _print_line(str(error))
         return EXIT_BAD_INPUT if isinstance(error, _BAD_INPUT) else EXIT_FAILED

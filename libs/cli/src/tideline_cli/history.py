@@ -1,30 +1,28 @@
-"""What the timeline knows about each instant, from the table log or, for tables of others, from timeline files."""
+"""Builds documents of instants from the table log or, where the log does not hold them, from timeline files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from tideline_table.file_group.action import ActionRecord
+from tideline_table.errors import ObjectNotFound
+from tideline_table.hudi import WRITE_ACTIONS, Action, CommitMetadata, Instant, State, decode_document, timeline_file_name
+from tideline_table.log import ActionRecord, Body, Cleaned, Published
 from tideline_table.table import Table
-from tideline_table.timeline.instant import WRITE_ACTIONS, Action, Instant, State, timeline_file_name
-from tideline_table.timeline.plans import decode_document
-from tideline_table.timeline.write_stats import CommitMetadata
 
 
 def instant_documents(table: Table, limit: int) -> list[dict[str, Any]]:
-    """The newest `limit` instants, latest first. Reads one object for each completed one.
+    """Return the documents of the newest `limit` instants, latest first. Reads one object per completed instant.
 
-    `files` counts files written, for a clean those deleted. Rows and files are null where nobody recorded them. Raises
-    `CorruptMetadata` naming a file that cannot be read.
+    `files` is the number of files written, or deleted by a clean. Rows and files are null if they were not recorded. Raises
+    `CorruptMetadata` with the name of a file that cannot be read.
     """
     records = sorted(table.state.actions.values(), key=lambda a: a.instant, reverse=True)[:limit]
-    saved = table.saved_instants()
+    saved = table.timeline.savepoints()
     return [{**instant_document(table, record), "has_savepoint": record.instant in saved} for record in records]
 
 
 def instant_document(table: Table, record: ActionRecord) -> dict[str, Any]:
-    """One instant; see `instant_documents`."""
+    """Return the document of one instant; see `instant_documents`."""
     document: dict[str, Any] = {
         "instant": record.instant,
         "action": record.action.value,
@@ -42,41 +40,43 @@ def instant_document(table: Table, record: ActionRecord) -> dict[str, Any]:
         return document
     if record.action in WRITE_ACTIONS:
         metadata = _commit_metadata(table, record)
-        document["rows_inserted"] = sum(s.num_inserts for s in metadata.stats)
-        document["rows_updated"] = sum(s.num_updates for s in metadata.stats)
-        document["rows_deleted"] = sum(s.num_deletes for s in metadata.stats)
-        document["files"] = len(metadata.stats)
+        if metadata is not None:
+            document["rows_inserted"] = sum(s.num_inserts for s in metadata.stats)
+            document["rows_updated"] = sum(s.num_updates for s in metadata.stats)
+            document["rows_deleted"] = sum(s.num_deletes for s in metadata.stats)
+            document["files"] = len(metadata.stats)
     elif record.action is Action.CLEAN:
-        document["files"] = _clean_metadata(table, record).get("totalFilesDeleted")
+        document["files"] = _files_deleted(table, record)
     return document
 
 
-def _commit_metadata(table: Table, record: ActionRecord) -> CommitMetadata:
+def _commit_metadata(table: Table, record: ActionRecord) -> CommitMetadata | None:
     logged = _logged(table, record)
-    if logged is not None:
-        return CommitMetadata.from_json(logged)
-    path = _timeline_path(record)
-    return CommitMetadata.from_bytes(table.storage.read(path), path)
+    if isinstance(logged, Published):
+        return logged.metadata
+    path, content = _timeline_file(table, record)
+    return CommitMetadata.from_bytes(content, path) if content else None
 
 
-def _clean_metadata(table: Table, record: ActionRecord) -> Mapping[str, Any]:
+def _files_deleted(table: Table, record: ActionRecord) -> int | None:
     logged = _logged(table, record)
-    if logged is not None:
-        return logged
-    path = _timeline_path(record)
-    return decode_document(table.storage.read(path), path)
-
-
-def _logged(table: Table, record: ActionRecord) -> Mapping[str, Any] | None:
-    """What the table log keeps; None where the timeline has to be asked: what was there before a table was shared."""
-    entry = table.timeline.log.read(record.sequence) if table.has_log else None
-    if table.is_shared and (entry is None or entry.instant != record.instant):
-        return None
-    if entry is None:
-        return {} if table.has_log else None
-    found: Mapping[str, Any] = entry.body.get("metadata", {})
+    if isinstance(logged, Cleaned):
+        return logged.files_deleted
+    path, content = _timeline_file(table, record)
+    found: int | None = decode_document(content, path).get("totalFilesDeleted") if content else None
     return found
 
 
-def _timeline_path(record: ActionRecord) -> str:
-    return f".hoodie/{timeline_file_name(Instant(record.instant, record.action, record.state))}"
+def _logged(table: Table, record: ActionRecord) -> Body | None:
+    """Return the body of the latest transition of `record` in the table log, or None if the log does not hold it."""
+    entry = table.timeline.log.read(record.sequence) if table.has_log else None
+    return entry.body if entry is not None and entry.instant == record.instant else None
+
+
+def _timeline_file(table: Table, record: ActionRecord) -> tuple[str, bytes]:
+    """Return path and content of the completed timeline file; no content if an archival has just removed the file."""
+    path = f".hoodie/{timeline_file_name(Instant(record.instant, record.action, record.state))}"
+    try:
+        return path, table.storage.read(path)
+    except ObjectNotFound:
+        return path, b""

@@ -1,7 +1,8 @@
-"""`tideline show` and `tideline timeline`: what a table is and what happened to it. They never write."""
+"""`tideline show` and `tideline timeline`: print the state and the history of a table. They never write."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -11,25 +12,25 @@ from tideline_cli.history import instant_documents
 from tideline_cli.report import print_facts, print_json, print_line, print_listing, size_text
 from tideline_cli.savepoints import savepoint_documents
 from tideline_cli.tables import column_documents, known_rows, slice_document
-from tideline_table.file_group.slice import FileSlice
+from tideline_table.file_group import FileSlice
+from tideline_table.log import PeerLockKind
 from tideline_table.table import Table, TableSummary, summarise
-from tideline_table.timeline.sharing import PeerLockKind
 
 app = typer.Typer()
 
 SHOWN_PARTITIONS = 20
-"""Partitions that people see; programs get all."""
+"""Number of partitions printed as text; JSON lists all."""
 
 
 @app.command(epilog="Example: tideline show ./trips --files")
 def show(
     path: TablePath,
     *,
-    files: Annotated[bool, typer.Option("--files", help="List the file slices that queries read, too.")] = False,
+    files: Annotated[bool, typer.Option("--files", help="Also list the file slices that queries read.")] = False,
     option: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a table: keys, columns, partitions, file groups, sizes, pending actions, and what to do when something stands still."""
+    """Show a table: keys, columns, partitions, file groups, sizes, pending actions, and remedies if an action is stuck."""
     table = Table.open(path, options=settings_from(option))
     summary = summarise(table)
     slices = table.slices()
@@ -55,35 +56,21 @@ def show(
 
 
 def _show_document(table: Table, summary: TableSummary, slices: list[FileSlice], *, files: bool) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "name": summary.name,
-        "uid": summary.uid,
+    document = asdict(summary)
+    health = document.pop("health")
+    document |= {
         "base_path": table.storage.root,
         "is_exclusive": table.is_exclusive,
         "mode": mode_of(table),
         "sharing": table.sharing.to_json() if table.sharing else None,
-        "type": summary.type,
-        "version": summary.version,
-        "key_fields": summary.key_fields,
-        "partition_fields": summary.partition_fields,
-        "ordering_field": summary.ordering_field,
         "columns": column_documents(table.schema) if table.schema_json else [],
-        "sequence": summary.sequence,
-        "last_instant": summary.last_instant,
-        "commits": summary.commits,
         "rows": known_rows(summary.rows),
         "partitions": _partitions(slices),
-        "file_groups": summary.file_groups,
-        "files": summary.files,
-        "latest_bytes": summary.latest_bytes,
-        "total_bytes": summary.total_bytes,
-        "mean_file_bytes": summary.mean_file_bytes,
-        "actions": summary.actions,
         "progress": {key: held.value for key, held in sorted(table.state.progress.items())},
         "savepoints": savepoint_documents(table),
-        "pending": summary.health.pending,
+        "pending": health["pending"],
         "is_healthy": summary.health.is_healthy,
-        "problems": summary.health.problems,
+        "problems": health["problems"],
     }
     if files:
         document["file_slices"] = [slice_document(s) for s in slices]
@@ -91,7 +78,7 @@ def _show_document(table: Table, summary: TableSummary, slices: list[FileSlice],
 
 
 def mode_of(table: Table) -> str:
-    """Who writes a table: exclusive, shared or foreign."""
+    """Return who writes a table: exclusive, shared or foreign."""
     return "shared" if table.is_shared else "exclusive" if table.has_log else "foreign"
 
 
@@ -99,7 +86,11 @@ def _writers(table: Table, summary: TableSummary) -> str:
     if table.sharing is not None:
         lock = "file" if table.sharing.lock is PeerLockKind.FILE_SYSTEM else "storage"
         return f"Tideline and Apache Hudi (shared, Hudi's {lock} lock), uid {summary.uid}"
-    return f"Tideline only, uid {summary.uid}" if table.has_log else "others; Tideline reads it (tideline share PATH lets it write)"
+    return (
+        f"Tideline only, uid {summary.uid}"
+        if table.has_log
+        else "Apache Hudi only; Tideline can read it (tideline share PATH enables writing)"
+    )
 
 
 def _print_summary(table: Table, summary: TableSummary) -> None:
@@ -153,10 +144,10 @@ def timeline(
     limit: Annotated[int, typer.Option(min=1, help="At most this many instants.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """List the newest instants of a table, latest first: action, state, operation, who, rows and files.
+    """List the newest instants of a table, latest first: action, state, operation, writer, rows and files.
 
-    Works for tables that others made, too. SEQUENCE is the place in the order of completion; it differs from the order of instants when
-    writes overlapped.
+    Also works for tables that Tideline did not create. SEQUENCE is the position in the order of completion. It differs from the
+    order of instants if writes overlapped.
     """
     table = Table.open(path)
     instants = instant_documents(table, limit)
@@ -165,21 +156,11 @@ def timeline(
         print_json({"base_path": table.storage.root, "total": len(table.state.actions), **archived, "instants": instants})
         return
     columns = ("INSTANT", "ACTION", "STATE", "OPERATION", "SEQUENCE", "INSERTED", "UPDATED", "DELETED", "FILES", "WRITER")
-    names = (
-        "instant",
-        "action",
-        "state",
-        "operation",
-        "sequence",
-        "rows_inserted",
-        "rows_updated",
-        "rows_deleted",
-        "files",
-        "writer",
-    )
+    counts = ("rows_inserted", "rows_updated", "rows_deleted")
+    names = ("instant", "action", "state", "operation", "sequence", *counts, "files", "writer")
     shown = [{**i, "state": f"{i['state']}, savepoint" if i["has_savepoint"] else i["state"]} for i in instants]
     print_listing(columns, [[i[n] for n in names] for i in shown], right=columns[4:9])
     if len(table.state.actions) > len(instants):
         print_line(f"… and {len(table.state.actions) - len(instants)} older; see --limit")
     if table.state.archived_sequence:
-        print_line(f"writes before {table.state.archived_before} are in the archive")
+        print_line(f"instants before {table.state.archived_before} are archived")

@@ -1,4 +1,8 @@
-"""Rows of JSON: one object per line, or one array of objects in a `.json` file. Absent fields are null."""
+"""Reads rows of JSON: one object per line, or one array of objects in a `.json` file. Missing fields are null.
+
+Values pass through Python objects: `pyarrow.json` reads no maps, dates or NaN and reports no line numbers. DuckDB rounds numbers
+and drops digits, zones and unknown fields that do not fit, without an error.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +16,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_cli.errors import InvalidInput
-from tideline_cli.typed_values import ZONED, BadValue, column_from_json, column_from_text, holds_decimals, loads
+from tideline_cli.typed_values import BadValue, column_from_json, column_from_text, holds_decimals, loads
+from tideline_table.schema import ZONED
 
 CHUNK_ROWS = 50_000
-"""Rows that are Python objects at a time."""
+"""Number of rows that exist as Python objects at a time."""
 _ROW = "one JSON object per line"
 
 Numbered = tuple[str, dict[str, Any]]
-"""Where a row stands (`line 3`) and its fields."""
+"""The position of a row (`line 3`) and its fields."""
 
 
 def read_json_rows(stream: BinaryIO, name: str, kinds: Mapping[str, pa.DataType]) -> pa.Table:
-    """All rows with the columns in `kinds` parsed to their types; columns that `kinds` lacks are of type null.
+    """Return all rows, with the columns in `kinds` parsed to their types. Other columns have the type null.
 
-    Raises `InvalidInput` naming the line (of an array the element).
+    Raises `InvalidInput` with the number of the line or of the array element.
     """
     exact = any(holds_decimals(kind) for kind in kinds.values())
     tables: list[pa.Table] = []
@@ -47,7 +52,7 @@ def _table(chunk: list[Numbered], name: str, kinds: Mapping[str, pa.DataType]) -
         except BadValue as error:
             place = chunk[error.index][0]
             raise InvalidInput(f"{name} {place}: column {column!r} has {error.found}", expected=error.expected) from None
-    # A file of empty objects has rows without columns: the engine then names the missing ones.
+    # Keep the row count for a file of empty objects, so that the engine reports the missing columns.
     return pa.table(columns) if columns else pa.table({"": pa.nulls(len(chunk))}).select([])
 
 
@@ -67,10 +72,10 @@ def _lines(lines: Iterable[bytes], name: str, *, exact: bool) -> Iterator[Number
             row = loads(line.decode(), exact=exact)
         except ValueError as error:
             raise InvalidInput(
-                f"{name} line {number} is no JSON ({_reason(error)})", expected=_ROW, remedy="fix the line"
+                f"{name} line {number} is not JSON ({_reason(error)})", expected=_ROW, remedy="fix the line"
             ) from None
         if not isinstance(row, dict):
-            raise InvalidInput(f"{name} line {number} is no JSON object", expected=_ROW, remedy="fix the line")
+            raise InvalidInput(f"{name} line {number} is not a JSON object", expected=_ROW, remedy="fix the line")
         yield f"line {number}", row
 
 
@@ -80,11 +85,11 @@ def _elements(content: bytes, name: str, *, exact: bool) -> Iterator[Numbered]:
     except ValueError as error:
         place = f" line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise InvalidInput(
-            f"{name}{place} is no JSON ({_reason(error)})", expected="an array of objects", remedy="fix it"
+            f"{name}{place} is not JSON ({_reason(error)})", expected="an array of objects", remedy="fix the file"
         ) from None
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
-            raise InvalidInput(f"{name} element {number} is no JSON object", expected="an array of objects")
+            raise InvalidInput(f"{name} element {number} is not a JSON object", expected="an array of objects")
         yield f"element {number}", row
 
 
@@ -96,7 +101,7 @@ def _reason(error: ValueError) -> str:
 
 
 def infer_json_schema(stream: BinaryIO, name: str) -> pa.Schema:
-    """The schema that fits all rows: Arrow's inference, and columns of only dates or only timestamps as such."""
+    """Return a schema that fits all rows: Arrow's inference, with dates and timestamps recognized in text columns."""
     rows = [row for _, row in _numbered_rows(stream, name, exact=False)]
     if not rows:
         raise InvalidInput(f"{name} has no rows", expected="rows to infer a schema from")
@@ -106,7 +111,7 @@ def infer_json_schema(stream: BinaryIO, name: str) -> pa.Schema:
         raise InvalidInput(
             f"{name} has a column with values of several types ({error})",
             expected="one type per column",
-            remedy="give a schema file",
+            remedy="use a schema file (.avsc)",
         ) from None
     fields = [inferred.type.field(i) for i in range(inferred.type.num_fields)]
     return pa.schema([field.with_type(_refined(inferred.field(i), field.type)) for i, field in enumerate(fields)])

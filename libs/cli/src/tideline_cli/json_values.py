@@ -1,7 +1,7 @@
-"""Arrow columns as JSON values; the reverse of `typed_values`.
+"""Converts Arrow columns to JSON values; the reverse of `typed_values`. Integers are JSON numbers of any size.
 
-Dates, times and timestamps are ISO 8601 text (timestamps with a zone in UTC, with Z; three digits of seconds where that is exact, six
-otherwise), decimals are JSON numbers with all their digits, bytes are base64, NaN and the infinities are the texts "NaN", "Infinity" and "-Infinity". Whole numbers are JSON numbers, whatever their size.
+Dates, times and timestamps are ISO 8601 text (timestamps with a zone in UTC, with Z; three digits of seconds if exact, else six).
+Decimals are JSON numbers with all digits, bytes are base64, NaN and the infinities are "NaN", "Infinity" and "-Infinity".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import simplejson
 
 
 def json_rows(batch: pa.RecordBatch) -> Iterator[bytes]:
-    """Each row as one JSON object in UTF-8, without a line end."""
+    """Yield each row as one JSON object in UTF-8, without a line end."""
     columns = [json_column(column) for column in batch.columns]
     names = batch.schema.names
     for row in zip(*columns, strict=True):
@@ -26,7 +26,7 @@ def json_rows(batch: pa.RecordBatch) -> Iterator[bytes]:
 
 
 def json_column(column: pa.Array) -> list[Any]:
-    """The values of `column` as `json` writes them."""
+    """Return the values of `column` as `json` writes them."""
     kind = column.type
     if pa.types.is_floating(kind):
         return [v if v is None or math.isfinite(v) else _number_word(v) for v in column.to_pylist()]
@@ -52,7 +52,7 @@ def json_column(column: pa.Array) -> list[Any]:
 
 
 def text_column(column: pa.Array) -> pa.Array:
-    """A temporal or decimal column as the text that JSON and CSV show."""
+    """Return a temporal or decimal column as the text that JSON and CSV contain."""
     kind = column.type
     if not pa.types.is_timestamp(kind):
         return column.cast(pa.string())

@@ -1,4 +1,4 @@
-"""The `tideline` command: its groups of commands, and the border at which errors become lines and exit codes."""
+"""The entry point of the `tideline` command: registers the groups of commands and turns errors into lines and exit codes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Annotated
 
 import typer
 
-from tideline_cli import create, inspection, platform, read, restore, savepoints, services, share, write
+from tideline_cli import create, inspection, jobs, platform, read, restore, savepoints, services, share, write
 from tideline_cli.failure import EXIT_FAILED, EXIT_INTERRUPTED, report_failure
 
-GROUPS = (create, share, write, read, inspection, services, savepoints, restore, platform)
-"""Modules with an `app` of commands each."""
+GROUPS = (create, share, write, read, inspection, services, savepoints, restore, jobs, platform)
+"""Modules that each define an `app` of commands."""
 
 _EPILOG = """Start with a table of your own:
 
@@ -39,7 +39,7 @@ def _start(
     *,
     version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
 ) -> None:
-    """Create, write, read and look after Apache Hudi tables."""
+    """Create, write, read and maintain Apache Hudi tables."""
     _show_version(wanted=version)
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
@@ -58,17 +58,21 @@ for _group in GROUPS:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line (without the program's name; None takes the process's own) and return its exit code. Never raises."""
+    """Run one command line and return its exit code. Never raises. None means the arguments of this process."""
     try:
         code = app(args=None if arguments is None else list(arguments), prog_name="tideline", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
         return _end_quietly()
     except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):  # Typer's answer to a closed pipe is code 1
+        if isinstance(end.__context__, BrokenPipeError):  # Typer exits with code 1 when a pipe is closed
             return _end_quietly()
         return end.code if isinstance(end.code, int) else EXIT_FAILED if end.code else 0
-    except Exception as error:  # noqa: BLE001 - the border of the process
+    except Exception as error:  # noqa: BLE001 - the outermost handler of the process
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _end_quietly()
         return report_failure(error)
     if code == EXIT_INTERRUPTED:
         return report_failure(KeyboardInterrupt())
@@ -76,13 +80,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _end_quietly() -> int:
-    """The reader of stdout had enough (`| head`): what is still buffered must not fail again when the interpreter ends."""
+    """Discard buffered output after a closed pipe (`| head`) or a full disk, so that flushing does not fail again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
 def main() -> None:
-    """The entry point of the installed command."""
+    """Run the installed command."""
     logging.basicConfig(level=logging.WARNING, format="tideline: %(levelname)s: %(message)s", stream=sys.stderr)
     sys.exit(run())
 

@@ -1,4 +1,4 @@
-"""Opening tables for commands that write."""
+"""Opens tables for commands that write."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tideline_table.table import Table
 
 
 def open_writable(path: str, settings: Mapping[str, object], lock_url: str = "") -> Table:
-    """The table at `path`, checked to be writable before any input is read; commits go through the lock behind `lock_url` if given.
+    """Open the table at `path` and check that it is writable, before any input is read. Commits use `lock_url` if given.
 
-    Raises what `Table.open` and `Table.check_writable` raise, and `InvalidOption` for a lock URL that no provider understands.
+    Raises the errors of `Table.open` and `Table.check_writable`, and `InvalidOption` for a lock URL that no provider supports.
     """
     table = Table.open(path, options=settings, peer_lock=open_peer_lock)
     attach_lock(table, lock_url)
-    # Whether rows have to be found by their keys is for the operation to say.
+    # The operation itself checks whether it needs record keys.
     table.check_writable(keyed=False)
     return table

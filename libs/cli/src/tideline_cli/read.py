@@ -10,15 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import typer
 
-from tideline_cli.arguments import AsJson, TablePath, choice, column_names
-from tideline_cli.predicate import parse_where
-from tideline_cli.report import print_json, print_line, stdout_bytes
+from tideline_cli.arguments import AsJson, TablePath, choice, column_names, option
+from tideline_cli.report import print_result, stdout_bytes
 from tideline_cli.sinks import JsonDocument, RowFormat, RowSink, file_sink, format_of, stdout_sink
 from tideline_table.errors import InvalidOption
+from tideline_table.hudi import parse_as_of
+from tideline_table.reader import parse_where
 from tideline_table.schema import with_meta_fields
-from tideline_table.table import Table
-from tideline_table.table.changes import is_sequence
-from tideline_table.timeline.instant import parse_as_of
+from tideline_table.table import Table, parse_point
 
 app = typer.Typer()
 
@@ -39,85 +38,65 @@ def read(
     path: TablePath,
     *,
     columns: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMNS", help="Only these, in this order. Repeatable or a,b; all without it.", show_default=False),
+        list[str] | None, option(metavar="COLUMNS", help="Only these columns, in this order. Repeatable or a,b. Default: all.")
     ] = None,
     where: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="EXPRESSION",
-            help="Only rows for which this is true: comparisons, AND, OR, NOT, IN, BETWEEN, IS NULL, LIKE over columns and literals.",
-            show_default=False,
+            help="Only rows for which this condition is true: comparisons, AND, OR, NOT, IN, BETWEEN, IS NULL, LIKE over columns and literals.",
         ),
     ] = "",
     keys: Annotated[
         list[str] | None,
-        typer.Option(
-            "--key",
-            metavar="KEY",
-            help="Only the row with this record key; opens only files that can hold it. Repeatable.",
-            show_default=False,
-        ),
+        option("--key", metavar="KEY", help="Only the row with this record key. Reads only files that can contain it. Repeatable."),
     ] = None,
-    as_of: Annotated[
-        str,
-        typer.Option(
-            metavar="INSTANT", help="As the table was then: an instant, a date or a date and time in UTC.", show_default=False
-        ),
-    ] = "",
+    as_of: Annotated[str, option(metavar="INSTANT", help="Read the table as of this instant, date, or date and time in UTC.")] = "",
     read_optimized: Annotated[
         bool,
         typer.Option(
-            "--read-optimized", help="Base files only, without the log files on top: faster, as of each file's last compaction."
+            "--read-optimized",
+            help="Read base files only, without log files: faster, as of the last compaction of each file group.",
         ),
     ] = False,
     since: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="POINT",
             help="Only rows written after this point: a sequence number of the table log (see tideline timeline), an instant, or a "
-            "date and time in UTC. By sequence no write is missed, whatever finished late.",
-            show_default=False,
+            "date and time in UTC. With a sequence number, writes that completed late are included.",
         ),
     ] = "",
-    until: Annotated[
-        str,
-        typer.Option(
-            metavar="POINT", help="With the writes up to this point, as the rows were then; now without it.", show_default=False
-        ),
-    ] = "",
+    until: Annotated[str, option(metavar="POINT", help="Only rows written up to this point, as of this point. Default: now.")] = "",
     changes: Annotated[
         bool,
         typer.Option(
             "--changes",
-            help="What changed between the two points: op (i, u, d) with the row before and the row after, deletions too.",
+            help="Return the changes between the two points, including deletions: op (i, u, d), the row before and the row after.",
         ),
     ] = False,
-    limit: Annotated[int | None, typer.Option(min=0, help="At most this many rows.", show_default=False)] = None,
+    limit: Annotated[int | None, option(min=0, help="At most this many rows.")] = None,
     output: Annotated[
-        str, typer.Option(metavar="FILE", help="Write a .parquet, .csv, .jsonl or .arrow file instead.", show_default=False)
+        str, option(metavar="FILE", help="Write the rows to this .parquet, .csv, .jsonl or .arrow file instead of stdout.")
     ] = "",
     row_format: Annotated[
-        str,
-        typer.Option(
-            "--format", metavar="|".join(RowFormat), help="Format of the rows; jsonl, or what FILE ends in.", show_default=False
-        ),
+        str, option("--format", metavar="|".join(RowFormat), help="Format of the rows. Default: by the ending of FILE, else jsonl.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Read rows as JSON lines, with the five meta fields in front unless columns are chosen.
+    """Read rows as JSON lines, with the five meta fields first unless columns are chosen.
 
-    All committed rows are seen, log files merged in. Dates and timestamps are ISO 8601 (UTC with Z), decimals are numbers with all their
-    digits, bytes are base64, and NaN and the infinities are the texts "NaN", "Infinity" and "-Infinity": what write reads back. Rows
-    stream; a table larger than memory is fine.
+    Reads all committed rows, including those in log files. Dates and timestamps are ISO 8601 (UTC with Z), decimals are numbers
+    with all their digits, bytes are base64, and NaN and the infinities are the texts "NaN", "Infinity" and "-Infinity". The write
+    command reads this format. Rows are streamed, so a table may be larger than memory.
     """
     query = _Query(
         columns=column_names(columns) or None,
         keys=tuple(keys or ()),
         as_of=parse_as_of(as_of) if as_of else "",
         read_optimized=read_optimized,
-        since=_point(since),
-        until=_point(until),
+        since=parse_point(since),
+        until=parse_point(until),
         changes=changes,
     )
     query.check()
@@ -128,10 +107,7 @@ def read(
     if output:
         with file_sink(output, chosen or format_of(output), schema) as sink:
             rows = _copy(batches, sink, limit)
-        if as_json:
-            print_json({"output": output, "row_count": rows})
-        else:
-            print_line(f"{rows} rows written to {output}")
+        print_result({"output": output, "row_count": rows}, f"{rows} rows written to {output}", as_json=as_json)
         return
     stream = stdout_bytes()
     sink = JsonDocument(stream, schema) if as_json else stdout_sink(chosen or RowFormat.JSONL, stream, schema)
@@ -154,7 +130,7 @@ class _Query:
         return bool(self.since or self.until or self.changes)
 
     def check(self) -> None:
-        """Raise `InvalidOption` for options of different kinds of queries."""
+        """Raise `InvalidOption` if options of different kinds of queries are combined."""
         others = [
             name
             for name, given in (("--as-of", self.as_of), ("--read-optimized", self.read_optimized), ("--key", self.keys))
@@ -166,7 +142,7 @@ class _Query:
             raise InvalidOption("--key together with --read-optimized", expected="options of one kind of query")
 
     def run(self, table: Table, where: pc.Expression | None) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """The schema of the rows and the rows."""
+        """Return the schema of the rows and the rows."""
         if self.changes:
             found = table.changes(self.since, self.until)
             return found.output(self.columns), found.scan(self.columns, where)
@@ -177,11 +153,6 @@ class _Query:
             located = table.look_up(self.keys, self.columns, self.as_of, where)
             return located.schema, iter(located.to_batches())
         return table.scan(self.columns, where, self.as_of, read_optimized=self.read_optimized)
-
-
-def _point(text: str) -> str:
-    """A sequence as it is, everything else as an instant."""
-    return text if not text or is_sequence(text) else parse_as_of(text)
 
 
 def _copy(batches: Iterator[pa.RecordBatch], sink: RowSink, limit: int | None) -> int:

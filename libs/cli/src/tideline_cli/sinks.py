@@ -1,4 +1,4 @@
-"""Where the rows of `read` go: JSON lines, one JSON document, CSV, Parquet or Arrow, batch by batch."""
+"""Sinks for the rows of `read`: JSON lines, one JSON document, CSV, Parquet or Arrow, written batch by batch."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ import simplejson
 
 from tideline_cli.errors import InvalidInput
 from tideline_cli.json_values import json_column, json_rows, text_column
-from tideline_table.errors import InvalidOption
+from tideline_table.errors import InvalidOption, StorageFull
+from tideline_table.storage import refused_write, writing
 
 
 class RowFormat(enum.StrEnum):
-    """Formats that rows can be written in."""
+    """Output formats of rows."""
 
     JSONL = "jsonl"
     CSV = "csv"
@@ -30,13 +31,23 @@ class RowFormat(enum.StrEnum):
 
 
 class RowSink(Protocol):
-    """Takes batches of one schema; `close` ends the output, the stream below stays open."""
+    """Accepts batches of one schema. `close` ends the output but leaves the underlying stream open."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append the rows of `batch`."""
 
     def close(self) -> None:
-        """Write what belongs behind the last row."""
+        """Write what follows the last row."""
+
+
+class ArrowWriter(Protocol):
+    """Arrow's writers of CSV, Parquet and IPC."""
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        """Append the rows of `batch`."""
+
+    def close(self) -> None:
+        """End the output."""
 
 
 class JsonLines:
@@ -75,17 +86,19 @@ class JsonDocument:
         self._stream.flush()
 
 
-class Csv:
-    """A heading line, then a record per row: null is empty, empty text is `""`, nested values are JSON."""
+class ArrowSink:
+    """Batches through one of Arrow's writers. `fitted` converts each batch to what the writer accepts."""
 
-    def __init__(self, stream: BinaryIO, schema: pa.Schema) -> None:
-        self._schema = pa.schema([pa.field(f.name, _csv_type(f.type)) for f in schema])
+    def __init__(
+        self, stream: BinaryIO, writer: ArrowWriter, fitted: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda batch: batch
+    ) -> None:
         self._stream = stream
-        self._writer = pv.CSVWriter(stream, self._schema)
+        self._writer = writer
+        self._fitted = fitted
 
     def write(self, batch: pa.RecordBatch) -> None:
         """See `RowSink.write`."""
-        self._writer.write_batch(pa.record_batch([_csv_column(c) for c in batch.columns], schema=self._schema))
+        self._writer.write_batch(self._fitted(batch))
 
     def close(self) -> None:
         """See `RowSink.close`."""
@@ -93,36 +106,12 @@ class Csv:
         self._stream.flush()
 
 
-class Parquet:
-    """One Parquet file."""
-
-    def __init__(self, stream: BinaryIO, schema: pa.Schema) -> None:
-        self._writer = pq.ParquetWriter(stream, schema, compression="zstd")
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """See `RowSink.write`."""
-        self._writer.write_batch(batch)
-
-    def close(self) -> None:
-        """See `RowSink.close`."""
-        self._writer.close()
-
-
-class Arrow:
-    """An Arrow IPC file, or a stream where nobody can seek."""
-
-    def __init__(self, stream: BinaryIO, schema: pa.Schema, *, as_file: bool) -> None:
-        self._stream = stream
-        self._writer = pa.ipc.new_file(stream, schema) if as_file else pa.ipc.new_stream(stream, schema)
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """See `RowSink.write`."""
-        self._writer.write_batch(batch)
-
-    def close(self) -> None:
-        """See `RowSink.close`."""
-        self._writer.close()
-        self._stream.flush()
+def csv_sink(stream: BinaryIO, schema: pa.Schema) -> ArrowSink:
+    """Return a sink with a heading line, then one record per row: null is empty, empty text is `""`, nested values are JSON."""
+    texts = pa.schema([pa.field(f.name, _csv_type(f.type)) for f in schema])
+    return ArrowSink(
+        stream, pv.CSVWriter(stream, texts), lambda batch: pa.record_batch([_csv_column(c) for c in batch.columns], schema=texts)
+    )
 
 
 def _csv_type(kind: pa.DataType) -> pa.DataType:
@@ -143,47 +132,51 @@ def _csv_column(column: pa.Array) -> pa.Array:
 
 
 def stdout_sink(row_format: RowFormat, stream: BinaryIO, schema: pa.Schema) -> RowSink:
-    """The sink for stdout. Raises `InvalidOption` for Parquet, which has to go into a file."""
+    """Return the sink for stdout. Raises `InvalidOption` for Parquet, which needs a file."""
     if row_format is RowFormat.PARQUET:
         raise InvalidOption("--format parquet without --output", expected="a file for Parquet", remedy="add --output FILE.parquet")
-    makers: dict[RowFormat, Callable[[], RowSink]] = {
-        RowFormat.JSONL: lambda: JsonLines(stream),
-        RowFormat.CSV: lambda: Csv(stream, schema),
-        RowFormat.ARROW: lambda: Arrow(stream, schema, as_file=False),
-    }
-    return makers[row_format]()
+    if row_format is RowFormat.CSV:
+        return csv_sink(stream, schema)
+    if row_format is RowFormat.ARROW:
+        return ArrowSink(stream, pa.ipc.new_stream(stream, schema))
+    return JsonLines(stream)
 
 
 def format_of(output: str) -> RowFormat:
-    """The format that the ending of a file name says. Raises `InvalidOption`."""
+    """Return the format for the ending of a file name. Raises `InvalidOption`."""
     endings = {".json": "jsonl", ".ndjson": "jsonl", ".feather": "arrow"}
     suffix = PurePath(output).suffix.lower()
     try:
         return RowFormat(endings.get(suffix, suffix.removeprefix(".")))
     except ValueError:
         raise InvalidOption(
-            f"--output {output!r} has an ending that says no format",
+            f"--output {output!r} has no known file ending",
             expected=".parquet, .csv, .jsonl or .arrow",
-            remedy="or name it with --format",
+            remedy="rename the file, or add --format",
         ) from None
 
 
 @contextlib.contextmanager
 def file_sink(output: str, row_format: RowFormat, schema: pa.Schema) -> Iterator[RowSink]:
-    """A sink into the file `output`, which appears (or is replaced) whole when the context ends well and not at all otherwise."""
+    """Open a sink into the file `output`. The file appears (or is replaced) complete if the context succeeds, else not at all."""
     unfinished = f"{output}.{uuid.uuid4().hex[:8]}.unfinished"
     try:
         stream = open(unfinished, "xb")  # noqa: SIM115 - closed below, before the file gets its name
     except OSError as error:
-        raise InvalidInput(f"--output {output!r} cannot be written ({error.strerror})", expected="a place for a file") from None
+        if isinstance(full := refused_write(error, repr(output)), StorageFull):
+            raise full from error
+        raise InvalidInput(
+            f"--output {output!r} cannot be written ({error.strerror})", expected="a path in a writable folder"
+        ) from None
     try:
-        with stream:
+        with writing(repr(output)), stream:
             sink = _file_sink(row_format, stream, schema)
             try:
                 yield sink
             finally:
-                sink.close()  # while the stream is open, whatever happened: writers end their files when they are collected
-        os.replace(unfinished, output)
+                sink.close()  # before the stream closes, also after an error: an open writer still writes when it is collected
+        with writing(repr(output)):
+            os.replace(unfinished, output)
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(unfinished)
@@ -191,7 +184,7 @@ def file_sink(output: str, row_format: RowFormat, schema: pa.Schema) -> Iterator
 
 def _file_sink(row_format: RowFormat, stream: BinaryIO, schema: pa.Schema) -> RowSink:
     if row_format is RowFormat.PARQUET:
-        return Parquet(stream, schema)
+        return ArrowSink(stream, pq.ParquetWriter(stream, schema, compression="zstd"))
     if row_format is RowFormat.ARROW:
-        return Arrow(stream, schema, as_file=True)
+        return ArrowSink(stream, pa.ipc.new_file(stream, schema))
     return stdout_sink(row_format, stream, schema)

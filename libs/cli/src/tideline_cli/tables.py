@@ -1,4 +1,4 @@
-"""Tables as the documents that several commands print."""
+"""Builds the documents about tables that several commands print."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from tideline_table.file_group.slice import FileSlice
-from tideline_table.transaction import Committed
+from tideline_table.coordination import Committed
+from tideline_table.file_group import FileSlice
 
 
 def column_documents(schema: pa.Schema) -> list[dict[str, Any]]:
-    """Name, Arrow type and nullability of each column."""
+    """Return the name, Arrow type and nullability of each column."""
     return [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in schema]
 
 
 def slice_document(file_slice: FileSlice) -> dict[str, Any]:
-    """One file slice; rows null where only the footer would know."""
+    """Return the document of a file slice. `rows` is null if only the file footer holds the number."""
     return {
         "partition": file_slice.group.partition_path,
         "file_id": file_slice.group.file_id,
@@ -29,7 +29,7 @@ def slice_document(file_slice: FileSlice) -> dict[str, Any]:
 
 
 def committed_document(committed: Committed) -> dict[str, Any]:
-    """What one transaction did."""
+    """Return the document of a committed transaction."""
     return {
         "instant": committed.instant,
         "sequence": committed.sequence,
@@ -43,5 +43,5 @@ def committed_document(committed: Committed) -> dict[str, Any]:
 
 
 def known_rows(rows: int) -> int | None:
-    """The engine's -1 (unknown) as null."""
+    """Return `rows`, or None for the engine's -1 (unknown)."""
     return None if rows < 0 else rows

@@ -1,35 +1,27 @@
-"""Text and JSON values as Arrow columns of a given type: what the rows of CSV and JSON files mean in a table.
+"""Converts text and JSON values of CSV and JSON files to Arrow columns of a given type.
 
-Text: dates `2024-12-31`, times `23:59:59.5`, timestamps `2024-12-31T23:59:59.5Z` (or a blank for the T; without a zone it is UTC where
-the column has one, and must not have a zone where the column has none), decimals with no more digits than the column, bytes in base64,
-nested values in JSON. JSON numbers and booleans stand only for columns of that kind, so that text never becomes a number by accident;
-`"NaN"`, `"Infinity"` and `"-Infinity"` are numbers in floating-point columns.
+Text is parsed by `tideline_table.schema.text_values`; nested values are JSON. JSON numbers and booleans are accepted only for
+columns of that kind, so text never becomes a number by accident. Floating-point columns accept "NaN", "Infinity" and "-Infinity".
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import itertools
 import json
 from collections.abc import Callable, Sequence
-from datetime import time
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-ZONED = r"[Tt ][0-9:.]+([Zz]|[+-][0-9]{2}(:?[0-9]{2})?)$"
-"""A time of day followed by a zone."""
-_DATE_ONLY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+from tideline_table.schema import REFUSALS, cast_text, expected_text
+
 _NUMBER_WORDS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _SHOWN = 60
-_REFUSALS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OverflowError, ValueError, TypeError)
 
 
 class BadValue(Exception):
-    """The value at `index` of a column does not fit; `found` and `expected` say what it is and should be."""
+    """The value at `index` of a column does not fit. `found` describes the value, `expected` what is required."""
 
     def __init__(self, index: int, found: str, expected: str) -> None:
         super().__init__(index, found, expected)
@@ -38,57 +30,27 @@ class BadValue(Exception):
         self.expected = expected
 
 
-def expected_text(kind: pa.DataType) -> str:
-    """What a value of type `kind` looks like, for error messages."""
-    if pa.types.is_timestamp(kind):
-        digits = {"ms": " to the millisecond", "us": " to the microsecond"}.get(kind.unit, "")
-        return f"a timestamp{digits} such as 2024-12-31T23:59:59{'Z' if kind.tz else ' without a zone'}"
-    if pa.types.is_decimal(kind):
-        return f"a decimal number of at most {kind.precision} digits, {kind.scale} of them behind the point"
-    for matches, text in _EXPECTED:
-        if matches(kind):
-            return text
-    return f"a value of type {kind}"
-
-
-_EXPECTED: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
-    (pa.types.is_string, "text"),
-    (pa.types.is_boolean, "true or false"),
-    (pa.types.is_int32, "a whole number of 32 bits"),
-    (pa.types.is_integer, "a whole number of 64 bits"),
-    (pa.types.is_floating, "a number"),
-    (pa.types.is_date, "a date such as 2024-12-31"),
-    (pa.types.is_time, "a time such as 23:59:59.5"),
-    (pa.types.is_binary, "bytes in base64"),
-    (pa.types.is_fixed_size_binary, "bytes in base64 of the column's width"),
-    (pa.types.is_struct, "a JSON object"),
-    (pa.types.is_map, "a JSON object"),
-    (pa.types.is_list, "a JSON array"),
-    (pa.types.is_null, "null"),
-)
-
-
 def holds_decimals(kind: pa.DataType) -> bool:
-    """Whether `kind` is or contains a decimal: then JSON numbers have to be read exactly."""
+    """Return whether `kind` is or contains a decimal, so that JSON numbers must be read exactly."""
     return bool(pa.types.is_decimal(kind)) or any(holds_decimals(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def loads(text: str, *, exact: bool) -> Any:
-    """One JSON value; with `exact` fractions become `Decimal`. Raises `ValueError`, also for nesting too deep."""
+    """Parse one JSON value. With `exact`, fractions become `Decimal`. Raises `ValueError`, also for nesting that is too deep."""
     try:
         return json.loads(text, parse_float=Decimal) if exact else json.loads(text)
     except RecursionError:
-        raise ValueError("nested too deep") from None
+        raise ValueError("nested too deeply") from None
 
 
 # --- text ----------------------------------------------------------------------------------------------------------------
 
 
 def column_from_text(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Texts (null stays null) in type `kind`. Raises `BadValue` for the first one that does not fit."""
+    """Convert texts to type `kind`; null stays null. Raises `BadValue` for the first text that does not fit."""
     if pa.types.is_nested(kind):
         return column_from_json(_parsed_cells(values, kind), kind)
-    return _all_or_first_bad(values, kind, _cast_text)
+    return _all_or_first_bad(values, kind, cast_text)
 
 
 def _parsed_cells(values: pa.Array, kind: pa.DataType) -> list[Any]:
@@ -102,40 +64,18 @@ def _parsed_cells(values: pa.Array, kind: pa.DataType) -> list[Any]:
     return cells
 
 
-def _cast_text(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        return _with_zone(values).cast(kind)
-    if pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        return pa.array([None if v is None else _decoded(v) for v in values.to_pylist()], kind)
-    if pa.types.is_time(kind):
-        return pa.array([None if v is None else time.fromisoformat(v) for v in values.to_pylist()], kind)
-    return values.cast(kind)
-
-
-def _with_zone(values: pa.Array) -> pa.Array:
-    whole = pc.if_else(pc.match_substring_regex(values, _DATE_ONLY), pc.binary_join_element_wise(values, "T00:00:00", ""), values)
-    return pc.if_else(pc.match_substring_regex(whole, ZONED), whole, pc.binary_join_element_wise(whole, "Z", ""))
-
-
-def _decoded(text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise ValueError(text) from error
-
-
 def _all_or_first_bad(values: Any, kind: pa.DataType, convert: Callable[[Any, pa.DataType], pa.Array]) -> pa.Array:
-    """`convert` the whole; when that fails find the first value at fault by halving, so that a large file costs few conversions."""
+    """Convert all values at once. If that fails, find the first bad value by bisection, which needs few conversions."""
     try:
         return convert(values, kind)
-    except _REFUSALS:
+    except REFUSALS:
         good, bad = 0, len(values)
     while bad - good > 1:
         middle = (good + bad) // 2
         try:
             convert(values[good:middle], kind)
             good = middle
-        except _REFUSALS:
+        except REFUSALS:
             bad = middle
     found = values[good]
     raise BadValue(good, _shown(found.as_py() if isinstance(found, pa.Scalar) else found), expected_text(kind))
@@ -145,7 +85,7 @@ def _all_or_first_bad(values: Any, kind: pa.DataType, convert: Callable[[Any, pa
 
 
 def column_from_json(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Parsed JSON values (None is null) in type `kind`. Raises `BadValue` for the first one that does not fit."""
+    """Convert parsed JSON values to type `kind`; None becomes null. Raises `BadValue` for the first value that does not fit."""
     if pa.types.is_struct(kind):
         _check_types(values, (dict,), kind)
         return _structs(values, kind)
@@ -179,7 +119,7 @@ def _accepted(kind: pa.DataType) -> tuple[type, ...]:
 
 def _check_types(values: Sequence[Any], accepted: tuple[type, ...], kind: pa.DataType) -> None:
     allowed = {*accepted, type(None)}
-    if not set(map(type, values)) <= allowed:  # exact types: a boolean is no number here
+    if not set(map(type, values)) <= allowed:  # exact types, because bool is a subclass of int
         index = next(i for i, v in enumerate(values) if type(v) not in allowed)
         raise BadValue(index, _shown(values[index]), expected_text(kind))
 
@@ -247,7 +187,7 @@ def _required(values: Sequence[Any], field: pa.Field) -> pa.Array:
 
 
 def _offsets(values: Sequence[Any]) -> pa.Array:
-    """Arrow's offsets; a null offset makes a null list."""
+    """Return Arrow's list offsets. A null offset makes a null list."""
     offsets: list[int | None] = []
     at = 0
     for value in values:

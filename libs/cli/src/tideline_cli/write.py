@@ -1,4 +1,4 @@
-"""`tideline write`: the rows of files as one commit."""
+"""`tideline write`: write the rows of files as one commit."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from typing import Annotated
 
 import typer
 
-from tideline_cli.arguments import AsJson, LockUrl, Settings, TablePath, choice, settings_from
+from tideline_cli.arguments import AsJson, LockUrl, Settings, TablePath, choice, option, settings_from
 from tideline_cli.opening import open_writable
 from tideline_cli.report import print_facts, print_json
 from tideline_cli.sources import read_rows
 from tideline_cli.tables import committed_document
-from tideline_table.table import delete_partitions, write_rows
-from tideline_table.transaction import Committed
-from tideline_table.writer import Operation
-from tideline_table.writer.operation import ROW_OPERATIONS
+from tideline_table.action import delete_partitions, write_rows
+from tideline_table.coordination import Committed
+from tideline_table.writer import ROW_OPERATIONS, Operation
 
 app = typer.Typer()
 
@@ -35,24 +34,23 @@ def write(
     *,
     files: Annotated[
         list[str],
-        typer.Option(
+        option(
             "--from",
             metavar="FILE",
             help="A .parquet, .csv, .json, .jsonl, .ndjson, .arrow or .feather file, or - for JSON lines on stdin. Repeatable.",
-            show_default=False,
         ),
     ],
     operation: Annotated[
-        str, typer.Option(metavar="|".join(ROW_OPERATIONS), help="What to do with the rows; delete needs their key columns only.")
+        str, typer.Option(metavar="|".join(ROW_OPERATIONS), help="Operation on the rows. delete needs only their key columns.")
     ] = Operation.UPSERT.value,
     option: Settings = None,
     locks: LockUrl = "",
     as_json: AsJson = False,
 ) -> None:
-    """Write the rows of all files as one commit: all of it becomes visible, or nothing.
+    """Write the rows of all files as one atomic commit.
 
-    Text in CSV and JSON is parsed to the table's types: dates and timestamps in ISO 8601 (UTC where no zone is given), decimals exactly,
-    bytes in base64. In CSV an empty field is null. A write that loses against another one is done again on fresh state.
+    Text in CSV and JSON is parsed to the table's types: dates and timestamps in ISO 8601 (UTC if no zone is given), decimals
+    exactly, bytes in base64. In CSV an empty field is null. A write that conflicts with another one is repeated on the new state.
     """
     chosen = choice("--operation", operation, Operation)
     table = open_writable(path, settings_from(option), locks)
@@ -64,14 +62,14 @@ def write(
 def delete_partition(
     path: TablePath,
     partitions: Annotated[
-        list[str], typer.Argument(metavar="PARTITION...", help="As in _hoodie_partition_path.", show_default=False)
+        list[str], typer.Argument(metavar="PARTITION...", help="Partition path, as in _hoodie_partition_path.", show_default=False)
     ],
     *,
     option: Settings = None,
     locks: LockUrl = "",
     as_json: AsJson = False,
 ) -> None:
-    """Remove all rows of whole partitions as one commit. Cleaning deletes the files later; until then older instants can be read."""
+    """Delete all rows of whole partitions as one commit. Cleaning deletes the files later; until then old instants are readable."""
     table = open_writable(path, settings_from(option), locks)
     _report(Operation.DELETE_PARTITION, delete_partitions(table, partitions), as_json=as_json)
 

@@ -1,7 +1,7 @@
-"""Event contract and event-log port with SQLite and Kafka adapters.
+"""Event contract and event-log port, with SQLite and Kafka adapters.
 
-Payloads and envelope are pure; `EventLog` is the port, opened by `open_event_log`; `EventConsumer` is what readers of it share. What an
-event means for a table does not belong here.
+Payloads and envelope are pure; `EventLog` is the port, opened by `open_event_log`; readers share `EventConsumer`. What an event
+means for a table does not belong here.
 """
 
 from tideline_events.consumer import Backfill, ConsumerCounts, Deduplicator, EventConsumer, TransitionConsumer

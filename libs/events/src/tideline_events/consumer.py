@@ -1,4 +1,4 @@
-"""What every consumer of events does: drop what was seen, fill gaps from the table log, set poison aside (design: Rules).
+"""Consume events: drop duplicates, fill gaps from the table log, set poison records aside (design: Rules).
 
 `Deduplicator` decides, `EventConsumer` acts.
 """
@@ -20,23 +20,23 @@ from tideline_table.clock import Clock
 from tideline_table.errors import Recovery, TidelineError
 
 Backfill = Callable[[str, int, int], Iterable[Transition]]
-"""(table uid, from sequence, to sequence), both ends in → those transitions in order, read from the table log."""
+"""(table uid, first sequence, last sequence), both inclusive → those transitions in order, read from the table log."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A gap before a transition: sequences `first` to `last`, both in."""
+    """A gap before a transition: sequences `first` to `last`, both inclusive."""
 
     first: int
     last: int
 
 
 class Deduplicator:
-    """What was seen of every table: its last sequence. An event's `source` and `id` follow from table and sequence, so that is enough.
+    """The last sequence seen of each table. It is enough to detect duplicates: an event's `source` and `id` derive from both.
 
-    A table that is not in `seen` starts with the first transition that comes: nothing before it counts as missing.
+    A table that is not in `seen` starts with the first transition that arrives: nothing before it counts as missing.
     """
 
     def __init__(self, seen: Mapping[str, int] | None = None) -> None:
@@ -44,15 +44,15 @@ class Deduplicator:
 
     @property
     def seen(self) -> Mapping[str, int]:
-        """Last sequence by table uid; keep it beside what was made of the events to find gaps over a restart."""
+        """Last sequence by table uid. Store it with the results of the events, to find gaps across a restart."""
         return dict(self._seen)
 
     def is_duplicate(self, table_uid: str, sequence: int) -> bool:
-        """True if the table was seen up to `sequence` or further."""
+        """Return whether the table was seen up to `sequence` or further."""
         return sequence <= self._seen.get(table_uid, -1)
 
     def missing_before(self, table_uid: str, sequence: int) -> Missing | None:
-        """The gap between what was seen and `sequence`, if there is one."""
+        """Return the gap between the last sequence seen and `sequence`, or None."""
         last = self._seen.get(table_uid)
         return None if last is None or sequence <= last + 1 else Missing(last + 1, sequence - 1)
 
@@ -63,7 +63,7 @@ class Deduplicator:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerCounts:
-    """What a consumer did so far. `missing`: transitions that the table log no longer had either."""
+    """Counts of a consumer so far. `missing`: transitions that were missing in the table log too."""
 
     delivered: int = 0
     duplicates: int = 0
@@ -74,9 +74,9 @@ class ConsumerCounts:
 
 
 class EventConsumer:
-    """Events of a subscription: transitions of each table once and in order, others as they come.
+    """Reads the events of a subscription: transitions of each table once and in order, other events as they arrive.
 
-    What `poll` returned counts as seen. `commit` after it was dealt with; after a restart everything since comes again.
+    Events that `poll` returned count as seen. `commit` after processing them; a restart repeats everything since the last commit.
     """
 
     def __init__(
@@ -109,10 +109,10 @@ class EventConsumer:
         return self._deduplicator.seen
 
     def poll(self, timeout_s: float) -> list[Event | TableDeleted]:
-        """The next events; empty after `timeout_s` without any.
+        """Return the next events; empty after `timeout_s` without any.
 
-        An error of the event log, the backfill or the dead-letter topic that may pass is raised, with nothing lost: the next call goes
-        on with the same record. A backfill that will never succeed sends its record to the dead-letter topic.
+        A transient error of the event log, the backfill or the dead-letter topic is raised and nothing is lost: the next call
+        continues with the same record. If a backfill can never succeed, its record is sent to the dead-letter topic.
         """
         if not self._waiting:
             self._waiting.extend(self._subscription.poll(timeout_s))
@@ -122,14 +122,14 @@ class EventConsumer:
                 events.extend(self._accept(self._waiting[0]))
             except TidelineError:
                 if events:
-                    # The failure shows again at the next call; these are marked as seen and must reach the caller.
+                    # These events are marked as seen and must be returned. The next call repeats the failed record.
                     return events
                 raise
             self._waiting.popleft()
         return events
 
     def commit(self) -> None:
-        """Commit what `poll` returned; waits, without an error, while a record is still to be retried."""
+        """Commit what `poll` returned; do nothing while a record still waits for a retry."""
         if not self._waiting:
             self._subscription.commit()
 
@@ -157,7 +157,7 @@ class EventConsumer:
         return [event]
 
     def _in_order(self, transition: Transition) -> list[Transition]:
-        """`transition` after what is missing before it; empty for a duplicate."""
+        """Return `transition` after the missing ones before it; empty for a duplicate."""
         uid, sequence = transition.table_uid, transition.sequence
         if self._deduplicator.is_duplicate(uid, sequence):
             self._count(duplicates=1)
@@ -168,7 +168,7 @@ class EventConsumer:
             filled = [found[number] for number in range(gap.first, gap.last + 1) if number in found]
             lost_count = gap.last - gap.first + 1 - len(filled)
             if lost_count:
-                _log.warning("table %s: %d transitions before sequence %d are gone from its log", uid, lost_count, sequence)
+                _log.warning("table %s: %d transitions before sequence %d are no longer in its log", uid, lost_count, sequence)
             self._count(backfilled=len(filled), missing=lost_count)
         self._deduplicator.mark(uid, sequence)
         self._count(delivered=1 + len(filled))
@@ -194,7 +194,7 @@ class EventConsumer:
 
 
 class TransitionConsumer:
-    """An `EventConsumer` for those who want transitions only."""
+    """An `EventConsumer` that returns transitions only."""
 
     def __init__(self, events: EventConsumer) -> None:
         self._events = events

@@ -1,4 +1,4 @@
-"""The SQLite file of the embedded event log: its tables, connections for many processes at once, and error translation."""
+"""The SQLite file of the embedded event log: its tables, connections for many processes, and error translation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMAT_VERSION = 1
 APPLICATION_ID = 0x54494445
 
 _CREATE = (
-    # Offsets are never used twice, also not after the newest records were deleted.
+    # AUTOINCREMENT never reuses an offset, even after the newest records were deleted.
     """CREATE TABLE records (
         offset INTEGER PRIMARY KEY AUTOINCREMENT,
         topic TEXT NOT NULL,
@@ -35,13 +35,13 @@ _CREATE = (
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection in autocommit mode to the event log at `path`, which is created if absent.
+    """Return a connection in autocommit mode to the event log at `path`, which is created if absent.
 
-    Write-ahead logging lets readers go on beside the one writer. A power cut may take the newest transactions, but never a part of
-    one: cursor, events and positions go together, so that the mirror publishes again what is missing.
+    Write-ahead logging lets readers continue beside the one writer. A power failure may lose the newest transactions, but never a
+    part of one: cursor, events and positions are lost together, so that the mirror publishes the missing events again.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     with translated(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         try:
             _prepare(connection)
@@ -53,13 +53,13 @@ def connect(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def writing(connection: sqlite3.Connection) -> Iterator[None]:
-    """One write transaction: committed as a whole, rolled back on any error. Waits for other writers up to the busy timeout."""
+    """Run one write transaction: committed as a whole, rolled back on any error. Waits for other writers up to the busy timeout."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        # SQLite ends the transaction by itself on some errors, a full disk for one.
+        # SQLite itself ends the transaction on some errors, such as a full disk.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
@@ -67,7 +67,7 @@ def writing(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def reading(connection: sqlite3.Connection) -> Iterator[None]:
-    """Several reads of one snapshot."""
+    """Run several reads on one snapshot."""
     connection.execute("BEGIN")
     try:
         yield
@@ -78,11 +78,15 @@ def reading(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """SQLite's errors as those of the event-log port."""
+    """Translate SQLite's errors into those of the event-log port."""
     try:
         yield
     except (sqlite3.OperationalError, sqlite3.ProgrammingError) as error:
-        raise EventLogUnavailable(f"{error} at {path}", remedy="retry; check the disk and that the event log is open") from error
+        raise EventLogUnavailable(
+            f"{error} at {path}", remedy="retry; check the disk, and that the event log was not closed"
+        ) from error
+    except OSError as error:
+        raise EventLogUnavailable(f"{error.strerror} at {path}", remedy="check the disk and the permissions, then retry") from error
     except sqlite3.DatabaseError as error:
         raise EventLogCorrupt(
             f"{error} at {path}", remedy="delete the file; the mirror publishes again from the table logs"
@@ -90,16 +94,16 @@ def translated(path: Path) -> Iterator[None]:
 
 
 def headers_text(headers: tuple[tuple[str, bytes | None], ...]) -> str:
-    """Headers as JSON; bytes as Latin-1, which keeps every byte and is legible in the shell."""
+    """Return headers as JSON, bytes as Latin-1, which keeps every byte and is legible in the shell."""
     return json.dumps([[name, None if value is None else value.decode("latin-1")] for name, value in headers])
 
 
 def headers_of(text: str) -> tuple[tuple[str, bytes | None], ...]:
-    """The inverse of `headers_text`."""
+    """Return the headers that `headers_text` wrote."""
     return tuple((name, None if value is None else value.encode("latin-1")) for name, value in json.loads(text))
 
 
-# The switch to write-ahead logging does not wait for the busy timeout when several processes create the file together.
+# If several processes create the file together, the switch to write-ahead logging fails without waiting for the busy timeout.
 @tenacity.retry(
     retry=tenacity.retry_if_exception(lambda error: isinstance(error, sqlite3.OperationalError) and "locked" in str(error)),
     wait=tenacity.wait_random_exponential(multiplier=0.01, max=0.25),
@@ -112,7 +116,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
     if _format(connection) == FORMAT_VERSION:
         return
     with writing(connection):
-        # Another process may have been first while this one waited for the lock.
+        # Another process may have created the tables while this one waited for the lock.
         if _format(connection) == 0:
             for statement in _CREATE:
                 connection.execute(statement)

@@ -1,6 +1,6 @@
 """The envelope: CloudEvents 1.0 in Kafka binary mode around an Avro payload (design: "Event contract", Envelope).
 
-`encode` and `decode` are pure and inverse to each other, up to the caps. `ce_recordedtime` is added by whoever publishes (`stamped`).
+`encode` and `decode` are pure and inverse to each other, up to the caps. Publishers add `ce_recordedtime` (`stamped`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tideline_events.topics import DEAD_LETTER, HINTS, JOBS, LOCKS, TABLES, TIME
 CONTENT_TYPE = "application/avro"
 RECORDED_TIME = "ce_recordedtime"
 SEQUENCE_DIGITS = 20
-# The binding wants a format; in binary mode it leaves bytes alone, and the payload never passes through it when read.
+# The binding requires a format, but in binary mode it does not change bytes, and reading never passes the payload to it.
 _FORMAT = JSONFormat()
 _REQUIRED = ("ce_specversion", "ce_id", "ce_source", "ce_type", "ce_time", "ce_dataschema")
 
 
 @dataclass(frozen=True, slots=True)
 class EventKind:
-    """Where an event type lives: its CloudEvents type, its topic and the class of its payload."""
+    """An event type of the contract: its CloudEvents type, its topic and the class of its payload."""
 
     event_type: str
     topic: str
@@ -58,7 +58,7 @@ _BY_TYPE = {kind.event_type: kind for kind in KINDS}
 
 @dataclass(frozen=True, slots=True)
 class UnknownEvent:
-    """An event of a type that this version does not know, published side by side with known ones. Readers ignore it."""
+    """An event of a type that this version does not know, published beside events of known types. Readers ignore it."""
 
     type: str
     source: str
@@ -67,14 +67,14 @@ class UnknownEvent:
 
 @dataclass(frozen=True, slots=True)
 class TableDeleted:
-    """A table was removed from `tideline.tables`."""
+    """The removal of a table from `tideline.tables`."""
 
     table_uid: str
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """Attributes of an event, readable without its payload. Those of other types than transitions lack the last four."""
+    """Attributes of an event, readable without its payload. Only transitions have the last four."""
 
     id: str
     source: str
@@ -92,7 +92,7 @@ class Envelope:
 
 
 def encode(event: Event, *, traceparent: str | None = None) -> Record:
-    """The record of an event. Lists beyond their caps are cut, with a flag; `InvalidEvent` for what cannot be published."""
+    """Return the record of an event. Lists beyond their caps are cut, with a flag. `InvalidEvent` if it cannot be published."""
     kind = _BY_PAYLOAD[type(event)]
     event = bounded(event)
     schema = revisions(kind.event_type)[-1]
@@ -113,7 +113,7 @@ def encode(event: Event, *, traceparent: str | None = None) -> Record:
 
 
 def stamped(record: Record, recorded: datetime) -> Record:
-    """`record` with its time of publication, which every attempt to publish sets anew. A deletion (no value) stays bare."""
+    """Return `record` with its time of publication, which each attempt to publish replaces. A deletion (no value) gets none."""
     if record.value is None:
         return record
     kept = tuple(header for header in record.headers if header[0] != RECORDED_TIME)
@@ -122,12 +122,12 @@ def stamped(record: Record, recorded: datetime) -> Record:
 
 
 def table_deletion(table_uid: str) -> Record:
-    """The record that removes a table from `tideline.tables`."""
+    """Return the record that removes a table from `tideline.tables`."""
     return Record(TABLES.name, table_uid.encode(), None)
 
 
 def decode(record: Record) -> Event | TableDeleted | UnknownEvent:
-    """The event of a record; `PoisonEvent` with the reason if it is none. Unknown types and values come back to be ignored."""
+    """Return the event of a record; raise `PoisonEvent` if it holds none. Readers ignore types and values that they do not know."""
     if record.value is None and record.topic == TABLES.name and record.key is not None:
         return TableDeleted(record.key.decode(errors="replace"))
     if record.value is None or len(record.value) > MAX_RECORD_BYTES:
@@ -145,7 +145,7 @@ def decode(record: Record) -> Event | TableDeleted | UnknownEvent:
 
 
 def read_envelope(record: Record) -> Envelope:
-    """The attributes of a record, its payload unread; `PoisonEvent` if they are no CloudEvents 1.0 envelope."""
+    """Return the attributes of a record without reading its payload; `PoisonEvent` if they are not a CloudEvents 1.0 envelope."""
     headers = {name.lower(): value for name, value in record.headers if value is not None}
     # Proxies and tracers add headers of their own, which need not be text.
     headers = {name: value for name, value in headers.items() if name.startswith("ce_") or name == "content-type"}
@@ -158,11 +158,11 @@ def read_envelope(record: Record) -> Envelope:
         event = from_binary(KafkaMessage(headers, None, b""), _FORMAT, CloudEvent)
         return _envelope(event)
     except (BaseCloudEventException, ValueError, OverflowError) as error:
-        raise PoisonEvent(f"headers that are no CloudEvents envelope: {error}") from error
+        raise PoisonEvent(f"headers that are not a CloudEvents envelope: {error}") from error
 
 
 def event_id(*parts: str | int | None) -> str:
-    """Hash of the parts, equal on every retry: SHA-256 in hex over their JSON form, so that no two lists look alike."""
+    """Return a hash of the parts, equal on every retry: SHA-256 in hex over their JSON form, which differs for different lists."""
     return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -210,7 +210,7 @@ def _envelope(event: BaseCloudEvent) -> Envelope:
 
 
 def _check_agreement(record: Record, envelope: Envelope, event: Event) -> None:
-    """Routing, order and skipping go by key and headers: a payload that says otherwise would be filed under the wrong table."""
+    """Raise `PoisonEvent` if the payload contradicts the key or the headers, which decide routing, order and skipping."""
     if isinstance(event, DeadLetter):
         return
     if record.key != event.table_uid.encode() or envelope.source != f"/tables/{event.table_uid}":

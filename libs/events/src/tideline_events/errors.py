@@ -1,4 +1,4 @@
-"""What can go wrong between a table log and those who read about it."""
+"""Errors of publishing and reading events."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tideline_table.errors import Recovery, TidelineError
 
 
 class InvalidEvent(TidelineError):
-    """An event that the contract does not allow to be published."""
+    """An event that the contract forbids to publish."""
 
 
 class PoisonEvent(TidelineError):
@@ -14,35 +14,35 @@ class PoisonEvent(TidelineError):
 
 
 class PublisherFenced(TidelineError):
-    """The event log no longer takes records of this publisher: a newer one of the same writer id took over.
+    """The event log rejects records of this publisher, because a newer publisher of the same writer id took over.
 
-    Kafka says the same to a publisher whose transaction it had to end because of its timeout. Nothing of the call became visible. Whoever
-    gets this has to assume that the shard has a new owner.
+    Kafka also reports this to a publisher whose transaction it ended at the timeout. Nothing of the call became visible. The caller
+    must assume that the shard has a new owner.
     """
 
     def __init__(self, writer_id: str) -> None:
         super().__init__(
             f"writer id {writer_id!r} was taken over by a newer publisher, or its transaction timed out",
             expected="one publisher per shard",
-            remedy="stop publishing; take a new publisher only if the shard is still yours",
+            remedy="stop publishing; open a new publisher only if this process still owns the shard",
         )
         self.writer_id = writer_id
 
 
 class PublishUnknown(TidelineError):
-    """The records were sent, but whether they became visible could not be learned. This publisher is finished."""
+    """The records were sent, but it is unknown whether they became visible. This publisher cannot be used any more."""
 
     recovery = Recovery.REFRESH
 
 
 class EventLogUnavailable(TidelineError):
-    """The event log did not answer or refused for a reason that may pass; nothing became visible."""
+    """The event log did not answer, or refused for a transient reason; nothing became visible."""
 
     recovery = Recovery.RETRY
 
 
 class EventLogCorrupt(TidelineError):
-    """The event log's own state cannot be read. Events can be published again from the table logs."""
+    """The stored state of the event log cannot be read. Events can be published again from the table logs."""
 
 
 class TopicMismatch(TidelineError):
@@ -50,6 +50,6 @@ class TopicMismatch(TidelineError):
 
 
 class CommitLost(TidelineError):
-    """The group was rebalanced before the offsets were committed; the records come again, here or at another member."""
+    """The group was rebalanced before the offsets were committed; this or another member reads the records again."""
 
     recovery = Recovery.RETRY

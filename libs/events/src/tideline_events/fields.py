@@ -1,4 +1,4 @@
-"""Between payload classes and the fields of their Avro schemas, and the caps that keep every record small enough to publish."""
+"""Conversion between payload classes and fields of their Avro schemas, and the caps that keep records small enough to publish."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_DEAD_HEADERS_BYTES = 64 * 1024
 
 
 def bounded(event: Event) -> Event:
-    """`event` with every list and text that can grow cut to its cap and flagged. What is cut stays readable at its source."""
+    """Return `event` with every list and text cut to its cap; `*_truncated` fields flag most cuts. The source keeps the whole."""
     if isinstance(event, Transition):
         return _bounded_transition(event)
     if isinstance(event, TableRecord):
@@ -38,12 +38,12 @@ def bounded(event: Event) -> Event:
 
 
 def payload_fields(event: Event) -> dict[str, Any]:
-    """Fields of the Avro record; maps in order of their keys, so that equal events have equal bytes."""
+    """Return the fields of the Avro record, maps in order of their keys, so that equal events have equal bytes."""
     return {field.name: _plain(field.name, getattr(event, field.name)) for field in dataclasses.fields(event)}
 
 
 def payload_value(kind: type[Event], fields: Mapping[str, Any]) -> Event:
-    """The payload of a decoded Avro record; `InvalidEvent` if its values break the rules of the class."""
+    """Return the payload of a decoded Avro record; `InvalidEvent` if its values break the rules of the class."""
     values = dict(fields)
     if "table" in values:
         values["table"] = TableIdentity(**values["table"])

@@ -35,11 +35,11 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """Where Kafka is and how topics are created.
+    """The address of Kafka and the settings of new topics.
 
-    `bootstrap_servers`: host:port,host:port. `partition_count` is fixed when a topic is created; `replication_factor` -1 is the broker's
-    default. `timeout_s` bounds every single request, `transaction_timeout_s` how long a dead publisher can hold up readers.
-    `client_options` go to librdkafka as they are (security.protocol, sasl.*, ssl.*) and are not shown by `repr`.
+    `bootstrap_servers`: host:port,host:port. `partition_count` is fixed when a topic is created; `replication_factor` -1 is the
+    broker's default. `timeout_s` bounds each request, `transaction_timeout_s` how long a dead publisher can delay readers.
+    `client_options` are passed to librdkafka unchanged (security.protocol, sasl.*, ssl.*) and omitted from `repr`.
     """
 
     bootstrap_servers: str
@@ -50,7 +50,7 @@ class KafkaSettings:
     client_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def client(self) -> dict[str, str | int | float | bool]:
-        """What every client is configured with."""
+        """Return the configuration that all clients share."""
         return {**self.client_options, "bootstrap.servers": self.bootstrap_servers, "client.id": "tideline"}
 
 
@@ -63,7 +63,7 @@ class KafkaEventLog:
         self._admin = AdminClient(settings.client(), logger=_log)
 
     def ensure_topics(self) -> None:
-        """See `EventLog.ensure_topics`. An existing topic keeps its partitions: changing their count would break the order of keys."""
+        """See `EventLog.ensure_topics`. An existing topic keeps its partitions: another count would break the order of keys."""
         wanted = [_new_topic(topic, self._settings) for topic in TOPICS]
         for name, future in self._admin.create_topics(wanted, request_timeout=self._settings.timeout_s).items():
             _answer(f"creation of topic {name}", future.result, accept=KafkaError.TOPIC_ALREADY_EXISTS)
@@ -85,7 +85,7 @@ class KafkaEventLog:
         return KafkaPublisher(settings.client(), self._clock, writer_id, settings.timeout_s, settings.transaction_timeout_s)
 
     def cursor(self, table_uid: str) -> TableRecord | None:
-        """See `EventLog.cursor`. Reads the table's partition: for many tables at once `table_records` costs less."""
+        """See `EventLog.cursor`. Reads the whole partition of the table: for many tables `table_records` costs less."""
         key = table_uid.encode()
         partition = partition_of(key, self._partition_count(TABLES.name))
         return _table_record(self._last_records([partition]).get(key))
@@ -105,7 +105,7 @@ class KafkaEventLog:
         )
 
     def close(self) -> None:
-        """See `EventLog.close`: the one connection of the log ends with the object."""
+        """See `EventLog.close`. The only connection of the log ends with this object."""
 
     def _partition_count(self, topic: str) -> int:
         metadata = _answer(f"metadata of topic {topic}", lambda: self._admin.list_topics(topic, timeout=self._settings.timeout_s))
@@ -115,7 +115,7 @@ class KafkaEventLog:
         return len(found.partitions)
 
     def _await_leaders(self) -> None:
-        """A created topic takes a moment to be served; until then clients would fail on it."""
+        """Wait until every topic has leaders: until then, clients of a new topic would fail."""
 
         def led() -> bool:
             topics = self._admin.list_topics(timeout=self._settings.timeout_s).topics
@@ -132,10 +132,10 @@ class KafkaEventLog:
             raise EventLogUnavailable("topics without a leader", remedy="check the brokers, then retry") from error
 
     def _last_records(self, partitions: Sequence[int]) -> dict[bytes, Record]:
-        """The last visible record of each key of `tideline.tables` in these partitions.
+        """Return the last visible record of each key of `tideline.tables` in these partitions.
 
-        Reads up to the end of the log as it is now, open transactions included: a committed record behind somebody else's open
-        transaction must not be missed, so this waits until the broker ends it, at the latest at its timeout.
+        Reads to the current end of the log, including open transactions, to find committed records behind another publisher's open
+        transaction. So it waits until the broker ends that transaction, at the latest at its timeout.
         """
         ends = self._ends([TopicPartition(TABLES.name, partition) for partition in partitions])
         options = {
@@ -143,7 +143,7 @@ class KafkaEventLog:
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
-            # The end of a partition is reported with an answer that holds nothing: do not let the broker sit on it.
+            # The broker reports the end of a partition in an empty response, which it must not delay.
             "fetch.wait.max.ms": 20,
         }
         last: dict[bytes, Record] = {}
@@ -181,14 +181,14 @@ class KafkaEventLog:
 
 
 def _answer(what: str, ask: Callable[[], _T], accept: int | None = None) -> _T | None:
-    """The answer of a broker; None if it failed with the code to `accept`."""
+    """Return the response of a broker; None if it failed with the code `accept`. Raises `EventLogUnavailable`."""
     try:
         return ask()
     except KafkaException as failure:
         error = failure.args[0]
         if error.code() == accept:
             return None
-        raise EventLogUnavailable(f"{what}: {error.str()}", remedy="check the brokers and the rights, then retry") from failure
+        raise EventLogUnavailable(f"{what}: {error.str()}", remedy="check the brokers and the permissions, then retry") from failure
 
 
 def _policy(topic: Topic) -> str:
@@ -199,7 +199,7 @@ def _new_topic(topic: Topic, settings: KafkaSettings) -> NewTopic:
     retention_ms = str(topic.retention_s * 1000)
     config = {"cleanup.policy": _policy(topic)}
     if topic.compacted:
-        # Without small segments the newest ones, which compaction leaves alone, would hold most of the topic.
+        # Compaction skips the newest segment of a partition. If segments were large, it would hold most of the topic.
         config |= {"delete.retention.ms": retention_ms, "segment.ms": str(3_600_000), "min.cleanable.dirty.ratio": "0.2"}
     else:
         config["retention.ms"] = retention_ms
@@ -212,6 +212,6 @@ def _table_record(record: Record | None) -> TableRecord | None:
     try:
         event = decode(record)
     except PoisonEvent as poison:
-        _log.warning("table record at %s/%d/%d is left out: %s", record.topic, record.partition, record.offset, poison)
+        _log.warning("table record at %s/%d/%d is skipped: %s", record.topic, record.partition, record.offset, poison)
         return None
     return event if isinstance(event, TableRecord) else None

@@ -18,9 +18,9 @@ from tideline_table.clock import Clock
 from tideline_table.errors import TidelineError
 
 _log = logging.getLogger(__name__)
-# The names with an underscore are librdkafka's own codes; it has no others.
+# Names with an underscore are librdkafka's own codes, which have no public name.
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})  # noqa: SLF001
-_NEW_PUBLISHER = "take a new publisher, which ends what this one left, and read the cursor"
+_NEW_PUBLISHER = "open a new publisher, which aborts the open transaction of this one, and read the cursor"
 
 
 class KafkaPublisher:
@@ -57,7 +57,7 @@ class KafkaPublisher:
             if error.code() in _FENCED:
                 raise PublisherFenced(writer_id) from failure
             raise EventLogUnavailable(
-                f"taking writer id {writer_id!r}: {error.str()}", remedy="check the brokers, then retry"
+                f"taking over writer id {writer_id!r}: {error.str()}", remedy="check the brokers, then retry"
             ) from failure
 
     def publish_transitions(
@@ -85,7 +85,7 @@ class KafkaPublisher:
         """See `Publisher.close`."""
         with self._turn:
             if self._ended is None:
-                self._ended = EventLogUnavailable("a closed publisher", remedy="take a new one")
+                self._ended = EventLogUnavailable("a closed publisher", remedy="open a new one")
                 self._producer.close()
 
     def _send(self, record: Record) -> None:
@@ -97,14 +97,14 @@ class KafkaPublisher:
             try:
                 self._producer.commit_transaction(max(0.1, deadline_s - self._clock.monotonic_s()))
             except KafkaException as failure:
-                # A commit that timed out goes on in the background; calling again waits for the same one.
+                # A commit that timed out continues in the background; the next call waits for the same commit.
                 if not failure.args[0].retriable() or self._clock.monotonic_s() >= deadline_s:
                     raise
             else:
                 return
 
     def _give_up(self, failure: KafkaException | BufferError) -> NoReturn:
-        """Raise what a failed transaction means for the caller; nothing of it is visible, except where it cannot be known."""
+        """Raise the caller's error for a failed transaction. Nothing of it is visible; after `PublishUnknown`, that is unknown."""
         error = failure.args[0] if isinstance(failure, KafkaException) else None
         text = error.str() if error is not None else str(failure)
         if error is not None and error.code() in _FENCED:

@@ -13,7 +13,7 @@ from tideline_events.record import Record
 from tideline_table.clock import Clock
 
 _log = logging.getLogger(__name__)
-# The names with an underscore are librdkafka's own codes; it has no others.
+# Names with an underscore are librdkafka's own codes, which have no public name.
 _PASSING = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._MAX_POLL_EXCEEDED})  # noqa: SLF001
 _REBALANCED = frozenset(
     {
@@ -44,7 +44,7 @@ class KafkaSubscription:
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "isolation.level": "read_committed",
-            # A group without an offset starts early rather than late: seen twice is harmless, never seen is not.
+            # A group without an offset starts at the oldest record: duplicates are harmless, missed records are not.
             "auto.offset.reset": "earliest",
             "partition.assignment.strategy": "cooperative-sticky",
         }
@@ -72,9 +72,9 @@ class KafkaSubscription:
         while not records and self._trouble is None:
             message = self._poll_one(max(0.0, deadline_s - self._clock.monotonic_s()))
             if message is not None:
-                # Taken before the next call: that one may revoke its partition, and must then forget it.
+                # Take the record before the next call, which may revoke its partition and must then forget it.
                 self._take(message, records)
-                # What has been fetched already costs no waiting.
+                # Messages that are already fetched need no waiting.
                 for fetched in self._consumer.consume(POLL_LIMIT - 1, timeout=0):
                     self._take(fetched, records)
             elif self._clock.monotonic_s() >= deadline_s:
@@ -104,7 +104,7 @@ class KafkaSubscription:
             raise EventLogUnavailable(f"group {self._group!r}: {failure.args[0].str()}", remedy="retry") from failure
 
     def _take(self, message: Message, records: list[Record]) -> None:
-        """Add the record of a message, remembered for `commit`. Trouble that does not pass by itself waits for the next `poll`."""
+        """Add the record of a message and remember it for `commit`. An error that is not transient is raised by the next `poll`."""
         error = message.error()
         if error is None:
             record = record_of(message)
@@ -114,7 +114,7 @@ class KafkaSubscription:
             _log.info("group %s: %s", self._group, error.str())
         else:
             self._trouble = EventLogUnavailable(
-                f"group {self._group!r}: {error.str()}", remedy="check topics and rights, then retry"
+                f"group {self._group!r}: {error.str()}", remedy="check the topics and the permissions, then retry"
             )
 
     def _commit(self, offsets: list[TopicPartition]) -> None:
@@ -127,11 +127,14 @@ class KafkaSubscription:
         if not errors:
             return
         if errors[0].code() in _REBALANCED:
-            raise CommitLost(f"group {self._group!r} was rebalanced: {errors[0].str()}", remedy="poll on; the records come again")
+            raise CommitLost(
+                f"group {self._group!r} was rebalanced: {errors[0].str()}",
+                remedy="continue to poll; the records are delivered again",
+            )
         raise EventLogUnavailable(f"commit of group {self._group!r}: {errors[0].str()}", remedy="retry")
 
     def _settle_start(self, partitions: list[TopicPartition], timeout_s: float) -> None:
-        """Commit the present ends for a group that has no offsets, so that a member that dies early does not lose what came since."""
+        """Commit the current ends for a group without offsets, so that a member that dies early does not lose later records."""
         missing = [p for p in self._consumer.committed(partitions, timeout=timeout_s) if p.offset < 0]
         ends = [self._consumer.get_watermark_offsets(p, timeout=timeout_s) for p in missing]
         offsets = [TopicPartition(p.topic, p.partition, end[1]) for p, end in zip(missing, ends, strict=True) if end is not None]
@@ -139,21 +142,21 @@ class KafkaSubscription:
             if offsets:
                 self._commit(offsets)
         except CommitLost:
-            # The group has members already, and the first of them settled the start for all.
-            _log.info("group %s has started already", self._group)
+            # The group already has members, and the first one committed the start for all.
+            _log.info("group %s already has committed offsets", self._group)
 
     def _forget(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        """Partitions that went to another member are not for this one to commit."""
+        """Forget the offsets of partitions that another member took over: this member must not commit them."""
         for partition in partitions:
             self._uncommitted.pop((partition.topic, partition.partition), None)
 
 
 def record_of(message: Message) -> Record:
-    """The record of a message that is no error."""
+    """Return the record of a message that is not an error."""
     try:
         headers = tuple((name, _bytes(value)) for name, value in _pairs(message))
     except UnicodeDecodeError:
-        # A header name that is no text: without headers the record is poison for `decode`, and does not stop its partition here.
+        # A header name is not text. Without headers, `decode` raises `PoisonEvent` for the record, and its partition is read on.
         headers = ()
     return Record(
         message.topic() or "",

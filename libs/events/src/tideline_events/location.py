@@ -1,4 +1,4 @@
-"""From a URL to an event log."""
+"""Open the event log that a URL names."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def open_event_log(
     replication_factor: int = -1,
     client_options: Mapping[str, str] | None = None,
 ) -> EventLog:
-    """The event log at `url`: `sqlite:///folder/events.db` (an absolute path) or `kafka://host:port,host:port`.
+    """Open the event log at `url`: `sqlite:///folder/events.db` (an absolute path) or `kafka://host:port,host:port`.
 
-    The rest is for Kafka: partitions and replicas (-1: the broker's default) of topics that have to be created, and
-    `client_options`, passed through to librdkafka for TLS and SASL. Errors: `InvalidOption`.
+    The last three arguments are for Kafka: partitions and replicas (-1: the broker's default) of topics that must be created, and
+    `client_options`, which librdkafka gets unchanged, for TLS and SASL. Errors: `InvalidOption`.
     """
     clock = clock or SystemClock()
     parts = urlsplit(url)
@@ -33,7 +33,7 @@ def open_event_log(
     if parts.scheme == "kafka" and parts.netloc and "@" not in parts.netloc and not parts.path.strip("/"):
         options = dict(client_options or {})
         return KafkaEventLog(KafkaSettings(parts.netloc, partition_count, replication_factor, client_options=options), clock)
-    # The URL itself may hold a password that somebody put there: it stays out of the message.
+    # The URL may contain a password, so the message omits it.
     raise InvalidOption(
         f"an event log URL of scheme {parts.scheme!r}", expected="sqlite:///folder/events.db or kafka://host:port,host:port"
     )

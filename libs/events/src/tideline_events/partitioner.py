@@ -1,4 +1,4 @@
-"""Which partition a key belongs to: Kafka's murmur2, as Java producers and librdkafka's `murmur2_random` compute it for a key."""
+"""The partition of a key, by Kafka's murmur2, as Java producers and librdkafka's `murmur2_random` compute it for a key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MASK = 0xFFFFFFFF
 
 
 def murmur2(key: bytes) -> int:
-    """Signed 32-bit hash, equal to `org.apache.kafka.common.utils.Utils.murmur2`."""
+    """Return the signed 32-bit hash, equal to `org.apache.kafka.common.utils.Utils.murmur2`."""
     whole = len(key) & ~3
     h = _SEED ^ len(key)
     for start in range(0, whole, 4):
@@ -24,5 +24,5 @@ def murmur2(key: bytes) -> int:
 
 
 def partition_of(key: bytes, partition_count: int) -> int:
-    """Partition of a key among `partition_count`."""
+    """Return the partition of a key among `partition_count`."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count

@@ -1,7 +1,7 @@
 """Payloads of the events: frozen values, one class per event type (design: "Event contract", Payload of a transition).
 
 Times are aware datetimes in microseconds, instants strings of 17 digits, table uids lower-case UUID strings. Actions, states and
-kinds are plain strings: readers meet new ones and ignore them. A value that breaks these rules raises `InvalidEvent`.
+kinds are plain strings, because readers ignore unknown ones. A value that breaks these rules raises `InvalidEvent`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ REARRANGING_OPERATIONS = frozenset({"compact", "log_compact", "cluster", "index"
 
 
 def is_data_change(action: str, operation: str | None) -> bool:
-    """True if a consumer of rows has to look: false for what only rearranges, cleans or undoes rows that were never visible.
+    """Return whether visible rows may have changed: false for actions that rearrange, clean, or undo rows that were never visible.
 
-    A compaction completes as `commit` and a clustering as `replacecommit`, so the operation counts as well. A restore is true, and
-    so is whatever is not known: looking in vain is harmless, not looking is not.
+    A compaction completes as `commit` and a clustering as `replacecommit`, so the operation counts as well. True for a restore and
+    for unknown actions: a consumer that reads in vain does no harm, one that misses a change does.
     """
     return action not in REARRANGING_ACTIONS and operation not in REARRANGING_OPERATIONS
 
 
 @dataclass(frozen=True, slots=True)
 class TableIdentity:
-    """Who a table is; `uid` alone identifies it, the rest is for people and may change."""
+    """Identity of a table. `uid` alone identifies it; the other fields are for people and may change."""
 
     uid: str
     base_path: str
@@ -46,9 +46,9 @@ class TableIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One transition of a table's timeline. `sequence` is its position in the table log: gapless, and the completion order.
+    """One transition of a table's timeline. `sequence` is its position in the table log, gapless and in order of completion.
 
-    `partitions` and `checkpoint` are capped when encoded, with a flag. `fencing_token` is the head sequence that the writer's lease saw.
+    `partitions` and `checkpoint` are capped when encoded, with a flag. `fencing_token`: head sequence that the writer's lease saw.
     """
 
     table: TableIdentity
@@ -109,7 +109,7 @@ class PendingPlan:
 
 @dataclass(frozen=True, slots=True)
 class TableRecord:
-    """Last known state of a table. `sequence` is the last published one: the mirror's cursor. Sizes that are not known are None."""
+    """Last known state of a table. `sequence` is the last published one, the mirror's cursor. Unknown sizes are None."""
 
     table: TableIdentity
     sequence: int
@@ -173,7 +173,7 @@ class LockEvent:
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """Look at this table now. It may be lost; `base_path` lets a mirror meet a table that it does not know."""
+    """A request to refresh this table now. It may be lost. `base_path` lets a mirror find a table that it does not know."""
 
     table_uid: str
     time: datetime
@@ -188,7 +188,7 @@ class Hint:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record that the consumers of `group` could not take, as it was, with the reason. A long `value` is cut, with a flag."""
+    """A record that the consumers of `group` could not process, unchanged, with the reason. A long `value` is cut, with a flag."""
 
     topic: str
     partition: int

@@ -1,4 +1,4 @@
-"""A record of the event log as it lies on the wire: topic, key, value, headers."""
+"""A record of the event log in its wire form: topic, key, value, headers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_RECORD_BYTES = 1_000_000
 class Record:
     """One record. A None `value` deletes the key from a compacted topic.
 
-    `partition` and `offset` say where it lies once it was read; -1 before that. Offsets grow within a partition, not always by one.
+    `partition` and `offset` are the position of a record that was read, else -1. Offsets grow within a partition, not always by 1.
     """
 
     topic: str
@@ -23,7 +23,7 @@ class Record:
     offset: int = -1
 
     def header(self, name: str) -> str | None:
-        """Text of the last header of that name; None if it is absent or no UTF-8. Lets a consumer skip records unread."""
+        """Return the text of the last header of that name; None if absent or not UTF-8. Lets a consumer skip records unread."""
         for header, value in reversed(self.headers):
             if header == name and value is not None:
                 try:

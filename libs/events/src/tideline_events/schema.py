@@ -1,7 +1,7 @@
-"""Avro schemas of the payloads: every published revision of every event type, and how bytes become values.
+"""Avro schemas of the payloads: every published revision of every event type, and the conversion between bytes and values.
 
-Schemas evolve full-transitively (rules in `schemas/README.md`): a payload of a revision that is newer than all known ones is read by its
-beginning, an older one is filled with defaults.
+Schemas evolve full-transitively (rules in `schemas/README.md`). A payload of an unknown, newer revision is read up to the fields of
+the newest known one. An older payload is filled with defaults.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ URI_PREFIX = "urn:tideline:schema:"
 _FILE_NAME = re.compile(r"(?P<type>[a-z0-9.]+)\.r(?P<revision>[1-9][0-9]*)\.avsc")
 _URI = re.compile(r"urn:tideline:schema:(?P<type>[a-z0-9.]+):(?P<revision>[1-9][0-9]{0,5})")
 
-# What fastavro raises on bytes that do not fit the schema; a fuzz test in tests/unit/events holds this list complete.
+# Errors of fastavro for bytes that do not fit the schema; a fuzz test in tests/unit/events checks that the list is complete.
 _UNREADABLE = (EOFError, ValueError, OverflowError, IndexError, TypeError, KeyError, StopIteration, MemoryError)
 
 
@@ -45,12 +45,12 @@ class PayloadSchema:
 
 @functools.cache
 def revisions(event_type: str) -> tuple[PayloadSchema, ...]:
-    """All published revisions of a type in order; empty for a type that is not known."""
+    """Return all published revisions of a type in order; empty for an unknown type."""
     return _published().get(event_type, ())
 
 
 def published_types() -> tuple[str, ...]:
-    """Every event type that has a schema, by name."""
+    """Return every event type that has a schema, sorted by name."""
     return tuple(sorted(_published()))
 
 
@@ -66,7 +66,7 @@ def _published() -> Mapping[str, tuple[PayloadSchema, ...]]:
 
 
 def write_payload(schema: PayloadSchema, fields: Mapping[str, Any]) -> bytes:
-    """Avro binary of `fields`; `InvalidEvent` if they do not fit the schema, missing and unknown fields included."""
+    """Return the Avro binary of `fields`; `InvalidEvent` if they do not fit the schema, also for missing and unknown fields."""
     sink = io.BytesIO()
     try:
         fastavro.schemaless_writer(sink, schema.parsed, fields, strict=True)
@@ -76,7 +76,7 @@ def write_payload(schema: PayloadSchema, fields: Mapping[str, Any]) -> bytes:
 
 
 def read_payload(event_type: str, dataschema: str, payload: bytes) -> dict[str, Any]:
-    """Fields of the newest known revision; `PoisonEvent` for bytes that are not of the schema that they claim."""
+    """Return the fields of the newest known revision; `PoisonEvent` for bytes that do not fit `dataschema`."""
     match = _URI.fullmatch(dataschema)
     if match is None or match["type"] != event_type:
         raise PoisonEvent(f"dataschema {dataschema!r}", expected=f"a revision of {URI_PREFIX}{event_type}")
@@ -92,5 +92,5 @@ def read_payload(event_type: str, dataschema: str, payload: bytes) -> dict[str, 
     if left_over and revision <= newest.revision:
         raise PoisonEvent(f"{left_over} bytes after a payload of {dataschema}", expected="none")
     if not isinstance(fields, dict):
-        raise PoisonEvent(f"a payload of {dataschema} that is no record")
+        raise PoisonEvent(f"a payload of {dataschema} that is not a record")
     return fields

@@ -1,7 +1,7 @@
-"""The embedded event log: one SQLite file that many processes of one machine use at once.
+"""The embedded event log: one SQLite file that many processes of one machine use at the same time.
 
-There are no partitions: the offset is the order of commit over all topics. `tideline.tables` is compacted as it is written; old
-records are deleted in small pieces beside publications.
+There are no partitions: the offset is the commit order over all topics. `tideline.tables` is compacted on write; publications
+delete old records in small batches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tideline_table.clock import Clock
 
 RETENTION_INTERVAL_S = 60.0
 RETENTION_BATCH = 1000
-"""Most records of a topic that one publication deletes, so that it never takes long."""
+"""Most records of a topic that one publication deletes, which bounds its duration."""
 MIN_SLEEP_S = 0.001
 MAX_SLEEP_S = 0.05
 """Longest sleep of an idle poll, and so the longest delay until it sees a new record."""
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class SqliteEventLog:
-    """`EventLog` on the file `path`. Do not carry an open one over a fork."""
+    """`EventLog` on the file `path`. Do not use an open one in a forked process."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
@@ -98,7 +98,7 @@ class SqliteEventLog:
         return SqliteSubscription(self._path, connection, self._clock, group, positions)
 
     def close(self) -> None:
-        """See `EventLog.close`: this log holds no connection of its own."""
+        """See `EventLog.close`. The log itself holds no connection."""
 
     def _records(self, query: str, arguments: tuple[bytes, ...]) -> Iterator[TableRecord]:
         with closing(connect(self._path)) as connection, translated(self._path):
@@ -107,7 +107,7 @@ class SqliteEventLog:
             try:
                 event = decode(_record(row))
             except PoisonEvent as poison:
-                _log.warning("table record at offset %d is left out: %s", row[4], poison)
+                _log.warning("table record at offset %d is skipped: %s", row[4], poison)
                 continue
             if isinstance(event, TableRecord):
                 yield event
@@ -163,7 +163,7 @@ class SqlitePublisher:
 
 
 class SqliteSubscription:
-    """`Subscription` that reads all records of its topics, in the order of their commit over all topics."""
+    """`Subscription` that reads all records of its topics, in order of commit over all topics."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, clock: Clock, group: str, positions: dict[str, int]) -> None:
         self._path = path
@@ -185,7 +185,7 @@ class SqliteSubscription:
                     return []
 
     def commit(self) -> None:
-        """See `Subscription.commit`. Members of one group on this log share a position: the furthest."""
+        """See `Subscription.commit`. Members of one group on this log share one position: the furthest."""
         if not self._uncommitted:
             return
         with translated(self._path), writing(self._connection):
@@ -197,7 +197,7 @@ class SqliteSubscription:
         self._connection.close()
 
     def _version(self) -> int:
-        """A number that changes with every commit of another connection; far cheaper to ask for than the records."""
+        """Return a number that changes with every commit of another connection; far cheaper to read than the records."""
         (version,) = self._connection.execute("PRAGMA data_version").fetchone()
         return int(version)
 
@@ -233,7 +233,7 @@ def _record(row: tuple[str, bytes | None, bytes | None, str, int]) -> Record:
 
 
 def _expiry(topic: Topic, now: datetime) -> tuple[str, tuple[str | int, ...]]:
-    """The statement that deletes what `topic` keeps no longer."""
+    """Return the statement that deletes expired records of `topic`."""
     limit_us = _microseconds(now) - topic.retention_s * 1_000_000
     if topic.compacted:
         return _EXPIRE_DELETIONS, (topic.name, limit_us)

@@ -1,7 +1,7 @@
-"""Lock port and adapters: Redis, storage (put-if-absent lease objects), in-process, and the locks that Apache Hudi's writers take.
+"""The lock port and its adapters: Redis, storage (put-if-absent lease objects), in-process, and the locks of Apache Hudi's writers.
 
-A lock here is an efficiency: it keeps writers from wasting work and lets them queue. Correctness rests on the put-if-absent of the
-table log, never on a lease; only a table that Hudi's writers share rests on the lock that they take. What does not belong here: decisions about tables, and serving leases over a network (the lock service).
+Locks only save work and let writers queue. Correctness rests on the put-if-absent of the table log, and only in tables shared with
+Hudi also on Hudi's lock. Not here: decisions about tables, and serving leases over a network (the lock service).
 """
 
 from tideline_locks.errors import InvalidLease, LeaseLost, LockAccessDenied, LockTimeout, LockUnreachable, StaleFence
@@ -16,6 +16,7 @@ from tideline_locks.port import LeaseState, LockProvider
 from tideline_locks.redis import OnUnreachable, RedisLockProvider
 from tideline_locks.renewal import KeptLease
 from tideline_locks.storage_lease import StorageLockProvider
+from tideline_locks.table_lock import attach_lock
 
 __all__ = [
     "FallbackIntents",
@@ -39,6 +40,7 @@ __all__ = [
     "StaleFence",
     "StorageIntents",
     "StorageLockProvider",
+    "attach_lock",
     "hudi_file_lock",
     "hudi_storage_lock",
     "open_intent_board",

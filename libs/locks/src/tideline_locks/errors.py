@@ -1,4 +1,4 @@
-"""What can go wrong with a lock, by what the caller can do about it."""
+"""Errors of locks, by what the caller can do about them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tideline_table.errors import Recovery, TidelineError
 
 
 class LockTimeout(TidelineError):
-    """It was not to be had for all of `wait_s`.
+    """The lock could not be acquired within `wait_s`.
 
-    `holder` and `since` (UTC) name who held it and for how long; both are None when the lock was free but other waiters came first, or when the
-    caller's view of the table was older than `greatest`, the greatest head of the table log that was granted; otherwise that is None.
+    `holder` has held it since `since` (UTC). Both are None if the lock was free but other waiters were first, or if the caller's
+    view of the table was older than `greatest`, the greatest granted head of the table log. Otherwise `greatest` is None.
     """
 
     recovery = Recovery.RETRY
@@ -19,18 +19,18 @@ class LockTimeout(TidelineError):
     def __init__(
         self, name: str, *, waited_s: float, holder: str | None, since: datetime | None, greatest: int | None = None
     ) -> None:
-        remedy = "retry, wait longer, or look at its holder"
+        remedy = "retry, wait longer, or check the holder"
         if holder is not None and since:
             why = f"held by {holder!r} since {since:%Y-%m-%dT%H:%M:%S.%fZ}"
         elif greatest is not None:
-            why = f"kept for those who saw entry {greatest} of the table log, which is not there"
+            why = f"reserved for writers that read entry {greatest} of the table log, which does not exist"
             remedy = (
-                "retry; where it stays so, the log went back (a backup took the table's place): stop its writers, and delete what the place "
-                "of the locks remembers of this one"
+                "retry; if the error remains, the table was replaced by an older copy: stop its writers and delete the state of this lock in "
+                "the lock store"
             )
         else:
-            why = "promised to other waiters"
-        super().__init__(f"lock {name!r} is {why}", expected=f"to get it within {waited_s:g} s", remedy=remedy)
+            why = "reserved for waiters that are first in the queue"
+        super().__init__(f"lock {name!r} is {why}", expected=f"a lease within {waited_s:g} s", remedy=remedy)
         self.name = name
         self.waited_s = waited_s
         self.holder = holder
@@ -39,22 +39,22 @@ class LockTimeout(TidelineError):
 
 
 class LockUnreachable(TidelineError):
-    """The place where leases are kept does not answer, or answers with a failure that may pass.
+    """The store of the leases does not answer, or reports a failure that may be temporary.
 
-    Whether the last request took effect is unknown; a lease granted by it runs out by itself.
+    The last request may have taken effect. A lease that it granted expires by itself.
     """
 
     recovery = Recovery.RETRY
 
 
 class LockAccessDenied(TidelineError):
-    """The place where leases are kept refuses these credentials."""
+    """The store of the leases rejects these credentials."""
 
 
 class StaleFence(TidelineError):
-    """The caller saw an older head of the table log than somebody who was granted this lock before it.
+    """The caller saw an older head of the table log than an earlier holder of this lock.
 
-    `fence` is the caller's, `greatest` the greatest granted one. Read the log, then come again.
+    `fence` is the fence of the caller, `greatest` the greatest granted one. Read the log, then try again.
     """
 
     recovery = Recovery.REFRESH
@@ -71,18 +71,18 @@ class StaleFence(TidelineError):
 
 
 class LeaseLost(TidelineError):
-    """The lease is no longer its holder's: it ran out, was taken over, or was forgotten by the place where it was kept."""
+    """The holder lost the lease: it expired, another owner took it over, or its store forgot it."""
 
     recovery = Recovery.REFRESH
 
     def __init__(self, name: str, *, owner: str, why: str) -> None:
         super().__init__(
             f"lease of {owner!r} on lock {name!r} is lost: {why}",
-            remedy="stop work that relies on it, acquire again and read the table log",
+            remedy="stop the work under this lease, acquire it again and read the table log",
         )
         self.name = name
         self.owner = owner
 
 
 class InvalidLease(TidelineError):
-    """A lock name, owner, duration or fence that no provider accepts."""
+    """A lock name, owner, duration or fence that every provider rejects."""

@@ -1,68 +1,47 @@
-"""The lock of a table that Apache Hudi's writers honour too: one cell that holds the state of the lock, read and swapped whole.
+"""The lock that Apache Hudi's writers also use: one cell with the state of the lock, read and replaced as a whole.
 
-Hudi has one lock per table, no names, no fencing tokens and no queue. Whoever takes it here writes what Hudi expects, with what a lease
-needs beside it; Hudi overwrites or deletes that when it takes the lock next.
+Hudi has one lock per table, without names, fencing tokens or a queue. Tideline writes the content that Hudi expects, plus the
+fields that a lease needs. Hudi overwrites or deletes these fields when it next takes the lock.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from tideline_locks.record_lock import Seen
 from tideline_locks.rules import LeaseRecord, Standing
 
 PEER = "apache-hudi"
-"""The owner of a lock that was not taken by an adapter of ours."""
+"""The owner of a lock that Tideline did not take."""
 NEVER = datetime(9999, 12, 31, tzinfo=UTC)
 OBJECT_LIMIT_BYTES = 256 * 1024
-"""Hudi writes the stack trace of its thread into some locks."""
+"""Large enough for the stack trace of its thread that Hudi writes into some locks."""
 _OURS = "tideline"
 
 
-@dataclass(frozen=True, slots=True)
-class CellState:
-    """What is in a cell: the record (None: nobody's), and what a swap has to find unchanged."""
-
-    record: LeaseRecord | None
-    version: str
-
-
 class LockCell(Protocol):
-    """Where the lock lies. Errors: `LockUnreachable`."""
+    """The location of the lock. Errors: `LockUnreachable`."""
 
-    def read(self, name: str) -> CellState:
-        """The state of the lock now."""
-        ...
+    def read(self, name: str) -> Seen:
+        """Return the current state of the lock."""
 
-    def swap(self, name: str, seen: CellState, record: LeaseRecord) -> bool:
-        """Put `record` if the cell still is as `seen`; False when it is not, and nothing was changed."""
-        ...
+    def swap(self, name: str, seen: Seen, record: LeaseRecord) -> bool:
+        """Write `record` if the cell is unchanged since `seen`. Otherwise return False and change nothing."""
 
     def names(self) -> Sequence[str]:
-        """Locks that this cell knows."""
-        ...
+        """Return the names of the locks that this cell knows."""
 
 
 def lease_fields(record: LeaseRecord) -> dict[str, Any]:
-    """What Hudi ignores in its lock and a lease of ours needs."""
-    return {
-        _OURS: {
-            "standing": record.standing.value,
-            "owner": record.owner,
-            "lease_id": record.lease_id,
-            "fence": record.fence,
-            "acquired": record.acquired.isoformat(),
-            "expires": record.expires.isoformat(),
-            "ttl_s": record.ttl_s,
-        }
-    }
+    """Return the fields that a Tideline lease needs and Hudi ignores."""
+    return {_OURS: record.to_json()}
 
 
 def parsed_lock(content: bytes) -> dict[str, Any]:
-    """The JSON object in a lock, empty for anything else: what others wrote there is theirs."""
+    """Return the JSON object in a lock, empty for any other content, which is treated as written by Hudi."""
     if len(content) > OBJECT_LIMIT_BYTES:
         return {}
     try:
@@ -73,22 +52,13 @@ def parsed_lock(content: bytes) -> dict[str, Any]:
 
 
 def lease_in(document: dict[str, Any]) -> LeaseRecord | None:
-    """The lease that an adapter of ours wrote, None when somebody else wrote the lock."""
-    fields: Any = document.get(_OURS)
+    """Return the lease that Tideline wrote, None if another writer wrote the lock."""
     try:
-        return LeaseRecord(
-            Standing(fields["standing"]),
-            str(fields["owner"]),
-            str(fields["lease_id"]),
-            int(fields["fence"]),
-            datetime.fromisoformat(fields["acquired"]),
-            datetime.fromisoformat(fields["expires"]),
-            float(fields["ttl_s"]),
-        )
+        return LeaseRecord.from_json(document[_OURS])
     except (TypeError, KeyError, ValueError, OverflowError):
         return None
 
 
 def peer_lease(acquired: datetime, expires: datetime) -> LeaseRecord:
-    """A lock that Hudi holds."""
+    """Return the record of a lock that Hudi holds."""
     return LeaseRecord(Standing.HELD, PEER, "", 0, acquired, expires, max(0.0, (expires - acquired).total_seconds()))

@@ -1,9 +1,9 @@
-"""The lock of Hudi's `FileSystemBasedLockProvider` on a local disk: the file `.hoodie/lock`, there while the lock is held.
+"""The lock of Hudi's `FileSystemBasedLockProvider` on a local disk: the file `.hoodie/lock` exists while the lock is held.
 
-Hudi creates it exclusively, never renews it, and deletes it whoever made it: when it unlocks, again when its client closes, and when it is
-older than `hoodie.write.lock.filesystem.expire` minutes. On a local disk it looks first and creates then, so a file that came in between
-is emptied. So a lock of ours counts only when it is still ours a moment later, and its holder looks again before what must not be done twice
-(`Lease.renew`). What remains is the time between that look and the deed; the holder keeps it short.
+Hudi creates it exclusively and never renews it. Hudi deletes it, whichever process created it: when it unlocks, when its client
+closes, and when the file is older than `hoodie.write.lock.filesystem.expire` minutes. On a local disk it checks for the file and
+then creates it, so it truncates a file created in between. So Tideline holds the lock only if the file is still its own a moment
+later, and the holder checks again (`Lease.renew`) shortly before a step that must not happen twice. A short gap remains.
 """
 
 from __future__ import annotations
@@ -18,21 +18,24 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tideline_locks.errors import LockUnreachable
-from tideline_locks.hudi_cell import NEVER, CellState, lease_fields, lease_in, parsed_lock, peer_lease
+from tideline_locks.hudi_cell import NEVER, lease_fields, lease_in, parsed_lock, peer_lease
+from tideline_locks.record_lock import Seen
 from tideline_locks.rules import LeaseRecord, Standing
 from tideline_table.clock import Clock
+from tideline_table.errors import StorageFull
+from tideline_table.storage import refused_write
 
 LOCK_FILE = ".hoodie/lock"
 GUARD_FILE = ".hoodie/.tideline/lock-guard"
 SETTLE_S = 0.005
-"""Longer than Hudi takes from looking for the file to creating it."""
+"""Longer than Hudi needs from its check for the file to the creation of the file."""
 _FREE = "free"
 
 
 class FileLockCell:
-    """`LockCell` on lock files. `expire_min` is what Hudi's writers have as `hoodie.write.lock.filesystem.expire`; 0 is never.
+    """`LockCell` on lock files. `expire_min` is `hoodie.write.lock.filesystem.expire` of Hudi's writers; 0 means never.
 
-    `base_path_of` gives the folder of the table behind a lock name, `known` the names to list. Times of files are set by the injected clock.
+    `base_path_of` returns the table folder of a lock name, `known` the names to list. The injected clock sets the times of files.
     """
 
     def __init__(
@@ -43,13 +46,13 @@ class FileLockCell:
         self._clock = clock
         self._expire_min = expire_min
 
-    def read(self, name: str) -> CellState:
+    def read(self, name: str) -> Seen:
         """See `LockCell.read`."""
         with _translated(name):
             return self._read(self._base_path_of(name) / LOCK_FILE)
 
-    def swap(self, name: str, seen: CellState, record: LeaseRecord) -> bool:
-        """See `LockCell.swap`. The guard keeps adapters of ours apart; against Hudi only the creation of the file is exclusive."""
+    def swap(self, name: str, seen: Seen, record: LeaseRecord) -> bool:
+        """See `LockCell.swap`. The guard file excludes Tideline processes only; against Hudi, only creation is exclusive."""
         base = self._base_path_of(name)
         path = base / LOCK_FILE
         with _translated(name), _guarded(base / GUARD_FILE):
@@ -69,39 +72,43 @@ class FileLockCell:
         """See `LockCell.names`."""
         return self._known()
 
-    def _read(self, path: Path) -> CellState:
+    def _read(self, path: Path) -> Seen:
         try:
             with path.open("rb") as file:
                 content, stat = file.read(), os.fstat(file.fileno())
         except FileNotFoundError:
-            return CellState(None, _FREE)
+            return Seen(None, _FREE)
         version = f"{stat.st_ino}-{stat.st_mtime_ns}-{stat.st_size}"
         touched = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=stat.st_mtime_ns // 1000)
         ours = lease_in(parsed_lock(content))
         if ours is not None:
-            return CellState(replace(ours, expires=touched + timedelta(seconds=ours.ttl_s)), version)
+            return Seen(replace(ours, expires=touched + timedelta(seconds=ours.ttl_s)), version)
         expires = touched + timedelta(minutes=self._expire_min) if self._expire_min else NEVER
-        return CellState(peer_lease(touched, expires), version)
+        return Seen(peer_lease(touched, expires), version)
 
     def _create(self, path: Path, record: LeaseRecord) -> bool:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Of a lock that Hudi left behind: it would make Hudi fail to read ours.
+        # Delete the checksum file of an earlier lock of Hudi: it would make Hudi fail to read the new lock.
         _checksum_sibling(path).unlink(missing_ok=True)
         try:
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         except FileExistsError:
             return False
-        with os.fdopen(descriptor, "wb") as file:
-            told = {"lockCreateTime": record.acquired.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3], "lockThreadName": record.owner}
-            file.write(json.dumps({**told, **lease_fields(record)}).encode())
-            file.flush()
-            _set_time(file.fileno(), record)
+        details = {"lockCreateTime": record.acquired.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3], "lockThreadName": record.owner}
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(json.dumps({**details, **lease_fields(record)}).encode())
+                file.flush()
+                _set_time(file.fileno(), record)
+        except OSError:
+            path.unlink(missing_ok=True)  # without its content it would block every writer until it expires
+            raise
         self._clock.sleep(SETTLE_S)
         found = self._read(path).record
         return found is not None and found.lease_id == record.lease_id
 
-    def _touch(self, path: Path, seen: CellState, record: LeaseRecord) -> bool:
-        # By the open file: what was opened is what was seen, whatever has that name by now.
+    def _touch(self, path: Path, seen: Seen, record: LeaseRecord) -> bool:
+        # Use the open file: it is the one that was checked, even if the name now belongs to another file.
         try:
             with path.open("rb") as file:
                 stat = os.fstat(file.fileno())
@@ -140,6 +147,8 @@ def _translated(name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if isinstance(full := refused_write(error, f"the lock file of {name!r}"), StorageFull):
+            raise full from error  # waiting for the lock does not help
         raise LockUnreachable(
-            f"lock file of {name!r}: {error.strerror or error}", remedy="check the disk and its rights, then retry"
+            f"lock file of {name!r}: {error.strerror or error}", remedy="check the disk and the permissions, then retry"
         ) from error

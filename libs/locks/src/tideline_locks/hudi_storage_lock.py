@@ -1,8 +1,8 @@
 """The lock of Hudi's `StorageBasedLockProvider` in an object store: `.hoodie/.locks/table_lock.json`, replaced by conditional puts.
 
-The object is `{"expired", "validUntil", "owner"}`, `validUntil` in milliseconds since 1970. A lock is free when the object is missing, says
-`expired`, or was valid until more than 500 ms ago. Hudi passes over further keys, so a lease of ours keeps its fence there until Hudi takes the
-lock and forgets it.
+The object is `{"expired", "validUntil", "owner"}`, with `validUntil` in milliseconds since 1970. The lock is free if the object is
+missing, is `expired`, or was valid until more than 500 ms ago. Hudi ignores further keys, so a Tideline lease keeps its fence there
+until Hudi takes the lock and overwrites it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 from tideline_locks.errors import LockUnreachable
-from tideline_locks.hudi_cell import NEVER, CellState, lease_fields, lease_in, parsed_lock, peer_lease
+from tideline_locks.hudi_cell import NEVER, lease_fields, lease_in, parsed_lock, peer_lease
+from tideline_locks.record_lock import Seen
 from tideline_locks.rules import LeaseRecord, Standing
 from tideline_table.errors import ObjectNotFound, StorageError
 from tideline_table.storage import ConditionalStorage
@@ -24,7 +25,7 @@ _ABSENT = ""
 
 
 class StorageLockCell:
-    """`LockCell` on lock objects of one storage. `path_of` gives the object of a lock name, `known` the names to list."""
+    """`LockCell` on lock objects of one storage. `path_of` returns the object path of a lock name, `known` the names to list."""
 
     def __init__(
         self, storage: ConditionalStorage, path_of: Callable[[str], str], known: Callable[[], Sequence[str]], *, validity_s: float
@@ -34,17 +35,17 @@ class StorageLockCell:
         self._known = known
         self._validity_s = validity_s
 
-    def read(self, name: str) -> CellState:
+    def read(self, name: str) -> Seen:
         """See `LockCell.read`."""
         with _translated(f"reading lock {name!r}"):
             try:
                 content, version = self._storage.read_versioned(self._path_of(name))
             except ObjectNotFound:
-                return CellState(None, _ABSENT)
-        return CellState(_record(content, self._validity_s), version)
+                return Seen(None, _ABSENT)
+        return Seen(_record(content, self._validity_s), version)
 
-    def swap(self, name: str, seen: CellState, record: LeaseRecord) -> bool:
-        """See `LockCell.swap`. A put whose answer got lost is read back: the lease id tells whose it is."""
+    def swap(self, name: str, seen: Seen, record: LeaseRecord) -> bool:
+        """See `LockCell.swap`. A put without a reply is read back; the lease id shows whether it took effect."""
         path, content = self._path_of(name), lock_bytes(record)
         try:
             return self._storage.put_if_version(path, content, seen.version)
@@ -61,7 +62,7 @@ class StorageLockCell:
 
 
 def lock_bytes(record: LeaseRecord) -> bytes:
-    """The object as Hudi reads it. `owner` is the lease's id: Hudi's is a random one, too, and tells its renewals from anybody else's."""
+    """Return the object in Hudi's format. `owner` is the lease id; Hudi also writes a random id, to recognize its own renewals."""
     document = {
         "expired": record.standing is not Standing.HELD,
         "validUntil": (record.expires - _EPOCH) // timedelta(milliseconds=1),
@@ -80,7 +81,7 @@ def _record(content: bytes, validity_s: float) -> LeaseRecord | None:
     try:
         expires = _EPOCH + timedelta(milliseconds=int(document["validUntil"]))
     except (KeyError, TypeError, ValueError, OverflowError):
-        # Hudi cannot read such an object either, and does not take the lock.
+        # Hudi cannot read such an object either and does not take the lock.
         return peer_lease(_EPOCH, NEVER)
     return peer_lease(expires - timedelta(seconds=validity_s), expires)
 

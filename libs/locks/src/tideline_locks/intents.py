@@ -1,7 +1,7 @@
-"""Intent boards of the engine: where the writers of one table post which file groups they are about to write over.
+"""Stores of file-group reservations (intents), where writers of one table post which file groups they are about to write.
 
-On Redis, beside the locks; on storage, for writers without Redis; in one process. What is posted counts for `EXPIRY_S`, so that what dead
-writers left behind goes away. Two who claim in the same moment may both be told to go on: that costs one of them its attempt.
+They are on Redis beside the locks, on storage for writers without Redis, or in one process. A reservation expires after `EXPIRY_S`,
+which removes those of dead writers. Two concurrent claims may both succeed; then one writer loses its attempt.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import cast
 from tideline_locks.port import checked_name
 from tideline_locks.redis_connection import KEY_PREFIX, RedisConnection
 from tideline_table.clock import Clock
+from tideline_table.coordination import Intent, PostedIntent, going_first
 from tideline_table.errors import CorruptMetadata, ObjectNotFound
 from tideline_table.storage import Storage
-from tideline_table.transaction.intents import Intent, PostedIntent, going_first
 
 EXPIRY_S = 3600.0
 INTENTS_PREFIX = ".hoodie/.tideline/intents"
 
 
 class _Board(ABC):
-    """`IntentBoard` on something that keeps a text per instant."""
+    """`IntentBoard` on a store with one text per instant."""
 
     def claim(self, intent: Intent) -> list[Intent]:
         """See `IntentBoard.claim`."""
@@ -43,14 +43,14 @@ class _Board(ABC):
 
     @abstractmethod
     def _posted(self, instant: str) -> Iterable[PostedIntent]:
-        """What others than `instant` posted and what has not expired."""
+        """Return the unexpired reservations of all instants except `instant`."""
 
     @abstractmethod
     def _post(self, posted: PostedIntent) -> None: ...
 
 
 class InProcessIntents(_Board):
-    """For the writers of one process: they share the board itself. What it holds ends with the process."""
+    """Reservations of the writers in one process, which share the board. They are lost when the process ends."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -79,7 +79,7 @@ class InProcessIntents(_Board):
 
 
 class StorageIntents(_Board):
-    """One object per intent below the table: `.hoodie/.tideline/intents/<instant>.json`."""
+    """One object per reservation below the table: `.hoodie/.tideline/intents/<instant>.json`."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
         self._storage = storage
@@ -98,14 +98,14 @@ class StorageIntents(_Board):
                 try:
                     yield _from_text(self._storage.read(found.path), found.path)
                 except ObjectNotFound:
-                    continue  # withdrawn meanwhile
+                    continue  # withdrawn in the meantime
 
     def _post(self, posted: PostedIntent) -> None:
         self._storage.put(_path(posted.intent.instant), _to_text(posted).encode())
 
 
 class RedisIntents(_Board):
-    """One hash per table beside its lock, `<lock key>:intents`: instant → intent."""
+    """One hash per table beside its lock, `<lock key>:intents`: instant → reservation."""
 
     def __init__(self, connection: RedisConnection, name: str, clock: Clock) -> None:
         self._connection = connection
@@ -162,9 +162,11 @@ def _to_text(posted: PostedIntent) -> str:
 def _from_text(text: bytes, place: str) -> PostedIntent:
     try:
         found = json.loads(text)
-        # Writers of older releases post no appends and no whole tables.
+        # Writers of older releases write neither `appends` nor `whole_table`.
         groups, appends = (frozenset(map(str, named)) for named in (found["groups"], found.get("appends", ())))
         intent = Intent(str(found["instant"]), groups, bool(found["priority"]), appends, bool(found.get("whole_table")))
         return PostedIntent(intent, bool(found["active"]))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CorruptMetadata(f"{place} is no intent ({error})", expected="what a writer posted", remedy="delete it") from None
+        raise CorruptMetadata(
+            f"{place} is not a file-group reservation ({error})", expected="the JSON object that a writer posts", remedy="delete it"
+        ) from None

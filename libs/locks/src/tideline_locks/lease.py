@@ -1,4 +1,4 @@
-"""A lease in the hands of its holder."""
+"""Leases, as their holders use them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a provider granted. `asked_s` is the holder's monotonic clock before it asked: the lease cannot end before that + ttl."""
+    """A lease that a provider granted. It cannot end before `asked_s` (the holder's monotonic clock before the request) + ttl."""
 
     name: str
     owner: str
@@ -29,22 +29,20 @@ class Grant:
 
 
 class LeaseStore(Protocol):
-    """What a lease asks of the provider that granted it."""
+    """The operations that a lease needs from the provider that granted it."""
 
     def renew_grant(self, grant: Grant) -> bool:
-        """Extend by the grant's ttl from now; False if it is not (or no longer) this grant's. May raise `LockUnreachable`."""
-        ...
+        """Extend the lease by its ttl from now. Return False if this grant does not hold it. May raise `LockUnreachable`."""
 
     def release_grant(self, grant: Grant) -> bool:
-        """End it if it is this grant's; True only if it was held, unexpired, until now. May raise `LockUnreachable`."""
-        ...
+        """End the lease of this grant. Return True only if it was held and unexpired until now. May raise `LockUnreachable`."""
 
 
 class Lease:
-    """A lock held until `remaining_s` runs out, unless renewed. Safe to share between threads.
+    """A lock that is held until `remaining_s` reaches 0, unless renewed. Safe to share between threads.
 
-    As a context manager it releases at the end. That never raises: by then the work under the lock has an outcome of its own (a
-    durable commit must not be reported as failed), and an unreleased lease runs out by itself.
+    As a context manager it releases the lock at the end and never raises an error: the work under the lock already has an outcome
+    (a durable commit must not be reported as failed), and an unreleased lease expires by itself.
     """
 
     def __init__(self, grant: Grant, store: LeaseStore, clock: Clock) -> None:
@@ -68,43 +66,43 @@ class Lease:
 
     @property
     def name(self) -> str:
-        """The lock."""
+        """The name of the lock."""
         return self._grant.name
 
     @property
     def owner(self) -> str:
-        """Who holds it, in words for people."""
+        """The holder, as a text for people."""
         return self._grant.owner
 
     @property
     def lease_id(self) -> str:
-        """What tells this lease from any other of the same owner."""
+        """The id that distinguishes this lease from other leases of the same owner."""
         return self._grant.lease_id
 
     @property
     def token(self) -> int:
-        """The fencing token: the head sequence of the table log that the holder came with."""
+        """The fencing token: the head sequence of the table log that the holder saw."""
         return self._grant.token
 
     @property
     def acquired(self) -> datetime:
-        """When it was granted, UTC, on the provider's clock."""
+        """When the lease was granted, in UTC on the provider's clock."""
         return self._grant.acquired
 
     @property
     def ttl_s(self) -> float:
-        """For how many seconds each renewal extends it."""
+        """The seconds by which each renewal extends the lease."""
         return self._grant.ttl_s
 
     @property
     def released(self) -> bool:
-        """Whether the holder gave it back, or tried to."""
+        """Whether the holder released the lease, even if it was lost by then."""
         with self._state:
             return self._outcome is not None
 
     @property
     def remaining_s(self) -> float:
-        """Seconds for which nobody else can hold the lock, on the holder's monotonic clock; 0 when lost or released."""
+        """Seconds for which no other owner can hold the lock, on the holder's monotonic clock; 0 if lost or released."""
         with self._state:
             if self._lost or self._outcome is not None:
                 return 0.0
@@ -112,15 +110,15 @@ class Lease:
 
     @property
     def lost(self) -> bool:
-        """Whether somebody else may hold the lock by now although it was not released. Once True it stays True."""
+        """Whether another owner may hold the lock although this lease was not released. Once True, it stays True."""
         with self._state:
             return self._is_lost()
 
     def renew(self) -> None:
         """Extend the lease by `ttl_s` from now.
 
-        `LeaseLost` if it is gone or has run out (a lease past its end is never revived); `LockUnreachable` if the provider does not
-        answer: then it lasts for what is left of `remaining_s`, and renewing may be tried again.
+        Raises `LeaseLost` if the lease is lost or has expired (an expired lease is never revived), and `LockUnreachable` if the
+        provider does not answer. Then the lease is still held for `remaining_s`, and the caller may renew again.
         """
         with self._state:
             self._check_usable()
@@ -128,23 +126,23 @@ class Lease:
         renewed = self._store.renew_grant(self._grant)
         with self._state:
             if not renewed and self._releasing:
-                raise LeaseLost(self.name, owner=self.owner, why="its holder released it")
+                raise LeaseLost(self.name, owner=self.owner, why="the holder released it")
             if not renewed:
                 self._lost = True
-            # Somebody may have seen `lost` while the answer was on its way, and acted on it: the late answer does not undo that.
+            # Another thread may have seen `lost` and acted on it before the reply arrived. A late reply does not undo that.
             self._check_usable(latched_only=renewed)
             self._deadline_s = max(self._deadline_s, asked_s + self._grant.ttl_s)
 
     def release(self) -> bool:
-        """Give the lease back. True if it was held until now; False if it had been lost: then nothing of another's is touched.
+        """Release the lease. Return True if it was held until now, False if it had been lost; other leases are never changed.
 
-        Asking again gives the first answer. `LockUnreachable` if the provider does not answer; it may be tried again.
+        Further calls return the first result. Raises `LockUnreachable` if the provider does not answer; the caller may try again.
         """
         with self._state:
             if self._outcome is not None:
                 return self._outcome
             lost = self._is_lost()
-            # A renewal under way will find the lease gone: that is no loss.
+            # A concurrent renewal will find the lease released. That is no loss.
             self._releasing = True
         try:
             held = self._store.release_grant(self._grant) and not lost
@@ -158,12 +156,12 @@ class Lease:
         return held
 
     def release_quietly(self) -> bool:
-        """`release`, where an unreachable provider is logged instead of raised: the lease runs out by itself."""
+        """Release the lease, but log an unreachable provider instead of raising: the lease expires by itself."""
         try:
             return self.release()
         except LockUnreachable as error:
             _log.warning(
-                "lease %r of %r could not be released, it runs out within %s s: %s", self.name, self.owner, self.ttl_s, error
+                "lease %r of %r could not be released; it expires within %s s: %s", self.name, self.owner, self.ttl_s, error
             )
             return False
 
@@ -174,6 +172,6 @@ class Lease:
 
     def _check_usable(self, *, latched_only: bool = False) -> None:
         if self._outcome is not None:
-            raise LeaseLost(self.name, owner=self.owner, why="its holder released it")
+            raise LeaseLost(self.name, owner=self.owner, why="the holder released it")
         if self._lost or (not latched_only and self._is_lost()):
-            raise LeaseLost(self.name, owner=self.owner, why="it ran out, was taken over or was forgotten")
+            raise LeaseLost(self.name, owner=self.owner, why="it expired, was taken over, or the lock store lost it")

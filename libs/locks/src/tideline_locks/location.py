@@ -1,11 +1,10 @@
-"""From a lock URL as people write it to a `LockProvider`."""
+"""Opening of a `LockProvider` or of file-group reservations from a lock URL."""
 
 from __future__ import annotations
 
 import threading
 from urllib.parse import urlsplit
 
-from tideline_locks.fallback import FallbackLockProvider
 from tideline_locks.hudi_file_lock import FileLockCell
 from tideline_locks.hudi_lock import HudiLockProvider
 from tideline_locks.hudi_storage_lock import LOCK_OBJECT, StorageLockCell
@@ -16,9 +15,9 @@ from tideline_locks.redis import OnUnreachable, RedisLockProvider
 from tideline_locks.redis_connection import RedisConnection
 from tideline_locks.storage_lease import StorageLockProvider
 from tideline_table.clock import Clock
+from tideline_table.coordination import IntentBoard
 from tideline_table.errors import InvalidOption
-from tideline_table.storage import ConditionalStorage, LocalStorage, MemoryStorage, ObjectStorage, Storage, open_storage
-from tideline_table.transaction.intents import IntentBoard
+from tideline_table.storage import LocalStorage, MemoryStorage, ObjectStorage, Storage, open_storage
 
 HUDI_FILE_SYSTEM, HUDI_STORAGE = "hudi-filesystem", "hudi-storage"
 EXPECTED_URL = (
@@ -31,42 +30,23 @@ _boards: dict[tuple[str, str], InProcessIntents] = {}
 _spaces_guard = threading.Lock()
 
 
-def open_lock_provider(
-    url: str,
-    *,
-    clock: Clock,
-    on_unreachable: OnUnreachable = OnUnreachable.WAIT,
-    fallback_url: str | None = None,
-    skew_allowance_s: float = 2.0,
-) -> LockProvider:
-    """The provider behind `url`.
+def open_lock_provider(url: str, *, clock: Clock, on_unreachable: OnUnreachable = OnUnreachable.WAIT) -> LockProvider:
+    """Open the lock provider of `url`.
 
-    `storage:` leases lie below the base path, in `.hoodie/.tideline/locks`; `skew_allowance_s` is what clocks may differ by there.
-    Only `redis:` and `rediss:` (TLS) can be told by `on_unreachable` what to do; with STORAGE, `fallback_url` names the storage to go on
-    with, a `storage:` URL: no lock of Hudi's stands in for another one.
+    `storage:` leases are below the base path, in `.hoodie/.tideline/locks`.
+    Only `redis:` and `rediss:` (TLS) support `on_unreachable` other than WAIT. STORAGE works as FAIL: `LockProviders` adds the
+    leases in storage.
     `memory:` providers of one process share the leases of a space of the same name.
-    `hudi-filesystem:` and `hudi-storage:` are the one lock of the table at that base path that Hudi's writers take, by whatever name it is
-    asked for.
-    Raises `InvalidOption` for anything else. A URL may carry a password: it appears in no error.
+    `hudi-filesystem:` and `hudi-storage:` are the one lock of Hudi's writers for the table at that base path, under any lock name.
+    Raises `InvalidOption` for any other URL. A URL may contain a password, so no error contains the URL.
     """
     scheme, _, rest = url.partition(":")
-    if (fallback_url is not None) != (on_unreachable is OnUnreachable.STORAGE):
-        raise InvalidOption(
-            f"on_unreachable={on_unreachable.value} {'with' if fallback_url is not None else 'without'} a fallback URL",
-            expected="a fallback URL exactly with on_unreachable=storage",
-        )
     if scheme in ("redis", "rediss"):
-        primary = RedisLockProvider(_checked_redis(url), clock=clock, on_unreachable=on_unreachable)
-        if fallback_url is None:
-            return primary
-        if not fallback_url.startswith("storage:"):
-            raise InvalidOption("a fallback on another lock provider", expected="storage:<base path or file: URI>")
-        secondary = open_lock_provider(fallback_url, clock=clock, skew_allowance_s=skew_allowance_s)
-        return FallbackLockProvider(primary, secondary, clock=clock)
+        return RedisLockProvider(_checked_redis(url), clock=clock, on_unreachable=on_unreachable)
     if on_unreachable is not OnUnreachable.WAIT:
         raise InvalidOption(f"on_unreachable={on_unreachable.value} for lock provider {scheme}:", expected="redis: or rediss:")
     if scheme == "storage" and rest:
-        return StorageLockProvider(open_storage(rest), clock=clock, skew_allowance_s=skew_allowance_s)
+        return StorageLockProvider(open_storage(rest), clock=clock)
     if scheme in (HUDI_FILE_SYSTEM, HUDI_STORAGE) and rest:
         storage = open_storage(rest)
         return hudi_file_lock(storage, clock=clock) if scheme == HUDI_FILE_SYSTEM else hudi_storage_lock(storage, clock=clock)
@@ -77,11 +57,11 @@ def open_lock_provider(
 
 
 def hudi_file_lock(storage: Storage, *, clock: Clock, expire_min: int = 0) -> HudiLockProvider:
-    """The lock of Hudi's file-system based provider for the table in `storage`. Raises `InvalidOption` for one that is on no local disk."""
+    """Open the lock of Hudi's file-system based provider for a table. Raises `InvalidOption` unless it is on a local disk."""
     if not isinstance(storage, LocalStorage):
         raise InvalidOption(
             f"lock provider {HUDI_FILE_SYSTEM} for {storage.root}",
-            expected="a table on a local disk: only there a file is created exclusively",
+            expected="a table on a local disk, where files can be created exclusively",
             remedy=f"use {HUDI_STORAGE}",
         )
     base_path = storage.local_path(".hoodie").parent
@@ -89,20 +69,19 @@ def hudi_file_lock(storage: Storage, *, clock: Clock, expire_min: int = 0) -> Hu
 
 
 def hudi_storage_lock(storage: Storage, *, clock: Clock, validity_s: float = 300.0) -> HudiLockProvider:
-    """The lock of Hudi's storage based provider for the table in `storage`. Raises `InvalidOption` for one without conditional puts."""
+    """Open the lock of Hudi's storage based provider for a table. Raises `InvalidOption` without conditional puts."""
     if not isinstance(storage, MemoryStorage | ObjectStorage):
         raise InvalidOption(
             f"lock provider {HUDI_STORAGE} for {storage.root}",
-            expected="a table in an object store: Hudi has no such lock elsewhere",
+            expected="a table in an object store, the only storage for which Hudi has this lock",
             remedy=f"use {HUDI_FILE_SYSTEM}",
         )
-    conditional: ConditionalStorage = storage
-    cell = StorageLockCell(conditional, lambda _: LOCK_OBJECT, lambda: (), validity_s=validity_s)
+    cell = StorageLockCell(storage, lambda _: LOCK_OBJECT, lambda: (), validity_s=validity_s)
     return HudiLockProvider(cell, clock=clock)
 
 
 def open_intent_board(url: str, name: str, *, clock: Clock) -> IntentBoard:
-    """The intents of the table whose lock is `name`, beside the leases of the provider behind `url`. Raises `InvalidOption` as above."""
+    """Open the reservations of the table with lock `name`, beside the leases of `url`. Raises `InvalidOption` for other URLs."""
     scheme, _, rest = url.partition(":")
     if scheme in ("redis", "rediss"):
         return RedisIntents(RedisConnection(_checked_redis(url)), name, clock)
@@ -122,6 +101,6 @@ def _checked_redis(url: str) -> str:
         known = False
     if not known:
         raise InvalidOption(
-            "a Redis URL that cannot be understood", expected=EXPECTED_URL, remedy="check host, port and database number"
+            "a Redis URL that cannot be parsed", expected=EXPECTED_URL, remedy="check host, port and database number"
         )
     return url

@@ -1,4 +1,4 @@
-"""The lock port: what writers and services ask of a lock, wherever it is kept."""
+"""The lock port: the operations that writers and services need from a lock, independent of its store."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tideline_locks.errors import InvalidLease
 from tideline_locks.lease import Lease
 
 LOCK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@=+~-]*", re.ASCII)
-"""No braces (Redis hash tags), no glob characters, no leading dot: one name is safe in every adapter."""
+"""No braces (Redis hash tags), glob characters or leading dot, so that a name is safe in every adapter."""
 
 ENCODED_NAME_LIMIT = 200
-"""Characters of a percent-encoded name: it becomes one folder name on storage."""
+"""Maximum characters of a percent-encoded name, because it becomes one folder name on storage."""
 
 OWNER_LIMIT = 512
 MIN_TTL_S = 0.01
 MAX_FENCE = 2**53
-"""Redis scripts compute in doubles."""
+"""Redis scripts compute with doubles."""
 
 
 ReadFence = Callable[[], int]
@@ -30,10 +30,10 @@ ReadFence = Callable[[], int]
 
 @dataclass(frozen=True, slots=True)
 class LeaseState:
-    """A lease as the provider knows it. Times are UTC on the provider's clock.
+    """A lease as the provider knows it. Times are in UTC on the provider's clock.
 
-    `token` is the head sequence of the table log that the holder had seen when it was granted. `expired` is the provider's own
-    judgement at the time of reading: such a lease may be taken over or broken.
+    `token` is the head sequence of the table log that the holder had seen when the lease was granted. `expired` is the provider's
+    decision at the time of the read: an expired lease may be taken over or broken.
     """
 
     name: str
@@ -47,7 +47,7 @@ class LeaseState:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """A checked wish for a lease. `lease_id` is random: it tells a retry of this wish from anybody else's."""
+    """A validated request for a lease. `lease_id` is random and distinguishes a retry of this request from other requests."""
 
     name: str
     owner: str
@@ -58,55 +58,53 @@ class LeaseRequest:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Not granted: by whom the lock is held and since when (both None: free, but other waiters come first)."""
+    """Not granted: the holder of the lock and since when (both None: the lock is free, but other waiters are first)."""
 
     owner: str | None
     since: datetime | None
 
 
-class LockProvider(Protocol):
+class LeaseSource(Protocol):
+    """Grants leases: all that a writer needs of a lock provider."""
+
+    def acquire(self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int | ReadFence = 0) -> Lease:
+        """Acquire a lease for `ttl_s` seconds, waiting at most `wait_s`. Raises `LockTimeout`, which names the holder.
+
+        A callable `fence` is read when it is needed, and again when the provider rejected it as old. The caller keeps its place in
+        the queue, if the provider has one. Errors of reading the fence are raised unchanged.
+        """
+
+
+class LockProvider(LeaseSource, Protocol):
     """Leases by name (design: architecture, principle 3 and "A commit").
 
-    `fence` is the head sequence of the table log that the caller saw. The provider keeps the greatest one granted per name, across
-    releases, and refuses an older one with `StaleFence`; the lease's `token` is that fence. A provider may forget what it knows
-    (Redis flushed): then two may believe that they hold a lock until the first one's next renewal. The table log stays safe.
+    `fence` is the head sequence of the table log that the caller saw. The provider keeps the greatest granted fence per name,
+    across releases, and rejects older ones with `StaleFence`. The lease's `token` is that fence. A provider may lose its state
+    (Redis flushed): then two owners may believe that they hold a lock until the first one's next renewal. The table log stays safe.
 
-    Leases are not re-entrant: the same owner asking twice waits for itself.
+    Leases are not re-entrant: a second request of the same owner waits for the first lease.
 
     Errors: `LockUnreachable`, `StaleFence`, `InvalidLease`, `LockAccessDenied`.
     """
 
-    def acquire(self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int | ReadFence = 0) -> Lease:
-        """A lease for `ttl_s` seconds, waiting at most `wait_s` for it. `LockTimeout` names the holder.
-
-        A `fence` that can be read is read when it matters, and again when it was refused as old; the caller keeps its place meanwhile
-        where the provider queues waiters. What reading it raises is passed on.
-        """
-        ...
-
     def try_acquire(self, name: str, *, owner: str, ttl_s: float, fence: int = 0) -> Lease | None:
-        """A lease if it can be had now, without overtaking waiters where the provider queues them; else None."""
-        ...
+        """Return a lease if it is available now and no waiter is queued before, else None."""
 
     def read(self, name: str) -> LeaseState | None:
-        """The lease on `name`, also one that expired and was neither taken over nor broken; None if it is free."""
-        ...
+        """Return the lease on `name`, None if it is free. An expired lease is returned until it is taken over or broken."""
 
     def list(self, prefix: str = "") -> list[LeaseState]:
-        """The leases on all names that start with `prefix`, as `read` shows them, in order of name."""
-        ...
+        """Return the leases on all names that start with `prefix`, as `read` does, in order of name."""
 
     def break_expired(self, name: str) -> LeaseState | None:
-        """End the lease on `name` if it has expired. The ended lease, or None; of many racing callers one gets it."""
-        ...
+        """End the lease on `name` if it has expired. Return it, or None. Only one of several concurrent callers gets it."""
 
     def close(self) -> None:
-        """Give connections back. Leases live on until they are released or run out."""
-        ...
+        """Close the connections. Leases stay until they are released or expire."""
 
 
 def checked_name(name: str) -> str:
-    """`name` if every adapter can keep it, otherwise `InvalidLease`."""
+    """Return `name` if every adapter supports it. Otherwise raise `InvalidLease`."""
     if not LOCK_NAME.fullmatch(name) or len(quote(name, safe="")) > ENCODED_NAME_LIMIT:
         raise InvalidLease(
             f"lock name {name!r}",
@@ -116,11 +114,11 @@ def checked_name(name: str) -> str:
 
 
 def checked_request(name: str, *, owner: str, lease_id: str, ttl_s: float, wait_s: float) -> LeaseRequest:
-    """The wish as a value, or `InvalidLease`. It has seen nothing yet."""
+    """Return the validated request, with fence 0, or raise `InvalidLease`."""
     checked_name(name)
     if not owner or len(owner) > OWNER_LIMIT:
         raise InvalidLease(f"owner {owner[:OWNER_LIMIT]!r}", expected=f"1 to {OWNER_LIMIT} characters")
-    # Written so that NaN fails too.
+    # The comparison also rejects NaN.
     if not MIN_TTL_S <= ttl_s < float("inf"):
         raise InvalidLease(f"ttl of {ttl_s} s", expected=f"at least {MIN_TTL_S} s")
     if not 0 <= wait_s < float("inf"):
@@ -129,7 +127,7 @@ def checked_request(name: str, *, owner: str, lease_id: str, ttl_s: float, wait_
 
 
 def with_fence(wish: LeaseRequest, fence: int) -> LeaseRequest:
-    """The same wish with another fence, or `InvalidLease`."""
+    """Return the request with another fence, or raise `InvalidLease`."""
     if not 0 <= fence <= MAX_FENCE:
         raise InvalidLease(f"fence {fence}", expected=f"a sequence from 0 to {MAX_FENCE}")
     return replace(wish, fence=fence)

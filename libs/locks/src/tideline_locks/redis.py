@@ -1,4 +1,4 @@
-"""Locks on one Redis server: fast, and fair by a queue. Everything that changes a lock is one Lua script on the server's time."""
+"""Locks on one Redis server: fast, and fair by a queue. Each change of a lock is one Lua script that uses the server's time."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from tenacity import wait_exponential
+
 from tideline_locks import redis_scripts
 from tideline_locks.errors import LockUnreachable, StaleFence
 from tideline_locks.lease import Grant, Lease
 from tideline_locks.port import Held, LeaseRequest, LeaseState, ReadFence, checked_name, checked_request, with_fence
 from tideline_locks.redis_connection import KEY_PREFIX, RedisConnection
-from tideline_locks.waiting import Backoff, Chance, attempt_until, wait_for
+from tideline_locks.waiting import Chance, attempt_until, wait_for
 from tideline_table.clock import Clock
 
 _LOCK_KEY = re.compile(re.escape(KEY_PREFIX) + r"\{(?P<name>[^{}]+)\}")
 
 RETENTION_MS = 7 * 24 * 3600 * 1000
-"""How long a lock that nobody uses keeps its fence. Forgetting it is safe: the table log refuses a late writer."""
+"""How long an unused lock keeps its fence. Losing it is safe: the table log rejects a late writer."""
 
-UNREACHABLE_BACKOFF = Backoff(first_s=0.05, cap_s=1.0)
+UNREACHABLE_BACKOFF = wait_exponential(multiplier=0.05, max=1.0)
 LIST_BATCH = 500
 
 
@@ -30,26 +32,26 @@ class OnUnreachable(enum.Enum):
     """What `acquire` does while Redis does not answer."""
 
     WAIT = "wait"
-    """Try again until `wait_s` is over."""
+    """Try again until `wait_s` has passed."""
     FAIL = "fail"
     """Raise `LockUnreachable` at once."""
     STORAGE = "storage"
-    """Go on with the storage lock alone (`FallbackLockProvider`; the Redis part then works as FAIL)."""
+    """Use the storage lock instead (`FallbackLockProvider`; the Redis part then works as FAIL)."""
 
 
 class _Sight(enum.Enum):
-    """What a waiter knows of the table log."""
+    """What a waiter knows about the table log."""
 
     FIXED = "fixed"
-    """The fence that it came with; it will have no other."""
+    """A fence that was given with the request and does not change."""
     UNREAD = "unread"
-    """Nothing yet: it reads the log when it is next."""
+    """No fence yet: the waiter reads the log when it is next."""
     READ = "read"
-    """A fence that it read; it may read another."""
+    """A fence that the waiter read and may read again."""
 
 
 class _Waiter:
-    """A wish that waits, with what it has seen so far. A repeated request repeats the fence: it may have been granted with it."""
+    """A waiting request with its current fence. A repeated request repeats the fence, because the lease may be granted with it."""
 
     def __init__(self, wish: LeaseRequest, fence: int | ReadFence) -> None:
         self._fence = fence
@@ -57,7 +59,7 @@ class _Waiter:
         self.sight = _Sight.FIXED if isinstance(fence, int) else _Sight.UNREAD
 
     def look(self) -> None:
-        """Read the log."""
+        """Read the fence from the log."""
         assert not isinstance(self._fence, int)
         self.wish, self.sight = with_fence(self.wish, self._fence()), _Sight.READ
 
@@ -68,11 +70,11 @@ _LOOK = Held(None, None)
 class RedisLockProvider:
     """`LockProvider` on one Redis server.
 
-    Waiters are served in order of arrival; one that has not been heard of for `waiter_ttl_s` loses its place. One that reads
-    its fence does so when it is next, mostly while the holder before it works: then none has seen more than those behind it, and
-    nobody is sent away as stale for having waited. Waiting happens on the
-    server and takes real time, whatever `clock` says; `clock` measures `wait_s` and the holder's `remaining_s`.
-    Connecting and answering may take `socket_timeout_s` each; a request is sent twice at most.
+    Waiters are served in order of arrival. A waiter that sends no request for `waiter_ttl_s` loses its place. A waiter with a
+    callable fence reads it when it is next, usually while the holder before it works. So it has seen no more of the log than the
+    waiters behind it will see, and no waiter is rejected as stale because it waited. Waiting happens on the server in real time,
+    independent of `clock`, which measures `wait_s` and the holder's `remaining_s`. Connecting and answering may take
+    `socket_timeout_s` each; a request is sent at most twice.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class RedisLockProvider:
         self._clock = clock
         self._fails_fast = on_unreachable is not OnUnreachable.WAIT
         self._waiter_ttl_ms = _milliseconds(waiter_ttl_s)
-        # A waiter is heard of three times within its ttl, and never sleeps into its own socket timeout.
+        # A waiter sends three requests within its ttl, and never sleeps longer than its socket timeout.
         self._longest_sleep_s = min(waiter_ttl_s / 3, socket_timeout_s / 2)
         self._chance = chance or Chance.system()
         self._connection = RedisConnection(url, socket_timeout_s)
@@ -109,14 +111,14 @@ class RedisLockProvider:
         try:
             return wait_for(name, wait, may_read=may_read, wait_s=wait_s, clock=self._clock, jitter=self._chance.jitter)
         except (LockUnreachable, StaleFence):
-            # Unreachable: whatever the server knows of this waiter runs out. Stale: the script has removed it.
+            # Unreachable: the server's state of this waiter expires. Stale: the script has removed it.
             raise
         except BaseException:
             self._withdraw_wish(wish)
             raise
 
     def try_acquire(self, name: str, *, owner: str, ttl_s: float, fence: int = 0) -> Lease | None:
-        """See `LockProvider.try_acquire`. Raises `LockUnreachable` at once, whatever `on_unreachable` says."""
+        """See `LockProvider.try_acquire`. Raises `LockUnreachable` at once, independent of `on_unreachable`."""
         wish = checked_request(name, owner=owner, lease_id=self._chance.new_id(), ttl_s=ttl_s, wait_s=0)
         outcome, _ = self._attempt(with_fence(wish, fence), _Sight.FIXED, waiter_ttl_ms=0)
         return None if isinstance(outcome, Held) else outcome
@@ -126,7 +128,7 @@ class RedisLockProvider:
         return next(iter(self._states([checked_name(name)])), None)
 
     def list(self, prefix: str = "") -> list[LeaseState]:
-        """See `LockProvider.list`. Scans the keys of the database: for people and for the lock service, not for every commit."""
+        """See `LockProvider.list`. Scans the keys of the database: for people and the lock service, not for every commit."""
         glob = KEY_PREFIX + "{" + re.sub(r"([*?\[\]\\^-])", r"\\\1", prefix) + "*}"
         with self._connection.translated():
             keys = list(self._connection.client.scan_iter(match=glob, count=LIST_BATCH))
@@ -178,7 +180,7 @@ class RedisLockProvider:
                 continue
             if not isinstance(outcome, Held) or left_s <= 0:
                 return outcome
-            # Whoever releases pushes to the first waiter's list; an expiry or a dead waiter ahead is noticed by waking in time.
+            # A release wakes the first waiter. The sleep is short enough to notice an expiry or a dead waiter ahead.
             with self._connection.translated():
                 self._connection.client.blpop(
                     [f"{_keys(waiter.wish.name)[0]}:wake:{waiter.wish.lease_id}"],
@@ -186,7 +188,7 @@ class RedisLockProvider:
                 )
 
     def _attempt(self, wish: LeaseRequest, sight: _Sight, *, waiter_ttl_ms: int) -> tuple[Lease | Held, float]:
-        """The outcome now (`_LOOK`: the log is to be read first), and after how many seconds asking again makes sense without being woken."""
+        """Return the outcome (`_LOOK`: read the log first), and after how many seconds to ask again if not woken."""
         ttl_ms = _milliseconds(wish.ttl_s)
         asked_s = self._clock.monotonic_s()
         with self._connection.translated():
@@ -199,7 +201,7 @@ class RedisLockProvider:
         if reply[0] == "stale":
             raise StaleFence(wish.name, fence=wish.fence, greatest=int(reply[1]))
         if reply[0] == "granted":
-            asked_s -= int(reply[2]) / 1000  # granted by an earlier request whose answer got lost: it has run since then
+            asked_s -= int(reply[2]) / 1000  # an earlier request, whose reply was lost, was granted: the lease started then
             grant = Grant(wish.name, wish.owner, wish.lease_id, wish.fence, wish.ttl_s, _instant(reply[1]), asked_s)
             return Lease(grant, self, self._clock), 0.0
         _, owner, acquired_ms, sleep_ms = reply
@@ -210,7 +212,7 @@ class RedisLockProvider:
             with self._connection.translated():
                 self._withdraw(keys=_keys(wish.name), args=[wish.lease_id])
         except LockUnreachable:
-            # Its place in the queue runs out within the waiter's ttl; the caller is owed the outcome that it waited for.
+            # Its place in the queue expires with the waiter's ttl. The caller must get the outcome of its wait.
             return
 
     def _states(self, names: Sequence[str]) -> Iterator[LeaseState]:
@@ -240,7 +242,7 @@ def _keys(name: str) -> list[str]:
 
 
 def _milliseconds(duration_s: float) -> int:
-    # One more than asked: the server truncates its time, and the holder's own deadline must never be the later one.
+    # One more than requested: the server truncates its time, and the holder's deadline must not be later than the server's.
     return math.ceil(duration_s * 1000) + 1
 
 
@@ -249,7 +251,7 @@ def _retention_ms(ttl_ms: int) -> int:
 
 
 def _block_s(sleep_s: float, left_s: float, longest_s: float) -> float:
-    # Never 0: to Redis that means for ever.
+    # Never 0, which Redis treats as no timeout.
     return max(0.001, min(sleep_s, left_s, longest_s))
 
 

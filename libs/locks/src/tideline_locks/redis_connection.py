@@ -1,4 +1,4 @@
-"""One Redis server as everything here talks to it: with time limits, one retry, and Tideline's errors."""
+"""A connection to one Redis server with time limits, one retry, and Tideline's errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOCKET_TIMEOUT_S = 2.0
 
 
 class RedisConnection:
-    """A client of the server behind `url`. Connecting and answering may take `socket_timeout_s` each; a request is sent twice at most."""
+    """A client of the server `url`. Connecting and answering may take `socket_timeout_s` each; a request is sent at most twice."""
 
     def __init__(self, url: str, socket_timeout_s: float = SOCKET_TIMEOUT_S) -> None:
         split = urlsplit(url)
@@ -32,14 +32,15 @@ class RedisConnection:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Raises `LockAccessDenied` and `LockUnreachable` for what the client raises."""
+        """Translate errors of the client into `LockAccessDenied` and `LockUnreachable`."""
         try:
             yield
         except (redis.AuthenticationError, redis.exceptions.AuthorizationError, redis.exceptions.NoPermissionError) as error:
             raise LockAccessDenied(
-                f"{self._place} refuses: {error}", remedy="check the user, its password and its rights on tideline:lock:*"
+                f"{self._place} rejects the request: {error}",
+                remedy="check the user, its password and its permissions on tideline:lock:*",
             ) from error
         except redis.RedisError as error:
             raise LockUnreachable(
-                f"{self._place}: {error or type(error).__name__}", remedy="check the server and the way to it, then retry"
+                f"{self._place}: {error or type(error).__name__}", remedy="check the server and the network, then retry"
             ) from error

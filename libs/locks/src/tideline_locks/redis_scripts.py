@@ -1,20 +1,20 @@
-"""The Lua scripts of the Redis lock: each changes one lock in one step, on the server's time.
+"""The Lua scripts of the Redis lock. Each changes one lock atomically, on the server's time.
 
-KEYS[1] is the lock, a hash: `lease_id owner acquired_ms expires_ms` while it is held; `fence` (greatest granted), `tickets` (arrivals so
-far) and `released` (the last lease that its owner released in time) outlive it. KEYS[2] is the queue: lease ids by ticket. KEYS[3]
-holds for each of them until when it counts as alive. A waiter sleeps on its own list, `<lock>:wake:<lease id>`.
+KEYS[1] is the lock, a hash: `lease_id owner acquired_ms expires_ms` while it is held; `fence` (greatest granted), `tickets`
+(arrivals so far) and `released` (the last lease that its owner released in time) outlive it. KEYS[2] is the queue: lease ids by
+ticket. KEYS[3] holds until when each of them counts as alive. A waiter sleeps on its own list, `<lock>:wake:<lease id>`.
 
-A waiter that reads its fence (`sight` unread, then read) is told to look at the table log when it is next. It keeps its ticket
-meanwhile, as long as it counts as alive, and the lock waits for it. One with a fixed fence is sent away when that is old.
+A waiter that reads its fence (`sight` unread, then read) gets the reply `look` when it is next. While alive, it keeps its ticket
+and the lock waits for it. A waiter with an old fixed fence is removed.
 
-Every script may be sent twice (the reply to the first may get lost) and answers the same.
+Every script may be sent twice (the first reply may be lost) and gives the same reply.
 """
 
 COMMANDS = (
     *("evalsha", "script|load", "time", "hget", "hgetall", "hmget", "hset", "hdel", "hincrby", "pexpire", "del", "rpush", "blpop"),
     *("zadd", "zrem", "zscore", "zrange", "zrangebyscore", "scan", "hello", "client", "ping"),
 )
-"""All that a Redis user for locks has to be allowed, on keys `tideline:lock:*`."""
+"""All commands that the Redis user of the locks needs, on keys `tideline:lock:*`."""
 
 PRELUDE = """
 local time = redis.call('TIME')
@@ -75,7 +75,7 @@ if not live and is_next then
   redis.call('HSET', lock, 'lease_id', ARGV[1], 'owner', ARGV[2], 'acquired_ms', whole(now),
     'expires_ms', whole(now + tonumber(ARGV[3])), 'fence', ARGV[4])
   redis.call('PEXPIRE', lock, ARGV[6])
-  -- Who is next now reads the log while this holder works, not while the lock is free.
+  -- The next waiter reads the log while this holder works, not while the lock is free.
   wake_first()
   return {'granted', whole(now), '0'}
 end
@@ -115,7 +115,7 @@ return in_time and 1 or 0
 WITHDRAW = (
     PRELUDE
     + """
--- ARGV: lease id. A waiter goes; a lease that it was granted without learning of it goes too.
+-- ARGV: lease id. Removes a waiter, and a lease that was granted to it without a reply.
 local lease_id = last()
 forget(ARGV[1])
 if lease_id == ARGV[1] then clear() end

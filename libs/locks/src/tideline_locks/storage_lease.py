@@ -1,26 +1,27 @@
-"""Locks on storage alone: lease epochs as objects, created put-if-absent.
+"""Locks on storage only: lease epochs as objects, created put-if-absent.
 
-`<prefix>/<name>/<20-digit epoch>.json`: the object of the highest epoch is the state of the lock. Whoever changes the state reads the
-highest epoch e, decides, and creates e + 1; of many racing callers one wins. Epochs are deleted behind, never the newest `KEPT_EPOCHS`.
-So a put may land on an epoch that had been there and was deleted; whoever put re-lists, and a win counts only if the highest epoch is
-still less than `KEPT_EPOCHS` ahead: then nobody can have deleted that name before.
+`<prefix>/<name>/<20-digit epoch>.json`: the object of the highest epoch is the state of the lock. To change the state, a process
+reads the highest epoch e, decides, and creates e + 1; one of several concurrent processes succeeds. Old epochs are deleted, but
+never the newest `KEPT_EPOCHS`. So a put may recreate an epoch that was deleted. Therefore the process lists the epochs again after
+its put, which counts only if the highest epoch is less than `KEPT_EPOCHS` ahead: then the epoch cannot have been deleted before.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from datetime import datetime
 
-from tideline_locks.attempting import AttemptingProvider
-from tideline_locks.errors import LockUnreachable, StaleFence
-from tideline_locks.lease import Grant, Lease
+from tenacity import wait_exponential
+
+from tideline_locks.errors import LockUnreachable
 from tideline_locks.lease_object import LeaseObject, epoch_of, epoch_path, folder_path, lock_name
-from tideline_locks.port import LOCK_NAME, Held, LeaseRequest, LeaseState, checked_name
-from tideline_locks.rules import LeaseRecord, Stale, Standing, decide_acquire, decide_break, decide_release, decide_renew
-from tideline_locks.waiting import Backoff, Chance
+from tideline_locks.port import LOCK_NAME
+from tideline_locks.record_lock import RACE_ATTEMPTS, RecordLockProvider, Seen
+from tideline_locks.rules import LeaseRecord, Standing
+from tideline_locks.waiting import Chance
 from tideline_table.clock import Clock
 from tideline_table.errors import ObjectExists, ObjectNotFound, StorageError
 from tideline_table.storage import Storage
@@ -28,28 +29,20 @@ from tideline_table.storage import Storage
 _log = logging.getLogger(__name__)
 
 LOCKS_PREFIX = ".hoodie/.tideline/locks"
-"""Below a name that every Hudi reader ignores, so that locks may live under a table's own base path."""
+"""A folder that every Hudi reader ignores, so that locks can be below the base path of a table."""
 
 KEPT_EPOCHS = 16
 PUT_ATTEMPTS = 3
-RACE_ATTEMPTS = 32
-BACKOFF = Backoff(first_s=0.02, cap_s=1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """The highest epoch and its object; epoch 0 and None before the first lease."""
-
-    epoch: int
-    record: LeaseRecord | None
-
-
-class StorageLockProvider(AttemptingProvider):
+class StorageLockProvider(RecordLockProvider):
     """`LockProvider` on a `Storage`. Waiters are not served in order of arrival.
 
-    Expiry is judged by the injected wall clock; others grant a holder's clock `skew_allowance_s`. An epoch that this provider saw
-    unchanged for its whole ttl + allowance has expired whatever the clock of its holder said.
+    The injected wall clock decides about expiry, and other processes allow a holder's clock `skew_allowance_s`. An epoch that this
+    provider saw unchanged for its whole ttl + allowance has expired, independent of the holder's clock.
     """
+
+    backoff = wait_exponential(multiplier=0.02, max=1.0)
 
     def __init__(
         self,
@@ -60,91 +53,37 @@ class StorageLockProvider(AttemptingProvider):
         skew_allowance_s: float = 2.0,
         chance: Chance | None = None,
     ) -> None:
-        super().__init__(clock, chance, BACKOFF)
+        super().__init__(clock, chance, skew_allowance_s)
         self._storage = storage
         self._prefix = prefix
-        self._skew_allowance_s = skew_allowance_s
         self._guard = threading.Lock()
-        self._first_seen: dict[str, tuple[int, float]] = {}
+        self._first_seen: dict[str, tuple[str, float]] = {}
 
-    def read(self, name: str) -> LeaseState | None:
-        """See `LockProvider.read`."""
-        with _translated(f"reading lock {checked_name(name)!r}"):
-            head = self._head(name)
-        return head.record.state(name, expired=self._expired(name, head)) if head.record else None
+    def _read(self, name: str) -> Seen:
+        with _translated(f"reading lock {name!r}"):
+            for _ in range(RACE_ATTEMPTS):
+                epoch = max(self._epochs(name), default=0)
+                if not epoch:
+                    return Seen(None, "0")
+                found = self._read_object(epoch_path(self._prefix, name, epoch))
+                # Absent: the lock advanced by `KEPT_EPOCHS` between the listing and the read.
+                if found is not None:
+                    return Seen(found.record, str(epoch))
+        raise LockUnreachable(
+            f"the objects of lock {name!r} are deleted as soon as they are listed", remedy="check the storage, then retry"
+        )
 
-    def list(self, prefix: str = "") -> list[LeaseState]:
-        """See `LockProvider.list`. One listing and one read per lock."""
+    def _swap(self, name: str, seen: Seen, record: LeaseRecord) -> bool:
+        with _translated(f"changing lock {name!r}"):
+            return self._append(name, int(seen.version) + 1, record)
+
+    def _names(self) -> Iterable[str]:
         with _translated("listing locks"):
             folders = self._storage.list_folder(self._prefix).folders
-        names = sorted(n for n in map(lock_name, folders) if n.startswith(prefix) and LOCK_NAME.fullmatch(n))
-        return [state for name in names if (state := self.read(name)) is not None]
-
-    def break_expired(self, name: str) -> LeaseState | None:
-        """See `LockProvider.break_expired`."""
-        checked_name(name)
-
-        def decide(head: _Head) -> LeaseRecord | None:
-            return decide_break(head.record, expired=self._expired(name, head))
-
-        before, _ = self._change(name, decide)
-        return before.record.state(name, expired=True) if before is not None and before.record is not None else None
-
-    def close(self) -> None:
-        """See `LockProvider.close`; the storage belongs to who opened it."""
-
-    def renew_grant(self, grant: Grant) -> bool:
-        """See `LeaseStore.renew_grant`."""
-        before, _ = self._change(grant.name, lambda head: decide_renew(head.record, grant.lease_id, now=self._clock.now()))
-        return before is not None
-
-    def release_grant(self, grant: Grant) -> bool:
-        """See `LeaseStore.release_grant`."""
-        before, after = self._change(grant.name, lambda head: decide_release(head.record, grant.lease_id, now=self._clock.now()))
-        return before is not None and after is not None and after.standing is Standing.RELEASED
-
-    def _attempt(self, wish: LeaseRequest) -> Lease | Held:
-        refusal: Held | Stale | None = None
-        asked_s = 0.0
-
-        def decide(head: _Head) -> LeaseRecord | None:
-            nonlocal refusal, asked_s
-            asked_s, now = self._clock.monotonic_s(), self._clock.now()
-            decision = decide_acquire(head.record, wish, now=now, expired=self._expired(wish.name, head))
-            if not isinstance(decision, LeaseRecord):
-                refusal = decision
-                return None
-            if decision is head.record:
-                # Granted by an earlier attempt whose answer got lost: it has run since then.
-                asked_s -= max(0.0, (now - decision.acquired).total_seconds())
-            return decision
-
-        _, granted = self._change(wish.name, decide)
-        if isinstance(refusal, Stale):
-            raise StaleFence(wish.name, fence=wish.fence, greatest=refusal.greatest)
-        if isinstance(refusal, Held):
-            return refusal
-        assert granted is not None
-        grant = Grant(wish.name, wish.owner, wish.lease_id, wish.fence, wish.ttl_s, granted.acquired, asked_s)
-        return Lease(grant, self, self._clock)
-
-    def _change(self, name: str, decide: Callable[[_Head], LeaseRecord | None]) -> tuple[_Head, LeaseRecord] | tuple[None, None]:
-        """Append what `decide` makes of the head, again while others win the race. The head it was made of, and what was appended.
-
-        Two None when `decide` refuses; a decision for the record that is there appends nothing.
-        """
-        with _translated(f"changing lock {name!r}"):
-            for _ in range(RACE_ATTEMPTS):
-                head = self._head(name)
-                record = decide(head)
-                if record is None:
-                    return None, None
-                if record is head.record or self._append(name, head.epoch + 1, record):
-                    return head, record
-        raise LockUnreachable(f"lock {name!r} changed {RACE_ATTEMPTS} times while it was being changed", remedy="retry")
+        return [name for name in map(lock_name, folders) if LOCK_NAME.fullmatch(name)]
 
     def _append(self, name: str, epoch: int, record: LeaseRecord) -> bool:
-        """Whether this put created `epoch` and nobody can have created it before."""
+        """Return whether this put created `epoch` and no other process can have created it before."""
         path = epoch_path(self._prefix, name, epoch)
         mine = LeaseObject(self._chance.new_id(), record)
         body = mine.to_bytes()
@@ -153,7 +92,7 @@ class StorageLockProvider(AttemptingProvider):
             try:
                 self._storage.put_if_absent(path, body)
             except (ObjectExists, ObjectNotFound, StorageError) as error:
-                # Neither a refusal nor silence says who won: a retried put may meet its own object. The object does.
+                # Neither a rejection nor a missing reply shows who won: a retried put may meet its own object. Read it.
                 failure = error
                 there = self._read_object(path)
                 if there is None:
@@ -162,7 +101,7 @@ class StorageLockProvider(AttemptingProvider):
                     return False
             return self._confirmed(name, epoch)
         raise LockUnreachable(
-            f"{PUT_ATTEMPTS} puts of {path!r} left no object", remedy="check the storage, then retry"
+            f"{PUT_ATTEMPTS} puts of {path!r} created no object ({failure})", remedy="check the storage, then retry"
         ) from failure
 
     def _confirmed(self, name: str, epoch: int) -> bool:
@@ -176,24 +115,11 @@ class StorageLockProvider(AttemptingProvider):
         return True
 
     def _delete_quietly(self, path: str) -> None:
-        # The change of the lock has happened: a leftover object is deleted by a later one, it is no reason to report a failure.
+        # The lock has changed already, so report no failure. A later change deletes the remaining object.
         try:
             self._storage.delete(path)
         except StorageError as error:
             _log.warning("old lease object %r could not be deleted: %s", path, error)
-
-    def _head(self, name: str) -> _Head:
-        for _ in range(RACE_ATTEMPTS):
-            epoch = max(self._epochs(name), default=0)
-            if not epoch:
-                return _Head(0, None)
-            found = self._read_object(epoch_path(self._prefix, name, epoch))
-            # Absent: the lock moved on by `KEPT_EPOCHS` between the listing and the read.
-            if found is not None:
-                return _Head(epoch, found.record)
-        raise LockUnreachable(
-            f"the objects of lock {name!r} vanish as soon as they are listed", remedy="check the storage, then retry"
-        )
 
     def _epochs(self, name: str) -> tuple[int, ...]:
         listing = self._storage.list_folder(folder_path(self._prefix, name))
@@ -205,17 +131,17 @@ class StorageLockProvider(AttemptingProvider):
         except ObjectNotFound:
             return None
 
-    def _expired(self, name: str, head: _Head) -> bool:
-        if head.record is None or head.record.standing is not Standing.HELD:
+    def _expired(self, name: str, seen: Seen, now: datetime) -> bool:
+        if seen.record is None or seen.record.standing is not Standing.HELD:
             return False
         now_s = self._clock.monotonic_s()
         with self._guard:
-            epoch, since_s = self._first_seen.get(name, (0, now_s))
-            if epoch != head.epoch:
+            version, since_s = self._first_seen.get(name, ("", now_s))
+            if version != seen.version:
                 since_s = now_s
-                self._first_seen[name] = (head.epoch, since_s)
-        watched_out = now_s - since_s >= head.record.ttl_s + self._skew_allowance_s
-        return watched_out or head.record.expired(self._clock.now(), self._skew_allowance_s)
+                self._first_seen[name] = (seen.version, since_s)
+        unchanged_long_enough = now_s - since_s >= seen.record.ttl_s + self._skew_allowance_s
+        return unchanged_long_enough or super()._expired(name, seen, now)
 
 
 @contextmanager

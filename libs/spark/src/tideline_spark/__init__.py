@@ -1,1 +1,3 @@
-"""Engine work on Spark: DataFrames and table-service applications."""
+"""Work of the engine on Spark: DataFrame reads and writes, and table-service applications."""
+
+import tideline_spark.options  # noqa: F401 - declares the options, also in the workers of Spark

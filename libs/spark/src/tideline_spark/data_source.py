@@ -1,17 +1,18 @@
 """`spark.read.format("tideline")` and `spark.readStream.format("tideline")`: the engine as a Spark data source in Python.
 
-Convenience: Spark hands this source neither column pruning nor its own Parquet scan; `tideline_spark.read.read` is the fast way. The load
-path is the table's base path. Options: `as_of`, `read_optimized`, `since`, `until` as in `read`; `changes` (true) for net changes with images
-instead of rows. A schema given with `.schema(...)` chooses columns. A filter that names record keys (`_hoodie_record_key = …`, `in (…)`) makes a
-snapshot query of them read only what can hold them.
+For convenience only: Spark gives this source neither column pruning nor its own Parquet scan; `tideline_spark.read.read` is faster.
+The load path is the table's base path. Options: `as_of`, `read_optimized`, `since`, `until` as in `read`; `changes` (true) for net
+changes with images instead of rows. A schema given with `.schema(...)` selects columns. A snapshot query with a filter on record
+keys (`_hoodie_record_key = …`, `in (…)`) reads only files that can hold them.
 
-A stream's offset is a sequence of the table log, the order in which writes complete: each batch holds the rows (or changes) of exactly the
-writes that completed since the last one, once, whenever they began.
+A stream's offset is a sequence of the table log, the order in which writes complete. Each batch holds the rows (or changes) of
+exactly the writes that completed since the batch before, once, whenever those writes began.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,23 +23,27 @@ from pyspark.sql import datasource as ds
 from pyspark.sql.types import StructType
 
 from tideline_spark.arrow_rows import spark_batches, spark_schema, spread
-from tideline_spark.read import query_of, with_indexes
+from tideline_spark.read import part_rows, query_of
 from tideline_table.errors import InvalidOption, SchemaMismatch, UnsupportedTable
 from tideline_table.schema import MetaField
-from tideline_table.table import Table
-from tideline_table.table.changes import newest_write, sequence_of
-from tideline_table.table.images import Images, images_schema
-from tideline_table.table.query import Snapshot, sorted_keys
+from tideline_table.table import Images, Snapshot, Table, images_schema, newest_write, sequence_of, sorted_keys
 
 NAME = "tideline"
 _OPTIONS = ("path", "as_of", "read_optimized", "since", "until", "changes")
 _SEQUENCE = "sequence"
 _LEAST_TASKS = 16
+_COMPARISONS: dict[type[ds.Filter], Callable[[Any, Any], Any]] = {
+    ds.EqualTo: operator.eq,
+    ds.GreaterThan: operator.gt,
+    ds.GreaterThanOrEqual: operator.ge,
+    ds.LessThan: operator.lt,
+    ds.LessThanOrEqual: operator.le,
+}
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `tideline` known to a session, and let the session hand filters to data sources written in Python."""
-    # Off by default, and with a source that could take filters Spark refuses to plan at all while it is off.
+    """Register the format `tideline` in a session, and let the session push filters down to Python data sources."""
+    # The setting is off by default; while it is off, Spark refuses to plan a source that accepts filters.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(TidelineDataSource)
 
@@ -82,12 +87,11 @@ def _flag(given: Mapping[str, str], name: str) -> bool:
 def _rows(
     partition: ds.InputPartition, schema: StructType, where: pc.Expression | None = None, keys: pa.Array | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """What one task reads, in Spark's types: slices of a query, or the changes of one table partition."""
+    """Read the part of one task in Spark's types: slices of a query, or the changes of one partition of the table."""
     part: Snapshot | Images = partition.value
     if isinstance(part, Images):
         return spark_batches(part.scan(), schema)
-    found = part if keys is None else with_indexes(part)
-    return spark_batches(found.scan(list(schema.names), where, keys), schema)
+    return part_rows(part, schema, where, keys)
 
 
 class TidelineDataSource(ds.DataSource):
@@ -99,7 +103,7 @@ class TidelineDataSource(ds.DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        """All columns with the meta fields first, or `op`, `before` and `after`."""
+        """Return all columns with the meta fields first, or `op`, `before` and `after`."""
         options = _Options.of(self.options)
         full = Table.open(options.path).snapshot(options.as_of).schema
         return spark_schema(images_schema(full) if options.changes else full)
@@ -114,7 +118,7 @@ class TidelineDataSource(ds.DataSource):
         """See `DataSource.streamReader`."""
         options = _Options.of(self.options)
         if options.as_of or options.read_optimized or options.until:
-            raise InvalidOption("as_of, read_optimized or until of a stream", expected="since, where to begin")
+            raise InvalidOption("as_of, read_optimized or until of a stream", expected="since, the point where the stream begins")
         _check_columns(schema, self.schema())
         return _StreamReader(options, schema)
 
@@ -138,7 +142,7 @@ class _Reader(ds.DataSourceReader):
         self._keys: pa.Array | None = None
 
     def pushFilters(self, filters: list[ds.Filter]) -> Iterable[ds.Filter]:  # noqa: N802 - PySpark's name
-        """Take what skips files, log blocks and row groups; Spark evaluates all filters again, by its own rules."""
+        """Use filters to skip files, log blocks and row groups; return all of them, for Spark to evaluate by its own rules."""
         if not self._options.changes:
             self._keys = _record_keys(filters)
             kept = [found for found in map(_expression, filters) if found is not None]
@@ -153,7 +157,7 @@ class _Reader(ds.DataSourceReader):
             return _changed(table.changes(chosen.since, chosen.until))
         found = query_of(table, as_of=chosen.as_of, read_optimized=chosen.read_optimized, since=chosen.since, until=chosen.until)
         if found.commit_times is not None or not table.definition.has_meta_fields:
-            # Look-ups are of snapshots, and by the meta field.
+            # A look-up by key needs a snapshot query and the meta field of the record key.
             self._keys = None
         if self._keys is not None:
             found = table.narrowed(found, self._keys) if len(self._keys) else replace(found, slices=())
@@ -175,21 +179,21 @@ class _StreamReader(ds.DataSourceStreamReader):
             self._table = Table.open(self._options.path)
             if not self._table.has_log:
                 raise UnsupportedTable(
-                    f"a stream of table {self._table.definition.name!r}, which others write",
-                    expected="a table with a log of Tideline's own",
-                    remedy="read it by since and until",
+                    f"a stream of table {self._table.definition.name!r}, which only Apache Hudi writes",
+                    expected="a table with a table log",
+                    remedy="read it with since and until",
                 )
         else:
             self._table.refresh()
         return self._table
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - PySpark's name
-        """The point `since`; the beginning of the table without it."""
+        """Return the point `since`, or the beginning of the table without it."""
         state = self._refreshed().state
         return {_SEQUENCE: sequence_of(state, self._options.since) if self._options.since else 0}
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: ARG002, N802 - PySpark's name
-        """The newest completed write; `start` while there is none after it, whatever else the log recorded."""
+        """Return the newest completed write, or `start` if no write completed after it; other log entries do not count."""
         return {_SEQUENCE: max(start[_SEQUENCE], newest_write(self._refreshed().state))}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[ds.InputPartition]:
@@ -216,7 +220,7 @@ def _changed(images: Images) -> list[ds.InputPartition]:
 
 
 def _record_keys(filters: Iterable[ds.Filter]) -> pa.Array | None:
-    """The only record keys that can pass `filters`, None where they name none."""
+    """Return the only record keys that can pass `filters`, or None if no filter names record keys."""
     named: list[set[str]] = []
     for found in filters:
         if getattr(found, "attribute", ()) != (MetaField.RECORD_KEY.value,):
@@ -229,7 +233,7 @@ def _record_keys(filters: Iterable[ds.Filter]) -> pa.Array | None:
 
 
 def _expression(found: ds.Filter) -> pc.Expression | None:
-    """The filter for the scan, None for one that is left to Spark."""
+    """Return the filter for the scan, or None if only Spark evaluates it."""
     path: ds.ColumnPath = getattr(found, "attribute", ())
     if len(path) != 1:
         return None
@@ -243,15 +247,6 @@ def _expression(found: ds.Filter) -> pc.Expression | None:
         return column.isin(values) if values and len(values) == len(found.value) else None
     value = getattr(found, "value", None)
     if not isinstance(value, str | int) or isinstance(value, bool):
-        return None  # NaN, decimals and times compare by rules of their own
-    if isinstance(found, ds.EqualTo):
-        return column == value
-    if isinstance(found, ds.GreaterThan):
-        return column > value
-    if isinstance(found, ds.GreaterThanOrEqual):
-        return column >= value
-    if isinstance(found, ds.LessThan):
-        return column < value
-    if isinstance(found, ds.LessThanOrEqual):
-        return column <= value
-    return None
+        return None  # the engine and Spark may compare NaN, decimals and times differently
+    compare = _COMPARISONS.get(type(found))
+    return compare(column, value) if compare is not None else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,26 +11,36 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from tideline_table.errors import Recovery, TidelineError
+from tideline_table.errors import Recovery, StorageFull, TidelineError
 
-_PYTHON_ERROR = re.compile(r"^(?!org\.|java\.|Caused|at )[\w.]+(?:Error|Exception|Missing|Exists)\b.*: ")
+_PYTHON_ERROR = re.compile(r"^(?!org\.|java\.|Caused|at )[\w.]+(?:Error|Exception|Missing|Exists|Full|Refused)\b.*: ")
+_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
 
 class JavaNotFound(TidelineError):
-    """There is no Java that Spark can run on, and none could be installed."""
+    """No Java that Spark can run on was found."""
 
 
 class SparkFailed(TidelineError):
-    """A Spark job failed for a reason that is not the table's: a lost executor, memory, an error in the source's own code."""
+    """A Spark job failed for a reason outside the table: a lost executor, memory, an error in the code of the source."""
 
     recovery = Recovery.RETRY
 
 
-def spark_failure(error: Exception) -> SparkFailed:
-    """The failure of a Spark job with its reason in one line: Python's last line where a worker failed, the JVM's first one otherwise."""
+def spark_failure(error: Exception) -> SparkFailed | StorageFull:
+    """Return the failure of a Spark job with a one-line reason: Python's last line if a worker failed, else the JVM's first line.
+
+    `StorageFull` if a disk was full: the storage of the table, or the disk of Spark's shuffles and spills.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     in_worker = [line for line in lines if _PYTHON_ERROR.match(line)]
     reason = in_worker[-1] if in_worker else (lines or [type(error).__name__])[0]
+    if full := next((line for line in lines if any(answer in line for answer in _FULL)), ""):
+        return StorageFull(
+            f"the Spark job failed ({in_worker[-1] if in_worker else full})",
+            expected="free space in the table and in spark.local.dir of every executor",
+            remedy="free space there, then retry; nothing became visible",
+        )
     return SparkFailed(
         f"the Spark job failed ({reason})", expected="a finished job; nothing became visible", remedy="see the Spark log"
     )
@@ -36,7 +48,7 @@ def spark_failure(error: Exception) -> SparkFailed:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Spark's errors as Tideline's."""
+    """Translate Spark's errors into Tideline's."""
     try:
         yield
     except (PySparkException, Py4JError) as error:

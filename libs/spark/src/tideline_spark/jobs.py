@@ -1,4 +1,4 @@
-"""Spark jobs that do one piece of Python work per task, and the tag by which the jobs of one write are known."""
+"""Spark jobs that do one piece of Python work per task, and the tag that identifies the jobs of one write."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Result = TypeVar("Result")
 
 
 def run_each(context: SparkContext, items: Sequence[Item], work: Callable[[Item], Result]) -> list[Result]:
-    """Do `work` for each item in a task of its own; results in order of the items. What one item holds has to fit into a message of Spark.
+    """Run `work` for each item in a separate task; return results in order of the items. Each item must fit into a Spark message.
 
-    Raises the first item's `TidelineError`, and what Spark raises. Errors that may pass are left to Spark's own retries first.
+    Raises the `TidelineError` of the first item that has one, and what Spark raises. Spark retries transient errors before that.
     """
     results: list[Result] = []
     for outcome in context.parallelize(items, max(1, len(items))).map(partial(_outcome, work)).collect():
@@ -35,13 +35,13 @@ def _outcome(work: Callable[[Item], Result], item: Item) -> Result | TidelineErr
         return work(item)
     except TidelineError as error:
         if error.recovery is Recovery.RETRY:
-            raise  # Spark tries the task again.
+            raise  # Spark retries the task.
         return error
 
 
 @contextmanager
 def tagged_jobs(spark: SparkSession) -> Iterator[str]:
-    """A tag that the jobs of this thread have inside of the context; those that still run are cancelled when it ends by an error."""
+    """Tag the jobs that this thread starts inside the context, and cancel those still running if it ends with an error."""
     tag, context = f"tideline-{uuid.uuid4().hex}", spark.sparkContext
     context.addJobTag(tag)
     try:

@@ -1,6 +1,6 @@
 """Record keys and partition paths as native Spark expressions, equal to `tideline_table.keygen` on Arrow.
 
-They route rows only. What is written comes from `keygen` in the worker, which compares the two and refuses a difference.
+They only route rows. The worker writes what `keygen` returns, compares it with the routed values and refuses a difference.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tideline_table.keygen import DEFAULT_PARTITION, EMPTY_KEY, ESCAPED, NULL_KE
 
 _EPOCH = "TIMESTAMP_NTZ '1970-01-01 00:00:00'"
 _PLAIN_SCALE = 6
-"""Decimals of a larger scale are written with an exponent where they are small."""
+"""At a larger scale, small decimals are written with an exponent."""
 
 
 @dataclass(frozen=True, slots=True)
 class NativeKeys:
-    """Key expressions of a source with the schema `source` written into a table with the schema `table`."""
+    """Key expressions for a write of a source with the schema `source` into a table with the schema `table`."""
 
     keygen: KeyGenerator
     source: StructType
@@ -31,7 +31,7 @@ class NativeKeys:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the record key is a text column as it is, so that nothing could differ."""
+        """Whether the record key is an unchanged text column, so that Spark and the engine cannot differ."""
         name = self.keygen.key_fields[0]
         return (
             not self.keygen.has_prefixed_keys
@@ -40,7 +40,7 @@ class NativeKeys:
         )
 
     def record_key(self) -> Column:
-        """The record key; null or empty where the worker will refuse the row."""
+        """Return the record key; null or empty where the worker will refuse the row."""
         if not self.keygen.has_prefixed_keys:
             return self._text(self.keygen.key_fields[0])
         parts = []
@@ -51,16 +51,16 @@ class NativeKeys:
         return f.concat_ws(",", *parts)
 
     def check_paths(self) -> None:
-        """Raise `UnsupportedTable` where partition paths are made from times."""
+        """Raise `UnsupportedTable` if partition paths are derived from times."""
         if not self.keygen.has_plain_paths:
             raise UnsupportedTable(
-                f"a DataFrame write into a table whose {self.keygen.type} key generator makes dates of times",
-                expected="partition columns as they are",
+                f"a DataFrame write into a table whose {self.keygen.type} key generator formats times as dates",
+                expected="partition columns with unchanged values",
                 remedy="write with tideline_table's write_rows",
             )
 
     def partition_path(self) -> Column:
-        """The partition path; never null. Raises as `check_paths`."""
+        """Return the partition path, which is never null. Raises as `check_paths`."""
         self.check_paths()
         levels = [self._level(name) for name in self.keygen.partition_fields]
         if not levels:
@@ -91,20 +91,20 @@ class NativeKeys:
         if pa.types.is_decimal(target):
             return _decimal_text(fitted, target.scale)
         if pa.types.is_date(target):
-            # Beyond the year 9999 Java writes a sign, Arrow does not.
+            # Java writes a sign for years beyond 9999, Arrow does not.
             return f.ltrim(fitted.cast("string"), f.lit("+"))
         return fitted.cast("string")
 
 
 def _epoch_micros(column: Column, kind: DataType) -> Column:
     if isinstance(kind, TimestampNTZType):
-        # By difference, as every cast of a local timestamp goes through the session's time zone.
+        # As a difference, because every cast of a local timestamp applies the session's time zone.
         return (column - f.expr(_EPOCH)).cast("interval second").cast("decimal(20, 6)") * f.lit(1_000_000)
     return f.unix_micros(column if isinstance(kind, TimestampType) else column.try_cast("timestamp"))
 
 
 def _decimal_text(value: Column, scale: int) -> Column:
-    """As Java's `BigDecimal.toString`: small values of a large scale with an exponent, which Spark leaves out when ANSI is on."""
+    """Format as Java's `BigDecimal.toString`: small values of a large scale have an exponent, which Spark omits if ANSI is on."""
     text = value.cast("string")
     if scale <= _PLAIN_SCALE:
         return text
@@ -122,7 +122,7 @@ def _decimal_text(value: Column, scale: int) -> Column:
 
 def _url_encoded(value: Column) -> Column:
     encoded = value
-    # The percent sign first: the other replacements bring new ones.
+    # Replace the percent sign first, because the other replacements insert new ones.
     for character in sorted(ESCAPED, key=lambda c: c != "%"):
         encoded = f.replace(encoded, f.lit(character), f.lit(ESCAPED[character]))
     special = "[" + "".join(f"\\x{ord(c):02x}" for c in ESCAPED) + "]"

@@ -1,9 +1,9 @@
-"""How a DataFrame write is laid out over file groups and tasks, decided before the source is looked at.
+"""Lay out a DataFrame write over file groups and tasks, before the source is evaluated.
 
-Rows of a *unit* are written together by one task. A unit is either a visible file slice that rows of the input update, or a bucket: one of
-a fixed number per partition that inserted rows are spread over by the hash of their key. A bucket fills one small file of its partition
-first where there is one, and opens new file groups for the rest. That a bucket knows its small file without seeing the input is what
-allows a single exchange.
+One task writes all rows of a *unit* together. A unit is either a visible file slice that rows of the input update, or a bucket.
+Each partition has a fixed number of buckets, and the hash of an inserted row's key selects one. A bucket first fills one small file
+of its partition if there is one, and opens new file groups for the rest. A bucket knows its small file without reading the input,
+so that a single exchange is enough.
 """
 
 from __future__ import annotations
@@ -12,24 +12,23 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tideline_table.config import SPARK_BROADCAST_KEYS, SPARK_INSERT_PARALLELISM, Options
-from tideline_table.file_group.slice import FileGroupId, FileSlice, SliceVersion
-from tideline_table.table.live_keys import may_delete
-from tideline_table.writer import Operation
-from tideline_table.writer.operation import minds_known_keys
-from tideline_table.writer.routing import FilePlacement
+from tideline_spark.options import SPARK_BROADCAST_KEYS, SPARK_INSERT_PARALLELISM
+from tideline_table.action import may_delete
+from tideline_table.config import Options
+from tideline_table.file_group import FileGroupId, FileSlice, SliceVersion
+from tideline_table.writer import FilePlacement, Operation, minds_known_keys
 
 _KEYS_PER_JOIN_TASK = 250_000
 """Keys that one task of a shuffled look-up holds in a hash table: about 50 MB."""
 _TASKS_PER_CORE = 4
 """Units are spread by hash; more tasks than cores even out their sizes."""
 _LEAST_KEY_BYTES = 20
-"""For files whose row count is unknown."""
+"""Assumed bytes per row in files whose row count is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filler:
-    """A small file that a bucket fills, and the rows that it has room for."""
+    """A small file that a bucket fills, and the number of rows that still fit."""
 
     file_slice: FileSlice
     free_rows: int
@@ -40,11 +39,11 @@ class WriteLayout:
     """The layout of one attempt of one write."""
 
     looked_up: tuple[FileSlice, ...]
-    """Visible slices whose keys the source is joined with; empty when the operation looks no keys up."""
+    """Visible slices whose keys are joined with the source; empty if the operation looks up no keys."""
     buckets: int
-    """Per partition."""
+    """Number of buckets per partition."""
     fillers: Mapping[tuple[str, int], Filler]
-    """By partition path and bucket."""
+    """Fillers by partition path and bucket."""
     rows_per_file: int
     tasks: int
     broadcasts_keys: bool = True
@@ -52,38 +51,38 @@ class WriteLayout:
     appended: Mapping[tuple[str, str], FileSlice] = field(default_factory=dict)
     """Slices with log files, or under a pending compaction, by partition path and unit."""
     filled_by: Mapping[FileGroupId, int] = field(default_factory=dict)
-    """File group of a filler → its bucket."""
+    """Bucket by the file group that it fills."""
     inserts_to_log: bool = False
-    """Rows that are added go to log files."""
+    """Whether inserted rows are written to log files."""
 
     def unit_of(self, file_slice: FileSlice) -> str:
-        """The unit that updates a slice: a bucket's number where one fills it, otherwise its name."""
+        """Return the unit that updates a slice: the number of the bucket that fills it, otherwise the name of the slice."""
         bucket = self.filled_by.get(file_slice.group)
         return unit_name(file_slice) if bucket is None else str(bucket)
 
     @property
     def met(self) -> dict[FileGroupId, SliceVersion]:
-        """The file groups that it may write files of, with the version of the slice that its tasks read."""
+        """File groups that the write may add files to, with the version of the slice that its tasks read."""
         return {s.group: s.version for s in (*self.looked_up, *(filler.file_slice for filler in self.fillers.values()))}
 
     @property
     def with_deletions(self) -> tuple[FileSlice, ...]:
-        """Slices that are looked up and whose logs may take keys away."""
+        """Looked-up slices whose log files may delete keys."""
         return tuple(s for s in self.looked_up if may_delete(s))
 
     @property
     def with_log_keys(self) -> tuple[FileSlice, ...]:
-        """Slices that are looked up in log files too: every one without a base file is."""
+        """Looked-up slices whose log files add keys, among them each slice without a base file."""
         return tuple(s for s in self.looked_up if any(log.adds_keys for log in s.log_files))
 
     @property
     def key_scans(self) -> int:
-        """Scans that the look-up of keys takes."""
+        """Number of scans that the look-up of keys takes."""
         return len({self.filled_by.get(s.group) for s in self.looked_up if s.base_file}) + bool(self.with_log_keys)
 
 
 def unit_name(file_slice: FileSlice) -> str:
-    """The unit of the rows that update a slice: its base file's name, or its file id where it has log files only."""
+    """Return the unit of rows that update a slice: its base file's name, or its file id if it has log files only."""
     return file_slice.base_file or file_slice.group.file_id
 
 
@@ -98,7 +97,7 @@ def decide_layout(
     cores: int,
     source_bytes: int | None,
 ) -> WriteLayout:
-    """Lay a write out. Groups in `closed` (under a pending plan) take no inserts; `source_bytes` is Spark's estimate, None for unknown."""
+    """Lay a write out. Groups in `closed` (under a pending plan) take no inserts; `source_bytes`: Spark's estimate or None."""
     looks_up = minds_known_keys(operation, options)
     placement = FilePlacement.of(options, visible).for_inserts(operation, options, is_merge_on_read=is_merge_on_read)
     partitions = len({s.group.partition_path for s in visible})
@@ -130,9 +129,9 @@ def decide_layout(
 def _buckets(
     operation: Operation, placement: FilePlacement, partitions: int, cores: int, source_bytes: int | None, *, is_partitioned: bool
 ) -> int:
-    """One bucket per partition unless the input is known to be larger than that many files."""
+    """Return the buckets per partition: one, unless the input is known to need more files than that."""
     if not partitions and is_partitioned:
-        return 1  # How many partitions a first load has is unknown: several buckets in each would make small files.
+        return 1  # The partitions of a first load are unknown: several buckets in each would make small files.
     if source_bytes is None:
         return cores if operation.opens_groups_only and not is_partitioned else 1
     files = math.ceil(source_bytes / placement.max_file_bytes)
@@ -142,7 +141,7 @@ def _buckets(
 def _fillers(
     visible: Iterable[FileSlice], closed: Iterable[FileGroupId], placement: FilePlacement, buckets: int
 ) -> dict[tuple[str, int], Filler]:
-    """The smallest files of each partition, one per bucket."""
+    """Return the smallest files of each partition, one per bucket."""
     shut = frozenset(closed)
     found: dict[tuple[str, int], Filler] = {}
     taken: dict[str, int] = {}

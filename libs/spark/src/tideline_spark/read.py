@@ -1,7 +1,7 @@
-"""Reading a table as a DataFrame: Spark's own Parquet scan over the exact base files of a snapshot, and workers that merge log files.
+"""Read a table as a DataFrame: Spark's own Parquet scan over the exact base files of a snapshot, and workers that merge log files.
 
-A slice with a log is read where it is merged: its paths travel to a Python worker, one task per slice or so, and come back as Arrow rows.
-Everything else never leaves the JVM.
+Python workers read slices that need the engine, such as those with log files: they receive paths and return Arrow rows. All other
+rows stay in the JVM.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
-from tideline_spark.arrow_rows import spark_batches, spark_schema, spread
-from tideline_spark.settings import KNOWN_FILES, planning_settings
+from tideline_spark.arrow_rows import map_snapshots, spark_batches, spark_schema, spread
+from tideline_spark.planning import KNOWN_FILES, planning_settings
 from tideline_spark.tagging import scan_files
 from tideline_table.errors import InvalidOption
-from tideline_table.file_group.slice import FileSlice
-from tideline_table.reader.base_file import BaseFileScan, may_hold_nulls
-from tideline_table.reader.log_index import LogIndexes
+from tideline_table.file_group import FileSlice
+from tideline_table.hudi import CREATE_SCHEMA
+from tideline_table.reader import BaseFileScan, LogIndexes, may_hold_nulls
 from tideline_table.schema import MetaField, arrow_from_avro
-from tideline_table.table import Table
-from tideline_table.table.query import CommitTimes, Snapshot, sorted_keys
-from tideline_table.timeline.properties import CREATE_SCHEMA
+from tideline_table.table import CommitTimes, Snapshot, Table, sorted_keys
 
 _FOOTERS_AT_ONCE = 16
 
@@ -41,13 +41,13 @@ def read(
     until: str | int = "",
     keys: Iterable[str] | None = None,
 ) -> DataFrame:
-    """A query as a DataFrame: all columns with meta fields first unless `columns` names them.
+    """Return a query as a DataFrame: all columns with the meta fields first, unless `columns` names them.
 
-    A snapshot now or at the instant `as_of` (in), of base files only where `read_optimized`; or the rows written after the point `since` up to
-    `until`, as `Table.incremental` has them. Of a snapshot with `keys` the rows with these record keys only, from what can hold them, as
-    `Table.look_up`. The files are fixed when this returns; cleaning may take them once they are older than it
-    retains. An open table is refreshed first. Raises what `Table.open`, `Table.snapshot` and `Table.incremental` raise, and
-    `SchemaMismatch` for unknown columns.
+    The query is a snapshot, now or at the instant `as_of` (inclusive), with `read_optimized` of base files only; or the rows
+    written after the point `since` up to `until`, as `Table.incremental`. With `keys`, a snapshot query returns only rows with
+    these record keys and reads only what can hold them, as `Table.look_up`. The files are fixed when this returns; the cleaner may
+    delete them once they are older than its retention. An open table is refreshed first. Raises what `Table.open`, `Table.snapshot`
+    and `Table.incremental` raise, `InvalidOption` for `keys` of other queries, and `SchemaMismatch` for unknown columns.
     """
     if isinstance(table, str):
         table = Table.open(table)
@@ -77,9 +77,10 @@ def read(
 
 
 def older_types(table: Table, snapshot: Snapshot, columns: Sequence[str]) -> set[FileSlice]:
-    """Slices whose base files hold one of `columns` in an older type than the table's.
+    """Return the slices whose base files hold one of `columns` in an older type than the table's.
 
-    Spark's scan refuses some of these types, and widens others otherwise than Apache Hudi. Footers are read only where the type of one changed, as far as the schemas of the creation and of all commits tell.
+    Spark's scan refuses some of these types, and widens others differently from Apache Hudi. Footers are read only if the type of a
+    column changed, according to the schemas of the table's creation and of all commits.
     """
     created = table.definition.properties.get(CREATE_SCHEMA, "")
     earlier = [arrow_from_avro(text) for text in {created, *table.state.schemas.values()} if text]
@@ -87,17 +88,13 @@ def older_types(table: Table, snapshot: Snapshot, columns: Sequence[str]) -> set
     changed = {f.name for f in snapshot.schema if f.name in columns and any(n == f.name and kind != f.type for n, kind in types)}
     if not changed:
         return set()
-
-    def is_older(file_slice: FileSlice) -> bool:
-        return not changed.isdisjoint(BaseFileScan(snapshot.storage, file_slice.path, snapshot.schema).evolved)
-
-    plain = [s for s in snapshot.slices if not s.log_files]
-    with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
-        return {s for s, older in zip(plain, pool.map(is_older, plain), strict=True) if older}
+    return _with_footers(
+        snapshot, lambda s: not changed.isdisjoint(BaseFileScan(snapshot.storage, s.path, snapshot.schema).evolved)
+    )
 
 
 def lost_values(snapshot: Snapshot, columns: Sequence[str]) -> set[FileSlice]:
-    """Slices whose base files may have lost values of `columns` that their paths still tell. Footers are read only in tables by others with logs."""
+    """Return slices whose base files may lack values that their paths hold; reads footers of Hudi-written tables with logs only."""
     filled = snapshot.rule.path_columns
     if filled is None or not filled.only_fill or set(columns).isdisjoint(filled.fields):
         return set()
@@ -107,15 +104,20 @@ def lost_values(snapshot: Snapshot, columns: Sequence[str]) -> set[FileSlice]:
         wanted = known.keys() & set(columns)
         return bool(wanted) and may_hold_nulls(snapshot.storage, file_slice.path, wanted)
 
+    return _with_footers(snapshot, has_lost)
+
+
+def _with_footers(snapshot: Snapshot, fits: Callable[[FileSlice], bool]) -> set[FileSlice]:
+    """Return the slices without log files for which `fits`, which reads a footer, is true."""
     plain = [s for s in snapshot.slices if not s.log_files]
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
-        return {s for s, lost in zip(plain, pool.map(has_lost, plain), strict=True) if lost}
+        return {s for s, is_wanted in zip(plain, pool.map(fits, plain), strict=True) if is_wanted}
 
 
 def query_of(
     table: Table, *, as_of: str = "", read_optimized: bool = False, since: str | int = "", until: str | int = ""
 ) -> Snapshot:
-    """What the arguments of a read mean. Raises `InvalidOption` for arguments of two kinds of queries."""
+    """Return the files that the arguments of a read select. Raises `InvalidOption` for arguments of two kinds of queries."""
     if since == "" and until == "":
         return table.snapshot(as_of, read_optimized=read_optimized)
     if as_of or read_optimized:
@@ -137,7 +139,7 @@ def _scanned(spark: SparkSession, snapshot: Snapshot, schema: StructType, keys: 
 
 
 def _condition(times: CommitTimes | None, keys: pa.Array | None) -> tuple[Column | None, str]:
-    """Which rows of base files a query is about, None for all, and the column that tells."""
+    """Return the filter that selects a query's rows in base files (None: all rows), and the column that it reads."""
     if keys is not None:
         return f.col(MetaField.RECORD_KEY).isin(keys.to_pylist()), MetaField.RECORD_KEY
     if times is None:
@@ -152,26 +154,17 @@ def _condition(times: CommitTimes | None, keys: pa.Array | None) -> tuple[Column
 
 def _merged(spark: SparkSession, snapshot: Snapshot, schema: StructType, keys: pa.Array | None) -> DataFrame:
     tasks = spread(snapshot, 2 * spark.sparkContext.defaultParallelism)
-    numbers = spark.range(0, len(tasks), 1, len(tasks))
-    return numbers.mapInArrow(merged_rows(tasks, schema, keys), schema)
+    return map_snapshots(spark, tasks, partial(part_rows, schema=schema, keys=keys), schema)
 
 
-def merged_rows(
-    tasks: Sequence[Snapshot], schema: StructType, keys: pa.Array | None = None
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What workers do with the numbers of `tasks`: read them, of record keys only where given."""
-    names = list(schema.names)
-
-    def rows(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                part = tasks[number]
-                found = part if keys is None else with_indexes(part)
-                yield from spark_batches(found.scan(names, keys=keys), schema)
-
-    return rows
+def part_rows(
+    part: Snapshot, schema: StructType, where: pc.Expression | None = None, keys: pa.Array | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Read a part of a snapshot in Spark's types, in a worker: only rows of `keys` if given, without files that `where` excludes."""
+    found = part if keys is None else with_indexes(part)
+    return spark_batches(found.scan(list(schema.names), where, keys), schema)
 
 
 def with_indexes(part: Snapshot) -> Snapshot:
-    """What a task reads record keys of, with the key indexes of log files where there are any: others write none."""
+    """Return `part` with the key indexes of log files, for a look-up of record keys; Apache Hudi's log files have none."""
     return part if part.rule.visible is not None else replace(part, log_indexes=LogIndexes(part.storage))

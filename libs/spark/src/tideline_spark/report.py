@@ -1,4 +1,4 @@
-"""What Spark did for one write: read from the physical plan and the status tracker."""
+"""Report what Spark did for one write, from the physical plan and the status tracker."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from pyspark.sql import DataFrame, SparkSession
 Plan = Any
 """A physical plan node in the JVM."""
 _ADAPTIVE = "AdaptiveSparkPlanExec"
-"""Holds the plan as adaptive execution has it by now."""
+"""The node that holds the current plan of adaptive execution."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteReport:
-    """The plan of one attempt and what can be counted in it."""
+    """The plan of one attempt and counts of its nodes."""
 
     plan: str
     source_evaluations: int
     """How often the plan evaluates the source."""
     exchanges: int
-    """Shuffles, those inside of the source left out."""
+    """Shuffles, except those inside the source."""
     broadcasts: int
-    """The same for broadcasts."""
+    """Broadcasts, except those inside the source."""
     python_maps: int
-    """Nodes that hand rows to Python, those inside of the source left out."""
+    """Nodes that pass rows to Python, except those inside the source."""
     jobs: int = 0
     """Spark jobs that ran; 0 before the execution."""
 
@@ -39,7 +39,7 @@ class WriteReport:
 
 
 def report_of(source: DataFrame, write: DataFrame, key_scans: int, jobs: int = 0) -> WriteReport:
-    """Report on `write`, the plan of a write of `source` that reads the table's keys with `key_scans` scans."""
+    """Return the report on `write`, the plan of a write of `source` that reads the table's keys with `key_scans` scans."""
     inner = Counter(_kinds(_physical(source)))
     outer = Counter(_kinds(_physical(write)))
     evaluations = (outer["leaf"] - key_scans) // max(1, inner["leaf"])
@@ -51,7 +51,7 @@ def report_of(source: DataFrame, write: DataFrame, key_scans: int, jobs: int = 0
 
 
 def jobs_with_tag(spark: SparkSession, tag: str) -> int:
-    """How many Spark jobs ran under a job tag."""
+    """Return how many Spark jobs ran under a job tag."""
     jvm_context: Any = spark.sparkContext._jsc  # noqa: SLF001 - PySpark's tracker knows job groups only
     return len(jvm_context.sc().statusTracker().getJobIdsForTag(tag))
 

@@ -1,4 +1,4 @@
-"""A Spark session on this machine, for laptops, tests and table services of small tables."""
+"""A Spark session on this machine, for laptops, tests and table services on small tables."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from tideline_spark.java import ensure_java
+from tideline_spark.java import find_java
 
 ARROW_BATCH_ROWS = 65_536
 """Rows per Arrow batch between the JVM and Python; Spark's default of 10,000 costs about 5 %."""
 _SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""Measured on eight small upserts with one core: 21 s of JVM time instead of 37 s."""
+"""JVM options for short runs: eight small upserts on one core took 21 s of JVM time instead of 37 s."""
 _STOP_TIMEOUT_S = 30.0
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 _LOOPBACK = "127.0.0.1"
@@ -25,12 +25,12 @@ _LOOPBACK = "127.0.0.1"
 def local_session(
     app_name: str, cores: int | str = "*", memory: str = "1g", extra: Mapping[str, str] | None = None, *, short_lived: bool = False
 ) -> SparkSession:
-    """A session of `cores` threads in one JVM with a heap of `memory`, bound to the loopback interface, in UTC, with Arrow, without UI.
+    """Start a session of `cores` threads in one JVM with a heap of `memory`, on the loopback interface, in UTC, with Arrow, no UI.
 
-    `extra` is configuration on top. With `short_lived` the JVM compiles quickly rather than well, which suits work of a minute or less.
-    End it with `stop_session`, which leaves no process behind. Raises `JavaNotFound`.
+    `extra` is additional configuration. With `short_lived` the JVM compiles faster and optimizes less, for work of a minute or
+    less. End the session with `stop_session`, which leaves no process behind. Raises `JavaNotFound`.
     """
-    os.environ["JAVA_HOME"] = str(ensure_java())
+    os.environ["JAVA_HOME"] = str(find_java())
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = _LOOPBACK
     threads = (os.cpu_count() or 1) if cores == "*" else int(cores)
@@ -57,7 +57,7 @@ def local_session(
 
 
 def stop_session(spark: SparkSession) -> None:
-    """Stop the session, the JVM behind it if this process started it, and wait until it is gone. Safe to repeat."""
+    """Stop the session and, if this process started its JVM, end the JVM and wait for it. Safe to repeat."""
     gateway = SparkContext._gateway  # noqa: SLF001 - PySpark has no public way to end the JVM that it started
     if gateway is None:
         return

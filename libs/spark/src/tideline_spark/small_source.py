@@ -1,7 +1,7 @@
-"""Small sources: their rows come to the driver once and go on from there, instead of meeting the keys of the table in a join.
+"""Small sources: the driver collects the rows once and writes them, instead of joining them with the keys of the table.
 
-The rows are read, keyed and routed as by `tideline_table.table.write_rows`. What grows with the table stays with the executors: files whose
-keys are looked up and base files that are written over, unless they are few. Keys of the source travel there, and come back where found.
+The rows are read, keyed and routed as by `tideline_table.action.write_rows`. Executors do the work that grows with the table,
+unless it is little: they look up the source's keys in files, return which of them each file holds, and rewrite base files.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from pyspark.sql import functions as f
 from tideline_spark.arrow_rows import spread
 from tideline_spark.errors import translated
 from tideline_spark.jobs import run_each
-from tideline_table.config import SPARK_COLLECT_BYTES, SPARK_INSERT_PARALLELISM, Options
-from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_spark.options import SPARK_COLLECT_BYTES, SPARK_INSERT_PARALLELISM
+from tideline_table.action import RoutedWrite, ThisProcess
+from tideline_table.config import Options
+from tideline_table.file_group import FileGroupId, FileSlice
 from tideline_table.index import Location, SimpleIndex
-from tideline_table.table import Table
-from tideline_table.table.executor import RoutedWrite, ThisProcess
-from tideline_table.table.query import Snapshot
-from tideline_table.writer import FileGroupResult, FileGroupTask, Operation, WriteContext, write_file_group
-from tideline_table.writer.operation import minds_known_keys
+from tideline_table.table import Snapshot, Table
+from tideline_table.writer import FileGroupResult, FileGroupTask, Operation, WriteContext, minds_known_keys, write_file_group
 
 _OPERATIONS = (Operation.UPSERT, Operation.DELETE, Operation.INSERT)
 _MOST_THREADS = 8
@@ -46,27 +45,27 @@ _BOUNDED = frozenset(
         *("ArrowEvalPython", "BatchEvalPython"),
     }
 )
-"""Nodes of a logical plan that give no more than Spark's estimate has it. Others, as `explode` or a Python map, may give any multiple."""
+"""Logical plan nodes that return no more than Spark estimates. Others, such as `explode` or a Python map, may multiply rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriverLimits:
-    """What the driver does itself, for a Spark job costs more. Whatever exceeds one of them is done by tasks."""
+    """Limits of the work that the driver does itself, because a Spark job costs more. Spark tasks do the work beyond them."""
 
     files: int = 64
     keys: int = 2_000_000
-    """Of the table, that are read for a look-up."""
+    """Keys of the table that are read for a look-up."""
     merged_bytes: int = 64 * 1024 * 1024
-    """Base files that are written over: for these two threads take about as long as Python workers take to start."""
+    """Base files that are written over. For so many bytes, two threads take about as long as Python workers take to start."""
     message_bytes: int = 64 * 1024 * 1024
-    """Rows of one file group that travel to a task; more than these are written by the driver after all: Spark's messages are bounded."""
+    """Rows of one file group that are sent to a task. If a group has more, the driver writes: Spark's messages are bounded."""
 
 
 LIMITS = DriverLimits()
 
 
 def goes_through_driver(df: DataFrame, estimate_bytes: int | None, operation: Operation, options: Options) -> bool:
-    """Whether the source of a write is small for sure, and the write one of those to which that makes a difference."""
+    """Return whether the source of a write is certainly small and the write gains from going through the driver."""
     if operation not in _OPERATIONS or options[SPARK_INSERT_PARALLELISM]:
         return False
     if minds_known_keys(operation, options) and not operation.looks_up_keys:
@@ -84,13 +83,13 @@ def goes_through_driver(df: DataFrame, estimate_bytes: int | None, operation: Op
 
 
 def small_rows(df: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """What comes to the driver, in the order of the source."""
+    """Return the rows that the driver collects, in source order."""
     return df.select(*(f.col(f"`{name}`") for name in columns))
 
 
 @dataclass(frozen=True, slots=True)
 class DriverAndTasks:
-    """Does what is little in threads of the driver, the rest in Spark jobs; see `WriteExecutor`. `on_written` is called after each attempt."""
+    """A `WriteExecutor`: small work in threads of the driver, the rest in Spark jobs. It calls `on_written` after each attempt."""
 
     spark: SparkSession
     on_written: Callable[[], None]
@@ -102,7 +101,7 @@ class DriverAndTasks:
         """See `WriteExecutor`. Raises `SparkFailed`."""
         asked = [s for name in wanted for s in slices[name]]
         files = sum(bool(s.base_file) + len(s.log_files) for s in asked)
-        # A slice that does not tell its rows may have any number.
+        # A slice of unknown row count may have any number of rows.
         keys = sum(s.rows if s.rows >= 0 else self.limits.keys + 1 for s in asked if s.base_file)
         if files <= self.limits.files and keys <= self.limits.keys:
             return self._driver.locate(table, wanted, slices)
@@ -145,7 +144,7 @@ class DriverAndTasks:
 
 
 def _hits(wanted: Broadcast[Mapping[str, pa.ChunkedArray]], part: Snapshot) -> list[tuple[FileGroupId, np.ndarray]]:
-    """Which of the keys of its partition each slice of a task holds, without those that hold none."""
+    """Return which keys of its partition each slice of a task holds, without slices that hold none."""
     index = SimpleIndex(part.storage)
     found = [(s.group, index.locate(wanted.value[s.group.partition_path], [s])) for s in part.slices]
     return [(group, location.hits[0]) for group, location in found if location.hits]
@@ -160,5 +159,5 @@ def _written(context: WriteContext, item: tuple[FileGroupTask, pa.Table]) -> Fil
     task, rows = item
     running = TaskContext.get()
     assert running is not None
-    # A task that Spark tries again writes a file of another name.
+    # The attempt number gives a task that Spark retries another file name.
     return write_file_group(context, replace(task, attempt=running.taskAttemptId()), rows)

@@ -1,12 +1,12 @@
-"""From a source to routed rows: native key expressions, a native look-up of existing keys, one exchange to units.
+"""Route the rows of a source: native key expressions, a native look-up of existing keys, one exchange to units.
 
-All of it is lazy and runs in the JVM; see `layout` for what a unit is.
+All of it is lazy and runs in the JVM. `layout` defines what a unit is.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -19,80 +19,80 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tideline_spark.keys import NativeKeys
 from tideline_spark.layout import WriteLayout
+from tideline_table.action import TargetSchema, target_schema
 from tideline_table.config import Options
 from tideline_table.errors import SchemaMismatch
-from tideline_table.file_group.slice import FileSlice
+from tideline_table.file_group import FileSlice
 from tideline_table.index import SimpleIndex
 from tideline_table.keygen import KeyGenerator
 from tideline_table.schema import META_FIELDS, MetaField, fit_rows
-from tideline_table.table.definition import TableDefinition
-from tideline_table.table.evolution import TargetSchema, target_schema
+from tideline_table.table import TableDefinition
 from tideline_table.writer import Operation
 
 PARTITION = "_tideline_partition"
-"""Partition path by the native expression."""
+"""Partition path, computed by the native expression."""
 UNIT = "_tideline_unit"
-"""The slice's name, or the bucket's number."""
+"""Name of the file slice, or number of the bucket."""
 ORDER = "_tideline_order"
-"""Hash of partition path and unit: rows arrive sorted by it."""
+"""Hash of partition path and unit; rows arrive sorted by it."""
 POSITION = "_tideline_position"
-"""Ascending in the order of the source: decides ties between rows of one key."""
+"""Position in the source, ascending; decides ties between rows of one key."""
 LOCATED = "_tideline_located"
 """Whether the table holds the key."""
 KNOWN = "_tideline_known"
-"""Whether the table shows the key: a log may have deleted one that it holds."""
+"""Whether the table shows the key; a log file may have deleted a key that the table holds."""
 KEY = "_tideline_key"
-"""Record key by the native expression."""
+"""Record key, computed by the native expression."""
 OWN = "_tideline_own"
-"""With a global index, the partition path that the row itself has; `PARTITION` is then that of its unit."""
+"""With a global index: partition path of the row itself, while `PARTITION` is that of its unit."""
 PURGES = "_tideline_purges"
-"""Whether the row deletes its key from the unit, for it moves to its own partition."""
+"""Whether the row deletes its key from the unit, because it moves to its own partition."""
 TWICE = "_tideline_twice"
-"""Whether another row of the source has the key, where none may."""
+"""Whether another row of the source has the same key, where the write does not combine rows."""
 _GONE_FROM = "_tideline_gone_from"
 _GLOB = re.compile(r"[\\{}\[\]*?]")
-"""What Hadoop takes for a pattern. (Spark's own switch for it, `__globPaths__`, reads all paths once more for each that looks like one.)"""
+"""Characters of Hadoop's path patterns. Spark's switch `__globPaths__` would read all paths again for each that has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """What of the source travels, and what for."""
+    """The columns of the source that are sent to tasks, and how the write treats their keys."""
 
     operation: Operation
     keys: NativeKeys
     columns: tuple[str, ...]
-    """Of the source."""
+    """Columns of the source."""
     sort_columns: tuple[str, ...] = ()
     keeps_position: bool = False
     drops_known: bool = False
-    """Of the keys that the table shows already no row is written."""
+    """Whether rows whose key the table shows are dropped."""
     refuses_known: bool = False
-    """Such keys are an error."""
+    """Whether such keys are an error."""
     is_global: bool = False
-    """Keys are unique in the table, and the write has to know which it holds."""
+    """Whether keys are unique in the table and the write must know which keys the table holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogKeys:
-    """What log files say about keys beside the base files: tables of `PARTITION`, `KEY` and `UNIT`, None for no keys."""
+    """Keys from log files, as tables of `PARTITION`, `KEY` and `UNIT`; None for no keys."""
 
     added: pa.Table | None = None
-    """Those that base files may lack."""
+    """Keys that base files may lack."""
     deleted: pa.Table | None = None
-    """Those that a log took away from its slice."""
+    """Keys that a log file deleted from its slice."""
 
 
 def evolved_by(
     df: DataFrame, definition: TableDefinition, schema_json: str, operation: Operation, options: Options
 ) -> TargetSchema:
-    """What a write of `df` makes of the schema of a table. Raises `SchemaMismatch` for what the options do not allow."""
-    # Deletions change nothing, and their other columns do not matter.
+    """Return the schema that a write of `df` gives the table. Raises `SchemaMismatch` for a change that the options forbid."""
+    # A delete reads keys only and leaves the schema unchanged.
     incoming = pa.schema([]) if operation is Operation.DELETE else _arrow_schema(df)
     return target_schema(definition, schema_json, incoming, operation, options)
 
 
 def source_columns(df: DataFrame, schema: pa.Schema, keygen: KeyGenerator, operation: Operation) -> tuple[str, ...]:
-    """The columns of `df` that a write takes. Raises `SchemaMismatch` where types or names do not fit `schema`, whatever the rows hold."""
+    """Return the columns of `df` that a write uses. Raises `SchemaMismatch` if types or names do not fit `schema`. Reads no row."""
     if operation is Operation.DELETE:
         needed = {*keygen.key_fields, *keygen.partition_fields}
         return tuple(n for n in df.columns if n in needed)
@@ -113,9 +113,9 @@ Tag = Callable[[DataFrame, Routing, Column], DataFrame]
 def routed_rows(
     df: DataFrame, routing: Routing, layout: WriteLayout, root: str, log_keys: LogKeys, anywhere: Tag | None = None
 ) -> DataFrame:
-    """The source's rows, repartitioned so that each unit is in one task, sorted by `ORDER`. `root` is the table's base path as a URI.
+    """Return the source's rows with each unit in one task, sorted by `ORDER`. `root` is the table's base path as a URI.
 
-    `anywhere` tags them where keys are unique in the table.
+    `anywhere` tags the rows if keys are unique in the table.
     """
     keyed = df.select(*(f.col(f"`{n}`") for n in routing.columns))
     extra = {PARTITION: routing.keys.partition_path(), KEY: routing.keys.record_key()}
@@ -132,13 +132,13 @@ def routed_rows(
         keyed = keyed.withColumn(UNIT, bucket)
     if routing.keys.is_plain:
         keyed = keyed.drop(KEY)
-    # One long as the sort key: Spark sorts it by radix. Two units of one hash are told apart by the task.
+    # Spark radix-sorts a single long. The task separates units that share a hash.
     ordered = keyed.withColumn(ORDER, f.xxhash64(PARTITION, UNIT)).repartition(layout.tasks, PARTITION, UNIT)
     return ordered.sortWithinPartitions(ORDER, *(f"`{n}`" for n in routing.sort_columns))
 
 
 def _located(keyed: DataFrame, routing: Routing, layout: WriteLayout, existing: DataFrame, deleted: pa.Table | None) -> DataFrame:
-    """With `UNIT` where a key is; one that logs deleted is there only if nowhere else."""
+    """Add `UNIT`: the slice that holds the key. A slice whose log files deleted the key counts only if no other slice holds it."""
     gone = None if deleted is None else f.broadcast(_by_key(keyed.sparkSession, deleted))
     if gone is not None:
         here = f.coalesce(f.array_contains(_GONE_FROM, f.col(UNIT)), f.lit(False))
@@ -155,7 +155,7 @@ def _located(keyed: DataFrame, routing: Routing, layout: WriteLayout, existing: 
         keyed = keyed.withColumn(KNOWN, f.col(UNIT).isNotNull())
     if gone is None:
         return keyed
-    # By the same columns as above, so that Spark broadcasts it once.
+    # Join by the same columns as above, so that Spark broadcasts `gone` once.
     keyed = keyed.join(gone, [PARTITION, KEY], "left")
     return keyed.withColumn(UNIT, f.coalesce(UNIT, f.get(_GONE_FROM, f.lit(0)))).drop(_GONE_FROM)
 
@@ -167,10 +167,7 @@ def _by_key(spark: SparkSession, deleted: pa.Table) -> DataFrame:
 
 
 def log_key_table(layout: WriteLayout, index: SimpleIndex) -> pa.Table | None:
-    """Partition path, record key and unit of what log files of the slices that are looked up add to their base files.
-
-    None where `layout` has no such log files.
-    """
+    """Return partition path, record key and unit of the keys that log files of looked-up slices add; None if there are none."""
     pieces = []
     for file_slice in layout.with_log_keys:
         keys = index.log_keys(file_slice)
@@ -181,36 +178,36 @@ def log_key_table(layout: WriteLayout, index: SimpleIndex) -> pa.Table | None:
 
 
 def existing_keys(spark: SparkSession, root: str, layout: WriteLayout, log_keys: pa.Table | None = None) -> DataFrame:
-    """Partition path, record key and unit of every row in the slices that are looked up, by Spark's own Parquet scan, and `log_keys`.
+    """Return partition path, record key and unit of every row in the looked-up slices, by Spark's Parquet scan, and of `log_keys`.
 
-    A key may come twice; so may then rows of the source, which are told by their position.
+    A key may appear twice. The join then repeats rows of the source, which their position identifies.
     """
-    by_bucket: dict[int | None, list[FileSlice]] = {}
-    for file_slice in layout.looked_up:
-        if file_slice.base_file:
-            by_bucket.setdefault(layout.filled_by.get(file_slice.group), []).append(file_slice)
-    scans = []
-    for bucket in sorted(by_bucket, key=lambda b: -1 if b is None else b):
-        rows = scan_files(
-            spark,
-            root,
-            [s.path for s in by_bucket[bucket]],
-            f"{MetaField.RECORD_KEY} string, {MetaField.PARTITION_PATH} string",
-        )
-        unit = f.col("_metadata.file_name") if bucket is None else f.lit(str(bucket))
-        scans.append(
-            rows.select(f.col(MetaField.PARTITION_PATH).alias(PARTITION), f.col(MetaField.RECORD_KEY).alias(KEY), unit.alias(UNIT))
-        )
+    schema = f"{MetaField.RECORD_KEY} string, {MetaField.PARTITION_PATH} string"
+    columns = (f.col(MetaField.PARTITION_PATH).alias(PARTITION), f.col(MetaField.RECORD_KEY).alias(KEY))
+    scans = [
+        scan_files(spark, root, paths, schema).select(*columns, unit.alias(UNIT))
+        for paths, unit in paths_by_unit(layout, layout.looked_up)
+    ]
     if log_keys is not None:
         scans.append(spark.createDataFrame(log_keys))
     return reduce(DataFrame.unionAll, scans)
 
 
+def paths_by_unit(layout: WriteLayout, slices: Sequence[FileSlice]) -> Iterator[tuple[list[str], Column]]:
+    """Yield the base files of `slices` that one scan reads, and the unit of its rows: each bucket alone, all other slices together."""
+    by_bucket: dict[int | None, list[str]] = {}
+    for file_slice in slices:
+        if file_slice.base_file:
+            by_bucket.setdefault(layout.filled_by.get(file_slice.group), []).append(file_slice.path)
+    for bucket in sorted(by_bucket, key=lambda b: -1 if b is None else b):
+        yield by_bucket[bucket], f.col("_metadata.file_name") if bucket is None else f.lit(str(bucket))
+
+
 def scan_files(spark: SparkSession, root: str, paths: Sequence[str], schema: Any) -> DataFrame:
-    """Spark's scan of exactly these files below the base path, without partition discovery or a listing job."""
+    """Return Spark's scan of exactly these files below the base path, without partition discovery or a listing job."""
     reader = (
         spark.read.schema(schema)
-        # A key that is silently missing would be inserted a second time.
+        # A key that a scan misses silently would be inserted a second time.
         .option("ignoreMissingFiles", "false")
         .option("ignoreCorruptFiles", "false")
         .option("mergeSchema", "false")

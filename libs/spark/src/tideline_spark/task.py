@@ -1,4 +1,4 @@
-"""The Python side of a DataFrame write: one task receives its units one after the other and writes their file groups."""
+"""The Python side of a DataFrame write: each task receives its units one after the other and writes their file groups."""
 
 from __future__ import annotations
 
@@ -14,16 +14,13 @@ from pyspark import TaskContext
 
 from tideline_spark.layout import Filler
 from tideline_spark.tagging import KEY, KNOWN, LOCATED, ORDER, OWN, PARTITION, POSITION, PURGES, TWICE, UNIT
+from tideline_table.action import combines_input, write_partition_metafile
 from tideline_table.config import Options
 from tideline_table.errors import DuplicateKey, Recovery, TidelineError, VerificationFailed
-from tideline_table.file_group.names import new_file_id, parse_base_file_name
-from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.file_group import FileGroupId, FileSlice, new_file_id, parse_base_file_name
 from tideline_table.index import KeyScope
 from tideline_table.keygen import KeyGenerator
-from tideline_table.merge import combine_input
 from tideline_table.storage import Storage
-from tideline_table.table.partition import write_partition_metafile
-from tideline_table.table.write import combines_input
 from tideline_table.writer import (
     FileGroupResult,
     FileGroupTask,
@@ -31,10 +28,11 @@ from tideline_table.writer import (
     PreparedInput,
     WriteContext,
     prepare_input,
+    promises_unique_keys,
+    refuse_duplicates,
+    with_marked_purges,
     write_file_group,
 )
-from tideline_table.writer.input import refuse_duplicates, with_marked_purges
-from tideline_table.writer.operation import promises_unique_keys
 
 RESULT_SCHEMA = "result binary"
 _ARROW_RESULT = pa.schema([pa.field("result", pa.binary())])
@@ -42,7 +40,7 @@ _ARROW_RESULT = pa.schema([pa.field("result", pa.binary())])
 
 @dataclass(frozen=True, slots=True)
 class UnitWriter:
-    """Everything that the tasks of one write share; ships to workers and is called there, once per task."""
+    """The state that all tasks of one write share. Spark sends it to the workers and calls it there, once per task."""
 
     context: WriteContext
     keygen: KeyGenerator
@@ -51,15 +49,15 @@ class UnitWriter:
     rows_per_file: int
     tasks: int
     appended: Mapping[tuple[str, str], FileSlice] = field(default_factory=dict)
-    """Visible slices of a merge-on-read table that cannot be told from their base file alone, by partition path and unit."""
+    """Visible slices that the name of their base file does not fully describe, by partition path and unit; see `WriteLayout`."""
     inserts_to_log: bool = False
-    """Rows that are added go to log files."""
+    """Whether inserted rows are written to log files."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write all units of this task; yields one pickled `FileGroupResult` or `TidelineError` a row.
+        """Write all units of this task; yield one pickled `FileGroupResult` or `TidelineError` per row.
 
-        An error of the input is a result: Spark would run a task that raises again, in vain. Errors that may pass are raised, for that
-        is what Spark's retries are for.
+        An error that a retry cannot cure is a result, because Spark would repeat a task that raises. Other errors are raised for
+        Spark to retry.
         """
         spark_task = TaskContext.get()
         assert spark_task is not None
@@ -72,7 +70,7 @@ class UnitWriter:
                 raise
             yield _row(error)
             for _ in batches:
-                pass  # Spark expects its input to be read to the end.
+                pass  # Spark requires that the input is read to its end.
 
     @property
     def options(self) -> Options:
@@ -81,7 +79,7 @@ class UnitWriter:
 
 
 def read_results(rows: list[bytes]) -> list[FileGroupResult]:
-    """Results of all tasks. Raises the first error among them."""
+    """Return the results of all tasks. Raises the first error among them."""
     results = [pickle.loads(row) for row in rows]  # noqa: S301 - our own workers made them
     for result in results:
         if isinstance(result, TidelineError):
@@ -95,7 +93,7 @@ def _row(result: FileGroupResult | TidelineError) -> pa.RecordBatch:
 
 @dataclass(slots=True)
 class _Unit:
-    """Rows of one unit that arrived and are not written yet."""
+    """Rows of one unit that have arrived and are not written yet."""
 
     partition: str
     name: str
@@ -106,7 +104,7 @@ class _Unit:
 
     @property
     def bucket(self) -> int | None:
-        """The bucket's number, None for the unit of a base file."""
+        """The number of the bucket, None if the unit is a file slice."""
         return int(self.name) if self.name.isdigit() else None
 
 
@@ -127,7 +125,7 @@ class _RunningTask:
         self.unique = promises_unique_keys(operation, options)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[FileGroupResult]:
-        """Results of all units, in the order of arrival; holds the rows of one unit (of one file where nothing has to be combined)."""
+        """Write the units in order of arrival. Memory holds the rows of one unit, or of one file if keys are not compared."""
         units: dict[tuple[str, str], _Unit] = {}
         last: int | None = None
         for batch in batches:
@@ -185,9 +183,9 @@ class _RunningTask:
             _refuse_twice(prepared, rows.column(TWICE))
         if PURGES in rows.column_names:
             prepared = replace(prepared, rows=with_marked_purges(prepared.rows, rows.column(PURGES)))
-        kept = self._kept(prepared, rows)
+        prepared, kept = self._kept(prepared, rows)
         if kept is not None:
-            prepared, located = prepared.take(kept), located[kept]
+            located = located[kept]
         if self.unique and not self.combines:
             refuse_duplicates(prepared)
         if unit.bucket is None:
@@ -196,14 +194,14 @@ class _RunningTask:
             yield from self._add(unit, prepared, located)
 
     def _prepared(self, unit: _Unit, rows: pa.Table) -> PreparedInput:
-        """Fitted and keyed by the engine; refuses rows for which the native expressions gave another place."""
+        """Fit and key the rows by the engine. Raises `VerificationFailed` if Spark computed another key or partition path."""
         context = self.shared.context
         source = rows.select(list(self.shared.columns))
         prepared = prepare_input(
             source,
             context.schema,
             self.shared.keygen,
-            context.ordering_field,
+            context.merging,
             context.operation,
             combine=False,
             scope=KeyScope.TABLE if OWN in rows.column_names else KeyScope.PARTITION,
@@ -216,34 +214,33 @@ class _RunningTask:
             wrong = wrong or not pc.all(same, skip_nulls=False).as_py()
         if wrong:
             raise VerificationFailed(
-                f"rows of partition {unit.partition!r} whose key or partition path Spark computed otherwise",
+                f"rows of partition {unit.partition!r} whose key or partition path Spark computed differently",
                 expected="equal record keys and partition paths",
                 remedy="cast the key and partition columns to the table's types before the write",
             )
         return prepared
 
-    def _kept(self, prepared: PreparedInput, rows: pa.Table) -> np.ndarray | None:
-        """Row numbers that stay, None for all: one row per key where the write combines, the last of the source on ties."""
+    def _kept(self, prepared: PreparedInput, rows: pa.Table) -> tuple[PreparedInput, np.ndarray | None]:
+        """Return the rows to write and their numbers (None: all): where the write combines, one per key, on ties the last."""
         if POSITION not in rows.column_names:
-            return None
+            return prepared, None
         positions = rows.column(POSITION).to_numpy()
-        if self.combines:
-            if pc.count_distinct(prepared.keys).as_py() == len(positions):
-                return None
-            by_source = np.argsort(positions, kind="stable")
-            ordered = prepared.take(by_source)
-            winners = combine_input(ordered.rows, ordered.keys, self.shared.context.ordering_field)
-            return by_source if winners is None else by_source[winners]
-        # A key that the table holds twice met its row twice.
+        # The look-up join repeats a row whose key the table holds twice.
         _, first = np.unique(positions, return_index=True)
-        return None if len(first) == len(positions) else np.sort(first)
+        if self.combines and pc.count_distinct(prepared.keys).as_py() < len(positions):
+            combined, numbers = prepared.take(first).combined(self.shared.context.merging)
+            return combined, first[numbers]
+        if self.combines or len(first) == len(positions):
+            return prepared, None
+        first.sort()
+        return prepared.take(first), first
 
     def _delete(self, unit: _Unit, prepared: PreparedInput, *, found: bool) -> Iterator[FileGroupResult]:
         if found:
             yield self._write_group(unit.partition, self._named_slice(unit), prepared)
 
     def _add(self, unit: _Unit, prepared: PreparedInput, located: np.ndarray | None = None) -> Iterator[FileGroupResult]:
-        """Write a bucket: its small file takes what it holds already and what it has room for, new file groups take the rest."""
+        """Write a bucket: its small file takes updates and the inserts that fit, new file groups take the other inserts."""
         mask = np.zeros(prepared.rows.num_rows, dtype=bool) if located is None else located
         fresh = np.flatnonzero(~mask)
         filler = self._filler(unit)
@@ -265,11 +262,11 @@ class _RunningTask:
     def _write_group(
         self, partition: str, base: FileSlice | None, rows: PreparedInput, file_id: str = "", *, added: int = 0
     ) -> FileGroupResult:
-        """Write rows, the last `added` of them new to the group, over `base`, or to a new group."""
+        """Write rows over `base`, or to a new group if it is None. The last `added` rows are new to the group."""
         if base is None and partition not in self.partitions:
             write_partition_metafile(self.storage, partition, self.shared.context.instant)
             self.partitions.add(partition)
-        # Unique in the commit and equal for every attempt.
+        # Unique in the commit, and equal in every attempt of the task.
         number = self.groups * self.shared.tasks + self.number
         self.groups += 1
         to_log = added if self.shared.inserts_to_log and (self.unique or _has_each_key_once(rows)) else 0
@@ -287,29 +284,29 @@ class _RunningTask:
 
 
 def _refuse_known(prepared: PreparedInput, known: pa.ChunkedArray) -> None:
-    # A key that several files hold met its row several times.
+    # The look-up join repeats a row whose key several file groups hold.
     count = pc.count_distinct(prepared.keys.filter(known)).as_py()
     if count:
         raise DuplicateKey(
-            f"{count} record key(s) that the table holds already", expected="new keys only", remedy="use upsert, or drop them"
+            f"{count} record key(s) already in the table", expected="new keys only", remedy="use upsert, or remove these rows"
         )
 
 
 def _refuse_twice(prepared: PreparedInput, twice: pa.ChunkedArray) -> None:
-    # The other row may be in another partition, so nobody else would see both.
+    # The other row may be in another partition and task, so the tasks themselves cannot detect the duplicate.
     named = pc.unique(prepared.keys.filter(twice))
     if len(named):
         shown = ", ".join(map(repr, named[:3].to_pylist()))
-        raise DuplicateKey(f"record key(s) {shown} stand more than once in the input", expected="each key once")
+        raise DuplicateKey(f"record key(s) {shown} occur more than once in the input", expected="each key once")
 
 
 def _has_each_key_once(rows: PreparedInput) -> bool:
-    """Otherwise merging a log would take two of the rows for one."""
+    """Return whether no key repeats. Merging a log file would treat two rows of one key as one."""
     return bool(pc.count_distinct(rows.keys).as_py() == rows.rows.num_rows)
 
 
 def _by_unit(rows: pa.Table) -> Iterator[tuple[str, str, pa.Table]]:
-    """Rows of one hash: nearly always of one unit."""
+    """Split rows of one `ORDER` hash by unit; units rarely share a hash."""
     partitions, units = rows.column(PARTITION), rows.column(UNIT)
     partition, name = partitions[0].as_py(), units[0].as_py()
     mine = pc.and_(pc.equal(partitions, partition), pc.equal(units, name))

@@ -1,7 +1,7 @@
-"""Writing a DataFrame: one evaluation of the source, one exchange to file groups, one Arrow map that writes them, one commit.
+"""Write a DataFrame: one evaluation of the source, one exchange to file groups, one Arrow map that writes them, one commit.
 
-The look-up of existing keys runs natively beside it: a broadcast for smaller tables, one more exchange for larger ones. Small sources take
-another way, through the driver: `small_source`. With a global index rows of one key meet in an exchange before: `global_tagging`.
+Existing keys are looked up in the JVM: by a broadcast for smaller tables, by one more exchange for larger ones. Small sources go
+through the driver instead (`small_source`). With a global index, an exchange by record key precedes (`global_tagging`).
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ from tideline_spark.global_tagging import GlobalTagging
 from tideline_spark.jobs import tagged_jobs
 from tideline_spark.keys import NativeKeys
 from tideline_spark.layout import WriteLayout, decide_layout
+from tideline_spark.planning import KNOWN_FILES, planning_settings
 from tideline_spark.report import WriteReport, jobs_with_tag, report_of
-from tideline_spark.settings import KNOWN_FILES, planning_settings
 from tideline_spark.small_source import DriverAndTasks, goes_through_driver, small_rows
 from tideline_spark.tagging import LogKeys, Routing, evolved_by, log_key_table, routed_rows, source_columns
 from tideline_spark.task import RESULT_SCHEMA, UnitWriter, read_results
-from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, Options, column_list
-from tideline_table.errors import InvalidOption, ObjectNotFound, WriteConflict
-from tideline_table.file_group.slice import FileSlice
-from tideline_table.index import KeyScope
-from tideline_table.index.key_hash import key_hashes
-from tideline_table.index.scope import moves_rows
-from tideline_table.table import Table
-from tideline_table.table.contention import Contention
-from tideline_table.table.definition import TableType
-from tideline_table.table.evolution import TargetSchema, check_sort_columns
-from tideline_table.table.write import (
+from tideline_table.action import (
+    AnnouncedCheck,
+    Contention,
+    LookUp,
     OnConflict,
+    TargetSchema,
+    WriteTransaction,
+    check_moves,
+    check_sort_columns,
     closed_to_inserts,
     combines_input,
     in_transaction,
+    inserted_hashes,
     overwrite_of,
     write_context,
     write_rows,
     write_with_retries,
 )
-from tideline_table.timeline.progress import ProgressStep
-from tideline_table.transaction import Committed, WriteTransaction
-from tideline_table.transaction.announced import AnnouncedCheck
-from tideline_table.transaction.write import LookUp, inserted_hashes
-from tideline_table.writer import FileGroupResult, Operation
-from tideline_table.writer.operation import minds_known_keys, promises_unique_keys
+from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, Options, column_list
+from tideline_table.coordination import Committed
+from tideline_table.errors import InvalidOption, ObjectNotFound, WriteConflict
+from tideline_table.file_group import FileSlice
+from tideline_table.index import KeyScope, key_hashes, moves_rows
+from tideline_table.log import ProgressStep
+from tideline_table.table import Table, TableType
+from tideline_table.writer import FileGroupResult, Operation, minds_known_keys, promises_unique_keys
 
 OnReport = Callable[[WriteReport], None]
 
 _UNKNOWN_BYTES = 2**50
-"""Spark says 8 EiB for sources that it knows nothing about."""
+"""Estimates from here on mean unknown: Spark reports 8 EiB for sources of unknown size."""
 
 
 def write_dataframe(
@@ -76,27 +76,28 @@ def write_dataframe(
 ) -> Committed:
     """Write the rows of `df` as one commit, on the executors of its session.
 
-    `df` is evaluated once per attempt, a small one (`tideline.spark.collect.bytes`) once; a conflict rolls the attempt back and does it again on
-    fresh state (cache a large source that is expensive or that changes), up to `tideline.write.conflict.retries` times (`on_conflict` hears of each), then `WriteConflict` is
-    raised. Of rows with one key the largest ordering value wins, the last in the source on ties. A bucket of an upsert's inserts is held in
-    a worker's memory whole: raise `tideline.spark.insert.parallelism` for very large ones.
+    A small source (up to `tideline.spark.collect.bytes`) is evaluated once, a larger one once per attempt: cache it if it is
+    expensive or may change. A conflict rolls the attempt back; `on_conflict` is called and the write repeated on fresh state, up to
+    `tideline.write.conflict.retries` times. Of rows with one key the largest ordering value wins, on ties the last in the source. A
+    worker holds each bucket of an upsert's inserts in memory: raise `tideline.spark.insert.parallelism` for very large inserts.
 
-    `extra` goes into the metadata of the commit; `progress` makes the write happen once; the columns of `df` evolve the schema of the table
-    where the options say so: all as in `tideline_table.table.write_rows`.
+    `extra` is added to the commit's metadata, `progress` makes the write happen once, and the columns of `df` evolve the table's
+    schema if the options allow it: see `tideline_table.action.write_rows`. `on_report` gets plan and counts of each attempt.
 
-    Raises, with nothing visible: `ProgressMoved`; `SchemaMismatch` for columns that do not fit; `InvalidRecord`, `SchemaMismatch`, `DuplicateKey` for rows
-    that do not (rolled back); `InvalidOption`, `TableFrozen`, `UnsupportedTable`; `SparkFailed` when the Spark job fails. `on_report`
-    gets the plan and the counts of each attempt.
+    Raises, with nothing visible: `WriteConflict` after the last attempt; `ProgressMoved`; `SchemaMismatch` for columns that do not
+    fit; `InvalidRecord`, `SchemaMismatch`, `DuplicateKey` for rows that do not (rolled back); `InvalidOption`, `TableFrozen`,
+    `UnsupportedTable`; `SparkFailed` when the Spark job fails.
     """
     chosen = table.options.merged(options or {})
     table.check_writable()
+    check_moves(table, operation, chosen)
     contention = Contention(table, chosen)
 
     @lru_cache(maxsize=1)
     def attempt_on(schema_json: str) -> _Attempt:
         return _attempt(table, df, schema_json, operation, chosen, extra or {}, on_report, contention, progress)
 
-    # What is wrong with the columns is told before anything is begun.
+    # Wrong columns are reported before a transaction begins.
     first = attempt_on(table.schema_json)
     if first.is_small:
         return first.write_small(options, on_conflict)
@@ -104,7 +105,7 @@ def write_dataframe(
 
 
 def explain_write(table: Table, df: DataFrame, operation: Operation, *, options: Mapping[str, object] | None = None) -> WriteReport:
-    """The plan that `write_dataframe` would run now. Nothing is evaluated or written."""
+    """Return the plan that `write_dataframe` would run now. Nothing is evaluated or written."""
     chosen = table.options.merged(options or {})
     table.refresh()
     attempt = _attempt(table, df, table.schema_json, operation, chosen, {}, None, Contention(table, chosen))
@@ -136,7 +137,7 @@ def _attempt(
 def refuse_speculation(conf: SparkConf) -> None:
     """Raise `InvalidOption` when Spark may run two attempts of a task at once.
 
-    The slower one could leave a second base file of its file group behind after the commit; readers that list folders would see it.
+    The slower attempt could leave a second base file in its file group after the commit. Readers that list folders would see it.
     """
     if (conf.get("spark.speculation", "false") or "").lower() == "true":
         raise InvalidOption(
@@ -150,7 +151,7 @@ def _routing(table: Table, df: DataFrame, target: TargetSchema, operation: Opera
     sort_columns: tuple[str, ...] = ()
     if operation is Operation.BULK_INSERT:
         check_sort_columns(target.schema, options)
-        # What the source lacks is null in every row.
+        # A column that the source lacks is null in every row and does not affect the order.
         sort_columns = tuple(n for n in column_list(options[BULK_INSERT_SORT_COLUMNS]) if n in columns)
     minds = minds_known_keys(operation, options) and not operation.looks_up_keys
     keys = NativeKeys(keygen, df.select(*(f"`{n}`" for n in columns)).schema, target.schema)
@@ -186,7 +187,7 @@ class _Attempt:
         return goes_through_driver(self.df, self.source_bytes, self.routing.operation, self.options)
 
     def write_small(self, options: Mapping[str, object] | None, on_conflict: OnConflict | None) -> Committed:
-        """Write a small source, again on fresh state after a conflict. It is evaluated once."""
+        """Write a small source, which is evaluated once. A conflict repeats the write on fresh state."""
         spark, source = self.df.sparkSession, small_rows(self.df, self.routing.columns)
         with tagged_jobs(spark) as tag:
 
@@ -210,14 +211,14 @@ class _Attempt:
     def run(self) -> Committed:
         return in_transaction(self.table, self.routing.operation, self.options, self._stage, self.progress)
 
-    def layout(self) -> WriteLayout:
-        """For the table's state as of now."""
+    def layout(self, options: Options | None = None) -> WriteLayout:
+        """Return the layout for the table's current state. `options` (default: those of the write) decide where inserts go."""
         state = self.table.state
         return decide_layout(
             state.latest_slices(),
             closed_to_inserts(state),
             self.routing.operation,
-            self.options,
+            options or self.options,
             is_partitioned=bool(self.table.definition.keygen.partition_fields),
             is_merge_on_read=self.table.definition.type is TableType.MOR,
             cores=self.df.sparkSession.sparkContext.defaultParallelism,
@@ -225,7 +226,7 @@ class _Attempt:
         )
 
     def plan(self, instant: str, layout: WriteLayout, deleted: pa.Table | None = None) -> DataFrame:
-        """One row per file group written, its physical plan fixed. `deleted` are the keys that logs took away."""
+        """Return the write, one row per file group, with its physical plan fixed. `deleted` are keys that log files deleted."""
         writer = UnitWriter(
             context=write_context(self.table, instant, self.routing.operation, self.options, self.target),
             keygen=self.table.definition.keygen,
@@ -237,7 +238,7 @@ class _Attempt:
             inserts_to_log=layout.inserts_to_log,
         )
         with planning_settings(self.df.sparkSession, _settings(layout)):
-            # With a global index workers tell what logs hold.
+            # With a global index, workers return the keys of slices with log files.
             log_keys = LogKeys() if self.routing.is_global else LogKeys(log_key_table(layout, self.table.index), deleted)
             anywhere = None
             if self.routing.is_global:
@@ -250,9 +251,9 @@ class _Attempt:
         return written
 
     def _stage(self, transaction: WriteTransaction) -> Committed:
-        # Which file groups it writes over shows when it is done: from the second attempt on it knows those of the one before.
+        # The first attempt does not know its file groups yet. Later attempts reserve those of the attempts before.
         self.contention.take_turn(transaction.instant)
-        layout = self.layout()
+        layout = self.layout(transaction.placing(self.options))
         check = AnnouncedCheck(transaction, layout.met)
         try:
             with _translated(layout.looked_up):
@@ -274,7 +275,7 @@ class _Attempt:
         with tagged_jobs(spark) as tag:
             deleted = None if self.routing.is_global else deleted_key_table(spark, self.table, layout)
             written = self.plan(instant, layout, deleted)
-            # One with priority goes on to its end: only there it shows which file groups it needs, the next attempt then has them all.
+            # A write with priority runs to its end: only then are all its file groups known for the next attempt to reserve.
             watched = nullcontext() if self.contention.has_priority else ended_when_lost(spark.sparkContext, tag, check)
             with watched:
                 rows = [bytes(row[0]) for row in written.collect()]
@@ -285,10 +286,10 @@ class _Attempt:
 
 
 def _settings(layout: WriteLayout) -> dict[str, str]:
-    # The Bloom filter would evaluate the source a second time to prune the table's keys.
+    # Spark's runtime Bloom filter would evaluate the source a second time to prune the table's keys.
     settings = {**KNOWN_FILES, "spark.sql.optimizer.runtime.bloomFilter.enabled": "false"}
     if not layout.broadcasts_keys:
-        # Adaptive execution runs every exchange as a job of its own: with a shuffled look-up that makes four.
+        # Adaptive execution runs each exchange as a separate job: four jobs with a shuffled look-up.
         settings["spark.sql.adaptive.enabled"] = "false"
     return settings
 
@@ -300,7 +301,7 @@ def _estimated_bytes(df: DataFrame) -> int | None:
 
 @contextmanager
 def _translated(looked_up: Sequence[FileSlice]) -> Iterator[None]:
-    """Spark's errors as Tideline's; a vanished base file among `looked_up` as `ObjectNotFound`."""
+    """Translate Spark's errors into Tideline's; a missing base file among `looked_up` becomes `ObjectNotFound`."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
@@ -313,14 +314,14 @@ def _translated(looked_up: Sequence[FileSlice]) -> Iterator[None]:
 
 
 def _key_look_up(table: Table, results: Sequence[FileGroupResult], scope: KeyScope) -> LookUp:
-    """Our inserted keys, by their hashes, in slices that somebody else added."""
-    ours = np.unique(inserted_hashes(results, scope))
+    """Return the look-up of the keys that this write inserted, by their hashes, in slices that another writer added."""
+    inserted = np.unique(inserted_hashes(results, scope))
 
     def find(written: Sequence[FileSlice]) -> str | None:
         for file_slice in written:
             partition = file_slice.group.partition_path
-            theirs = key_hashes(None if scope is KeyScope.TABLE else partition, table.index.keys(file_slice))
-            if np.isin(theirs, ours).any():
+            found = key_hashes(None if scope is KeyScope.TABLE else partition, table.index.keys(file_slice))
+            if np.isin(found, inserted).any():
                 return partition
         return None
 

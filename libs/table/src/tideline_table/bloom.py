@@ -1,4 +1,4 @@
-"""Apache Hudi's Bloom filters, bit for bit (format reference 8.3), on columns of keys."""
+"""Apache Hudi's Bloom filters (format reference 8.3), byte-compatible, computed on columns of keys."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _MOST_HASHES = 64
 _MOST_ROWS = 4096
 _MULTIPLIER = np.uint32(0x5BD1E995)
 _WORK_BYTES = 4 * 1024 * 1024
-"""Keys are hashed in stretches of about this many bytes of working memory."""
+"""Keys are hashed in batches of about this many bytes of working memory."""
 
 _KEPT_KEYS = 262_144
-"""Hashes of up to so many keys are kept: one look-up asks many filters."""
+"""Hashes of at most this many keys are cached, because one look-up checks many filters."""
 
 
 class KeyBytes:
-    """The UTF-8 bytes of many keys, arranged for hashing: sorted by length, little-endian words side by side, already mixed."""
+    """The UTF-8 bytes of many keys, prepared for hashing: sorted by length, as little-endian words that are already mixed."""
 
     def __init__(self, keys: pa.ChunkedArray | pa.Array) -> None:
         texts = pa.chunked_array([keys]) if isinstance(keys, pa.Array) else keys
         self.count = len(texts)
-        self._stretches: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
+        self._batches: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
         self._known: dict[int, np.ndarray] = {}
         first = 0
         for chunk in texts.chunks:
@@ -54,30 +54,30 @@ class KeyBytes:
             chosen = order[at : at + rows]
             at += rows
             words, tail = _mixed_words(octets, begins[chosen], lengths[chosen])
-            self._stretches.append((chosen + first, lengths[chosen], words, tail))
+            self._batches.append((chosen + first, lengths[chosen], words, tail))
 
     def positions(self, hashes: int, bits: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Bit positions in a filter of so many hash functions and bits, stretch by stretch: numbers of keys, and one row per function."""
-        for number, (chosen, *_) in enumerate(self._stretches):
+        """Yield, per batch, the key numbers and their bit positions (one row per hash function) in a filter of `bits` bits."""
+        for number, (chosen, *_) in enumerate(self._batches):
             yield chosen, self._hashes_of(number, hashes) % np.int64(bits)
 
-    def _hashes_of(self, stretch: int, hashes: int) -> np.ndarray:
-        known = self._known.get(stretch)
+    def _hashes_of(self, batch: int, hashes: int) -> np.ndarray:
+        known = self._known.get(batch)
         if known is not None and len(known) >= hashes:
             return known[:hashes]
-        chosen, lengths, words, tail = self._stretches[stretch]
+        chosen, lengths, words, tail = self._batches[batch]
         found = np.empty((hashes, len(chosen)), dtype=np.int64)
         seed = np.zeros(len(chosen), dtype=np.uint32)
         for number in range(hashes):
             seed = _murmur(lengths, words, tail, seed)
             found[number] = np.abs(seed.view(np.int32).astype(np.int64))
         if self.count <= _KEPT_KEYS:
-            self._known[stretch] = found
+            self._known[batch] = found
         return found
 
 
 def _mixed_words(octets: np.ndarray, begins: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Whole words, mixed as far as no seed is needed, one row per place; and what the 0 to 3 bytes behind them add. Longest keys first."""
+    """Return words mixed without a seed (one row per position) and the hash input of the last 0 to 3 bytes. Longest keys first."""
     whole = lengths // 4
     words = np.zeros((int(whole[0]), len(begins)), dtype=np.uint32)
     for place in range(len(words)):
@@ -93,7 +93,7 @@ def _mixed_words(octets: np.ndarray, begins: np.ndarray, lengths: np.ndarray) ->
     tail = np.zeros(len(begins), dtype=np.uint32)
     ends, left = begins + lengths, lengths % 4
     for back in (1, 2, 3):
-        # Java's bytes are signed: each is widened with its sign before it is shifted.
+        # Java's bytes are signed: each byte is sign-extended before it is shifted.
         has = np.flatnonzero(left >= back)
         signed = octets[ends[has] - back].view(np.int8).astype(np.int32).view(np.uint32)
         tail[has] ^= signed << np.uint32(8 * (back - 1))
@@ -117,7 +117,7 @@ def _murmur(lengths: np.ndarray, words: np.ndarray, tail: np.ndarray, seed: np.n
 
 @dataclass(frozen=True, slots=True)
 class BloomFilter:
-    """A filter of one row (Hudi's SIMPLE) or several of one shape (DYNAMIC_V0): a key may be in it when one row says so."""
+    """A filter of one row (Hudi's SIMPLE) or several equal-sized rows (DYNAMIC_V0). A key may be in it if any row matches."""
 
     hashes: int
     bits: int
@@ -125,12 +125,12 @@ class BloomFilter:
 
     @classmethod
     def sized(cls, capacity: int, false_positives: float) -> BloomFilter:
-        """An empty one for so many keys and this share of keys that are taken for members by mistake."""
+        """Return an empty filter for `capacity` keys with the false positive rate `false_positives`."""
         bits = math.ceil(max(capacity, 1) * -math.log(false_positives) / math.log(2) ** 2)
         return cls(math.ceil(math.log(2) * bits / max(capacity, 1)), bits, (bytes((bits + 7) // 8),))
 
     def with_keys(self, keys: KeyBytes) -> BloomFilter:
-        """This filter with more keys in its last row."""
+        """Return this filter with `keys` added to its last row."""
         mask = np.zeros(len(self.rows[-1]) * 8, dtype=bool)
         for _, positions in keys.positions(self.hashes, self.bits):
             mask[positions.ravel()] = True
@@ -138,7 +138,7 @@ class BloomFilter:
         return BloomFilter(self.hashes, self.bits, (*self.rows[:-1], octets.tobytes()))
 
     def may_hold(self, keys: KeyBytes) -> np.ndarray:
-        """True for each key that may be in it; never false for one that is."""
+        """Return True for each key that may be in the filter. It is never False for a key that was added."""
         found = np.zeros(keys.count, dtype=bool)
         for chosen, positions in keys.positions(self.hashes, self.bits):
             byte, bit = positions >> 3, (positions & 7).astype(np.uint8)
@@ -147,29 +147,27 @@ class BloomFilter:
         return found
 
     def to_bytes(self) -> bytes:
-        """Hudi's SIMPLE form; only of filters with one row."""
+        """Serialize a filter of one row in Hudi's SIMPLE form."""
         (row,) = self.rows
         return _HEAD.pack(_VERSION, self.hashes, _MURMUR, self.bits) + row
 
     @classmethod
     def from_bytes(cls, content: bytes, *, is_dynamic: bool = False) -> BloomFilter:
-        """Read either form. Raises `CorruptMetadata` for anything that is not all there."""
-        if not is_dynamic:
-            found, end = _simple(content, 0)
-            rows: tuple[BloomFilter, ...] = (found,)
-        else:
-            if len(content) < _HEAD.size + _ROWS.size:
+        """Parse a SIMPLE filter, or with `is_dynamic` a DYNAMIC_V0 one. Raises `CorruptMetadata` for invalid or truncated bytes."""
+        count, end = 1, 0
+        if is_dynamic:
+            end = _HEAD.size + _ROWS.size
+            if len(content) < end:
                 raise _broken(f"{len(content)} bytes")
             count = _ROWS.unpack_from(content, _HEAD.size)[2]
             if not 1 <= count <= _MOST_ROWS:
                 raise _broken(f"{count} rows")
-            end, read = _HEAD.size + _ROWS.size, []
-            for _ in range(count):
-                row, end = _simple(content, end)
-                read.append(row)
-            rows = tuple(read)
+        rows: list[BloomFilter] = []
+        for _ in range(count):
+            row, end = _simple(content, end)
+            rows.append(row)
         if end != len(content) or len({(r.hashes, r.bits) for r in rows}) != 1:
-            raise _broken(f"{len(content)} bytes where {end} are told")
+            raise _broken(f"{len(content)} bytes, and its header says {end}")
         return cls(rows[0].hashes, rows[0].bits, tuple(r.rows[0] for r in rows))
 
 
@@ -184,4 +182,4 @@ def _simple(content: bytes, start: int) -> tuple[BloomFilter, int]:
 
 
 def _broken(found: str) -> CorruptMetadata:
-    return CorruptMetadata(f"a Bloom filter of {found}", expected="one of Apache Hudi's, by Murmur hashes, whole")
+    return CorruptMetadata(f"a Bloom filter of {found}", expected="a complete Bloom filter of Apache Hudi with Murmur hashes")

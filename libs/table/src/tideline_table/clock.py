@@ -1,4 +1,4 @@
-"""Injected time: production code asks a `Clock`, tests and the simulator hold its hands."""
+"""The clock port and its adapters. Production code reads time from a `Clock`; tests and the simulator inject a `ManualClock`."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where all of Tideline gets its time from."""
+    """The source of time for all of Tideline."""
 
     def now(self) -> datetime:
-        """The wall clock, aware, in UTC."""
+        """Return the wall clock time as an aware datetime in UTC."""
         ...
 
     def monotonic_s(self) -> float:
-        """Seconds on a clock that never goes back; only differences mean something."""
+        """Return seconds on a clock that never runs backwards. Only differences are meaningful."""
         ...
 
     def sleep(self, duration_s: float) -> None:
-        """Let `duration_s` seconds pass."""
+        """Wait for `duration_s` seconds."""
         ...
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The clock of the machine."""
 
     def now(self) -> datetime:
         """See `Clock.now`."""
@@ -40,7 +40,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to; `sleep` moves it."""
+    """A clock that moves only through `advance` and `sleep`."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._now = start

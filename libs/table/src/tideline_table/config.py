@@ -1,7 +1,7 @@
 """Every `hoodie.*` and `tideline.*` option of the engine, declared once.
 
-`docs/options.md` is generated from these declarations. Table properties (what `hoodie.properties` holds) are in
-`tideline_table.timeline.properties`; options here steer writers and table services and are not stored with the table.
+`docs/options.md` is generated from these declarations. Table properties (stored in `hoodie.properties`) are in
+`tideline_table.hudi.properties`. The options here configure writers and table services and are not stored with the table.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from typing import cast
 from tideline_table.errors import InvalidOption
 from tideline_table.option import Option, T
 
+_MIB = 1024 * 1024
+
 MAX_FILE_SIZE = Option(
-    "hoodie.parquet.max.file.size", 120 * 1024 * 1024, "Size that a writer aims at for a base file.", unit="bytes", minimum=1024
+    "hoodie.parquet.max.file.size", 120 * _MIB, "Size that a writer aims at for a base file.", unit="bytes", minimum=1024
 )
 SMALL_FILE_LIMIT = Option(
     "hoodie.parquet.small.file.limit",
-    100 * 1024 * 1024,
+    100 * _MIB,
     "Inserts of an upsert or insert fill base files smaller than this; 0 sends every insert to a new file group.",
     unit="bytes",
     minimum=0,
@@ -29,49 +31,45 @@ COMPRESSION_CODEC = Option(
 LOG_BLOCK_FORMAT = Option(
     "hoodie.logfile.data.block.format",
     "parquet",
-    "Format of the data blocks in log files of merge-on-read tables: Parquet is read several times faster.",
+    "Format of the data blocks in log files of merge-on-read tables. Parquet is read several times faster.",
     choices=("avro", "parquet"),
 )
 LOG_BLOCK_BYTES = Option(
     "hoodie.logfile.data.block.max.size",
-    256 * 1024 * 1024,
-    "Rows of one append beyond this go to a further data block; measured in memory.",
+    256 * _MIB,
+    "Maximum size in memory of the rows of one data block; one append may write several blocks.",
     unit="bytes",
     minimum=1024,
 )
-LOG_INDEX_CLIQUE_FILES = Option(
+LOG_INDEX_WINDOW_FILES = Option(
     "tideline.log.index.clique.files",
     8,
-    "Each log file gets a key index beside it, which tells of so many log files of its slice at most: of itself and those before it. 0 "
-    "writes none.",
+    "Maximum number of log files that one key index covers: the log file next to it and earlier ones of the same slice. "
+    "0 writes no index.",
     unit="files",
     minimum=0,
 )
 INSERT_TO_LOG = Option(
     "tideline.insert.to.log",
     False,
-    "Rows that an upsert or insert adds to a merge-on-read table go to log files: they fill small file groups without rewriting their base "
-    "files, and new groups begin with a log file; compaction gives those their base file. Blind inserts (of keys that nobody looked up) open "
-    "new groups only, and go to base files where the input holds a key twice. bulk_insert writes base files all the same.",
+    "Write the rows that an upsert or insert adds to a merge-on-read table to log files. Small file groups are filled without rewriting "
+    "their base files, and new groups begin with a log file until compaction writes their base file. Blind inserts (without key look-up) "
+    "open new groups only, and write base files if the input contains a key twice. bulk_insert always writes base files.",
 )
 COMPACTION_DELTA_COMMITS = Option(
     "hoodie.compact.inline.max.delta.commits",
     5,
-    "A compaction is planned once this many delta commits came since the last one.",
+    "A compaction is planned after this many delta commits since the last one.",
     minimum=1,
 )
 COMPACTION_MAX_GROUPS = Option(
     "tideline.compaction.max.groups",
     1000,
-    "File groups in one compaction plan, those with the most log bytes first.",
+    "Maximum number of file groups in one compaction plan, starting with those with the most log bytes.",
     minimum=1,
 )
 RECORD_SIZE_ESTIMATE = Option(
-    "hoodie.copyonwrite.record.size.estimate",
-    256,
-    "Bytes per row that sizing assumes for a table without files.",
-    unit="bytes",
-    minimum=1,
+    "hoodie.copyonwrite.record.size.estimate", 256, "Assumed bytes per row of a table without files.", unit="bytes", minimum=1
 )
 ROW_GROUP_ROWS = Option(
     "tideline.parquet.row.group.rows",
@@ -89,16 +87,17 @@ COMBINE_BEFORE_INSERT = Option("hoodie.combine.before.insert", False, "The same 
 INDEX_TYPE = Option(
     "hoodie.index.type",
     "SIMPLE",
-    "Where a record key is unique: in its partition (SIMPLE, BLOOM) or in the table (GLOBAL_SIMPLE, GLOBAL_BLOOM), where upserts, deletions and "
-    "inserts that mind known keys look in all partitions. Bloom and simple are one here: keys are looked up by the key ranges of base files and the key "
-    "indexes of log files; the filters serve readers. Hudi keeps no index type with a table, it is the writers': all of one table want the same.",
+    "Scope in which a record key is unique: its partition (SIMPLE, BLOOM) or the table (GLOBAL_SIMPLE, GLOBAL_BLOOM). With a global type, "
+    "operations that look up keys search all partitions. BLOOM and SIMPLE behave alike: keys are looked up by the key ranges of base "
+    "files and the key indexes of log files. Hudi does not store the index type with the table, so all writers of a table must set the "
+    "same scope.",
     choices=("SIMPLE", "GLOBAL_SIMPLE", "BLOOM", "GLOBAL_BLOOM"),
 )
 SIMPLE_INDEX_UPDATE_PARTITION_PATH = Option(
     "hoodie.simple.index.update.partition.path",
     True,
-    "With GLOBAL_SIMPLE, a row whose key another partition holds is deleted there and inserted in its own, in one commit; where ordering "
-    "values decide, only if it wins. Otherwise it is written where the key is, as `_hoodie_partition_path` tells.",
+    "With GLOBAL_SIMPLE, move a row whose key is in another partition: delete it there and insert it in its own partition, in one commit. "
+    "Where ordering values decide, the row moves only if it wins. If false, write the row in the partition that has the key.",
 )
 BLOOM_INDEX_UPDATE_PARTITION_PATH = Option(
     "hoodie.bloom.index.update.partition.path", True, "As `hoodie.simple.index.update.partition.path`, with GLOBAL_BLOOM."
@@ -106,106 +105,110 @@ BLOOM_INDEX_UPDATE_PARTITION_PATH = Option(
 INSERT_DUP_POLICY = Option(
     "hoodie.datasource.insert.dup.policy",
     "none",
-    "What insert and bulk_insert do about keys that the table holds already: write them again, drop them, or fail.",
+    "What insert and bulk_insert do with keys that the table already has: write them again, drop them, or fail.",
     choices=("none", "drop", "fail"),
 )
 BULK_INSERT_SORT_COLUMNS = Option(
     "hoodie.bulkinsert.user.defined.partitioner.sort.columns",
     "",
-    "Comma list of columns that bulk_insert sorts by inside a partition.",
+    "Comma-separated columns by which bulk_insert sorts the rows of a partition.",
 )
 CLEANER_COMMITS_RETAINED = Option(
     "hoodie.cleaner.commits.retained",
     10,
-    "Cleaning keeps what queries of the last N completed writes may read.",
+    "Cleaning keeps the files that queries of the last N completed writes may read.",
     unit="instants",
     minimum=1,
 )
 KEEP_MIN_COMMITS = Option(
     "hoodie.keep.min.commits",
     20,
-    "Archival leaves the newest N completed writes on the active timeline: more than cleaning retains, unless it is set 10 more at least.",
+    "Archival leaves the newest N completed writes on the active timeline; N must exceed `hoodie.cleaner.commits.retained`. The default "
+    "is raised to 10 more than that if needed.",
     unit="instants",
     minimum=2,
 )
 KEEP_MAX_COMMITS = Option(
     "hoodie.keep.max.commits",
     30,
-    "Archival begins once more than N completed writes are on the active timeline; unless it is set 10 more than it leaves at least.",
+    "Archival begins once more than N completed writes are on the active timeline. The default is raised to 10 more than "
+    "`hoodie.keep.min.commits` if needed.",
     unit="instants",
     minimum=2,
 )
 ARCHIVAL_BATCH = Option("hoodie.commits.archival.batch", 10, "Records in one block of an archive file.", unit="records", minimum=1)
-ARCHIVE_AUTOMATIC = Option("hoodie.archive.automatic", True, "The cleaner archives behind each clean.")
+ARCHIVE_AUTOMATIC = Option("hoodie.archive.automatic", True, "The cleaner archives after each clean.")
 ARCHIVAL_MIN_AGE_S = Option(
     "tideline.archive.min.age",
     3600.0,
-    "Archival takes only instants that ended so long ago: whoever was about to write their timeline files has done so.",
+    "Archival takes only instants that ended at least this long ago, when their writers can no longer be writing timeline files.",
     unit="seconds",
     minimum=0,
 )
 TASK_MAX_LIFETIME_S = Option(
     "tideline.task.max.lifetime",
     6 * 3600.0,
-    "No task of a write runs longer. Archival passes a rolled-back instant this long after its rollback, when a look at its partitions finds none "
-    "of its files.",
+    "Maximum run time of a write task. Archival passes a rolled-back instant this long after its rollback, once a listing of its "
+    "partitions finds none of its files.",
     unit="seconds",
     minimum=0,
 )
 CLUSTERING_SMALL_FILE_LIMIT = Option(
     "hoodie.clustering.plan.strategy.small.file.limit",
-    300 * 1024 * 1024,
+    300 * _MIB,
     "Base files smaller than this are candidates for clustering.",
     unit="bytes",
     minimum=1,
 )
 CLUSTERING_TARGET_FILE_SIZE = Option(
     "hoodie.clustering.plan.strategy.target.file.max.bytes",
-    1024 * 1024 * 1024,
+    1024 * _MIB,
     "Size that clustering aims at for its output files.",
     unit="bytes",
     minimum=1024,
 )
 CLUSTERING_MAX_GROUP_BYTES = Option(
     "hoodie.clustering.plan.strategy.max.bytes.per.group",
-    2 * 1024 * 1024 * 1024,
-    "Most input of one clustering group: what one task reads.",
+    2048 * _MIB,
+    "Maximum input of one clustering group, which one task reads.",
     unit="bytes",
     minimum=1024,
 )
 CLUSTERING_MAX_GROUPS = Option(
-    "hoodie.clustering.plan.strategy.max.num.groups", 30, "Most clustering groups of one plan.", unit="groups", minimum=1
+    "hoodie.clustering.plan.strategy.max.num.groups",
+    30,
+    "Maximum number of groups in one clustering plan.",
+    unit="groups",
+    minimum=1,
 )
 CLUSTERING_SORT_COLUMNS = Option(
-    "hoodie.clustering.plan.strategy.sort.columns", "", "Comma list of columns that clustering sorts by; empty keeps the order."
+    "hoodie.clustering.plan.strategy.sort.columns",
+    "",
+    "Comma-separated columns by which clustering sorts; empty keeps the order.",
 )
 CLUSTERING_MIN_INPUT_FILES = Option(
-    "tideline.clustering.min.input.files",
-    2,
-    "A partition is clustered when it has at least this many candidates.",
-    unit="files",
-    minimum=1,
+    "tideline.clustering.min.input.files", 2, "Minimum number of candidates in a partition to cluster it.", unit="files", minimum=1
 )
 CLUSTERING_YIELDS = Option(
     "tideline.clustering.yields",
     3,
-    "How often a clustering of the same file groups may lose against writers before writers have to wait for it.",
+    "How often a clustering of the same file groups may lose to writers before it gets priority and writers must wait for it.",
     unit="plans",
     minimum=0,
 )
 CLUSTERING_PRIORITY_LAPSE_S = Option(
     "tideline.clustering.priority.lapse",
     300.0,
-    "A clustering that lost so often goes before writers no more, until somebody runs it, once it has been planned or running for this long without "
-    "a sign of life; never before its heartbeat may be missed.",
+    "A clustering with priority loses it after this long without a sign of life as planned or running, but not before its heartbeat "
+    "counts as missed. It gets priority back when an executor runs it.",
     unit="seconds",
     minimum=0,
 )
 CLUSTERING_EXPIRATION_MIN = Option(
     "hoodie.clustering.expiration.threshold.mins",
     60,
-    "In a shared table: a clustering or compaction that Apache Hudi runs counts as given up when its plan, its heartbeat, its timeline file and its "
-    "markers gave no sign of life for this long. Then the clustering is rolled back, the compaction run again.",
+    "In a shared table, a clustering or compaction that Apache Hudi runs counts as abandoned if its plan, heartbeat, timeline file and "
+    "markers show no sign of life for this long. The clustering is then rolled back, the compaction run again.",
     unit="minutes",
     minimum=1,
 )
@@ -215,45 +218,45 @@ HEARTBEAT_INTERVAL_MS = Option(
 HEARTBEAT_MISSES = Option(
     "hoodie.client.heartbeat.tolerable.misses",
     2,
-    "Heartbeats that may be missing before a writer counts as dead.",
+    "Heartbeats that a writer may miss before it counts as dead.",
     unit="heartbeats",
     minimum=1,
 )
 WRITE_RETRIES = Option(
     "tideline.write.conflict.retries",
     10,
-    "How often a write that lost a conflict is done again on fresh state.",
+    "How often a write that lost a conflict is repeated on fresh state.",
     unit="attempts",
     minimum=0,
 )
 CLUSTERING_UPDATE_STRATEGY = Option(
     "tideline.clustering.update.strategy",
     "yield",
-    "A write to file groups under a pending clustering: goes ahead, and the clustering yields as often as it may (yield), or conflicts at once, "
-    "as RFC-19 has it (reject).",
+    "What a write does to file groups under a pending clustering: commit, so that the clustering loses as often as "
+    "`tideline.clustering.yields` allows (yield), or fail with a conflict, as in RFC-19 (reject).",
     choices=("yield", "reject"),
 )
 INTENT_WAIT_S = Option(
     "tideline.write.intent.wait",
     30.0,
-    "How long a write waits for another one that is about to write over the same file groups before it goes ahead beside it; 0 does without "
-    "intents.",
+    "How long a write waits for another write that has reserved the same file groups before it proceeds anyway; 0 makes no reservations.",
     unit="seconds",
     minimum=0,
 )
 PRIORITY_AFTER = Option(
     "tideline.write.priority.after",
     3,
-    "After so many lost conflicts a write locks the file groups that it needs: other writes of them wait. In a table that is shared with Apache "
-    "Hudi's writers, who do not wait, those lost to them do not count, and after as many of them in spite of the lock it is over.",
+    "After this many lost conflicts, a write locks the file groups that it needs, and other writes of them wait. In a table shared with "
+    "Apache Hudi, conflicts lost to Apache Hudi's writers do not count, because those do not wait; a write that loses this many of them "
+    "in spite of the lock fails.",
     unit="conflicts",
     minimum=1,
 )
 PRIORITY_WAIT_S = Option(
     "tideline.write.priority.wait",
     600.0,
-    "How long a write waits for another one that lost so often before it goes on beside it; and, over all of its attempts, for clusterings that did "
-    "(`tideline.clustering.yields`) before it fails.",
+    "How long a write waits for another write with priority before it proceeds anyway; also how long it waits, over all of its attempts, "
+    "for clusterings with priority (`tideline.clustering.yields`) before it fails.",
     unit="seconds",
     minimum=0,
 )
@@ -261,62 +264,43 @@ LOCK_WAIT_S = Option("tideline.lock.wait", 60.0, "How long a commit waits for th
 LOCK_UNREACHABLE = Option(
     "tideline.lock.unreachable",
     "wait",
-    "What a commit does while the Redis server of the locks does not answer: try again as long as `tideline.lock.wait` says and then fail, fail "
-    "at once, or go on with leases and intents in the folder of the table. The last two go with locks on `redis:` or `rediss:` only. A table "
-    "that is shared with Apache Hudi's writers has no lock but theirs, whatever this says: it is about intents alone there, and only `storage` goes "
-    "on with any.",
+    "What a commit does while the Redis server of the locks does not answer: retry for `tideline.lock.wait`, then fail (wait); fail "
+    "immediately (fail); or use leases and reservations in the table's folder (storage). The last two require locks on `redis:` or "
+    "`rediss:`. A table shared with Apache Hudi always uses Apache Hudi's lock; there the option concerns reservations only: they move to "
+    "the table's folder with `storage`, and are omitted otherwise.",
     choices=("wait", "fail", "storage"),
 )
-LOCK_TTL_S = Option("tideline.lock.ttl", 30.0, "Life of the table lock's lease.", unit="seconds", minimum=1)
+LOCK_TTL_S = Option("tideline.lock.ttl", 30.0, "Duration of the table lock's lease.", unit="seconds", minimum=1)
 CHECKPOINT_INTERVAL = Option(
     "tideline.log.checkpoint.interval", 50, "A checkpoint of the table log is written every N entries.", unit="entries", minimum=2
 )
 LOG_RETAINED_ENTRIES = Option(
     "tideline.log.retained.entries",
     1000,
-    "The newest N entries of the table log are kept whatever their age.",
+    "The newest N entries of the table log are kept, regardless of their age.",
     unit="entries",
     minimum=10,
 )
 LOG_RETENTION_S = Option(
     "tideline.log.retention",
     7 * 24 * 3600.0,
-    "Entries of the table log are kept this long at least: the mirror must have published them by then.",
+    "Entries of the table log are kept at least this long. The mirror must publish them within this time.",
     unit="seconds",
-    minimum=90,  # whoever follows the log relies on the last minute of it (`timeline.log_end`)
+    minimum=90,  # readers that follow the log rely on its last minute (`timeline.log_end`)
 )
 INSTANT_SKEW_S = Option(
-    "tideline.instant.max.skew", 2.0, "How far the table's last instant may lie ahead of the clock.", unit="seconds", minimum=0
-)
-SPARK_INSERT_PARALLELISM = Option(
-    "tideline.spark.insert.parallelism",
-    0,
-    "Into how many new file groups per partition a DataFrame write spreads its inserts (more where one is full). 0 derives it from Spark's "
-    "estimate of the input's size, never more than the cores of the cluster.",
-    unit="file groups",
-    minimum=0,
-)
-SPARK_BROADCAST_KEYS = Option(
-    "tideline.spark.broadcast.keys",
-    500_000,
-    "A DataFrame write that looks keys up broadcasts the record keys of a table of at most this many rows; larger ones are joined by a "
-    "shuffle.",
-    unit="rows",
-    minimum=0,
-)
-SPARK_COLLECT_BYTES = Option(
-    "tideline.spark.collect.bytes",
-    16 * 1024 * 1024,
-    "An upsert, a deletion or a blind insert of a DataFrame that Spark estimates at no more than this goes through the driver: no key of the "
-    "table is shuffled or broadcast, and a source is evaluated once however often the write is tried. 0: none does.",
-    unit="bytes",
+    "tideline.instant.max.skew",
+    2.0,
+    "How far a writer's clock may be ahead of the store's; in a table shared with Apache Hudi also how far the last instant may be ahead "
+    "of the clock.",
+    unit="seconds",
     minimum=0,
 )
 SCHEMA_EVOLUTION = Option(
     "tideline.write.schema.evolution",
     "refuse",
-    "What a write does about columns that the table lacks and types wider than the table's: refuse them, or evolve the table as Apache Hudi's "
-    "writers do: new nullable columns at the end, whole numbers to larger, floating or text ones, decimals to wider ones.",
+    "What a write does with columns that the table lacks and with types wider than the table's: reject them, or evolve the table as Apache "
+    "Hudi's writers do. New columns are nullable and last; whole numbers become larger, floating or text types, decimals become wider.",
     choices=("refuse", "evolve"),
 )
 RECONCILE_SCHEMA = Option(
@@ -327,24 +311,29 @@ RECONCILE_SCHEMA = Option(
 SET_NULL_FOR_MISSING_COLUMNS = Option(
     "hoodie.write.set.null.for.missing.columns",
     True,
-    "Nullable columns that the input lacks become null; otherwise such an input is refused (Apache Hudi's default).",
+    "Nullable columns that the input lacks become null. If false, such input is rejected (Apache Hudi's default).",
 )
 READ_OPERATION_FIELD = Option(
     "hoodie.allow.operation.metadata.field",
     False,
-    "Rows are read with the meta field _hoodie_operation: what their writer did to them, null where it did not say.",
+    "Read rows with the meta field _hoodie_operation: the operation of their writer, null if the writer did not record it.",
 )
 
-ALL_OPTIONS: tuple[Option[int] | Option[float] | Option[bool] | Option[str], ...] = tuple(
-    value for value in list(globals().values()) if isinstance(value, Option)
-)
+AnyOption = Option[int] | Option[float] | Option[bool] | Option[str]
+
+ALL_OPTIONS: tuple[AnyOption, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Option))
 _BY_KEY = {option.key: option for option in ALL_OPTIONS}
 
 
-class Options:
-    """A checked set of options; everything not given has its default.
+def declare_options(*options: AnyOption) -> None:
+    """Let `Options` accept the options of a package above the engine. The package calls this when it is imported."""
+    _BY_KEY.update({option.key: option for option in options})
 
-    Raises `InvalidOption` for an unknown key (and names the nearest known one) or a value that does not fit.
+
+class Options:
+    """A validated set of options. An option without a value has its default.
+
+    Raises `InvalidOption` for an unknown key (the error names the nearest known key) and for a value that is not allowed.
     """
 
     def __init__(self, given: Mapping[str, object] | None = None) -> None:
@@ -364,16 +353,14 @@ class Options:
         return cast("T", self._given.get(option.key, option.default))
 
     def given(self) -> dict[str, str]:
-        """What was set explicitly, as text, for shipping to another process."""
+        """Return the explicitly set options as text, to send them to another process."""
         return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in self._given.items()}
 
     def merged(self, more: Mapping[str, object]) -> Options:
-        """These options with `more` on top."""
-        merged = Options(more)
-        merged._given = {**self._given, **merged._given}
-        return merged
+        """Return these options, overridden by `more`."""
+        return Options({**self._given, **more})
 
 
 def column_list(text: str) -> tuple[str, ...]:
-    """A comma list as column names."""
+    """Return the column names in a comma-separated list."""
     return tuple(part.strip() for part in text.split(",") if part.strip())

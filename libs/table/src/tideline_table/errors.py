@@ -1,29 +1,31 @@
-"""One error hierarchy for everything that Tideline tells its callers.
+"""The error hierarchy of Tideline.
 
-A class says what the caller can do (`Recovery`); an instance says what was found, what was expected and what to do about it.
-Prose lives in those three fields only, so that a command line prints one line and a program reads fields.
+The class of an error says what the caller can do (`Recovery`). Its fields say what was found, what was expected and how to solve
+the problem. They hold all texts, so that a command line prints one line and a program reads fields.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class Recovery(enum.Enum):
     """What the caller can do about an error."""
 
     RETRY = "retry"
-    """The same call may succeed later; nothing was changed."""
+    """The same call may succeed later. Nothing was changed."""
     REFRESH = "refresh"
-    """The world moved: read it again, decide again, then retry."""
+    """The state of the table changed: read it again, decide again, then retry."""
     STOP = "stop"
-    """The same call will fail again until somebody changes the input, the settings or the table."""
+    """The same call fails again until a user changes the input, the settings or the table."""
 
 
 class TidelineError(Exception):
     """Root of all errors that Tideline raises on purpose.
 
-    `found` says what was found, `expected` what should have been there, `remedy` what to do.
+    `found` says what was found, `expected` what was expected instead, `remedy` how to solve the problem.
     """
 
     recovery: Recovery = Recovery.STOP
@@ -43,7 +45,7 @@ class TidelineError(Exception):
         return "; ".join(parts)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Errors cross process borders (Spark workers, multiprocessing): rebuild from the fields.
+        # Errors cross process boundaries (Spark workers, multiprocessing). Rebuild them from their fields.
         return (_rebuild, (type(self), self.__dict__.copy()))
 
 
@@ -58,19 +60,28 @@ def _rebuild(kind: type[TidelineError], fields: dict[str, object]) -> TidelineEr
 
 
 class StorageError(TidelineError):
-    """An object store or disk answered with a failure that may pass."""
+    """An object store or disk reported a failure that may be temporary."""
+
+    recovery = Recovery.RETRY
+    changed_nothing = False
+    """Whether the failed call is known to have changed nothing. If False, it may have taken effect."""
+
+
+class StorageRefused(StorageError):
+    """The store rejected the request: the bucket is missing, or credentials or permissions are wrong. Nothing was changed."""
+
+    recovery = Recovery.STOP
+    changed_nothing = True
+
+
+class StorageFull(StorageRefused):
+    """No space, inode or quota is left for a write. Nothing was changed. The same call succeeds once space is free."""
 
     recovery = Recovery.RETRY
 
 
-class StorageRefused(StorageError):
-    """The store understood and refused: no such bucket, wrong credentials, missing rights. Nothing was changed."""
-
-    recovery = Recovery.STOP
-
-
 class ObjectNotFound(TidelineError):
-    """The named object is not there."""
+    """The named object does not exist."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"no object at {path!r}")
@@ -78,7 +89,7 @@ class ObjectNotFound(TidelineError):
 
 
 class ObjectExists(TidelineError):
-    """A put-if-absent was refused because an object of that name is there."""
+    """A put-if-absent failed because an object of that name exists."""
 
     recovery = Recovery.REFRESH
 
@@ -88,69 +99,89 @@ class ObjectExists(TidelineError):
 
 
 class UnsafePath(TidelineError):
-    """A path that leaves the folder it belongs to, or that no table may contain."""
+    """A path that leads out of its root folder, or that no table may contain."""
 
 
 # --- input ---------------------------------------------------------------------------------------------------------------
 
 
 class TableNotFound(TidelineError):
-    """There is no Hudi table at the base path."""
+    """No Hudi table exists at the base path."""
 
 
 class TableExists(TidelineError):
-    """A table is already there."""
+    """A table already exists at the base path."""
 
 
 class UnsupportedTable(TidelineError):
-    """The table is sound, but of a kind that this operation does not handle."""
+    """The table is valid, but this operation does not support its kind."""
 
 
 class InvalidOption(TidelineError):
-    """An unknown option, or a value that does not fit its declaration."""
+    """An unknown option, or a value that its declaration does not allow."""
+
+
+class InvalidPredicate(TidelineError):
+    """A filter text that cannot be parsed, or that does not match the columns of the table."""
 
 
 class SchemaMismatch(TidelineError):
-    """Rows whose schema does not fit the schema of the table."""
+    """Rows whose schema does not match the schema of the table."""
 
 
 class InvalidRecord(TidelineError):
-    """A row that cannot be written: null record key, unsafe partition value and the like."""
+    """A row that cannot be written, for example because of a null record key or an unsafe partition value."""
 
 
 class DuplicateKey(TidelineError):
-    """An insert found a key twice and its duplicate policy is to fail."""
+    """An insert found a duplicate key and its duplicate policy is to fail."""
 
 
 class InstantNotFound(TidelineError):
-    """An instant that the table does not have."""
+    """An instant that the table does not contain."""
 
 
 class HistoryUnavailable(TidelineError):
-    """Changes whose files cleaning removed: begin again with a snapshot."""
+    """The files or instants of the requested changes were cleaned or archived. Begin again with a snapshot query."""
 
 
 class HistoryRewritten(HistoryUnavailable):
-    """Changes across a restore: whoever asks has read writes that were taken back. Begin again with a snapshot."""
+    """A restore removed writes that the reader of the changes has read already. Begin again with a snapshot query."""
 
 
 class WritesMissed(TidelineError):
-    """Writes of Apache Hudi to a shared table left the timeline before anybody adopted them: what the table holds cannot be said any more."""
+    """Apache Hudi archived writes of a shared table before Tideline adopted them, so the table's content is unknown."""
 
 
 # --- state on storage that is not what it should be -----------------------------------------------------------------------
 
 
 class CorruptMetadata(TidelineError):
-    """A timeline file, plan, properties file or table log entry that cannot be understood."""
+    """A timeline file, plan, properties file or table log entry that cannot be parsed."""
+
+
+RESTORE_FILE = "restore the file; nothing was changed"
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
+"""Exceptions of Python for a document of another shape than the code that reads it expects."""
+
+
+@contextmanager
+def parsing(document: str, expected: str) -> Iterator[None]:
+    """Translate `MALFORMED` exceptions while `document` is read into `CorruptMetadata`."""
+    try:
+        yield
+    except MALFORMED as error:
+        raise CorruptMetadata(
+            f"{document} cannot be read ({type(error).__name__}: {error})", expected=expected, remedy=RESTORE_FILE
+        ) from None
 
 
 class TableFrozen(TidelineError):
-    """The table may not be written until somebody decides what to do about what was found."""
+    """The table must not be written until an operator has decided about the problem that was found."""
 
 
 class ClockSkew(TidelineError):
-    """The last instant of the table lies too far ahead of this machine's clock."""
+    """A clock or an instant is too far ahead of the store's time, which dates the files of the table. Nothing was written."""
 
     recovery = Recovery.RETRY
 
@@ -159,13 +190,13 @@ class ClockSkew(TidelineError):
 
 
 class SavepointRefused(TidelineError):
-    """A savepoint that cannot be made, or restored to, as the table stands. Nothing was changed."""
+    """In the current state of the table, the savepoint cannot be made or restored. Nothing was changed."""
 
 
 class WriteConflict(TidelineError):
     """Another writer or table service changed what this transaction read or wrote.
 
-    `with_instant` names the other side. The transaction is rolled back; begin again on fresh state.
+    `with_instant` is the instant of the other transaction. This transaction is rolled back. Read the table again, then retry.
     """
 
     recovery = Recovery.REFRESH
@@ -176,17 +207,17 @@ class WriteConflict(TidelineError):
 
 
 class ClusteringFirst(WriteConflict):
-    """A file group that a write changes is under a clustering, `with_instant`, that goes before it: the write waits, or fails when it waited too long."""
+    """The write changes a file group under clustering `with_instant`, which has priority. It waits, and fails on timeout."""
 
 
 class RestorePending(WriteConflict):
-    """The table is being brought back to a savepoint: nothing may be written until that is done. `with_instant` is the restore."""
+    """Restore `with_instant` is pending. Nothing may be written until it has completed."""
 
 
 class ProgressMoved(TidelineError):
-    """The progress that a commit was to move is no longer where it was expected: somebody else committed what this one holds, or more.
+    """The stored progress is not the value that the commit expected: another writer committed the same input, or more.
 
-    The transaction is rolled back and not tried again. `key` names the progress, `held` is its value now (None: never set).
+    The transaction is rolled back and not retried. `key` names the progress, `held` is its current value (None: never set).
     """
 
     recovery = Recovery.REFRESH
@@ -198,30 +229,30 @@ class ProgressMoved(TidelineError):
 
 
 class TransactionRolledBack(TidelineError):
-    """This transaction was rolled back by somebody else (its heartbeat expired); its files will never become visible."""
+    """Another writer rolled this transaction back, usually because its heartbeat expired. Its files will never become visible."""
 
     recovery = Recovery.REFRESH
 
 
 class RestoredMeanwhile(TransactionRolledBack):
-    """The table was brought back to a savepoint while this transaction ran: what it read may be gone, so it is not tried again by itself."""
+    """The table was restored while this transaction ran. There is no automatic retry: data that it read may be gone."""
 
 
 class CommitUnknown(TidelineError):
-    """The commit point was sent, its outcome could not be learned; the table log knows."""
+    """The commit was sent, but its outcome could not be read. The table log holds the outcome."""
 
     recovery = Recovery.REFRESH
 
 
 class AppendOutrun(TidelineError):
-    """A step never came to its turn in the table log, so many others went first. Nothing was appended."""
+    """Other writers appended to the table log first in every attempt. Nothing was appended."""
 
     recovery = Recovery.RETRY
 
 
 class IllegalTransition(TidelineError):
-    """A step that the life cycle of an action does not have."""
+    """A transition that the life cycle of the action does not allow."""
 
 
 class VerificationFailed(TidelineError):
-    """A table service's own check (row counts, key hashes) failed before its commit; nothing became visible."""
+    """The check of an operation before its commit (row counts, key hashes) failed. Nothing became visible."""

@@ -1,4 +1,4 @@
-"""JSON of others whose texts can be written again."""
+"""Parsing of untrusted JSON whose texts must be writable again."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def parse_json(content: bytes) -> Any:
-    """The document in UTF-8 bytes. Raises `ValueError`, or `RecursionError` for one that is nested too deep.
+    """Parse a JSON document in UTF-8. Raises `ValueError`, or `RecursionError` for too deep nesting.
 
-    Half of a surrogate pair, which JSON can spell, is refused here: later it fits into no file and no path.
+    An escaped lone surrogate raises `ValueError`, because no file or path could hold it.
     """
     text = content.decode()
     document = json.loads(text)

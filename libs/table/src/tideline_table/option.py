@@ -1,4 +1,4 @@
-"""What an option is: its key, type, default and what it takes."""
+"""Options: key, type, default value and allowed values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T", int, float, bool, str)
 
 @dataclass(frozen=True, slots=True)
 class Option(Generic[T]):
-    """One option: its key, default (which gives the type), unit, allowed values and meaning."""
+    """One option: its key, default (which determines the type), unit, allowed values and description."""
 
     key: str
     default: T
@@ -22,7 +22,7 @@ class Option(Generic[T]):
     minimum: float | None = None
 
     def parse(self, value: object) -> T:
-        """`value` (text or already typed) as this option's type; `InvalidOption` says what fits."""
+        """Return `value` (text or typed) as this option's type, or raise `InvalidOption`, which names what is allowed."""
         try:
             parsed = _parse(value, type(self.default))
         except ValueError:

@@ -1,4 +1,4 @@
-"""The cleaner: deletes file slices that no retained query reads, archives old instants, and rolls back writers that died.
+"""The cleaner: deletes file slices that no retained query reads, archives old instants and rolls back writes of dead writers.
 
-The only service that deletes committed files. When compaction or clustering runs does not belong here.
+It is the only service that deletes committed files. It does not decide when compaction or clustering runs.
 """

@@ -1,15 +1,15 @@
-"""`tideline-cleaner`."""
+"""The entry point of `tideline-cleaner`."""
 
 import sys
 
-from tideline_cleaner.service import CleanerService
+from tideline_cleaner.cleaning import CleanerService
 from tideline_cleaner.settings import CleanerSettings
-from tideline_service.lifecycle import run_service
+from tideline_runtime.lifecycle import run_service
 
 
 def main() -> None:
     """Run the service until it is asked to stop."""
-    sys.exit(run_service(CleanerService, CleanerSettings, "cleaner"))
+    sys.exit(run_service(CleanerService, CleanerSettings))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Metrics of the cleaner."""
 
-from tideline_service.metrics import Counter
+from tideline_runtime.metrics import Counter
 
 FILES_DELETED = Counter(
     "tideline_cleaner_files_deleted_total", unit="files", doc="Base and log files deleted by cleaning.", labels=("table",)
@@ -11,18 +11,18 @@ ROLLBACKS = Counter(
 ARCHIVED = Counter(
     "tideline_cleaner_instants_archived_total",
     unit="instants",
-    doc="Instants that left the timeline for the archive.",
+    doc="Instants moved from the active to the archived timeline.",
     labels=("table",),
 )
 HALF_WRITTEN = Counter(
     "tideline_cleaner_half_written_files_deleted_total",
     unit="files",
-    doc="Files that killed writers left half written, deleted once no task can be writing them.",
+    doc="Incomplete files of killed writers, deleted when no task can still write them.",
     labels=("table",),
 )
 LATE_FILES = Counter(
     "tideline_cleaner_late_files_deleted_total",
     unit="files",
-    doc="Files that tasks of rolled-back writes wrote behind their rollback, found before archival and deleted.",
+    doc="Files that tasks of rolled-back writes created after the rollback, deleted before archival.",
     labels=("table",),
 )

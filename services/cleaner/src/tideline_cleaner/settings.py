@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tideline_service.settings import ServiceSettings, setting
+from tideline_runtime.settings import ServiceSettings, setting
 
 
 class CleanerSettings(ServiceSettings):
@@ -13,6 +13,8 @@ class CleanerSettings(ServiceSettings):
     section: ClassVar[str | None] = "cleaner"
 
     clean_min_commits: int = setting(
-        5, unit="instants", description="A table is cleaned when so many writes completed since the last look.", ge=1
+        5, unit="instants", description="Number of completed writes after which the cleaner checks a table again.", ge=1
     )
-    options: dict[str, str] = setting({}, unit="-", description="Engine options, such as `hoodie.cleaner.commits.retained`.")
+    options: dict[str, str] = setting(
+        {}, unit="-", description="Engine options of the cleaner, such as `hoodie.cleaner.commits.retained`."
+    )

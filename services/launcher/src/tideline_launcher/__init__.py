@@ -1,4 +1,4 @@
-"""The launcher: one Spark application per plan; starts, watches, retries it, and gives up after a bound.
+"""The launcher: starts one Spark application per plan, watches it, retries it, and gives up after a maximum number of attempts.
 
-A requested plan on the timeline is the command to run it. Deciding what to plan does not belong here, nor do rows.
+A requested plan on the timeline is the command to run it. The launcher plans nothing and handles no rows.
 """

@@ -1,15 +1,15 @@
-"""`tideline-launcher`."""
+"""The entry point of `tideline-launcher`."""
 
 import sys
 
-from tideline_launcher.service import LauncherService
+from tideline_launcher.plan_execution import LauncherService
 from tideline_launcher.settings import LauncherSettings
-from tideline_service.lifecycle import run_service
+from tideline_runtime.lifecycle import run_service
 
 
 def main() -> None:
     """Run the service until it is asked to stop."""
-    sys.exit(run_service(LauncherService, LauncherSettings, "launcher"))
+    sys.exit(run_service(LauncherService, LauncherSettings))
 
 
 if __name__ == "__main__":

@@ -1,80 +1,89 @@
-"""What the launcher does next: a pure function of pending plans, running applications and past attempts."""
+"""Launch decisions: a pure function of pending plans, running applications and the histories of plans."""
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from tideline_launcher.application import Application, PlanKey
+from tideline_launcher.history import History
+from tideline_launcher.resources import PlanWork, Resources, granted, resources_for
+from tideline_launcher.settings import ResourceSettings
+from tideline_table.action import TableService
 
-class Outcome(enum.StrEnum):
-    """How an application ended."""
-
-    SUCCEEDED = "succeeded"
-    YIELDED = "yielded"
-    SUPERSEDED = "superseded"
-    FAILED = "failed"
-
-
-CLUSTERING = "clustering"
-COMPACTION = "compaction"
-EXIT_YIELDED = 3
-EXIT_SUPERSEDED = 4
-
-
-def outcome_of(exit_code: int) -> Outcome:
-    """The meaning of a table-service application's exit code."""
-    known = {0: Outcome.SUCCEEDED, EXIT_YIELDED: Outcome.YIELDED, EXIT_SUPERSEDED: Outcome.SUPERSEDED}
-    return known.get(exit_code, Outcome.FAILED)
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class PlanKey:
-    """A plan of a table."""
-
-    instant: str
-    table_uid: str
+_NEW = History()
 
 
 @dataclass(frozen=True, slots=True)
 class PendingPlan:
-    """A plan that is not completed. `is_driven` while an application's heartbeat is fresh."""
+    """A plan that is not completed. `is_driven` is true while Apache Hudi or a live process executes it."""
 
     key: PlanKey
     base_path: str
     table_name: str
     is_driven: bool
-    service: str = CLUSTERING
+    service: TableService = TableService.CLUSTERING
+    work: PlanWork = field(default_factory=PlanWork)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A plan to launch now, with its resources."""
+
+    plan: PendingPlan
+    resources: Resources
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Plans to launch now and plans to give up."""
+    """The plans to launch now and the plans to give up."""
 
-    launch: tuple[PendingPlan, ...]
+    launch: tuple[Launch, ...]
     give_up: tuple[PendingPlan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The caps of a launcher."""
+
+    max_applications: int
+    max_attempts: int
+    resources: ResourceSettings
 
 
 def decide(
     plans: Sequence[PendingPlan],
-    running: Collection[PlanKey],
-    failures: Mapping[PlanKey, int],
-    *,
-    max_applications: int,
-    max_attempts: int,
+    running: Collection[Application],
+    histories: Mapping[PlanKey, History],
+    limits: Limits,
+    now_s: float,
 ) -> Decision:
-    """Oldest plans first, one application per plan, at most `max_applications`.
+    """Choose plans to launch, oldest first, with one application per plan, within the limits.
 
-    A plan that somebody drives is left alone; one that failed `max_attempts` times is given up.
+    A plan that a live process runs is left alone, a plan whose pause is not over waits, an exhausted one is given up. If no executor
+    is free, later plans that need none may still start. A plan gets fewer executors than it wants if fewer are free.
     """
-    idle = [p for p in sorted(plans, key=lambda p: p.key) if p.key not in running and not p.is_driven]
-    give_up = tuple(p for p in idle if failures.get(p.key, 0) >= max_attempts)
-    candidates = [p for p in idle if p not in give_up]
-    free = max(0, max_applications - len(running))
-    return Decision(tuple(candidates[:free]), give_up)
-
-
-def application_name(table_name: str, instant: str, attempt: int) -> str:
-    """`table-instant-attempt`: the same for every launcher that comes to the same decision."""
-    safe = "".join(c if c.isalnum() else "-" for c in table_name.lower()).strip("-")
-    return f"{safe}-{instant}-{attempt}"
+    taken = {a.key for a in running}
+    idle = [p for p in sorted(plans, key=lambda p: p.key) if p.key not in taken and not p.is_driven]
+    past = {p.key: histories.get(p.key, _NEW) for p in idle}
+    give_up = tuple(p for p in idle if past[p.key].is_exhausted(limits.max_attempts))
+    ready = [p for p in idle if p not in give_up and past[p.key].not_before_s <= now_s]
+    slots = max(0, limits.max_applications - len(running))
+    used = sum(a.executors for a in running)
+    used_by_table: dict[str, int] = {}
+    for application in running:
+        uid = application.key.table_uid
+        used_by_table[uid] = used_by_table.get(uid, 0) + application.executors
+    launch: list[Launch] = []
+    for plan in ready:
+        if len(launch) >= slots:
+            break
+        uid, caps = plan.key.table_uid, limits.resources
+        free = min(caps.max_executors - used, caps.max_executors_per_table - used_by_table.get(uid, 0))
+        resources = granted(resources_for(plan.work, caps, past[plan.key].memory_step), free=free)
+        if resources is None:
+            continue
+        used += resources.executors
+        used_by_table[uid] = used_by_table.get(uid, 0) + resources.executors
+        launch.append(Launch(plan, resources))
+    return Decision(tuple(launch), give_up)

@@ -1,12 +1,20 @@
 """Metrics of the launcher."""
 
-from tideline_service.metrics import Counter, Gauge, Histogram
+from tideline_runtime.metrics import Counter, Gauge, Histogram
 
 APPLICATIONS = Counter(
     "tideline_launcher_applications_total",
     unit="applications",
-    doc="Ended applications, by outcome: succeeded, yielded (to a writer), superseded (somebody else ended the plan), failed, given_up.",
+    doc="Ended applications, by outcome: succeeded, yielded (to a writer), superseded (another process ended the plan), failed, timed_out, "
+    "out_of_memory, lost (the platform ended it), not_started; given_up counts plans.",
     labels=("outcome",),
 )
 RUNNING = Gauge("tideline_launcher_running", unit="applications", doc="Spark applications running now.")
+EXECUTORS = Gauge("tideline_launcher_executors", unit="executors", doc="Executors that the running applications asked for.")
+OBSTACLES = Gauge(
+    "tideline_launcher_obstacles",
+    unit="plans",
+    doc="Plans whose application does not start, by obstacle: image, configuration, refused (permissions, Pod Security, quota), unschedulable.",
+    labels=("obstacle",),
+)
 DURATION = Histogram("tideline_launcher_application_seconds", unit="seconds", doc="How long applications ran, whatever their end.")

@@ -1,5 +1,5 @@
-"""The lock service: leases over HTTP for those who cannot reach the lock store, expiry watch, lock events.
+"""The lock service: offers leases over HTTP to clients without access to the lock store, watches leases, publishes lock events.
 
-It remembers no lease: the lock store alone knows who holds what, so that every instance answers the same, also after a restart. What a
-holder may do to a table does not belong here: the table log decides that.
+It stores no leases: only the lock store knows the holders, so every instance gives the same answers, also after a restart. It does
+not decide what a holder may do to a table: the table log does.
 """

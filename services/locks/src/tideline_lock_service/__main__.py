@@ -1,15 +1,15 @@
-"""`tideline-lock-service`."""
+"""The entry point of `tideline-lock-service`."""
 
 import sys
 
 from tideline_lock_service.service import LockService
 from tideline_lock_service.settings import LockServiceSettings
-from tideline_service.lifecycle import run_service
+from tideline_runtime.lifecycle import run_service
 
 
 def main() -> None:
     """Run the service until it is asked to stop."""
-    sys.exit(run_service(LockService, LockServiceSettings, "lock_service"))
+    sys.exit(run_service(LockService, LockServiceSettings))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which provider keeps the lock of a name: all names at one provider, or each table's beside the table."""
+"""Finds the provider that keeps the lock of a name: one provider for all names, or one beside each table."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tideline_locks.table_lock import LockProviders, lock_name
 from tideline_table.errors import InvalidOption
 
 LeaseProvider = RedisLockProvider | StorageLockProvider | InProcessLockProvider
-"""Providers that renew and release by lease id alone, for holders in other processes."""
+"""Providers that renew and release by lease id alone, so that the holder can be another process."""
 
 
 class LeaseDirectory:
-    """The locks of this shard. The tick tells which tables there are; the API asks from other threads.
+    """The locks of this shard. The tick sets the tables; the API reads them from other threads.
 
-    What writers do while Redis does not answer (`tideline.lock.unreachable`) is not for the API: a lease is renewed where it was granted.
+    `tideline.lock.unreachable` (for writers while Redis is down) has no effect here: a lease is renewed where it was granted.
     """
 
     def __init__(self, providers: LockProviders) -> None:
@@ -24,29 +24,29 @@ class LeaseDirectory:
         self._base_paths: Mapping[str, str] | None = None
 
     def update(self, base_paths: Mapping[str, str]) -> None:
-        """From now on the tables are these: uid → base path."""
-        # Replaced as a whole and never changed: readers in other threads need no lock.
+        """Replace the tables by `base_paths`: uid → base path."""
+        # The mapping is replaced as a whole and never changed, so readers in other threads need no lock.
         self._base_paths = {lock_name(uid): base_path for uid, base_path in base_paths.items()}
 
     def provider(self, name: str) -> LeaseProvider:
-        """Where the lock `name` is kept. Raises `UnknownLock`, and `ServiceBusy` before the first `update`."""
+        """Return the provider of the lock `name`. Raises `UnknownLock`, or `ServiceBusy` before the first `update`."""
         known = self._known()
         if not self._providers.is_per_table:
             return _checked(self._providers, "")
         if name not in known:
             raise UnknownLock(
                 f"lock {name!r}",
-                expected="table:<uid> of a table that this service looks after",
+                expected="table:<uid> of a table of this service",
                 remedy="check the uid and the setting 'tables'; new tables are found within 'tables_rescan_s'",
             )
         return _checked(self._providers, known[name])
 
     def provider_beside(self, base_path: str) -> LeaseProvider:
-        """Where the lock of the table at `base_path` is kept."""
+        """Return the provider of the lock of the table at `base_path`."""
         return _checked(self._providers, base_path)
 
     def list(self, prefix: str, limit: int) -> list[LeaseState]:
-        """The first `limit` leases whose name starts with `prefix`, in order of name. Storage is asked lock by lock."""
+        """Return the first `limit` leases, by name, whose name starts with `prefix`. Storage needs one request per lock."""
         known = self._known()
         if not self._providers.is_per_table:
             return _checked(self._providers, "").list(prefix)[:limit]
@@ -61,7 +61,7 @@ class LeaseDirectory:
 
     def _known(self) -> Mapping[str, str]:
         if self._base_paths is None:
-            raise ServiceBusy("the tables are not known yet", remedy="ask again in a moment: the service is starting")
+            raise ServiceBusy("the tables are not known yet, because the service is starting", remedy="retry in a moment")
         return self._base_paths
 
 

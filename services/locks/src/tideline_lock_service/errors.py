@@ -1,4 +1,4 @@
-"""What the lease API refuses for reasons of its own, beside the errors of `tideline_locks`."""
+"""Errors of the lease API that are not errors of `tideline_locks`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from tideline_table.errors import Recovery, TidelineError
 
 
 class InvalidRequest(TidelineError):
-    """A body or query that the API does not understand."""
+    """The body or query of a request is invalid."""
 
 
 class RequestTooLarge(TidelineError):
-    """A body beyond the bound."""
+    """The body of a request is larger than the limit."""
 
 
 class UnknownLock(TidelineError):
-    """No table of this shard has a lock of that name."""
+    """No table of this shard has a lock with that name."""
 
 
 class NotTheHolder(TidelineError):
@@ -22,6 +22,6 @@ class NotTheHolder(TidelineError):
 
 
 class ServiceBusy(TidelineError):
-    """The service cannot take the request now: it starts, stops, or has as many waiting requests as it may."""
+    """The service cannot accept the request now: it starts, stops, or has too many waiting requests."""
 
     recovery = Recovery.RETRY

@@ -1,6 +1,6 @@
 """Metrics of the lock service."""
 
-from tideline_service.metrics import Counter, Gauge, Histogram
+from tideline_runtime.metrics import Counter, Gauge, Histogram
 
 REQUESTS = Counter(
     "tideline_lock_service_requests_total",
@@ -8,9 +8,9 @@ REQUESTS = Counter(
     doc="Requests of the lease API, by operation and HTTP status.",
     labels=("operation", "status"),
 )
-WAIT = Histogram("tideline_lock_service_acquire_seconds", unit="seconds", doc="How long requests for a lease took, granted or not.")
+WAIT = Histogram("tideline_lock_service_acquire_seconds", unit="seconds", doc="Duration of requests for a lease, granted or not.")
 WAITING = Gauge("tideline_lock_service_waiting", unit="requests", doc="Requests that wait for a lock now.")
-LEASES = Gauge("tideline_lock_service_leases", unit="leases", doc="Table leases held at the last look.")
+LEASES = Gauge("tideline_lock_service_leases", unit="leases", doc="Table leases held at the last poll.")
 EVENTS = Counter(
     "tideline_lock_service_events_total",
     unit="events",

@@ -1,4 +1,4 @@
-"""Bodies of the lease API: bounded and checked before anything is asked of a lock."""
+"""Request bodies of the lease API. They are limited in size and validated before any lock is accessed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Body(BaseModel):
 
 
 class AcquireRequest(_Body):
-    """`POST /v1/leases/{name}/acquire`. `wait_s` 0 asks once; `fence` is the head sequence of the table log that the caller saw."""
+    """`POST /v1/leases/{name}/acquire`. `wait_s` 0 tries once; `fence` is the newest table log sequence that the caller saw."""
 
     owner: Owner
     ttl_s: Ttl
@@ -30,7 +30,7 @@ class AcquireRequest(_Body):
 
 
 class RenewRequest(_Body):
-    """`POST /v1/leases/{name}/renew`. `ttl_s` as acquired."""
+    """`POST /v1/leases/{name}/renew`. `ttl_s` is the value given to `acquire`."""
 
     owner: Owner
     lease_id: LeaseId
@@ -48,7 +48,7 @@ BodyT = TypeVar("BodyT", bound=_Body)
 
 
 def parsed(kind: type[BodyT], body: bytes) -> BodyT:
-    """The body as a value. Raises `RequestTooLarge` and `InvalidRequest`."""
+    """Parse the body. Raises `RequestTooLarge` and `InvalidRequest`."""
     if len(body) > MAX_BODY_BYTES:
         raise RequestTooLarge(f"a body of {len(body)} bytes", expected=f"at most {MAX_BODY_BYTES}")
     try:

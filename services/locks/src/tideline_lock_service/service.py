@@ -1,4 +1,4 @@
-"""The lock service's tick: break what expired, publish what happened to leases and heartbeats since the last look."""
+"""The tick of the lock service: break expired leases, publish the changes of leases and heartbeats since the last poll."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tideline_lock_service.settings import LockServiceSettings
 from tideline_lock_service.watch import Kind, SeenLease, changes, seen
 from tideline_locks import LeaseState
 from tideline_locks.table_lock import lock_name
-from tideline_service.contract import ServiceContext
-from tideline_service.event_link import EventLink
-from tideline_service.logging import get_logger
-from tideline_service.open_tables import OpenTables, open_tables
+from tideline_runtime.contract import ServiceContext
+from tideline_runtime.event_link import EventLink
+from tideline_runtime.logging import get_logger
+from tideline_runtime.open_tables import OpenTables, open_tables
+from tideline_table.coordination import is_alive
+from tideline_table.hudi import State
 from tideline_table.table import Table
-from tideline_table.timeline.instant import State
-from tideline_table.transaction import is_alive
 
 _log = get_logger(__name__)
 
@@ -26,8 +26,8 @@ _log = get_logger(__name__)
 class LockService:
     """One shard of the lock service.
 
-    Its memory of the last look only serves to tell differences: the first look at a table is the baseline, of which only expired leases
-    and lost heartbeats are published.
+    It remembers the last poll only to find changes. The first poll of a table is the baseline, of which only expired leases and
+    lost heartbeats are published.
     """
 
     def __init__(self, settings: LockServiceSettings, context: ServiceContext) -> None:
@@ -47,7 +47,7 @@ class LockService:
         self._directory.update({table.uid: table.base_path for table in self._tables.each()})
 
     def tick(self) -> float | None:
-        """Look at the lease and the heartbeats of every table of the shard."""
+        """Poll the lease and the heartbeats of every table of the shard."""
         self._listed = None
         known: dict[str, str] = {}
 
@@ -79,17 +79,17 @@ class LockService:
         if lease is not None and lease.expired:
             lease, before = self._broken(table, provider, name, before, now)
         if not is_first:
-            for change in changes({name: before} if before else {}, {name: lease} if lease else {}):
+            for change in changes(before, lease):
                 self._note(table, change.kind, change.owner, now, token=change.token, previous_owner=change.previous_owner)
         self._seen[table.uid] = seen(lease, now, before) if lease else None
 
     def _broken(
         self, table: Table, provider: LeaseProvider, name: str, before: SeenLease | None, now: datetime
     ) -> tuple[LeaseState | None, SeenLease | None]:
-        """The lease and what was seen before it, once the expired one is out of the way."""
+        """Break the expired lease. Return the lease that is held now, and the previous one to compare it with."""
         ended = provider.break_expired(name)
         if ended is None:
-            # Its holder renewed or released it, or somebody took it over, since it was read.
+            # Since it was read, its holder renewed or released it, or another owner took it over.
             lease = provider.read(name)
             return (lease if lease is not None and not lease.expired else None), before
         self._note(table, Kind.EXPIRED, ended.owner, now, token=ended.token)
@@ -99,7 +99,7 @@ class LockService:
         if self._tables.lock_providers.is_per_table:
             return provider.read(name)
         if self._listed is None:
-            # One listing for all tables instead of a question for each.
+            # One listing for all tables instead of one request per table.
             self._listed = {lease.name: lease for lease in provider.list(lock_name(""))}
         return self._listed.get(name)
 

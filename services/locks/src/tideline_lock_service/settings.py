@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tideline_service.settings import ServiceSettings, setting
+from tideline_runtime.settings import ServiceSettings, setting
 
 
 class LockServiceSettings(ServiceSettings):
@@ -12,11 +12,17 @@ class LockServiceSettings(ServiceSettings):
 
     section: ClassVar[str | None] = "lock_service"
 
-    max_wait_s: float = setting(20.0, unit="s", description="Longest that one request may wait for a lock.", ge=0, le=300)
-    max_ttl_s: float = setting(3600.0, unit="s", description="Longest lease that a request may ask for.", ge=1)
+    max_wait_s: float = setting(20.0, unit="s", description="Maximum time that one request may wait for a lock.", ge=0, le=300)
+    max_ttl_s: float = setting(3600.0, unit="s", description="Maximum duration of a lease.", ge=1)
     max_waiting: int = setting(
-        32, unit="requests", description="Most requests that wait for locks at once; more are told to come again.", ge=1, le=50
+        32,
+        unit="requests",
+        description="Maximum number of requests that wait for locks at once. Further requests are rejected with status 503.",
+        ge=1,
+        le=50,
     )
     options: dict[str, str] = setting(
-        {}, unit="-", description="Engine options, such as the heartbeat interval by which dead writers are told from live ones."
+        {},
+        unit="-",
+        description="Engine options, such as the heartbeat interval, by which the service distinguishes dead writers from live ones.",
     )

@@ -1,14 +1,13 @@
-"""What happened to leases between two looks: a pure decision.
+"""Lease changes between two polls: a pure function.
 
-Looks see states, not steps: a lease that was acquired and released between two looks was not seen, and one holder after another counts
-as taken over unless the times show that the first gave its lease back. Holders that keep their lease renew it every third of its ttl;
-one that was seen with less than half of the longest remaining time it ever showed, and was renewed later, had paused.
+Polls see states, not transitions: a lease that was acquired and released between two polls is not seen. A new holder counts as
+having taken over, unless the times show that the previous holder released its lease. A live holder renews every third of its ttl,
+so a lease that was below half of its longest observed remaining time, and was renewed later, counts as renewed after a pause.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -30,7 +29,7 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SeenLease:
-    """A lease as it was last seen. `longest_s` is the longest remaining time it ever showed: at most its ttl."""
+    """A lease as of the last poll. `longest_s` is the longest remaining time observed: at most its ttl."""
 
     lease: LeaseState
     remaining_s: float
@@ -38,15 +37,14 @@ class SeenLease:
 
     @property
     def is_late(self) -> bool:
-        """Whether a living holder would have renewed it before."""
+        """Whether a live holder would already have renewed the lease."""
         return self.remaining_s < self.longest_s * PAUSE_FRACTION
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One step of a lease. `previous_owner` is who lost it to the owner."""
+    """A change of a lease. `previous_owner` is the owner that lost the lease to `owner`."""
 
-    name: str
     kind: Kind
     owner: str
     token: int
@@ -54,7 +52,7 @@ class Change:
 
 
 def seen(lease: LeaseState, now: datetime, before: SeenLease | None) -> SeenLease:
-    """`lease` as seen at `now`, going on from the look before."""
+    """Return `lease` as seen at `now`, continuing from the previous poll."""
     remaining_s = (lease.expires - now).total_seconds()
     looked = SeenLease(lease, remaining_s, remaining_s)
     if before is None or before.lease.lease_id != lease.lease_id:
@@ -62,15 +60,8 @@ def seen(lease: LeaseState, now: datetime, before: SeenLease | None) -> SeenLeas
     return replace(looked, longest_s=max(remaining_s, before.longest_s))
 
 
-def changes(before: Mapping[str, SeenLease], now: Mapping[str, LeaseState]) -> list[Change]:
-    """Steps from one look to the next, in order of name. `now` holds only leases that have not expired."""
-    found: list[Change] = []
-    for name in sorted(before.keys() | now.keys()):
-        found += _steps(before.get(name), now.get(name))
-    return found
-
-
-def _steps(before: SeenLease | None, now: LeaseState | None) -> list[Change]:
+def changes(before: SeenLease | None, now: LeaseState | None) -> list[Change]:
+    """Return the changes of one lease between two polls. `now` is None unless it is held and has not expired."""
     if now is None:
         return [] if before is None else [_change(Kind.RELEASED, before.lease)]
     if before is None:
@@ -78,10 +69,10 @@ def _steps(before: SeenLease | None, now: LeaseState | None) -> list[Change]:
     if before.lease.lease_id == now.lease_id:
         return [_change(Kind.RENEWED_AFTER_PAUSE, now)] if before.is_late and now.expires > before.lease.expires else []
     if now.acquired < before.lease.expires:
-        # Nobody gets a lock before its lease ends: the first holder gave it back.
+        # A lock is not granted before the previous lease ends, so the previous holder released it.
         return [_change(Kind.RELEASED, before.lease), _change(Kind.ACQUIRED, now)]
     return [replace(_change(Kind.TAKEN_OVER, now), previous_owner=before.lease.owner)]
 
 
 def _change(kind: Kind, lease: LeaseState) -> Change:
-    return Change(lease.name, kind, lease.owner, lease.token)
+    return Change(kind, lease.owner, lease.token)

@@ -1,4 +1,4 @@
-"""The mirror: publishes each entry of each table log as an event, once and in order, and scrubs what crashed writers left undone.
+"""The mirror: publishes each table log entry as an event, once and in order, and repairs what crashed writers left unfinished.
 
-Its cursor is the table's record in `tideline.tables`; nothing else is remembered. Deciding what a table needs does not belong here.
+Its cursor is the table's record in `tideline.tables`; it stores nothing else. It does not decide what a table needs.
 """

@@ -1,15 +1,15 @@
-"""`tideline-mirror`."""
+"""The entry point of `tideline-mirror`."""
 
 import sys
 
-from tideline_mirror.service import MirrorService
+from tideline_mirror.mirroring import MirrorService
 from tideline_mirror.settings import MirrorSettings
-from tideline_service.lifecycle import run_service
+from tideline_runtime.lifecycle import run_service
 
 
 def main() -> None:
     """Run the service until it is asked to stop."""
-    sys.exit(run_service(MirrorService, MirrorSettings, "mirror"))
+    sys.exit(run_service(MirrorService, MirrorSettings))
 
 
 if __name__ == "__main__":

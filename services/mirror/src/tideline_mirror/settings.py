@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tideline_service.settings import ServiceSettings, setting
+from tideline_runtime.settings import ServiceSettings, setting
 
 
 class MirrorSettings(ServiceSettings):
@@ -13,5 +13,5 @@ class MirrorSettings(ServiceSettings):
     section: ClassVar[str | None] = "mirror"
 
     batch_entries: int = setting(
-        200, unit="entries", description="Most log entries of a table published in one transaction.", ge=1, le=5000
+        200, unit="entries", description="Maximum number of log entries of a table that one transaction publishes.", ge=1, le=5000
     )

@@ -1,4 +1,4 @@
-"""The planner: decides which table services a table needs and publishes their plans on the timeline.
+"""The planner: decides which table services a table needs and publishes their plans on the timeline. It runs no plans.
 
-`policy` decides purely; a requested plan on the timeline is the command to run it. Running plans does not belong here.
+Decisions are pure functions of the engine (`tideline_table.action`). A requested plan on the timeline is the command to run it.
 """

@@ -1,15 +1,15 @@
-"""`tideline-planner`."""
+"""The entry point of `tideline-planner`."""
 
 import sys
 
-from tideline_planner.service import PlannerService
+from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
-from tideline_service.lifecycle import run_service
+from tideline_runtime.lifecycle import run_service
 
 
 def main() -> None:
     """Run the service until it is asked to stop."""
-    sys.exit(run_service(PlannerService, PlannerSettings, "planner"))
+    sys.exit(run_service(PlannerService, PlannerSettings))
 
 
 if __name__ == "__main__":

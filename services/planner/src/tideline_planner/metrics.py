@@ -1,6 +1,6 @@
 """Metrics of the planner."""
 
-from tideline_service.metrics import Counter, Histogram
+from tideline_runtime.metrics import Counter, Histogram
 
 PLANS = Counter("tideline_planner_plans_total", unit="plans", doc="Plans published, by table service.", labels=("service",))
-PLANNING = Histogram("tideline_planner_planning_seconds", unit="seconds", doc="How long deciding and planning for one table took.")
+PLANNING = Histogram("tideline_planner_planning_seconds", unit="seconds", doc="Time to decide and plan for one table.")

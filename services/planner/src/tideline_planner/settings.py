@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tideline_service.settings import ServiceSettings, setting
+from tideline_runtime.settings import ServiceSettings, setting
 
 
 class PlannerSettings(ServiceSettings):
@@ -13,13 +13,15 @@ class PlannerSettings(ServiceSettings):
     section: ClassVar[str | None] = "planner"
 
     clustering_min_files: int = setting(
-        8, unit="files", description="A table is clustered when some partition has at least this many small base files.", ge=2
+        8, unit="files", description="Minimum number of small file slices in one partition for a clustering plan.", ge=2
     )
     clustering_min_commits: int = setting(
-        4, unit="instants", description="And when so many writes completed since its last clustering was planned.", ge=1
+        4, unit="instants", description="Minimum number of writes completed since the last clustering plan of a table.", ge=1
     )
     clustering_sort_columns: dict[str, str] = setting(
-        {}, unit="-", description="Table name to comma list of the columns that its clustering sorts by; absent keeps the order."
+        {},
+        unit="-",
+        description="Sort columns of clustering, separated by commas, by table name. Other tables use the sort columns of `options`.",
     )
     options: dict[str, str] = setting(
         {}, unit="-", description="Engine options for plans, such as `hoodie.clustering.plan.strategy.small.file.limit`."

@@ -1,1 +1,1 @@
-"""The main job on real data: many writers, all services, a verified result. `tideline demo` runs it."""
+"""The demo: many writers and all services on real data, with a verified result. `tideline demo` runs it."""

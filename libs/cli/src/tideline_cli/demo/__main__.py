@@ -1,10 +1,8 @@
-"""What `tideline demo` becomes."""
+"""The entry point of `tideline demo`: `python -m tideline_cli.demo FOLDER`."""
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -14,14 +12,11 @@ from tideline_cli.failure import EXIT_FAILED, report_failure
 from tideline_table.errors import TidelineError
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo; 0 when every check passed."""
-    parser = argparse.ArgumentParser(prog="tideline demo")
-    parser.add_argument("--folder", type=Path, default=Path("demo-tables"))
-    arguments = parser.parse_args(argv)
+def main(folder: Path) -> int:
+    """Run the demo. Return 0 if every check passed."""
     console = Console(width=None if sys.stdout.isatty() else 140)
     try:
-        return 0 if run_demo(arguments.folder, console) else EXIT_FAILED
+        return 0 if run_demo(folder, console) else EXIT_FAILED
     except KeyboardInterrupt:
         console.print("\ninterrupted: every process is stopped, the tables stay readable", style="bold")
         return report_failure(KeyboardInterrupt())
@@ -30,4 +25,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Path(sys.argv[1])))

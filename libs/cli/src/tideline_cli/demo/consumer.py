@@ -1,4 +1,4 @@
-"""An example of a consumer: hears of commits as they arrive, fills gaps from the table log, and tells whoever listens."""
+"""An example consumer: receives commits as events, fills gaps from the table log, and calls a listener."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 from tideline_events import EventConsumer, EventLog, Transition, TransitionConsumer
 from tideline_events.topics import TIMELINE
-from tideline_service.transitions import backfill
+from tideline_runtime.transitions import backfill
 from tideline_table.clock import SystemClock
 from tideline_table.table import Table
 
 
 class CommitConsumer:
-    """Reads `tideline.timeline` from a thread and calls `on_transition` for each transition."""
+    """Reads `tideline.timeline` in a thread and calls `on_transition` for each transition."""
 
     def __init__(self, event_log: EventLog, tables: Path, on_transition: Callable[[Transition], None]) -> None:
         self._event_log = event_log
@@ -26,11 +26,11 @@ class CommitConsumer:
         self._thread = threading.Thread(target=self._consume, name="example-consumer", daemon=True)
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; returns when the thread has ended."""
+        """Stop the thread and wait until it has ended."""
         self._stopped.set()
         self._thread.join()
 

@@ -1,4 +1,4 @@
-"""The processes of the demo: the services under `tideline up`, and the writers. None of them outlives the demo."""
+"""The processes of the demo: the services under `tideline up`, and the writers. All of them end with the demo."""
 
 from __future__ import annotations
 
@@ -10,54 +10,36 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from tideline_cli.demo.fleet import Writer
 from tideline_cli.demo.protocol import Progress, receive
-from tideline_service import tether
+from tideline_runtime import tether
 
 SMALL_FILE_BYTES = 512 * 1024
 SORT_COLUMNS = {"flights": "carrier,dest"}
 COMMITS_RETAINED = 40
 GROUPS_PER_PLAN = 4
-"""Smaller plans meet fewer writers."""
+"""Smaller plans conflict with fewer writers."""
 _GRACE_S = 20.0
 
 
-@dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the demo keeps things."""
+    """The folders and files of the demo."""
 
-    folder: Path
-
-    @property
-    def tables(self) -> Path:
-        """Base paths are the folders in here."""
-        return self.folder / "tables"
-
-    @property
-    def state(self) -> Path:
-        """State folder of the services."""
-        return self.folder / "state"
-
-    @property
-    def logs(self) -> Path:
-        """Standard error of the writers."""
-        return self.folder / "logs"
-
-    @property
-    def settings(self) -> Path:
-        """Settings file of the services."""
-        return self.folder / "settings.toml"
-
-    @property
-    def event_log(self) -> str:
-        """URL of the embedded event log."""
-        return f"sqlite://{self.state / 'events.db'}"
+    def __init__(self, folder: Path) -> None:
+        self.tables = folder / "tables"
+        self.state = folder / "state"
+        """The state folder of the services."""
+        self.logs = folder / "logs"
+        """The standard error output of the writers."""
+        self.settings = folder / "settings.toml"
+        """The settings file of the services."""
+        self.event_log = f"sqlite://{self.state / 'events.db'}"
+        """The URL of the embedded event log."""
 
     def write_settings(self) -> None:
-        """The settings that the services of the demo run with: embedded defaults, thresholds that fit small data."""
+        """Write the settings of the services: embedded defaults, and thresholds that fit small data."""
         clustering = {
             "hoodie.clustering.plan.strategy.small.file.limit": str(SMALL_FILE_BYTES),
             "hoodie.clustering.plan.strategy.max.num.groups": str(GROUPS_PER_PLAN),
@@ -86,14 +68,14 @@ def _inline(pairs: dict[str, str]) -> str:
 
 
 class Process:
-    """A child in a session of its own that dies with us, however we end."""
+    """A child process in its own session. It is killed when this process ends, for whatever reason."""
 
     def __init__(self, name: str, command: list[str], log: Path, on_progress: Callable[[Progress], None] | None = None) -> None:
         self.name = name
         log.parent.mkdir(parents=True, exist_ok=True)
         tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *command]
         with log.open("ab") as sink:
-            self._process = subprocess.Popen(  # noqa: S603 - our own modules
+            self._process = subprocess.Popen(  # noqa: S603 - modules of this package
                 tied, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=sink, start_new_session=True, text=True
             )
         self.log = log
@@ -102,16 +84,16 @@ class Process:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """The exit code, or None while the process runs."""
         return self._process.poll()
 
     def ask_to_stop(self) -> None:
-        """SIGTERM to the process itself: it stops its own children."""
+        """Send SIGTERM to the process itself, which then stops its own children."""
         if self._process.poll() is None:
             self._process.terminate()
 
     def stop(self) -> None:
-        """Wait for the end, then by force; its whole group is gone afterwards."""
+        """Stop the process, by force after a grace period, and kill the rest of its process group."""
         self.ask_to_stop()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE_S)
@@ -130,20 +112,20 @@ class Process:
 
 
 def start_services(layout: Layout) -> Process:
-    """All services, under one supervisor."""
+    """Start all services under one supervisor."""
     command = [sys.executable, "-m", "tideline_cli.main", "up", "--settings", str(layout.settings)]
     return Process("services", command, layout.logs / "services.log")
 
 
 def start_writer(writer: Writer, layout: Layout, on_progress: Callable[[Progress], None]) -> Process:
-    """One writer process."""
+    """Start one writer process."""
     command = [sys.executable, "-m", "tideline_cli.demo.writer", writer.name, str(layout.tables / writer.table)]
     return Process(writer.name, command, layout.logs / f"{writer.name}.log", on_progress)
 
 
 @contextlib.contextmanager
 def stopping(processes: list[Process]) -> Iterator[None]:
-    """Stop everything in `processes` at the end: the writers first, the services last."""
+    """Stop all `processes` at the end of the context: writers first, services last."""
     try:
         yield
     finally:

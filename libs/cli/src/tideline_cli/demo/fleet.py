@@ -1,7 +1,7 @@
-"""The demo's fleet: which tables there are and which writer does what to them.
+"""The tables of the demo, and the writers with their work.
 
-The result does not depend on who comes first: rows carry an ordering value, corrections carry a larger one, and only the writer
-that inserted a flight deletes it.
+The result does not depend on the order of commits: rows carry an ordering value, corrections carry a larger one, and only the
+writer that inserted a flight deletes it.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ TABLES = {
     "aircraft": TableRequest("aircraft", source.AIRCRAFT, ("tailnum",), (), "seen"),
 }
 SPARK_FROM = (12, 25)
-"""From this day on flights are inserted by the PySpark writer."""
+"""The PySpark writer inserts the flights from this day on."""
 AIRCRAFT_FROM_MONTH = 9
 EARLY_MODULUS, EARLY_MINUTES, EARLY_REVISION = 40, 1, 2
 LATE_MODULUS, LATE_MINUTES, LATE_REVISION = 50, 2, 3
 EARLY_DAYS = 3
-"""The early corrector revises every third day."""
+"""The early corrector revises flights of every third day."""
 LATE_DAY = 15
-"""The late one revises this day of each month, through PySpark."""
+"""The late corrector revises flights of this day of each month, with PySpark."""
 DELETE_EVERY = 7
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One commit's worth of rows."""
+    """The rows of one commit."""
 
     operation: Operation
     rows: pa.Table
@@ -43,7 +43,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """One writer process. `batches` yields its work in order."""
+    """One writer process. `batches` yields its batches in order."""
 
     name: str
     table: str
@@ -53,7 +53,7 @@ class Writer:
 
 
 def _flights(first: tuple[int, int], last: tuple[int, int]) -> Iterator[Batch]:
-    """Inserts day by day, and each week deletes the cancelled flights of the days before."""
+    """Yield inserts day by day, and every `DELETE_EVERY` days deletes of the cancelled flights of these days."""
     cancelled: list[pa.Table] = []
     for count, (month, day, rows) in enumerate(source.days(source.read_flights()), 1):
         if not first <= (month, day) <= last:
@@ -68,7 +68,7 @@ def _flights(first: tuple[int, int], last: tuple[int, int]) -> Iterator[Batch]:
 
 
 def _corrections(*, late: bool) -> Iterator[Batch]:
-    """Revised arrival delays of some flights that were flown."""
+    """Yield upserts with revised arrival delays of some flights that took place."""
     modulus, minutes, revision = (
         (LATE_MODULUS, LATE_MINUTES, LATE_REVISION) if late else (EARLY_MODULUS, EARLY_MINUTES, EARLY_REVISION)
     )
@@ -114,5 +114,5 @@ WRITERS = (
 
 
 def writer_named(name: str) -> Writer:
-    """The writer of that name."""
+    """Return the writer with that name."""
     return next(w for w in WRITERS if w.name == name)

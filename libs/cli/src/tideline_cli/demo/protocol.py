@@ -1,4 +1,4 @@
-"""What writer processes tell the demo: one JSON object per line on standard output."""
+"""Progress messages from writer processes to the demo: one JSON object per line on standard output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One commit of a writer. `conflicts` were detected and retried before it succeeded; `batches` is its whole work."""
+    """One commit of a writer. `conflicts` is the number of retries before it succeeded, `batches` the total work."""
 
     writer: str
     table: str
@@ -29,7 +29,7 @@ def send(progress: Progress) -> None:
 
 
 def receive(line: str) -> Progress | None:
-    """The progress in a line, None for other output."""
+    """Return the progress in a line, or None for other output."""
     try:
         document = json.loads(line)
         if document.pop("kind") != Progress.kind:

@@ -1,4 +1,4 @@
-"""The demo's report."""
+"""The report of the demo."""
 
 from __future__ import annotations
 
@@ -12,24 +12,21 @@ from rich.table import Table as Grid
 
 from tideline_cli.demo.tally import TableRow
 from tideline_cli.demo.verification import Check
-from tideline_cli.demo.view import human_bytes
+from tideline_cli.report import size_text
 
 
 @dataclass(frozen=True, slots=True)
-class QueryTime:
-    """The same query on the layout that writers left and on the clustered one."""
+class QueryRun:
+    """One query on the present layout of a table: its rows, its median time, and the files of the table."""
 
-    text: str
     rows: int
-    before_ms: float
-    after_ms: float
-    files_before: int
-    files_after: int
+    milliseconds: float
+    files: int
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Everything that the report tells."""
+    """The content of the report."""
 
     before: Mapping[str, TableRow]
     after: Mapping[str, TableRow]
@@ -37,47 +34,41 @@ class Outcome:
     writers: int
     ingest_s: float
     total_s: float
-    query: QueryTime
+    query: str
+    before_clustering: QueryRun
+    after_clustering: QueryRun
     events: Mapping[str, tuple[int, int]]
-    """By table: events that the consumer saw, entries that the table log has."""
+    """By table: the number of events that the consumer saw and of entries in the table log."""
     out_of_order: int
     checks: Sequence[Check]
 
     @property
     def succeeded(self) -> bool:
-        """Every table is right for every reader, and the consumer missed nothing."""
+        """Whether every reader read every table correctly, and the consumer saw all events in order."""
         return not any(c.difference for c in self.checks) and all(s == h for s, h in self.events.values()) and not self.out_of_order
 
 
 def print_report(console: Console, outcome: Outcome, folder: Path) -> None:
-    """Print everything."""
+    """Print the report."""
     console.print()
     grid = Grid(title="What happened", title_justify="left")
-    for heading in (
-        "table",
-        "commits",
-        "conflicts resolved",
-        "rollbacks",
-        "clustering plans run",
-        "cleans",
-        "files",
-        "bytes on disk",
-    ):
+    counts = ("commits", "conflicts resolved", "rollbacks", "clustering plans run", "cleans", "files", "bytes on disk")
+    for heading in ("table", *counts):
         grid.add_column(heading, justify="left" if heading == "table" else "right")
     for name, after in outcome.after.items():
         before = outcome.before[name].summary
         s = after.summary
         files = f"{before.file_groups} -> {s.file_groups}"
-        sizes = f"{human_bytes(before.latest_bytes)} -> {human_bytes(s.latest_bytes)}"
+        sizes = f"{size_text(before.latest_bytes)} -> {size_text(s.latest_bytes)}"
         grid.add_row(name, *map(str, (s.commits, after.conflicts, after.rollbacks, after.clusterings, after.cleans, files, sizes)))
     console.print(grid)
     console.print(
         f"{outcome.writers} writers, {outcome.batches} batches in {outcome.ingest_s:.1f} s; the whole run took {outcome.total_s:.1f} s"
     )
-    query = outcome.query
+    first, second = outcome.before_clustering, outcome.after_clustering
     console.print(
-        f"query [{query.text}]: {query.before_ms:.1f} ms over {query.files_before} files before the last clustering, "
-        f"{query.after_ms:.1f} ms over {query.files_after} files after it ({query.rows} rows)",
+        f"query [{outcome.query}]: {first.milliseconds:.1f} ms over {first.files} files before the last clustering, "
+        f"{second.milliseconds:.1f} ms over {second.files} files after it ({second.rows} rows)",
         highlight=False,
         markup=False,
     )
@@ -93,7 +84,7 @@ def print_report(console: Console, outcome: Outcome, folder: Path) -> None:
         if check.difference:
             console.print(f"  {check.difference}", style="red", markup=False)
     tables = os.path.relpath(folder / "tables")
-    console.print("\nThe tables stay on disk. Look at them:")
+    console.print("\nThe tables stay on disk. Commands to inspect them:")
     for command in (
         f"show {tables}/flights",
         f"timeline {tables}/flights --limit 20",

@@ -1,4 +1,4 @@
-"""Running the demo: create the tables, start services and writers, watch, cluster, verify, report."""
+"""Runs the demo: create the tables, start services and writers, watch, cluster, verify, report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -17,31 +16,34 @@ from rich.console import Console
 from tideline_cli.demo.consumer import CommitConsumer
 from tideline_cli.demo.deployment import SMALL_FILE_BYTES, SORT_COLUMNS, Layout, Process, start_services, start_writer, stopping
 from tideline_cli.demo.fleet import TABLES, WRITERS
-from tideline_cli.demo.report import Outcome, QueryTime, print_report
+from tideline_cli.demo.report import Outcome, QueryRun, print_report
 from tideline_cli.demo.tally import TableRow, Tally
 from tideline_cli.demo.verification import verify
 from tideline_cli.demo.view import View
 from tideline_events import open_event_log
-from tideline_service.signals import on_termination
+from tideline_runtime.signals import on_termination
+from tideline_table.action import schedule_clustering
+from tideline_table.config import CLUSTERING_SMALL_FILE_LIMIT, CLUSTERING_SORT_COLUMNS
 from tideline_table.errors import InvalidOption, TidelineError
-from tideline_table.table import Table, create_table, schedule_clustering
+from tideline_table.table import Table, create_table
 
 MARK = "tideline-demo"
-"""A file that says that a folder is the demo's, and may be emptied by the next one."""
+"""Name of a file that marks a folder of the demo, which the next demo may empty."""
 _CLUSTERING_WAIT_S = 90.0
 _EVENTS_WAIT_S = 20.0
 _QUERY_RUNS = 7
+QUERY = "flights of HA to HNL"
 
 Pause = Callable[[float], None]
-"""Waits for so many seconds. Raises `KeyboardInterrupt` once Ctrl-C was pressed."""
+"""Waits for a number of seconds. Raises `KeyboardInterrupt` once Ctrl-C was pressed."""
 
 
 class DemoFailed(TidelineError):
-    """A writer or a service ended with an error, or something did not happen in time."""
+    """A writer or service failed, or a step exceeded its time limit."""
 
 
 def run_demo(folder: Path, console: Console) -> bool:
-    """Run the main job in `folder`; True when every check passed. Ctrl-C leaves readable tables and no process."""
+    """Run the demo in `folder` and return whether every check passed. Ctrl-C leaves readable tables and no process."""
     started = time.monotonic()
     layout = _prepare(folder)
     for name, request in TABLES.items():
@@ -55,7 +57,7 @@ def run_demo(folder: Path, console: Console) -> bool:
     consumer = CommitConsumer(event_log, layout.tables, view.heard)
     try:
         with _interruptible() as pause, stopping(processes), view:
-            view.phase(f"{len(WRITERS)} writers and all services at work on {len(TABLES)} tables in {layout.tables}")
+            view.phase(f"{len(WRITERS)} writers and all services work on {len(TABLES)} tables in {layout.tables}")
             processes.append(start_services(layout))
             consumer.start()
             writers = [start_writer(w, layout, tally.add) for w in WRITERS]
@@ -63,12 +65,16 @@ def run_demo(folder: Path, console: Console) -> bool:
             began = time.monotonic()
             _watch(view, tally, tables, processes, writers, pause)
             ingest_s = time.monotonic() - began
-            view.phase("all batches are in: clustering what is left, as an operator would by `tideline plan clustering`")
+            view.phase("all batches are committed: clustering the remaining small files, as `tideline plan clustering` does")
             before = _rows(tally, tables)
-            query = _Query.on(tables["flights"])
+            first_run = _query(tables["flights"])
             _cluster(tables, processes, view, tally, pause)
             after = _rows(tally, tables)
-            times = query.again(tables["flights"])
+            second_run = _query(tables["flights"])
+            if second_run.rows != first_run.rows:
+                raise DemoFailed(
+                    f"the query found {second_run.rows} rows after clustering", expected=f"{first_run.rows}, as before"
+                )
             events = _await_events(consumer, tables, pause)
     finally:
         consumer.stop()
@@ -76,16 +82,18 @@ def run_demo(folder: Path, console: Console) -> bool:
     view.phase("verifying every table against DuckDB, read by tideline and by hudi-rs")
     checks = verify(layout.tables)
     outcome = Outcome(
-        before,
-        after,
-        tally.batches_done(),
-        len(WRITERS),
-        ingest_s,
-        time.monotonic() - started,
-        times,
-        events,
-        consumer.out_of_order,
-        checks,
+        before=before,
+        after=after,
+        batches=tally.batches_done(),
+        writers=len(WRITERS),
+        ingest_s=ingest_s,
+        total_s=time.monotonic() - started,
+        query=QUERY,
+        before_clustering=first_run,
+        after_clustering=second_run,
+        events=events,
+        out_of_order=consumer.out_of_order,
+        checks=checks,
     )
     print_report(console, outcome, folder)
     return outcome.succeeded
@@ -93,7 +101,7 @@ def run_demo(folder: Path, console: Console) -> bool:
 
 @contextmanager
 def _interruptible() -> Iterator[Pause]:
-    """Ctrl-C ends the demo between two steps: in the middle of one it could be swallowed, or leave a lock held that ending needs."""
+    """Let Ctrl-C end the demo only between two steps: within one it could be swallowed, or leave a lock held."""
     asked = threading.Event()
 
     def pause(wait_s: float) -> None:
@@ -105,11 +113,12 @@ def _interruptible() -> Iterator[Pause]:
 
 
 def _prepare(folder: Path) -> Layout:
-    """An empty folder with the mark and the settings. Refuses to empty a folder that is not the demo's."""
+    """Create an empty folder with the mark and the settings. Refuses to empty a folder that is not the demo's."""
     if folder.exists() and any(folder.iterdir()):
         if not (folder / MARK).exists():
             raise InvalidOption(
-                f"folder {str(folder)!r} holds something else", expected="an empty folder, or the tables of an earlier demo"
+                f"folder {str(folder)!r} has files that are not from the demo",
+                expected="an empty folder, or the tables of an earlier demo",
             )
         shutil.rmtree(folder)
     layout = Layout(folder.absolute())
@@ -145,18 +154,15 @@ def _check(processes: list[Process], writers: list[Process]) -> None:
 
 
 def _cluster(tables: Mapping[str, Table], processes: list[Process], view: View, tally: Tally, pause: Pause) -> None:
-    """Publish last plans and wait until the launcher has run everything that is pending."""
+    """Publish final plans and wait until the launcher has run all pending plans."""
     deadline = time.monotonic() + _CLUSTERING_WAIT_S
     planned = set()
     while True:
         for name, table in tables.items():
             table.refresh()
             if name not in planned and not table.state.pending_clusterings():
-                options = {
-                    "hoodie.clustering.plan.strategy.sort.columns": SORT_COLUMNS.get(name, ""),
-                    "hoodie.clustering.plan.strategy.small.file.limit": 8 * SMALL_FILE_BYTES,
-                }
-                schedule_clustering(table, options)
+                sorting = {CLUSTERING_SORT_COLUMNS.key: SORT_COLUMNS[name]} if name in SORT_COLUMNS else {}
+                schedule_clustering(table, {CLUSTERING_SMALL_FILE_LIMIT.key: 8 * SMALL_FILE_BYTES, **sorting})
                 planned.add(name)
         if len(planned) == len(tables) and not any(t.state.pending_clusterings() for t in tables.values()):
             return
@@ -176,28 +182,12 @@ def _await_events(consumer: CommitConsumer, tables: Mapping[str, Table], pause: 
         pause(0.2)
 
 
-@dataclass(frozen=True, slots=True)
-class _Query:
-    """One query, timed: the flights of one carrier to one airport."""
-
-    rows: int
-    milliseconds: float
-    files: int
-    text = "flights of HA to HNL"
-
-    @classmethod
-    def on(cls, table: Table) -> _Query:
-        where = (pc.field("carrier") == "HA") & (pc.field("dest") == "HNL")
-        times, rows = [], 0
-        for _ in range(_QUERY_RUNS):
-            began = time.perf_counter()
-            rows = table.read(["flight_id", "dep_delay", "arr_delay"], where).num_rows
-            times.append((time.perf_counter() - began) * 1000)
-        return cls(rows, statistics.median(times), len(table.slices()))
-
-    def again(self, table: Table) -> QueryTime:
-        """The same on the layout of now; the answer has to be the same."""
-        now = _Query.on(table)
-        if now.rows != self.rows:
-            raise DemoFailed(f"the query found {now.rows} rows after clustering", expected=f"{self.rows}, as before")
-        return QueryTime(self.text, now.rows, self.milliseconds, now.milliseconds, self.files, now.files)
+def _query(table: Table) -> QueryRun:
+    """Time the query `QUERY` on the present layout."""
+    where = (pc.field("carrier") == "HA") & (pc.field("dest") == "HNL")
+    times, rows = [], 0
+    for _ in range(_QUERY_RUNS):
+        began = time.perf_counter()
+        rows = table.read(["flight_id", "dep_delay", "arr_delay"], where).num_rows
+        times.append((time.perf_counter() - began) * 1000)
+    return QueryRun(rows, statistics.median(times), len(table.slices()))

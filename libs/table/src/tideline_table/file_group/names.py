@@ -32,24 +32,24 @@ class LogFileName:
     is_cdc: bool
 
 
-def base_file_name(file_id: str, write_token: str, instant: str, extension: str = "parquet") -> str:
-    """The name of a base file."""
-    return f"{file_id}_{write_token}_{instant}.{extension}"
+def base_file_name(file_id: str, write_token: str, instant: str) -> str:
+    """Return the name of a base file."""
+    return f"{file_id}_{write_token}_{instant}.parquet"
 
 
 def log_file_name(file_id: str, base_instant: str, version: int, token: str) -> str:
-    """The name of a log file."""
+    """Return the name of a log file."""
     return f".{file_id}_{base_instant}.log.{version}_{token}"
 
 
 def parse_base_file_name(name: str) -> BaseFileName | None:
-    """The parts of a base file's name, None for other names."""
+    """Return the parts of a base file name, None for other names."""
     match = _BASE.match(name)
     return BaseFileName(*match.groups()) if match else None
 
 
 def parse_log_file_name(name: str) -> LogFileName | None:
-    """The parts of a log file's name, None for other names (checksum siblings among them)."""
+    """Return the parts of a log file name, None for other names (including checksum files)."""
     match = _LOG.match(name)
     if match is None:
         return None
@@ -58,23 +58,23 @@ def parse_log_file_name(name: str) -> LogFileName | None:
 
 
 def new_file_id(instant: str, task: str, number: int = 0) -> str:
-    """The id of a new file group: the same for every attempt of a task, so that a late attempt can never add a second group."""
+    """Return the id of a new file group. All attempts of a task get the same id, so a late attempt cannot add a second group."""
     return f"{uuid.uuid5(_FILE_IDS, f'{instant}/{task}')}-{number}"
 
 
-def write_token(task: int, attempt: int, stage: int = 0) -> str:
-    """`<task>-<stage>-<attempt>`: tells attempts at one file apart."""
-    return f"{task}-{stage}-{attempt}"
+def write_token(task: int, attempt: int) -> str:
+    """Return `<task>-<stage>-<attempt>` (of stage 0), which distinguishes the attempts to write a file."""
+    return f"{task}-0-{attempt}"
 
 
 def log_write_token(task: int, attempt: int, instant: str) -> str:
-    """A write token that no other instant has: log file names, unlike base file names, do not hold the instant that writes them.
+    """Return a write token for one instant: unlike base file names, log file names do not contain their writing instant.
 
-    The middle number stays below 2^31, which is what Java readers take.
+    The middle number is less than 2^31, because Java readers parse it as an int.
     """
     return f"{task}-{instant_token(instant)}-{attempt}"
 
 
 def instant_token(instant: str) -> str:
-    """The middle of the write tokens of an instant's log files."""
+    """Return the middle number of the write tokens of an instant's log files."""
     return str(int(instant) % 2_147_483_647)

@@ -1,4 +1,4 @@
-"""The partitions that a table has on storage, whatever its timeline says of them (format reference 2)."""
+"""The partitions of a table on storage, independent of its timeline (format reference 2)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PARTITION_METAFILE = ".hoodie_partition_metadata"
 
 
 def list_partitions(storage: Storage, path: str = "") -> list[tuple[str, Folder]]:
-    """Folders below `path` that hold a partition metafile, at any depth, with what lies in them. One listing per folder."""
+    """Return the folders below `path`, at any depth, that have a partition metafile, and their content. One listing per folder."""
     level = storage.list_folder(path)
     names = {o.path.rsplit("/", 1)[-1] for o in level.objects}
     found = [(path, level)] if any(n.startswith(PARTITION_METAFILE) for n in names) else []

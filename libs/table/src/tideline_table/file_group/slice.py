@@ -16,37 +16,37 @@ class FileGroupId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A log file of a slice. `instant` is the write that made it, empty where only its blocks tell (others append to files)."""
+    """A log file of a slice. `instant` is its write, empty if only its blocks name it (Hudi writers may append to a file)."""
 
     name: str
     size_bytes: int
     instant: str
     version: int
     adds_keys: bool = True
-    """Whether it may hold record keys that the base file of its slice does not: inserted ones, and those of a log file that was written
-    while a compaction was pending, which may have dropped them from the base file."""
+    """Whether it may contain record keys that the base file of its slice lacks: inserted keys, and keys of a log file written while
+    a compaction was pending, which may have dropped them from the base file."""
     deletes_keys: bool = True
-    """Whether it may take record keys away."""
+    """Whether it may delete record keys."""
 
 
 class SliceVersion(NamedTuple):
-    """What a transaction read of a file group. No two versions are equal: a slice only ever gets more log files.
+    """The state of a file group that a transaction read. It never repeats, because a slice only gains log files.
 
-    A compaction that completes takes those away that it merged, and others may have added as many by then: hence the third field.
+    A completed compaction removes the log files that it merged. Other writers may have added as many, hence the third field.
     """
 
     base_instant: str
     log_files: int
     awaits_base_file: bool = False
-    """A pending compaction is to write its base file; until then log files of the slice before are among these."""
+    """Whether a pending compaction will write its base file. Until then `log_files` includes log files of the previous slice."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileSlice:
-    """One version of a file group: a base file and the log files on top of it, in the order in which they are merged.
+    """One version of a file group: a base file and its log files, in merge order.
 
-    Without a base file `base_file` is empty and `size_bytes` 0. `rows` (of the base file) is -1 where only a footer would know.
-    Log files of a slice that a pending compaction opened come after those of the slice before it (format reference 11.2).
+    Without a base file `base_file` is empty and `size_bytes` 0. `rows` (of the base file) is -1 if only the footer knows it. Log
+    files of a slice that a pending compaction opened follow those of the previous slice (format reference 11.2).
     """
 
     group: FileGroupId
@@ -58,39 +58,41 @@ class FileSlice:
 
     @property
     def path(self) -> str:
-        """The base file below the base path; only where there is one."""
+        """The path of the base file relative to the base path. Valid only if there is a base file."""
         return join_path(self.group.partition_path, self.base_file)
 
     @property
     def log_paths(self) -> tuple[str, ...]:
-        """The log files below the base path, in the order in which they are merged."""
+        """The paths of the log files relative to the base path, in merge order."""
         return tuple(join_path(self.group.partition_path, log.name) for log in self.log_files)
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All files below the base path."""
+        """The paths of all files relative to the base path."""
         return ((self.path,) if self.base_file else ()) + self.log_paths
 
     @property
     def total_bytes(self) -> int:
-        """Size of all files."""
+        """The size of all files in bytes."""
         return self.size_bytes + sum(log.size_bytes for log in self.log_files)
 
     @property
     def version(self) -> SliceVersion:
-        """What changes when anybody writes to the group."""
+        """The version of the slice, which changes with every write to the group."""
         named = f"_{self.base_instant}.log."
         return SliceVersion(self.base_instant, len(self.log_files), any(named not in log.name for log in self.log_files))
 
     def to_list(self) -> list[object]:
-        """Compact form for checkpoints."""
+        """Return a compact form for checkpoints."""
         fixed: list[object] = [self.base_instant, self.base_file, self.size_bytes, self.rows]
-        logs = [[log.name, log.size_bytes, log.instant, log.version, *_flags(log)] for log in self.log_files]
+        logs = [
+            [log.name, log.size_bytes, log.instant, log.version, *_FLAGS[log.adds_keys, log.deletes_keys]] for log in self.log_files
+        ]
         return [*fixed, logs] if logs else fixed
 
     @classmethod
     def from_list(cls, group: FileGroupId, fields: Sequence[Any]) -> FileSlice:
-        """The slice that `to_list` gave. Raises `TypeError` or `ValueError` for anything else."""
+        """Return the slice of a result of `to_list`. Raises `TypeError` or `ValueError` for invalid fields."""
         base_instant, base_file, size_bytes, rows, *logs = fields
         if not (type(base_instant) is type(base_file) is str and type(size_bytes) is type(rows) is int):
             raise TypeError(f"a file slice of {fields!r}")
@@ -98,12 +100,8 @@ class FileSlice:
 
 
 _FLAGS = {(True, True): (), (False, True): (0,), (True, False): (2,), (False, False): (3,)}
-"""Whether a log file adds and deletes keys, as checkpoints have it. Earlier releases know 0, no keys added, and take all else for keys added."""
+"""Encoding of (adds keys, deletes keys) in checkpoints. Earlier releases read 0 as no keys added, all else as keys added."""
 _MEANING = {flags[0]: meaning for meaning, flags in _FLAGS.items() if flags}
-
-
-def _flags(log: LogFile) -> tuple[int, ...]:
-    return _FLAGS[log.adds_keys, log.deletes_keys]
 
 
 def _log_file(name: str, size_bytes: int, instant: str, version: int, flags: int = 1) -> LogFile:
@@ -113,5 +111,5 @@ def _log_file(name: str, size_bytes: int, instant: str, version: int, flags: int
 
 
 def join_path(partition_path: str, name: str) -> str:
-    """`<partition>/<name>`, just the name in a table without partitions."""
+    """Return `<partition>/<name>`, or `name` in a table without partitions."""
     return f"{partition_path}/{name}" if partition_path else name

@@ -1,4 +1,4 @@
-"""The slices of one file group over time: how files join them, which one a query sees, which one a clean took."""
+"""The slices of one file group over time: adding files, the slice that a query sees, and the slice that a clean removed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from tideline_table.file_group.names import parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
-from tideline_table.timeline.write_stats import WriteStat
+from tideline_table.hudi.write_stats import WriteStat
 
 
 def visible_slice(slices: Mapping[str, FileSlice], as_of: str = "", compaction: str = "") -> FileSlice | None:
-    """What a query at `as_of` (empty: now) reads of a group with these slices (by base instant), None for nothing.
+    """Return the slice that a query at `as_of` (empty: now) reads of a group, None if it reads nothing.
 
-    `compaction` is the pending compaction of the group, if any: its slice has no base file yet, so log files from there on are merged
-    after those of the slice before it (11.2), and its instant is the base instant of new log files.
+    `slices` are keyed by base instant. `compaction` is the pending compaction of the group, if any. Its slice has no base file yet,
+    so its log files are merged after those of the previous slice (11.2), and its instant is the base instant of new log files.
     """
     instants = sorted((i for i in slices if not as_of or i <= as_of), reverse=True)
     logs: list[LogFile] = []
@@ -30,7 +30,7 @@ def visible_slice(slices: Mapping[str, FileSlice], as_of: str = "", compaction: 
 
 
 def fold_file(slices: dict[str, FileSlice], group: FileGroupId, instant: str, stat: WriteStat) -> None:
-    """Add the file that the write `instant` made to the slices of its group."""
+    """Add a file of the write `instant` to the slices of its group."""
     name = stat.path.rsplit("/", 1)[-1]
     log = parse_log_file_name(name)
     if log is None:
@@ -45,6 +45,6 @@ def fold_file(slices: dict[str, FileSlice], group: FileGroupId, instant: str, st
 
 
 def is_gone(file_slice: FileSlice, gone: frozenset[tuple[str, str]]) -> bool:
-    """Whether a clean that deleted these files (partition path, name) took the slice."""
+    """Return whether a clean that deleted the files `gone` (partition path, name) removed the slice."""
     first = file_slice.base_file or file_slice.log_files[0].name
     return (file_slice.group.partition_path, first) in gone

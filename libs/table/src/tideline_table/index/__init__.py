@@ -1,6 +1,13 @@
 """Indexes: which file group holds a record key."""
 
-from tideline_table.index.scope import KeyScope
+from tideline_table.index.key_hash import key_hashes
+from tideline_table.index.scope import KeyScope, moves_rows
 from tideline_table.index.simple import Location, SimpleIndex
 
-__all__ = ["KeyScope", "Location", "SimpleIndex"]
+__all__ = [
+    "KeyScope",
+    "Location",
+    "SimpleIndex",
+    "key_hashes",
+    "moves_rows",
+]

@@ -1,4 +1,4 @@
-"""Hashes of record keys, by which commits tell whether two writers inserted the same key."""
+"""Hashes of record keys, by which a commit detects that two writers inserted the same key."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pyarrow.compute as pc
 import xxhash
 
 MAX_CARRIED_HASHES = 65_536
-"""Inserted keys beyond this are not carried in the log entry; a later upsert looks into the files instead."""
+"""A log entry carries no hashes if a write inserted more keys than this; a later upsert then reads the files instead."""
 _CHUNK = 16_384
-"""Rows at a time: their Python objects stay in the processor's cache."""
+"""Rows per step, so that their Python objects stay in the processor's cache."""
 
 
 def key_hashes(partition_path: str | None, keys: pa.ChunkedArray | pa.Array) -> np.ndarray:
-    """XXH3-64 of `<partition>NUL<key>` for each key; without a partition of the key alone, for keys that are unique in the table."""
+    """Return XXH3-64 of `<partition>NUL<key>` for each key, or of the key alone without a partition (keys unique in the table)."""
     prefix, nothing = pa.scalar(b"" if partition_path is None else f"{partition_path}\x00".encode()), pa.scalar(b"")
     hashes = np.empty(len(keys), dtype=np.uint64)
     for start in range(0, len(keys), _CHUNK):

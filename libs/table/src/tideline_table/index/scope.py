@@ -1,4 +1,4 @@
-"""Among which rows a record key is unique, as the index type of a writer has it."""
+"""The scope in which a record key is unique, by the index type of a writer."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tideline_table.config import (
 
 
 class KeyScope(enum.Enum):
-    """What a record key names one row of."""
+    """The scope in which a record key names one row."""
 
     PARTITION = "partition"
     TABLE = "table"
 
     @classmethod
     def of(cls, options: Options) -> KeyScope:
-        """As `hoodie.index.type` says."""
+        """Return the scope that `hoodie.index.type` names."""
         return cls.TABLE if options[INDEX_TYPE].startswith("GLOBAL_") else cls.PARTITION
 
 
 def moves_rows(options: Options) -> bool:
-    """Whether a row of a key that another partition holds moves to its own; otherwise it is written where the key is."""
+    """Return whether a row moves to its own partition if another one holds its key; otherwise it is written where the key is."""
     bloom = options[INDEX_TYPE].endswith("BLOOM")
     return options[BLOOM_INDEX_UPDATE_PARTITION_PATH if bloom else SIMPLE_INDEX_UPDATE_PARTITION_PATH]

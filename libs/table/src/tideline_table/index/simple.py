@@ -1,7 +1,7 @@
 """The simple index: read the key columns of the files that can hold a key and look the incoming keys up.
 
-Key ranges in the footers skip base files, key indexes skip log files; keys of immutable files are kept in a bounded cache, so that a writer that
-comes back to the same partitions reads only what is new.
+Key ranges in footers skip base files, key indexes skip log files. Keys of immutable files are kept in a bounded cache, so that a
+writer that returns to the same partitions reads only new files.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -20,17 +20,19 @@ from tideline_table.file_group.slice import FileSlice
 from tideline_table.reader.base_file import BaseFileFooter, read_base_file, read_footer
 from tideline_table.reader.log_index import LogIndexes, WantedKeys
 from tideline_table.reader.log_keys import held_keys
+from tideline_table.schema.arrow import one_chunk
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.storage import Storage
 
 CACHE_BYTES = 256 * 1024 * 1024
+_Cached = TypeVar("_Cached", bound=BaseFileFooter | pa.ChunkedArray)
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where the keys of an input are: `slices[n]` holds the keys at the positions `hits[n]`.
+    """The slices that hold the keys of an input: `slices[n]` holds the keys at the positions `hits[n]`.
 
-    A key that plain inserts added twice is in more than one of them.
+    A key that plain inserts added twice is in more than one slice.
     """
 
     slices: tuple[FileSlice, ...]
@@ -47,7 +49,7 @@ class Location:
 
 
 class SimpleIndex:
-    """Key look-up for one table: in the slices that are given, those of one partition or of all. Safe to share between threads.
+    """Key look-up for one table, in the given slices: of one partition or of all. Safe to share between threads.
 
     A slice holds the keys of its base file, and those of its log files that add keys.
     """
@@ -55,13 +57,13 @@ class SimpleIndex:
     def __init__(self, storage: Storage, cache_bytes: int = CACHE_BYTES, log_indexes: LogIndexes | None = None) -> None:
         self._storage = storage
         self._log_indexes = log_indexes or LogIndexes(storage)
-        self._cache: OrderedDict[str, tuple[BaseFileFooter | None, pa.ChunkedArray | None]] = OrderedDict()
+        self._cache: OrderedDict[tuple[Callable[..., Any], str], BaseFileFooter | pa.ChunkedArray] = OrderedDict()
         self._cache_bytes = cache_bytes
         self._held_bytes = 0
         self._mutex = threading.Lock()
 
     def locate(self, keys: pa.ChunkedArray, slices: Iterable[FileSlice]) -> Location:
-        """Find each of `keys` (each once) among `slices` (visible ones)."""
+        """Return which of `slices` (visible ones) hold each of `keys` (each once)."""
         low, high = (str(v) for v in pc.min_max(keys).as_py().values())
         found: list[np.ndarray] = []
         kept: list[FileSlice] = []
@@ -69,9 +71,9 @@ class SimpleIndex:
         names = WantedKeys(wanted)
         for file_slice in slices:
             held = self._log_keys(file_slice, names)
-            if file_slice.base_file and self._footer(file_slice.path).may_hold(low, high):
-                held.append(self._base_keys(file_slice.path))
-            # The input is the small side: hash it once and stream the file's keys past it.
+            if file_slice.base_file and self._cached(read_footer, file_slice.path).may_hold(low, high):
+                held.append(self._cached(_base_keys, file_slice.path))
+            # The input is the smaller side: hash it and stream the file's keys past it.
             hits = [np.asarray(pc.index_in(column, value_set=wanted).drop_null()) for column in held]
             positions = np.unique(np.concatenate(hits)) if hits else np.empty(0, dtype=np.int64)
             if len(positions):
@@ -80,18 +82,16 @@ class SimpleIndex:
         return Location(tuple(kept), tuple(found), len(keys))
 
     def keys(self, file_slice: FileSlice) -> pa.ChunkedArray:
-        """All keys that a slice holds; some more than once."""
-        held = self._log_keys(file_slice, None)
-        if file_slice.base_file:
-            held.append(self._base_keys(file_slice.path))
-        return pa.chunked_array([chunk for column in held for chunk in column.chunks], pa.string())
+        """Return all keys that a slice holds; keys may repeat."""
+        base = self._cached(_base_keys, file_slice.path).chunks if file_slice.base_file else []
+        return pa.chunked_array([*self.log_keys(file_slice).chunks, *base], pa.string())
 
     def log_keys(self, file_slice: FileSlice) -> pa.ChunkedArray:
-        """The keys in log files that may hold more of them than the base file; some more than once."""
+        """Return the keys in log files that may add keys to those of the base file; keys may repeat."""
         return pa.chunked_array([chunk for column in self._log_keys(file_slice, None) for chunk in column.chunks], pa.string())
 
     def _log_keys(self, file_slice: FileSlice, wanted: WantedKeys | None) -> list[pa.ChunkedArray]:
-        """Keys of the log files that add any and can hold one of `wanted` (None: all)."""
+        """Return the keys of the log files that add any and can hold one of `wanted` (None: all)."""
         adding = [at for at, log in enumerate(file_slice.log_files) if log.adds_keys]
         if not adding:
             return []
@@ -99,52 +99,36 @@ class SimpleIndex:
         paths = [asked.log_paths[at] for at in adding]
         if wanted is not None:
             paths = self._log_indexes.scan(asked, wanted).holding(paths)
-        return [self._cached_keys(path, partial(held_keys, self._storage, path)) for path in paths]
+        return [self._cached(held_keys, path) for path in paths]
 
-    def _footer(self, path: str) -> BaseFileFooter:
+    def _cached(self, read: Callable[[Storage, str], _Cached], path: str) -> _Cached:
         with self._mutex:
-            known = self._cache.get(path)
-            if known is not None and known[0] is not None:
-                self._cache.move_to_end(path)
-                return known[0]
-        footer = read_footer(self._storage, path)
-        self._keep(path, footer, None)
-        return footer
-
-    def _base_keys(self, path: str) -> pa.ChunkedArray:
-        return self._cached_keys(path, lambda: read_base_file(self._storage, path, [MetaField.RECORD_KEY]).column(0))
-
-    def _cached_keys(self, path: str, read: Callable[[], pa.ChunkedArray]) -> pa.ChunkedArray:
+            known = self._cache.get((read, path))
+            if known is not None:
+                self._cache.move_to_end((read, path))
+                return cast("_Cached", known)
+        found = read(self._storage, path)
         with self._mutex:
-            footer, keys = self._cache.get(path, (None, None))
-        if keys is None:
-            keys = read()
-            self._keep(path, footer, keys)
-        return keys
-
-    def _keep(self, path: str, footer: BaseFileFooter | None, keys: pa.ChunkedArray | None) -> None:
-        with self._mutex:
-            old = self._cache.pop(path, None)
-            self._held_bytes -= _held(old[1]) if old else 0
-            self._cache[path] = (footer, keys)
-            self._held_bytes += _held(keys)
+            self._held_bytes += _size_bytes(found) - _size_bytes(self._cache.pop((read, path), None))
+            self._cache[read, path] = found
             while self._held_bytes > self._cache_bytes and len(self._cache) > 1:
-                _, (_, dropped) = self._cache.popitem(last=False)
-                self._held_bytes -= _held(dropped)
+                _, dropped = self._cache.popitem(last=False)
+                self._held_bytes -= _size_bytes(dropped)
+        return found
 
 
-def _held(keys: pa.ChunkedArray | None) -> int:
-    return 256 + (keys.nbytes if keys is not None else 0)
+def _base_keys(storage: Storage, path: str) -> pa.ChunkedArray:
+    return read_base_file(storage, path, [MetaField.RECORD_KEY]).column(0)
 
 
-def one_chunk(keys: pa.ChunkedArray) -> pa.Array:
-    """The same values as one array."""
-    combined = keys.combine_chunks()
-    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
+def _size_bytes(cached: BaseFileFooter | pa.ChunkedArray | None) -> int:
+    if cached is None:
+        return 0
+    return 256 if isinstance(cached, BaseFileFooter) else 256 + cached.nbytes
 
 
 def partition_rows(paths: pa.ChunkedArray) -> Mapping[str, np.ndarray]:
-    """Row numbers by partition path, ascending inside each."""
+    """Return row numbers by partition path, ascending in each."""
     codes = one_chunk(pc.dictionary_encode(paths))
     indices = codes.indices.to_numpy(zero_copy_only=False)
     order = np.argsort(indices, kind="stable")

@@ -1,6 +1,6 @@
-"""Key generators: from columns to record keys and partition paths, vectorised (format reference 2.1, 3.2, 3.3).
+"""Key generators: vectorised derivation of record keys and partition paths from columns (format reference 2.1, 3.2, 3.3).
 
-Which generator a table has is read from its properties in `table.declared_keys`.
+`table.declared_keys` reads the key generator of a table from its properties.
 """
 
 from tideline_table.keygen.generator import (
@@ -12,10 +12,8 @@ from tideline_table.keygen.generator import (
     KeyGeneratorType,
     PartitionType,
     check_key_columns,
-    observed_single_key,
 )
 from tideline_table.keygen.path_columns import PathColumns
-from tideline_table.keygen.text import key_text
 from tideline_table.keygen.timebased import TimeBased
 
 __all__ = [
@@ -29,6 +27,4 @@ __all__ = [
     "PathColumns",
     "TimeBased",
     "check_key_columns",
-    "key_text",
-    "observed_single_key",
 ]

@@ -1,4 +1,4 @@
-"""`KeyGenerator`: record keys and partition paths of a table's rows."""
+"""`KeyGenerator`: derivation of record keys and partition paths of the rows of a table."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 NULL_KEY = "__null__"
 EMPTY_KEY = "__empty__"
 ESCAPED = {c: f"%{ord(c):02X}" for c in [*map(chr, range(0x20)), "\x7f", *"\"#%'*/:=?\\{[]^"]}
-"""What URL-encoded partition paths replace (format reference 3.2)."""
+"""Replacements in URL-encoded partition paths (format reference 3.2)."""
 
 
 class KeyGeneratorType(enum.StrEnum):
-    """Hudi's names; the value is the name in `hoodie.table.keygenerator.type`."""
+    """Hudi's key generator types. The value is the name in `hoodie.table.keygenerator.type`."""
 
     SIMPLE = "SIMPLE"
     COMPLEX = "COMPLEX"
@@ -30,18 +30,18 @@ class KeyGeneratorType(enum.StrEnum):
     NON_PARTITION = "NON_PARTITION"
     GLOBAL_DELETE = "GLOBAL_DELETE"
     OTHER = "OTHER"
-    """A class that is not Hudi's own: its keys cannot be derived here."""
+    """A class outside Hudi. Its keys cannot be derived here."""
 
     @classmethod
     def inferred(cls, key_fields: Sequence[str], partition_fields: Sequence[str]) -> KeyGeneratorType:
-        """What Hudi takes where a table does not say."""
+        """Return the type that Hudi uses for a table that declares none."""
         if not partition_fields:
             return cls.NON_PARTITION
         return cls.SIMPLE if len(key_fields) == 1 and len(partition_fields) == 1 else cls.COMPLEX
 
 
 class PartitionType(enum.StrEnum):
-    """How a custom key generator makes one level of the partition path."""
+    """How a custom key generator derives one level of the partition path."""
 
     SIMPLE = "SIMPLE"
     TIMESTAMP = "TIMESTAMP"
@@ -49,33 +49,33 @@ class PartitionType(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KeyGenerator:
-    """How a table derives `_hoodie_record_key` and `_hoodie_partition_path` from its columns."""
+    """The derivation of `_hoodie_record_key` and `_hoodie_partition_path` from the columns of a table."""
 
     key_fields: tuple[str, ...]
     partition_fields: tuple[str, ...]
     hive_style: bool = False
     url_encode: bool = False
     declared_type: KeyGeneratorType | None = None
-    """None: as Hudi infers it."""
+    """None: the type that Hudi infers."""
     partition_types: tuple[PartitionType, ...] = ()
-    """Of a custom key generator, one for each partition field."""
+    """Types of a custom key generator, one for each partition field."""
     time_based: TimeBased | None = None
-    """Of time-based levels."""
+    """Conversion of the time-based levels."""
     bare_single_key: bool = False
     """A complex key generator with one key field writes `v`, not `f:v` (3.3; `hoodie.write.complex.keygen.new.encoding`)."""
     logical_timestamps: bool = False
-    """Timestamps are written as dates (`hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled`)."""
+    """Write timestamps as date texts (`hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled`)."""
     problem: str = ""
-    """Why keys of this table cannot be derived here; its rows can be read all the same."""
+    """Why keys of this table cannot be derived here; empty if they can. Its rows can be read in any case."""
 
     @property
     def type(self) -> KeyGeneratorType:
-        """The declared type, else the inferred one."""
+        """The declared type, or the inferred type if none is declared."""
         return self.declared_type or KeyGeneratorType.inferred(self.key_fields, self.partition_fields)
 
     @property
     def class_name(self) -> str:
-        """Hudi's class for this generator."""
+        """Hudi's class name for this generator."""
         names = {
             KeyGeneratorType.NON_PARTITION: "NonpartitionedKeyGenerator",
             KeyGeneratorType.TIMESTAMP: "TimestampBasedKeyGenerator",
@@ -85,29 +85,29 @@ class KeyGenerator:
 
     @property
     def has_prefixed_keys(self) -> bool:
-        """Whether record keys are `f1:v1,f2:v2` rather than the bare value of the one key field."""
+        """Whether record keys are `f1:v1,f2:v2` instead of the bare value of the single key field."""
         return len(self.key_fields) > 1 or (self.type is KeyGeneratorType.COMPLEX and not self.bare_single_key)
 
     @property
     def has_plain_paths(self) -> bool:
-        """Whether partition paths are the values themselves: no level is time-based, and timestamps are epoch numbers."""
+        """Whether partition paths are the plain values: no level is time-based, and timestamps are epoch numbers."""
         return not self.logical_timestamps and not any(self.is_time_based(name) for name in self.partition_fields)
 
     def is_time_based(self, name: str) -> bool:
-        """Whether this level of the partition path is made from a time."""
+        """Return whether level `name` of the partition path is derived from a time."""
         if self.type is KeyGeneratorType.CUSTOM:
             return dict(zip(self.partition_fields, self.partition_types, strict=False)).get(name) is PartitionType.TIMESTAMP
         return self.type is KeyGeneratorType.TIMESTAMP
 
     def check_usable(self) -> None:
-        """Raise `UnsupportedTable` when keys cannot be derived here as the table's other writers do."""
+        """Raise `UnsupportedTable` if this engine cannot derive keys as the other writers of the table do."""
         if self.problem:
             raise UnsupportedTable(
-                self.problem, expected="a key generator whose keys can be derived here", remedy="write with Apache Hudi"
+                self.problem, expected="a key generator that this engine supports", remedy="write with Apache Hudi"
             )
 
     def record_keys(self, rows: pa.Table) -> pa.ChunkedArray:
-        """One key text per row; `InvalidRecord` names the column when a key is null or empty."""
+        """Return one key text per row. Raises `InvalidRecord`, which names the columns, if a key is null or empty."""
         if self.has_prefixed_keys:
             return self._prefixed_keys(rows)
         name = self.key_fields[0]
@@ -139,7 +139,7 @@ class KeyGenerator:
         return pc.binary_join_element_wise(*parts, ",") if len(parts) > 1 else parts[0]
 
     def partition_paths(self, rows: pa.Table) -> pa.ChunkedArray:
-        """One partition path per row; `InvalidRecord` for values that would leave the table's folder."""
+        """Return one partition path per row. Raises `InvalidRecord` for values whose path would leave the table's folder."""
         if not self.partition_fields:
             return pa.chunked_array([pa.repeat(pa.scalar(""), rows.num_rows)])
         levels = []
@@ -177,7 +177,7 @@ class KeyGenerator:
         return f"{name}={text}" if self.hive_style else text
 
     def check_columns(self, schema: pa.Schema) -> None:
-        """Raise `SchemaMismatch` unless all key and partition columns exist and can serve."""
+        """Raise `SchemaMismatch` unless all key and partition columns exist and have supported types."""
         check_key_columns(schema, self.key_fields, "record key")
         check_key_columns(schema, [n for n in self.partition_fields if not self.is_time_based(n)], "partition")
         for name in self.partition_fields:
@@ -187,7 +187,7 @@ class KeyGenerator:
 
 
 def check_key_columns(schema: pa.Schema, columns: Sequence[str], purpose: str) -> None:
-    """Raise `SchemaMismatch` unless every column exists and can serve as a key."""
+    """Raise `SchemaMismatch` unless every column exists and has a type that keys support."""
     for name in columns:
         _check_exists(schema, name, purpose)
         key_text(pa.chunked_array([pa.array([], schema.field(name).type)]), name)
@@ -196,24 +196,3 @@ def check_key_columns(schema: pa.Schema, columns: Sequence[str], purpose: str) -
 def _check_exists(schema: pa.Schema, name: str, purpose: str) -> None:
     if name not in schema.names:
         raise SchemaMismatch(f"{purpose} column {name!r} is not in the schema", expected=f"one of {', '.join(schema.names)}")
-
-
-def observed_single_key(keygen: KeyGenerator, rows: pa.Table) -> bool | None:
-    """Whether the record keys of existing `rows` are bare (`bare_single_key`), None where they do not tell.
-
-    Only for complex generators with one key field, whose releases differ (3.3). `rows` hold the key column and `_hoodie_record_key`. Raises
-    `UnsupportedTable` when they show both or neither convention.
-    """
-    if rows.num_rows == 0:
-        return None
-    name = keygen.key_fields[0]
-    text, keys = key_text(rows.column(name), name, logical_timestamps=keygen.logical_timestamps), rows.column("_hoodie_record_key")
-    bare = pc.all(pc.equal(keys, text)).as_py()
-    prefixed = pc.all(pc.equal(keys, pc.binary_join_element_wise(f"{name}:", text, ""))).as_py()
-    if bare == prefixed:
-        raise UnsupportedTable(
-            f"record keys that are neither all {name!r} nor all '{name}:' and its value",
-            expected="one convention in the whole table",
-            remedy="write with the release of Apache Hudi that wrote it",
-        )
-    return bool(bare)

@@ -1,4 +1,4 @@
-"""Partition columns whose values stand in the paths of a table: only there (`hoodie.datasource.write.drop.partition.columns`), or there too."""
+"""Partition columns stored in partition paths: only there (`hoodie.datasource.write.drop.partition.columns`) or also in files."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tideline_table.keygen.generator import DEFAULT_PARTITION
 
 @dataclass(frozen=True, slots=True)
 class PathColumns:
-    """The partition columns whose values stand in the path, in the order of its levels."""
+    """The partition columns with values in the partition path, in the order of its levels."""
 
     fields: tuple[str, ...]
     only_fill: bool = False
-    """Files hold them too, and the path counts where a file has null: Apache Hudi's `MERGE INTO` logs rows without them."""
+    """Files contain the columns too; the path only replaces nulls, because Apache Hudi's `MERGE INTO` logs rows without them."""
 
     def values(self, partition_path: str, schema: pa.Schema) -> dict[str, pa.Scalar]:
-        """The value of each column in this partition, in its type in `schema`.
+        """Return the value of each column in this partition, in its type in `schema`.
 
-        Raises `UnsupportedTable` for a path of another depth and for text that is no value of the type; where they only fill, such columns
-        are left out, and those of the default partition.
+        Raises `UnsupportedTable` for a path of another depth and for text that does not match the type. With `only_fill` such paths
+        yield no columns instead, and columns of the default partition are omitted.
         """
         if not self.only_fill:
             return self._values(partition_path, schema)
@@ -35,11 +35,11 @@ class PathColumns:
     def _values(self, partition_path: str, schema: pa.Schema) -> dict[str, pa.Scalar]:
         levels = partition_path.split("/")
         if len(self.fields) == 1:
-            # Values may hold slashes, as dates do.
+            # A value may contain slashes, as dates do.
             levels = [partition_path]
         if len(levels) != len(self.fields):
             raise UnsupportedTable(
-                f"partition {partition_path!r} of a table that keeps {', '.join(self.fields)} in its paths only",
+                f"partition {partition_path!r} of a table that stores {', '.join(self.fields)} only in partition paths",
                 expected=f"a path of {len(self.fields)} levels",
             )
         return {

@@ -1,4 +1,4 @@
-"""Values as Hudi writes them into keys and paths (format reference 3.2, 3.3)."""
+"""Texts of values in keys and partition paths, as Hudi writes them (format reference 3.2, 3.3)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tideline_table.errors import SchemaMismatch
 
 
 def key_text(column: pa.ChunkedArray, name: str, *, logical_timestamps: bool = False) -> pa.ChunkedArray:
-    """Java's `toString` of the values; dates as yyyy-MM-dd, timestamps as epoch numbers.
+    """Return Java's `toString` of the values, dates as yyyy-MM-dd and timestamps as epoch numbers.
 
-    With `logical_timestamps` (`hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled`) timestamps of a zone are written
-    as `yyyy-MM-dd HH:mm:ss.S` in UTC; what is finer than milliseconds is cut, as Hudi does. Raises `SchemaMismatch` for other types.
+    With `logical_timestamps` (`hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled`), timestamps with a zone
+    are written as `yyyy-MM-dd HH:mm:ss.S` in UTC, truncated to milliseconds as in Hudi. Raises `SchemaMismatch` for other types.
     """
     kind = column.type
     if pa.types.is_dictionary(kind):
@@ -24,7 +24,7 @@ def key_text(column: pa.ChunkedArray, name: str, *, logical_timestamps: bool = F
             return _sql_timestamps(column)
         return column.cast(pa.int64()).cast(pa.string())
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date(kind) or pa.types.is_decimal(kind):
-        # Of decimals, Arrow writes the same exponents as Java (0E-12, but 0.000001).
+        # For decimals, Arrow writes the same exponents as Java (0E-12, but 0.000001).
         return column.cast(pa.string())
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind) or pa.types.is_null(kind):
         return column.cast(pa.string())
@@ -35,12 +35,12 @@ def key_text(column: pa.ChunkedArray, name: str, *, logical_timestamps: bool = F
 
 
 def truncated_division(numbers: pa.ChunkedArray, divisor: int) -> pa.ChunkedArray:
-    """Whole numbers divided as Java does: towards zero."""
+    """Divide whole numbers as Java does, towards zero."""
     return pc.divide(numbers, pa.scalar(divisor, pa.int64()))
 
 
 def _sql_timestamps(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The text of `java.sql.Timestamp`: at least one digit of the second's fraction, no zeros after it."""
+    """Return the text of `java.sql.Timestamp`: at least one fractional digit, without further trailing zeros."""
     per_milli = {"us": 1000, "ns": 1_000_000}.get(column.type.unit, 1)
     millis = (
         truncated_division(column.cast(pa.int64()), per_milli)

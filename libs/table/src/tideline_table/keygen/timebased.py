@@ -1,4 +1,4 @@
-"""Partition paths from times: Hudi's timestamp-based key generator (format reference 2.1)."""
+"""Derivation of partition paths from times, as in Hudi's timestamp-based key generator (format reference 2.1)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ import pyarrow.compute as pc
 
 from tideline_table.errors import InvalidOption, InvalidRecord, SchemaMismatch
 from tideline_table.keygen.pattern import END_MS, FIRST_MS, DatePattern
+from tideline_table.schema.arrow import is_numeric, is_text
 
 PREFIX = "hoodie.keygen.timebased."
 OLD_PREFIX = "hoodie.deltastreamer.keygen.timebased."
 PARSER_CLASS = "hoodie.keygen.datetime.parser.class"
 _OWN_PARSERS = ("org.apache.hudi.keygen.parser.HoodieDateTimeParser", "org.apache.hudi.keygen.parser.HoodieDateTimeParserImpl")
 _UNITS = {"MICROSECONDS": -1000, "MILLISECONDS": 1, "SECONDS": 1000, "MINUTES": 60_000, "HOURS": 3_600_000, "DAYS": 86_400_000}
-"""Milliseconds per unit; negative where the unit is a part of a millisecond."""
+"""Milliseconds per unit. A negative number -n means n units per millisecond."""
 _NAMES = ("timestamp.type", "input.dateformat", "output.dateformat", "timezone", "input.timezone", "output.timezone")
 SETTINGS = (*_NAMES, "timestamp.scalar.time.unit", "input.dateformat.list.delimiter.regex")
 
 
 class TimestampType(enum.StrEnum):
-    """What the values of the partition column are."""
+    """The kind of values in the partition column."""
 
     UNIX_TIMESTAMP = "UNIX_TIMESTAMP"
     DATE_STRING = "DATE_STRING"
@@ -45,7 +46,7 @@ _UNIT_OF_TYPE = {
 
 @dataclass(frozen=True, slots=True)
 class TimeBased:
-    """How a time becomes the text of a partition. `settings` are the properties that it was made from, without their prefix."""
+    """The conversion of times to partition texts. `settings` are its properties, without their prefix."""
 
     type: TimestampType
     output: DatePattern
@@ -53,16 +54,18 @@ class TimeBased:
     output_zone: str
     input_zone: str
     unit: str
-    """Of numbers, by Java's name; empty where numbers are not accepted."""
+    """Unit of numbers, by Java's name. Empty if numbers are not accepted."""
     settings: tuple[tuple[str, str], ...]
 
     @classmethod
     def from_settings(cls, properties: Mapping[str, str]) -> TimeBased:
-        """Read `hoodie.keygen.timebased.*`, by its old name too. `InvalidOption` names what is missing or not supported."""
+        """Read `hoodie.keygen.timebased.*`, also by its old prefix. Raises `InvalidOption` for missing or unsupported settings."""
         found = {n: v for n in SETTINGS if (v := properties.get(PREFIX + n, properties.get(OLD_PREFIX + n)))}
         parser = properties.get(PARSER_CLASS, _OWN_PARSERS[0])
         if parser not in _OWN_PARSERS:
-            raise InvalidOption(f"{PARSER_CLASS}={parser}", expected=_OWN_PARSERS[0], remedy="its code cannot run here")
+            raise InvalidOption(
+                f"{PARSER_CLASS}={parser}", expected=_OWN_PARSERS[0], remedy="this engine cannot run custom parsers"
+            )
         kind = found.get("timestamp.type", "")
         if kind not in set(TimestampType):
             raise InvalidOption(f"{PREFIX}timestamp.type={kind!r}", expected=" or ".join(TimestampType))
@@ -91,11 +94,11 @@ class TimeBased:
         )
 
     def check_column(self, kind: pa.DataType, name: str) -> None:
-        """Raise `SchemaMismatch` unless a column of this type can be the partition column."""
+        """Raise `SchemaMismatch` unless a column of type `kind` can be the partition column."""
         if pa.types.is_dictionary(kind):
             kind = kind.value_type
         expected = ""
-        if _is_text(kind):
+        if is_text(kind):
             expected = "" if self.inputs else f"numbers, or {PREFIX}input.dateformat for texts"
         elif not self.unit:
             expected = f"texts ({self.type})"
@@ -105,22 +108,22 @@ class TimeBased:
             )
         elif pa.types.is_date(kind):
             expected = _unit_mismatch("DAYS", self.unit)
-        elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        elif not is_numeric(kind):
             expected = "numbers, timestamps, dates or texts"
         if expected:
             raise SchemaMismatch(f"column {name!r} of type {kind} as a time-based partition column", expected=expected)
 
     def texts(self, column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-        """The partition text of each row; nulls become the default that Hudi has for them.
+        """Return the partition text of each row. Nulls become Hudi's default time.
 
-        Raises `SchemaMismatch` for a column of a wrong type, `InvalidRecord` for a text that does not fit the input patterns and for a time
-        outside of the years 1 to 9999.
+        Raises `SchemaMismatch` for an unsupported column type, and `InvalidRecord` for a text that does not match the input
+        patterns or a time outside of the years 1 to 9999.
         """
         self.check_column(column.type, name)
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         values = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-        millis = self._from_texts(values, name) if _is_text(values.type) else self._from_numbers(values, name)
+        millis = self._from_texts(values, name) if is_text(values.type) else self._from_numbers(values, name)
         _check_range(millis, name)
         local = _local_ms(millis, self.output_zone)
         _check_range(local, name)
@@ -137,7 +140,9 @@ class TimeBased:
                 return np.asarray(pc.divide(pa.array(numbers), -size))
             return np.asarray(pc.multiply_checked(pa.array(numbers), size))
         except pa.ArrowInvalid as error:
-            raise InvalidRecord(f"column {name!r} with a number that is no time ({error})", expected=self.unit.lower()) from None
+            raise InvalidRecord(
+                f"column {name!r} with a number that is not a valid time ({error})", expected=self.unit.lower()
+            ) from None
 
     def _from_texts(self, values: pa.Array, name: str) -> np.ndarray:
         encoded = pc.dictionary_encode(values.cast(pa.string()))
@@ -160,13 +165,13 @@ class TimeBased:
         return np.asarray(pc.fill_null(rows, self._default_of_text()))
 
     def _default_of_text(self) -> int:
-        """What a null stands for: the start of 1970, written in the input pattern and read again."""
+        """Return the value of a null: the start of 1970, formatted in the input pattern and parsed again."""
         first = self.inputs[0]
         if first.has_zone:
             return 0
-        kept = first.truncated(int(_local_ms(np.zeros(1, dtype=np.int64), self.input_zone)[0]))
-        one = np.array([kept], dtype=np.int64)
-        return int(_utc_ms(one, self.input_zone, np.ones(1, dtype=bool), "default")[0])
+        start = _local_ms(np.zeros(1, dtype=np.int64), self.input_zone)
+        kept, _, _ = first.parse_texts(first.format(start))
+        return int(_utc_ms(kept, self.input_zone, np.ones(1, dtype=bool), "default")[0])
 
 
 def _inputs(found: Mapping[str, str]) -> tuple[DatePattern, ...]:
@@ -181,19 +186,16 @@ def _inputs(found: Mapping[str, str]) -> tuple[DatePattern, ...]:
     return tuple(DatePattern.parse(part.strip()) for part in parts if part and part.strip())
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
 def _unit_mismatch(stored: str, wanted: str) -> str:
-    return "" if stored == wanted else f"a time-based type that reads {stored.lower()} (it reads {wanted.lower()})"
+    return "" if stored == wanted else f"a timestamp.type for {stored.lower()} (the table declares {wanted.lower()})"
 
 
 def _check_range(millis: np.ndarray, name: str) -> None:
     outside = (millis < FIRST_MS) | (millis >= END_MS)
     if outside.any():
         raise InvalidRecord(
-            f"{int(outside.sum())} row(s) with a time in column {name!r} outside of the years 1 to 9999", expected="a time inside"
+            f"{int(outside.sum())} row(s) with a time in column {name!r} outside of the years 1 to 9999",
+            expected="times within these years",
         )
 
 
@@ -201,7 +203,7 @@ def _check_range(millis: np.ndarray, name: str) -> None:
 
 
 def _zone(name: str) -> str:
-    """A zone as Java names it, as Arrow names it or, for a fixed offset, as `+HH:MM`."""
+    """Return the zone of a Java name as Arrow names it or, for a fixed offset, as `+HH:MM`."""
     fixed = re.fullmatch(r"GMT([+-])(\d{1,2})(?::?(\d{2}))?", name.strip())
     if fixed:
         sign, hours, minutes = fixed.groups()
@@ -210,7 +212,7 @@ def _zone(name: str) -> str:
     try:
         return zoneinfo.ZoneInfo(name.strip()).key
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        # Java would take an unknown zone for GMT without a word.
+        # Java silently uses GMT for an unknown zone.
         raise InvalidOption(f"time zone {name!r}", expected="a zone such as UTC, GMT+8:00 or Europe/Paris") from None
 
 
@@ -232,7 +234,7 @@ def _local_ms(utc_ms: np.ndarray, zone: str) -> np.ndarray:
 
 
 def _utc_ms(local_ms: np.ndarray, zone: str, wanted: np.ndarray, name: str) -> np.ndarray:
-    """Instants of local times; the earlier one where a clock was set back."""
+    """Return the UTC times of local times, the earlier one where a clock was set back."""
     fixed = _fixed_ms(zone)
     if fixed is not None:
         return local_ms - fixed
@@ -241,6 +243,6 @@ def _utc_ms(local_ms: np.ndarray, zone: str, wanted: np.ndarray, name: str) -> n
         moments = pc.assume_timezone(chosen, zone, ambiguous="earliest", nonexistent="raise")
     except pa.ArrowInvalid as error:
         raise InvalidRecord(
-            f"column {name!r} with a time that zone {zone} does not have ({error})", expected="times that its clocks show"
+            f"column {name!r} with a time that zone {zone} does not have ({error})", expected="local times that exist in the zone"
         ) from None
     return np.asarray(pc.fill_null(moments.cast(pa.int64()), 0))

@@ -1,9 +1,9 @@
 """Log files: framing, scanning and the contents of their blocks (format reference 9).
 
-Which blocks count and how their rows merge (10) is decided above this package; so are names of log files and what a table's
-timeline says about the instants in the headers.
+Not here: which blocks are valid by the timeline, how their rows are merged (10), and the names of log files.
 """
 
+from tideline_table.log_format.avro import decode_datums, parse_schema, row_schema
 from tideline_table.log_format.block import BlockType, CorruptGap, HeaderKey, LogBlock, ScannedLog
 from tideline_table.log_format.data_block import avro_block, parquet_block, read_rows
 from tideline_table.log_format.delete_block import delete_block, read_deletes
@@ -18,10 +18,13 @@ __all__ = [
     "ScannedLog",
     "avro_block",
     "command_block",
+    "decode_datums",
     "delete_block",
     "parquet_block",
+    "parse_schema",
     "read_block",
     "read_deletes",
     "read_rows",
+    "row_schema",
     "scan_log",
 ]

@@ -1,4 +1,4 @@
-"""Blocks of a log file as a scan finds them (format reference 9.2 to 9.5)."""
+"""Blocks of a log file, as a scan returns them (format reference 9.2 to 9.5)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAGIC = b"#HUDI#"
 
 
 class BlockType(enum.IntEnum):
-    """What a block holds; the numbers are those of the format."""
+    """Content type of a block, with the numbers of the format."""
 
     COMMAND = 0
     DELETE = 1
@@ -25,7 +25,7 @@ class BlockType(enum.IntEnum):
 
 
 class HeaderKey(enum.IntEnum):
-    """Keys of a block's header; the numbers are those of the format."""
+    """Keys of a block header, with the numbers of the format."""
 
     INSTANT_TIME = 0
     TARGET_INSTANT_TIME = 1
@@ -40,9 +40,9 @@ class HeaderKey(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogBlock:
-    """One sound block. Offsets count from the start of the file; `offset` is that of the magic.
+    """One intact block. Offsets count from the start of the file; `offset` is the position of the magic.
 
-    `header` holds every entry; keys that this release does not know are kept as plain numbers.
+    `header` holds all entries. Keys that this release does not know are plain numbers.
     """
 
     path: str
@@ -53,32 +53,32 @@ class LogBlock:
     content_offset: int
     content_bytes: int
     content: bytes | None = field(default=None, compare=False, repr=False)
-    """Where it was read together with the frame."""
+    """The content, if it was read together with the frame."""
 
     @property
     def instant(self) -> str:
-        """The instant that wrote the block; `scan_log` gives no block without one."""
+        """The instant that wrote the block. `scan_log` returns no block without one unless `needs_instant` is false."""
         return self.header[HeaderKey.INSTANT_TIME]
 
     @property
     def target_instant(self) -> str:
-        """The instant that a rollback voids, empty for other blocks."""
+        """The instant that a rollback block invalidates; empty for other blocks."""
         return self.header.get(HeaderKey.TARGET_INSTANT_TIME, "")
 
     @property
     def schema_json(self) -> str:
-        """The Avro schema that the rows were written with, empty where the header has none."""
+        """The Avro schema of the rows; empty if the header has none."""
         return self.header.get(HeaderKey.SCHEMA, "")
 
     @property
     def is_partial(self) -> bool:
-        """Whether rows hold only the columns that changed (tables of version 8 and later)."""
+        """Whether rows hold changed columns only (tables of version 8 and later)."""
         return self.header.get(HeaderKey.IS_PARTIAL, "").lower() == "true"
 
 
 @dataclass(frozen=True, slots=True)
 class CorruptGap:
-    """Bytes of a log file that are no sound block; the next block, if any, begins at their end."""
+    """A range of bytes of a log file that is not an intact block. The next block, if any, begins at its end."""
 
     path: str
     offset: int
@@ -88,14 +88,14 @@ class CorruptGap:
 
 @dataclass(frozen=True, slots=True)
 class ScannedLog:
-    """The sound blocks of a log file and what lies damaged between them, both in file order."""
+    """The intact blocks of a log file and the damaged ranges between them, both in file order."""
 
     blocks: tuple[LogBlock, ...]
     gaps: tuple[CorruptGap, ...]
 
 
 def read_content(storage: Storage, block: LogBlock, *kinds: BlockType) -> bytes:
-    """The content of `block`, which must be of one of `kinds` (`UnsupportedTable`) and all there (`CorruptMetadata`)."""
+    """Return the content of `block`. Raises `UnsupportedTable` for types not in `kinds`, `CorruptMetadata` if bytes are missing."""
     if block.type not in kinds:
         raise UnsupportedTable(
             f"a {block.type.name} block at {block.offset} of {block.path!r}",
@@ -110,7 +110,7 @@ def read_content(storage: Storage, block: LogBlock, *kinds: BlockType) -> bytes:
 
 
 def damaged(block: LogBlock, what: str) -> CorruptMetadata:
-    """The error for a block whose frame is sound but whose content is not."""
+    """Return the error for a block with an intact frame and malformed content."""
     return CorruptMetadata(
         f"the {block.type.name} block at {block.offset} of {block.path!r} {what}",
         expected="content as its header says",

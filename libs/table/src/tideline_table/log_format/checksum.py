@@ -1,9 +1,8 @@
-"""CRC-32 and CRC-32C of blocks, as HFiles hold them (format reference 15.4)."""
+"""CRC-32C of HFile blocks (format reference 15.4)."""
 
 from __future__ import annotations
 
 import functools
-import zlib
 
 import numpy as np
 
@@ -11,17 +10,12 @@ _POLYNOMIAL = np.uint32(0x82F63B78)
 _INVERTED = 0xFFFFFFFF
 
 
-def crc32(content: bytes | memoryview) -> int:
-    """CRC-32 with the polynomial of zlib."""
-    return zlib.crc32(content)
-
-
 def crc32c(content: bytes | memoryview) -> int:
-    """CRC-32C (Castagnoli). Python has none: remainders of neighbouring pieces are joined pairwise, half as many in every round."""
+    """Return the CRC-32C (Castagnoli), which Python lacks. Each round joins the remainders of adjacent pieces in pairs."""
     count = len(content)
     if not count:
         return 0
-    # Leading zero bytes do not change a remainder that starts from zero, so they fill the number of pieces up to a power of two.
+    # Leading zero bytes do not change a remainder that starts from zero, so pad the number of pieces to a power of two.
     rounds = (count - 1).bit_length()
     padded = np.zeros(1 << rounds, dtype=np.uint8)
     padded[len(padded) - count :] = np.frombuffer(content, dtype=np.uint8)
@@ -37,7 +31,7 @@ def crc32c(content: bytes | memoryview) -> int:
 
 @functools.cache
 def _byte_table() -> np.ndarray:
-    """Remainder of each single byte."""
+    """Return the remainder of each single byte."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = (table >> np.uint32(1)) ^ np.where(table & np.uint32(1), _POLYNOMIAL, np.uint32(0))
@@ -46,7 +40,7 @@ def _byte_table() -> np.ndarray:
 
 @functools.cache
 def _zeros_table(level: int) -> np.ndarray:
-    """What 2^`level` zero bytes make of a remainder, for each of its four bytes on its own."""
+    """Return how 2^`level` zero bytes change a remainder: one table for each of its four bytes."""
     values = np.arange(256, dtype=np.uint32) << (np.arange(4, dtype=np.uint32) * np.uint32(8))[:, None]
     if level == 0:
         shifted: np.ndarray = _byte_table()[values & np.uint32(255)] ^ (values >> np.uint32(8))

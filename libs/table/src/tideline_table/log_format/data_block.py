@@ -16,7 +16,7 @@ from tideline_table.log_format.avro import Node, decode_datums, encode_datums, p
 from tideline_table.log_format.avro.cursor import Ints
 from tideline_table.log_format.block import BlockType, HeaderKey, LogBlock, damaged, read_content
 from tideline_table.log_format.framing import BLOCK_VERSION, frame_block
-from tideline_table.log_format.hfile import read_hfile
+from tideline_table.log_format.hfile import HFile
 from tideline_table.log_format.record_spans import record_spans
 from tideline_table.schema.evolution import conform
 from tideline_table.storage import Storage
@@ -26,18 +26,18 @@ _EMPTIED_FIELD = "key"
 _LEAST_BLOCK_ROWS = 10_000
 _MOST_ROWS_PER_BYTE = 16
 _BATCH_ROWS = 16_384
-"""Records decoded at a time: as many as keep their positions in the processor's cache."""
+"""Number of records decoded at a time, chosen so that their positions fit into the processor cache."""
 _BATCH_BYTES = 64 * 1024 * 1024
 _ALONE_BYTES = 256 * 1024
-"""Blocks up to this size are decoded faster by one thread than with helpers that have to be woken up."""
+"""Up to this block size, one thread decodes faster than a thread pool that has to wake up."""
 
 
 def read_rows(storage: Storage, block: LogBlock, columns: Sequence[str] | None = None, schema_json: str | None = None) -> pa.Table:
-    """The rows of an Avro, parquet, HFile or change data block, typed as `tideline_table.schema` types the block's Avro schema.
+    """Read the rows of an Avro, Parquet, HFile or change data block, with the Arrow types of the block's Avro schema.
 
-    Meta fields are strings. `columns` selects and orders columns. With `schema_json`, a later Avro schema of the table, rows come
-    in that schema: columns that the block lacks are null, types are widened. Raises `CorruptMetadata` for content that is not
-    what the header says, `SchemaMismatch` for columns that are not there or do not fit, `UnsupportedTable` for other blocks.
+    Meta fields are strings. `columns` selects and orders columns. With `schema_json`, a later Avro schema of the table, rows have
+    that schema: columns that the block lacks are null, and types are widened. Raises `CorruptMetadata` for content that contradicts
+    the header, `SchemaMismatch` for columns that are unknown or do not fit, `UnsupportedTable` for other block types.
     """
     content = read_content(storage, block, BlockType.AVRO, BlockType.CDC, BlockType.PARQUET, BlockType.HFILE)
     text = block.schema_json or schema_json
@@ -56,7 +56,7 @@ def read_rows(storage: Storage, block: LogBlock, columns: Sequence[str] | None =
             rows = _avro_rows(content, parse_schema(text), own, read)
     except CorruptMetadata as error:
         raise damaged(block, f"holds {error.found}") from error
-    # A table without columns still has rows, which a new one would not.
+    # Without columns, `select` keeps the row count; a new table would have no rows.
     return conform(rows, wanted) if wanted.names else rows.select([])
 
 
@@ -75,17 +75,17 @@ def _parquet_rows(content: bytes, own: pa.Schema, read: Sequence[str]) -> pa.Tab
             _check_rows(file.metadata, len(content))
             columns = [name for name in read if name in file.schema_arrow.names]
             found = file.read(columns=columns, use_threads=len(content) > _ALONE_BYTES)
-            # Arrow takes the bytes of a text for UTF-8 without looking.
+            # Arrow does not check that the bytes of a string are UTF-8.
             found.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = str(error).split("\n", 1)[0]
-        raise CorruptMetadata(f"no readable parquet file ({reason})", expected="a parquet file") from None
+        raise CorruptMetadata(f"a Parquet file that cannot be read ({reason})", expected="Parquet") from None
     present = pa.schema([own.field(name) for name in read if name in found.column_names])
     return conform(found, present) if present.names else found.select([])
 
 
 def _check_rows(metadata: pq.FileMetaData, size_bytes: int) -> None:
-    """Records have a key each, so a block does not hold many more of them than bytes, whatever compression makes of it."""
+    """Raise `CorruptMetadata` if the footer claims too many rows for the size, so that a small file cannot exhaust memory."""
     rows = sum(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
     most = _LEAST_BLOCK_ROWS + _MOST_ROWS_PER_BYTE * size_bytes
     if not 0 <= max(rows, metadata.num_rows) <= most:
@@ -94,57 +94,61 @@ def _check_rows(metadata: pq.FileMetaData, size_bytes: int) -> None:
 
 def _avro_rows(content: bytes, node: Node, own: pa.Schema, read: Collection[str]) -> pa.Table:
     if len(content) < _PREFIX.size:
-        raise CorruptMetadata("less than a block version and a count", expected="Avro records")
+        raise CorruptMetadata("fewer bytes than a block version and a record count", expected="Avro records")
     version, count = _PREFIX.unpack_from(content)
     if not 1 <= version <= BLOCK_VERSION:
         raise UnsupportedTable(f"data block version {version}", expected=f"version {BLOCK_VERSION} or earlier")
     begins, ends = record_spans(content, _PREFIX.size, count)
-    schema = pa.schema([field for field in own if field.name in read])
+    if not read:
+        return _no_columns(count)
     batches = [
-        pa.RecordBatch.from_arrays(
-            decode_datums(memoryview(content)[origin:end], begins[rows] - origin, ends[rows] - origin, node, own, read),
-            schema=schema,
-        )
-        for rows, origin, end in _stretches(begins, ends)
-        if read
+        _decoded(memoryview(content)[first:last], begins[rows] - first, ends[rows] - first, node, own, read)
+        for rows, first, last in _batches(begins, ends)
     ]
-    return pa.Table.from_batches(batches, schema) if read else pa.table({"": pa.nulls(count)}).select([])
+    return pa.Table.from_batches(batches, _part(own, read))
+
+
+def _no_columns(rows: int) -> pa.Table:
+    return pa.table({"": pa.nulls(rows)}).select([])
+
+
+def _part(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
+    return pa.schema([field for field in schema if field.name in names])
+
+
+def _decoded(datums: memoryview, begins: Ints, ends: Ints, node: Node, own: pa.Schema, read: Collection[str]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(decode_datums(datums, begins, ends, node, own, read), schema=_part(own, read))
 
 
 def _hfile_rows(content: bytes, node: Node, own: pa.Schema, read: Collection[str]) -> pa.Table:
-    """Avro records again, each behind its record key."""
-    schema = pa.schema([field for field in own if field.name in read])
+    """Read an HFile, whose values are Avro records and whose keys are record keys."""
     count, batches = 0, []
-    for entries in read_hfile(content).entries():
+    for entries in HFile(content).entries():
         count += entries.num_rows
         if read:
-            batches.append(_with_keys(entries.column(0), _hfile_batch(entries.column(1), node, own, schema)))
-    return pa.Table.from_batches(batches, schema) if read else pa.table({"": pa.nulls(count)}).select([])
-
-
-def _hfile_batch(values: pa.BinaryArray, node: Node, own: pa.Schema, schema: pa.Schema) -> pa.RecordBatch:
-    _, offsets, datums = values.buffers()
-    places = np.frombuffer(offsets, dtype=np.int32, count=len(values) + 1).astype(np.int64)
-    return pa.RecordBatch.from_arrays(
-        decode_datums(memoryview(datums or b""), places[:-1], places[1:], node, own, schema.names), schema=schema
-    )
+            keys, values = entries.columns
+            _, offsets, datums = values.buffers()
+            places = np.frombuffer(offsets, dtype=np.int32, count=len(values) + 1).astype(np.int64)
+            rows = _decoded(memoryview(datums or b""), places[:-1], places[1:], node, own, read)
+            batches.append(_with_keys(keys, rows))
+    return pa.Table.from_batches(batches, _part(own, read)) if read else _no_columns(count)
 
 
 def _with_keys(keys: pa.BinaryArray, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Hudi empties a field of this name where the key of the entry says the same."""
+    """Fill the empty field `key` from the keys of the entries: Hudi leaves it empty because it equals the key of the entry."""
     at = rows.schema.get_field_index(_EMPTIED_FIELD)
     if at < 0 or not pa.types.is_string(rows.schema.field(at).type):
         return rows
     try:
         texts = keys.cast(pa.string())
     except pa.ArrowInvalid:
-        raise CorruptMetadata("a key that is no text", expected="UTF-8") from None
+        raise CorruptMetadata("a key that is not UTF-8", expected="text") from None
     column = rows.column(at)
     return rows.set_column(at, rows.schema.field(at), pc.if_else(pc.equal(column, pa.scalar("")), texts, column))
 
 
-def _stretches(begins: Ints, ends: Ints) -> Iterator[tuple[slice, int, int]]:
-    """Batches of records, with the first and last byte of each."""
+def _batches(begins: Ints, ends: Ints) -> Iterator[tuple[slice, int, int]]:
+    """Yield batches of records, each with the offsets of its begin and end."""
     first = 0
     while first < len(begins):
         last = min(first + _BATCH_ROWS, len(begins))
@@ -155,9 +159,9 @@ def _stretches(begins: Ints, ends: Ints) -> Iterator[tuple[slice, int, int]]:
 
 
 def avro_block(rows: pa.Table, avro_schema_json: str, instant: str) -> bytes:
-    """A block of `rows`, which have exactly the columns and types of the schema, written by `instant`.
+    """Return an Avro data block of `rows`, written by `instant`.
 
-    Raises `SchemaMismatch` where they do not.
+    Raises `SchemaMismatch` unless `rows` have exactly the columns of the schema, with fitting types.
     """
     records = encode_datums(exactly(rows, row_schema(avro_schema_json)), parse_schema(avro_schema_json))
     content = b"".join((_PREFIX.pack(BLOCK_VERSION, rows.num_rows), *records))
@@ -165,7 +169,7 @@ def avro_block(rows: pa.Table, avro_schema_json: str, instant: str) -> bytes:
 
 
 def parquet_block(rows: pa.Table, avro_schema_json: str, instant: str, compression: str = COMPRESSION_CODEC.default) -> bytes:
-    """The same as a parquet file inside a block; `compression` is a choice of `hoodie.parquet.compression.codec`."""
+    """Like `avro_block`, with a Parquet file as content. `compression` is a choice of `hoodie.parquet.compression.codec`."""
     fitted = exactly(rows, row_schema(avro_schema_json))
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, fitted.schema, compression=compression, store_schema=False) as writer:
@@ -179,7 +183,7 @@ def _header(avro_schema_json: str, instant: str) -> dict[HeaderKey, str]:
 
 
 def exactly(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """`rows` under `schema`, of which they have every column and no other, in any order."""
+    """Return `rows` in the column order and types of `schema`. Raises `SchemaMismatch` for missing or additional columns."""
     if sorted(rows.column_names) != sorted(schema.names):
         raise SchemaMismatch(f"columns {', '.join(rows.column_names)}", expected=f"exactly {', '.join(schema.names)}")
     return conform(rows, schema)

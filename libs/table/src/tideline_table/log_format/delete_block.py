@@ -1,7 +1,7 @@
-"""Blocks of deletions, version 3 (format reference 9.7).
+"""Delete blocks, version 3 (format reference 9.7).
 
-The content is one datum: a list of record key, partition path and ordering value. Each ordering value is wrapped by its type; all
-of a block are of one type, because readers of several releases refuse or mistake anything else.
+The content is one Avro datum: a list of record key, partition path and ordering value. Each ordering value is in a wrapper record
+of its type. All values of a block have one type, because readers of several releases reject or misread mixed types.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tideline_table.storage import Storage
 _PREFIX = struct.Struct(">ii")
 _BATCH_ROWS = 16_384
 
-# In the order of the union's branches behind null; each release decodes with its own list, so branches are only ever appended.
+# In the order of the union branches after null. Each release decodes with its own list, so new branches are only appended.
 _WRAPPERS: tuple[tuple[str, object, pa.DataType], ...] = (
     ("BooleanWrapper", "boolean", pa.bool_()),
     ("IntWrapper", "int", pa.int32()),
@@ -72,13 +72,13 @@ _KEY, _PARTITION, _ORDERING = _RECORD.children
 
 
 def read_deletes(storage: Storage, block: LogBlock) -> pa.Table:
-    """The deletions of a delete block.
+    """Read the deletions of a delete block.
 
-    Columns: `_hoodie_record_key` and `_hoodie_partition_path` (strings), `ordering` (of the type that the block's values have; of
-    type null where no row has one) and `commit_time_delete`: true where the deletion has no ordering value (null or the int 0) and
-    therefore deletes whatever was written before it. `ordering` keeps the int 0, except beside values of another type, where it is
-    null. Values of several ordering fields are structs. Raises `UnsupportedTable` for block versions 1 and 2 (Kryo), `CorruptMetadata`
-    otherwise.
+    Columns: `_hoodie_record_key` and `_hoodie_partition_path` (strings), `ordering` (with the type of the values in the block; type
+    null if there are none) and `commit_time_delete`. The last is true if the deletion has no ordering value (null or the int 0),
+    and therefore deletes all earlier records of the key. `ordering` keeps the int 0, except in blocks with values of another type,
+    where it is null. Values of several ordering fields are structs. Raises `UnsupportedTable` for block versions other than 3 (1
+    and 2 are Kryo) and for mixed types, `CorruptMetadata` for malformed content.
     """
     content = read_content(storage, block, BlockType.DELETE)
     if len(content) < _PREFIX.size:
@@ -92,7 +92,7 @@ def read_deletes(storage: Storage, block: LogBlock) -> pa.Table:
             remedy="compact the file group with the release that wrote it",
         )
     if length != len(content) - _PREFIX.size:
-        raise damaged(block, f"claims {length} of {len(content) - _PREFIX.size} bytes")
+        raise damaged(block, f"claims {length} bytes and has {len(content) - _PREFIX.size}")
     try:
         return _deletions(content[_PREFIX.size :])
     except CorruptMetadata as error:
@@ -104,7 +104,7 @@ def _deletions(datum: bytes) -> pa.Table:
     cursor = Cursor(octets, np.array([PAD_BYTES]), np.array([octets.limit]))
     items, _ = list_items(_RECORD, cursor)
     if cursor.position[0] != octets.limit:
-        raise CorruptMetadata("bytes behind the list of deletions", expected="one list")
+        raise CorruptMetadata("bytes after the list of deletions", expected="one list")
     keys = decode(_KEY, pa.string(), items)
     if keys.null_count:
         raise CorruptMetadata("a deletion without a record key", expected="a key in every deletion")
@@ -120,7 +120,7 @@ def _deletions(datum: bytes) -> pa.Table:
 
 
 def _ordering_values(items: Cursor) -> tuple[pa.Array, pa.Array]:
-    """The ordering values in their own type, and where there is none."""
+    """Return the ordering values in their own type, and a mask of the deletions without an ordering value."""
     taken = branches(_ORDERING, items, None)
     present = set(np.unique(taken).tolist()) - {0}
     commit_time = taken == 0
@@ -143,7 +143,7 @@ def _ordering_values(items: Cursor) -> tuple[pa.Array, pa.Array]:
 
 
 def _several_values(items: Cursor, mask: np.ndarray) -> pa.Array:
-    """The values of several ordering fields as structs with a member `"0"`, `"1"`, … for each; null where `mask` leaves a row out."""
+    """Return the values of several ordering fields as structs with members `"0"`, `"1"`, …; null for rows outside `mask`."""
     wrapped = _ORDERING.children[_ARRAY_BRANCH].children[0]
     if (branches(wrapped, items, mask)[mask] != 1).any():
         raise CorruptMetadata("a deletion without its ordering values", expected="a value for each ordering field")
@@ -160,7 +160,7 @@ def _several_values(items: Cursor, mask: np.ndarray) -> pa.Array:
 
 
 def _member(listed: Node, values: Cursor) -> pa.Array:
-    """One of several ordering values of each deletion. Those of one field are of one type, or null."""
+    """Decode the values of one of several ordering fields. All values of a field have one type, or are null."""
     taken = branches(listed, values, None)
     kinds = set(np.unique(taken).tolist()) - {0}
     if len(kinds) > 1:
@@ -173,10 +173,10 @@ def _member(listed: Node, values: Cursor) -> pa.Array:
 
 
 def delete_block(keys: pa.Array, partition_path: str, ordering: pa.Array | None, avro_schema_json: str, instant: str) -> bytes:
-    """A block that deletes the record `keys` of a partition, written by `instant`.
+    """Return a block that deletes the record `keys` of a partition, written by `instant`.
 
-    `ordering` holds a value for each key; None makes deletions that hold whatever was written before. Raises `InvalidRecord` for
-    null keys or ordering values and `SchemaMismatch` for an ordering type that the format lacks.
+    `ordering` holds a value for each key. With None, the deletions apply to all earlier records of the keys. Raises `InvalidRecord`
+    for null keys or ordering values, and `SchemaMismatch` for an ordering type that the format lacks.
     """
     if ordering is None:
         ordering = pa.repeat(pa.scalar(0, pa.int32()), len(keys))
@@ -218,7 +218,7 @@ def _one_chunk(values: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _wrapped(ordering: pa.Array) -> tuple[int, pa.Array]:
-    """The union branch for the type of `ordering`, and the values in the type of that branch."""
+    """Return the union branch for the type of `ordering`, and the values in the type of that branch."""
     kind = ordering.type.value_type if pa.types.is_dictionary(ordering.type) else ordering.type
     if pa.types.is_date64(kind):
         ordering = ordering.cast(pa.date32())
@@ -245,7 +245,7 @@ _NATIVE = (
         lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind),
         "BytesWrapper",
     ),
-    # Dates and timestamps as Hudi does: its log reader compares the value with the number that a row holds.
+    # Write dates and timestamps as numbers, as Hudi does: its log reader compares the value with the number in a row.
     (pa.types.is_date, "IntWrapper"),
     (pa.types.is_decimal, "DecimalWrapper"),
     (pa.types.is_time, "TimeMicrosWrapper"),

@@ -1,4 +1,4 @@
-"""The frame around a block's content: magic, sizes, header and footer map (format reference 9.2 to 9.5)."""
+"""The frame around the content of a block: magic, sizes, header and footer maps (format reference 9.2 to 9.5)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tideline_table.log_format.block import MAGIC, BlockType, HeaderKey
 
 LOG_FORMAT_VERSION = 1
 BLOCK_VERSION = 3
-"""Version that data and delete blocks carry at the start of their content."""
+"""Version number at the start of the content of data and delete blocks."""
 ROLLBACK_COMMAND = "0"
 
 _MAX_INT = 2**31 - 1
@@ -20,9 +20,9 @@ _PAIR = struct.Struct(">ii")
 
 
 def frame_block(kind: BlockType, header: Mapping[HeaderKey, str], content: bytes) -> bytes:
-    """A whole block of log format version 1, ready to be appended to a log file.
+    """Return a complete block of log format version 1, ready to append to a log file.
 
-    Raises `InvalidRecord` for a header value that the format cannot hold.
+    Raises `InvalidRecord` for a header value larger than the format allows.
     """
     entries = [_INT.pack(len(header))]
     for key, value in sorted(header.items()):
@@ -32,12 +32,12 @@ def frame_block(kind: BlockType, header: Mapping[HeaderKey, str], content: bytes
         entries += [_PAIR.pack(key, len(text)), text]
     body = [_PAIR.pack(LOG_FORMAT_VERSION, kind), *entries, _LONG.pack(len(content)), content, _INT.pack(0)]
     size = sum(map(len, body)) + _LONG.size
-    # The trailing length counts from the magic to itself, the leading one from behind itself to the end: 6 bytes apart.
+    # The leading length counts from its own end to the block's end, the trailing one from the magic to its own start: 6 bytes more.
     return b"".join([MAGIC, _LONG.pack(size), *body, _LONG.pack(size + len(MAGIC))])
 
 
 def command_block(instant: str, target_instant: str) -> bytes:
-    """A rollback block: written by the rollback `instant`, it voids the earlier blocks of `target_instant` (format reference 9.7)."""
+    """Return a rollback block of the rollback `instant`. It voids earlier blocks of `target_instant` (format reference 9.7)."""
     header = {
         HeaderKey.INSTANT_TIME: instant,
         HeaderKey.TARGET_INSTANT_TIME: target_instant,

@@ -1,7 +1,7 @@
 """HFiles, version 3, as HBase and Apache Hudi write them for the metadata table (format reference 15.4).
 
-`read_hfile` reads what opening needs; `HFile.entries` then streams the data blocks in the order of the index. Whatever a file claims,
-memory stays within the claimed and capped size of one block, and no byte of the file is read twice.
+`HFile` reads the trailer, indexes and meta blocks; `HFile.entries` then streams the data blocks in index order. Memory is
+limited to the declared, capped size of one block, and each byte of the file is read only once, even if the file is malicious.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.errors import CorruptMetadata, UnsupportedTable
-from tideline_table.log_format.checksum import crc32, crc32c
+from tideline_table.log_format.checksum import crc32c
 from tideline_table.log_format.protobuf import read_fields, read_varint
 
 TRAILER_BYTES = 4096
 MAX_BLOCK_BYTES = 256 * 1024 * 1024
-"""No block is larger than this when it is unpacked; writers aim at 64 KB to 1 MB."""
+"""Limit for the decompressed size of a block. Writers aim at 64 KB to 1 MB."""
 MAX_FILE_BYTES = 2**31 - 1
 _HEADER = struct.Struct(">8siiqbii")
 _ENTRY = struct.Struct(">qi")
@@ -32,9 +32,9 @@ _FILE_INFO, _TRAILER, _PROTOBUF = b"FILEINF2", b'TRABLK"$', b"PBUF"
 _MAX_LEVELS = 8
 _GZIP, _NONE = 1, 2
 _ENCRYPTION_KEY = 13
-_CHECKSUMS: dict[int, Callable[[memoryview], int]] = {1: crc32, 2: crc32c}
+_CHECKSUMS: dict[int, Callable[[memoryview], int]] = {1: zlib.crc32, 2: crc32c}
 _ROW_SUFFIX_BYTES = 10
-"""After the row in a key: family length, timestamp and type."""
+"""Size of the fields after the row in a key: family length, timestamp and type."""
 _MID_KEY_BYTES = 16
 _WITH_MVCC = (1).to_bytes(4, "big")
 _SCHEMA = pa.schema([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
@@ -44,7 +44,7 @@ ByteSource = bytes | memoryview
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """An entry of an index: where a block lies, and the first key in it."""
+    """An index entry: place and size of a block, and its first key."""
 
     offset: int
     size_bytes: int
@@ -63,10 +63,13 @@ class _Trailer:
 
 
 class HFile:
-    """An open HFile over its bytes."""
+    """An open HFile in memory.
+
+    Its methods raise `CorruptMetadata` for malformed bytes, and `UnsupportedTable` for features that files of Hudi never have: a
+    codec other than gzip and none, encryption, cell tags.
+    """
 
     def __init__(self, content: ByteSource) -> None:
-        """Read trailer, indexes, file info and meta blocks. Errors as in `read_hfile`."""
         if len(content) > MAX_FILE_BYTES:
             raise _corrupt(f"{len(content)} bytes", f"at most {MAX_FILE_BYTES}")
         self._content = memoryview(content)
@@ -86,16 +89,16 @@ class HFile:
         for reference, block in self._blocks(_root_index(metas, trailer.meta_entries, 0), _META):
             room_bytes -= len(block)
             if room_bytes < 0:
-                raise _corrupt("meta blocks of more bytes", f"at most {MAX_BLOCK_BYTES} in all")
+                raise _corrupt("meta blocks above the size limit", f"at most {MAX_BLOCK_BYTES} bytes in total")
             self.meta_blocks[reference.key.decode("utf-8", "replace")] = bytes(block)
 
     @property
     def entry_count(self) -> int:
-        """How many entries the trailer says there are; `entries` checks it."""
+        """Number of entries according to the trailer. `entries` checks it."""
         return self._trailer.entries
 
     def entries(self) -> Iterator[pa.RecordBatch]:
-        """Keys (rows) and values, one batch per data block, keys strictly ascending. Errors as in `read_hfile`."""
+        """Yield keys (rows) and values, one batch per data block, keys strictly ascending."""
         found = 0
         last: bytes | None = None
         for reference, block in self._data_blocks():
@@ -114,7 +117,7 @@ class HFile:
             raise _corrupt(f"{found} entries or more" if found > self.entry_count else f"{found} entries", f"{self.entry_count}")
 
     def read(self) -> pa.Table:
-        """All entries as the columns `key` and `value`, whole in memory."""
+        """Return all entries as a table with the columns `key` and `value`."""
         return pa.Table.from_batches(self.entries(), schema=_SCHEMA)
 
     def _data_blocks(self) -> Iterator[tuple[_Reference, memoryview]]:
@@ -128,7 +131,7 @@ class HFile:
             yield from _leaf_index(block)
 
     def _blocks(self, references: Iterable[_Reference], magic: bytes) -> Iterator[tuple[_Reference, memoryview]]:
-        """Blocks one after the other: an index that named a place twice would make a small file unpack without end."""
+        """Yield blocks, with ascending offsets only: an index that repeats a block could make a small file expand without limit."""
         free = 0
         for reference in references:
             if reference.offset < free:
@@ -137,7 +140,7 @@ class HFile:
             yield reference, block
 
     def _block(self, offset: int, magic: bytes) -> tuple[memoryview, int]:
-        """The unpacked data of the block at `offset`, and where the next one begins."""
+        """Return the decompressed data of the block at `offset`, and the offset of the next block."""
         place = f"the block {magic.decode('latin-1')} at {offset}"
         if not 0 <= offset <= self._end - _HEADER.size:
             raise _corrupt(place, f"offsets inside the {self._end} bytes before the trailer")
@@ -165,7 +168,7 @@ class HFile:
         for number in range(pieces):
             piece = data[number * per_checksum : (number + 1) * per_checksum]
             if compute(piece) != int.from_bytes(checksums[4 * number : 4 * number + 4], "big"):
-                raise _corrupt(f"{place} whose checksum does not fit", "the bytes that were written")
+                raise _corrupt(f"{place} with a wrong checksum", "the bytes that were written")
 
     def _unpacked(self, place: str, packed: memoryview, size_bytes: int) -> memoryview:
         if self._trailer.codec == _NONE:
@@ -173,7 +176,7 @@ class HFile:
         else:
             unpacker = zlib.decompressobj(wbits=31)
             try:
-                # One byte more than claimed is enough to see that the claim is wrong.
+                # One byte more than the declared size is enough to detect a wrong declaration.
                 data = memoryview(unpacker.decompress(packed, size_bytes + 1))
             except zlib.error as error:
                 raise _corrupt(f"{place} that cannot be unpacked ({error})", "gzip") from None
@@ -182,15 +185,6 @@ class HFile:
         if len(data) != size_bytes:
             raise _corrupt(f"{place} that unpacks to another size", f"{size_bytes} bytes")
         return data
-
-
-def read_hfile(content: ByteSource) -> HFile:
-    """Open an HFile.
-
-    Raises `CorruptMetadata` for bytes that cannot be understood, `UnsupportedTable` for a codec, encryption or cell tags that Hudi's files
-    never have.
-    """
-    return HFile(content)
 
 
 def _corrupt(found: str, expected: str) -> CorruptMetadata:
@@ -217,7 +211,7 @@ def _read_trailer(content: memoryview) -> _Trailer:
 
 
 def _delimited(content: memoryview) -> list[tuple[int, int | memoryview]]:
-    """The fields of a message with its length in front."""
+    """Read the fields of a message that follows its length."""
     length, at = read_varint(content, 0)
     if length > len(content) - at:
         raise _corrupt(f"a message of {length} bytes", f"at most {len(content) - at}")
@@ -226,7 +220,7 @@ def _delimited(content: memoryview) -> list[tuple[int, int | memoryview]]:
 
 def _file_info(content: memoryview) -> dict[str, bytes]:
     if content[:4] != _PROTOBUF:
-        raise _corrupt("file info in another encoding", f"{_PROTOBUF!r} in front")
+        raise _corrupt("file info in another encoding", f"{_PROTOBUF!r} at the start")
     found: dict[str, bytes] = {}
     for number, pair in _delimited(content[4:]):
         if number != 1 or isinstance(pair, int):
@@ -237,10 +231,10 @@ def _file_info(content: memoryview) -> dict[str, bytes]:
 
 
 def _root_index(content: memoryview, count: int, tail_bytes: int) -> list[_Reference]:
-    """Entries of a root or meta index.
+    """Read the entries of a root or meta index.
 
-    HBase codes a key's length as Hadoop does. Both codings agree below 128; a file that comes out even only with lengths coded as in
-    protobuf is read that way.
+    HBase encodes the length of a key as Hadoop does. That encoding and the one of protobuf agree below 128. Protobuf lengths are
+    used if the entries fit the size of the index only with them.
     """
     for length_of in (_hadoop_length, read_varint):
         found = _index_entries(content, count, length_of)
@@ -272,18 +266,18 @@ def _index_entries(
 
 
 def _hadoop_length(content: memoryview, at: int) -> tuple[int, int]:
-    """A number as `WritableUtils.writeVLong` codes it, and where it ends."""
+    """Read a number in the encoding of `WritableUtils.writeVLong`. Return it and the offset after it."""
     first = int.from_bytes(content[at : at + 1], "big", signed=True)
     if first >= -112:
         return first, at + 1
     size = -112 - first
     if size > 8 or at + 1 + size > len(content):
-        raise _corrupt(f"a number at {at} that is cut off or negative", "a length")
+        raise _corrupt(f"a truncated or negative number at {at}", "a length")
     return int.from_bytes(content[at + 1 : at + 1 + size], "big"), at + 1 + size
 
 
 def _leaf_index(content: memoryview) -> list[_Reference]:
-    """Entries of a leaf or intermediate index: a count, the places of the entries (one more than entries), then the entries."""
+    """Read the entries of a leaf or intermediate index: a count, count + 1 offsets, then the entries."""
     count = int.from_bytes(content[:4], "big", signed=True) if len(content) >= 4 else -1
     start = 4 * (count + 2)
     if count < 0 or start > len(content):
@@ -299,13 +293,13 @@ def _leaf_index(content: memoryview) -> list[_Reference]:
 
 
 def _entries(content: memoryview, *, has_mvcc: bool) -> pa.RecordBatch:
-    """The rows and values of a data block."""
+    """Read the rows and values of a data block."""
     starts: list[int] = []
     lengths: list[tuple[int, int]] = []
     at, end = 0, len(content)
     while at < end:
         if at + _LENGTHS.size > end:
-            raise _corrupt("an entry that is cut off", "two lengths")
+            raise _corrupt("a truncated entry", "two lengths")
         key, value = pair = _LENGTHS.unpack_from(content, at)
         starts.append(at + _LENGTHS.size)
         lengths.append(pair)
@@ -314,7 +308,7 @@ def _entries(content: memoryview, *, has_mvcc: bool) -> pa.RecordBatch:
         at += _LENGTHS.size + key + value
         if has_mvcc:
             if at >= end:
-                raise _corrupt("an entry that is cut off", "a version number behind it")
+                raise _corrupt("a truncated entry", "a version number after it")
             at = _hadoop_length(content, at)[1] if content[at] > 127 else at + 1
     if at != end:
         raise _corrupt(f"entries of {at} bytes in a block of {end}", "entries that fill their block")
@@ -324,13 +318,13 @@ def _entries(content: memoryview, *, has_mvcc: bool) -> pa.RecordBatch:
     rows = data[begins].astype(np.int64) << 8 | data[begins + 1]
     families = data[np.minimum(begins + 2 + rows, end - 1)] if len(begins) else begins
     if (rows + 2 + _ROW_SUFFIX_BYTES != keys).any() or families.any():
-        raise _corrupt("a key that is no row without a column", "the length of a row, the row and ten bytes")
+        raise _corrupt("a key with a column or a malformed row", "the length of a row, the row and ten bytes")
     columns = [_gathered(data, begins + 2, rows), _gathered(data, begins + keys, values)]
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
 
 def _gathered(data: np.ndarray, begins: np.ndarray, lengths: np.ndarray) -> pa.Array:
-    """Pieces of `data` as a binary array."""
+    """Return pieces of `data` as a binary array."""
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     places = np.repeat(begins - offsets[:-1], lengths) + np.arange(offsets[-1])
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data[places])]

@@ -1,4 +1,4 @@
-"""Writing the side file of a log file: its own blocks, and what the clique hands on (RFC-06)."""
+"""Write the key index of a log file: its own blocks, and the filters carried over from its index window (RFC-06)."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from tideline_table.log_format.key_index import (
 from tideline_table.storage import Storage
 
 FALSE_POSITIVES = 0.001
-"""Of keys that a block does not hold so many look as if: 14.4 bits a key."""
+"""False positive rate of the Bloom filters: 14.4 bits per key."""
 _LEAST_CAPACITY = 1_000
 _MOST_CAPACITY = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenBlock:
-    """A block just written: its place in the file, its header and the keys that it holds."""
+    """A block that was just written: its place in the file, its header and its record keys."""
 
     type: BlockType
     offset: int
@@ -46,7 +46,7 @@ class WrittenBlock:
 
 
 def read_blocks(storage: Storage, index: LogIndex) -> list[WrittenBlock] | None:
-    """The blocks of the index's log file as they were indexed, None where they cannot be used."""
+    """Return the blocks of the newest log file of an index with their keys, or None if the keys are unusable."""
     keys = read_keys(storage, index)
     if keys is None:
         return None
@@ -55,12 +55,12 @@ def read_blocks(storage: Storage, index: LogIndex) -> list[WrittenBlock] | None:
 
 
 def index_bytes(
-    storage: Storage, log_path: str, blocks: Sequence[WrittenBlock], previous: LogIndex | None, clique_files: int
+    storage: Storage, log_path: str, blocks: Sequence[WrittenBlock], previous: LogIndex | None, window_files: int
 ) -> bytes:
-    """The index of a log file just written, of at most `clique_files` in a clique. `previous` is that of the file before it in the slice.
+    """Return the index of a new log file. `previous` is the index of the log file before it in the slice.
 
-    A new clique begins where that is None, cannot be used, or is full: by files, or by keys, for a filter that holds more than it is made
-    for takes every key for a member.
+    The index window has at most `window_files` files. A new window begins if `previous` is None, unusable, or full by files or by
+    keys: a Bloom filter with more keys than it is sized for reports every key as present.
     """
     ordered = [block.keys.sort() for block in blocks]
     hashed = [KeyBytes(keys) for keys in ordered]
@@ -69,16 +69,16 @@ def index_bytes(
         BloomFilter.sized(len(keys), FALSE_POSITIVES).with_keys(octets) for keys, octets in zip(ordered, hashed, strict=True)
     ]
     spans = [KeySpan.of(keys) for keys in ordered]
-    earlier = _carried(storage, previous, own, clique_files) if previous is not None else None
+    earlier = _carried(storage, previous, own, window_files) if previous is not None else None
     if earlier is None:
-        capacity = max(_LEAST_CAPACITY, own, min(own * clique_files, _MOST_CAPACITY))
+        capacity = max(_LEAST_CAPACITY, own, min(own * window_files, _MOST_CAPACITY))
         earlier = _Carried((), KeySpan(0, "", ""), capacity, BloomFilter.sized(capacity, FALSE_POSITIVES), [])
     whole, span = earlier.filter, earlier.span if earlier.logs else None
     for octets, mine in zip(hashed, spans, strict=True):
         whole = whole.with_keys(octets)
         span = mine if span is None else span.joined(mine)
     writer = _SectionWriter()
-    clique_section = writer.add(whole.to_bytes())
+    window_filter = writer.add(whole.to_bytes())
     folder = log_path.rpartition("/")[0]
     own_log = IndexedLog(
         log_path,
@@ -93,8 +93,8 @@ def index_bytes(
     assert span is not None
     document = {
         "logs": [_log_json(log, folder) for log in (*members, own_log)],
-        "clique": [span.keys, span.low, span.high, earlier.capacity, _section_json(clique_section)],
-        "keys": [_section_json(s) for s in keys],
+        "clique": [span.keys, span.low, span.high, earlier.capacity, window_filter],
+        "keys": keys,
     }
     raw = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
     head = _compressed(raw)
@@ -103,7 +103,7 @@ def index_bytes(
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """What a clique hands on to the next file: its filter, and the stored filters of its blocks."""
+    """Parts of the previous index that the next one repeats: the filter of the window, and the stored filters of its blocks."""
 
     logs: tuple[IndexedLog, ...]
     span: KeySpan
@@ -112,8 +112,8 @@ class _Carried:
     sections: list[bytes]
 
 
-def _carried(storage: Storage, previous: LogIndex, own: int, clique_files: int) -> _Carried | None:
-    if len(previous.logs) >= clique_files or previous.span.keys + own > previous.capacity:
+def _carried(storage: Storage, previous: LogIndex, own: int, window_files: int) -> _Carried | None:
+    if len(previous.logs) >= window_files or previous.span.keys + own > previous.capacity:
         return None
     sections = [previous.filter, *(b.filter for log in previous.logs for b in log.blocks)]
     found = read_sections(storage, previous, sections)
@@ -160,10 +160,6 @@ def _stub(path: str, kind: BlockType, header: Mapping[int, str], offset: int, si
     return LogBlock(path, kind, kept, offset, size_bytes, 0, 0)
 
 
-def _section_json(section: Section) -> list[int]:
-    return [section.offset, section.stored_bytes, section.raw_bytes, section.checksum]
-
-
 def _log_json(log: IndexedLog, folder: str) -> list[object]:
     name = log.path[len(folder) + 1 :] if folder else log.path
     blocks = [
@@ -175,7 +171,7 @@ def _log_json(log: IndexedLog, folder: str) -> list[object]:
             b.span.keys,
             b.span.low,
             b.span.high,
-            _section_json(b.filter),
+            b.filter,
         ]
         for b in log.blocks
     ]

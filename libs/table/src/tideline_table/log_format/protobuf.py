@@ -1,4 +1,4 @@
-"""The few parts of the protobuf wire format that HFiles use: varints, and fields that are numbers or bytes."""
+"""The parts of the protobuf wire format that HFiles use: varints, and fields that are numbers or bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_SHIFT = 63
 
 
 def read_varint(content: memoryview, at: int) -> tuple[int, int]:
-    """The number at `at` (0 to 2^64 - 1), and where it ends. Raises `CorruptMetadata` when it is cut off or longer."""
+    """Read a number (0 to 2^64 - 1). Return it and the offset after it. Raises `CorruptMetadata` if it is truncated or longer."""
     value = 0
     for shift in range(0, _MAX_SHIFT + 1, 7):
         if at >= len(content):
@@ -22,11 +22,11 @@ def read_varint(content: memoryview, at: int) -> tuple[int, int]:
         value |= (byte & 127) << shift
         if byte < 128 and value < 2**64:
             return value, at
-    raise CorruptMetadata(f"a varint before byte {at} that is cut off or too long", expected="at most ten bytes")
+    raise CorruptMetadata(f"a truncated or too long varint before byte {at}", expected="at most ten bytes")
 
 
 def read_fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Numbers and values of a message's fields in order. Raises `CorruptMetadata` for anything that is not a message."""
+    """Yield number and value of each field of a message, in order. Raises `CorruptMetadata` for a malformed message."""
     at = 0
     while at < len(message):
         tag, at = read_varint(message, at)

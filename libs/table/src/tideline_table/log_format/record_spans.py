@@ -1,7 +1,7 @@
-"""Where the records of a data block begin and end (format reference 9.6).
+"""Begin and end of the records of a data block (format reference 9.6).
 
-Each record stands behind its length, so a record is only found through the one before it. Large blocks are walked from many places at
-once: places are guessed, and the walk counts only if every stretch ends exactly where the next one began.
+Each record follows its length, so a record is found only through the record before it. Large blocks are walked from many guessed
+places at once. The result is used only if each walk ends exactly where the next one began.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _LENGTH = struct.Struct(">i")
 _LENGTH_BYTES = 4
 _MOST_RECORD_BYTES = 1024 * 1024 * 1024
 _LEAST_RECORDS_PER_BYTE = 160
-"""Guessing pays for many small records: as many as this for each byte that a record has on average."""
+"""Minimum ratio of the number of records to their mean size in bytes for guessing, which is faster only for many small records."""
 _HOPS = 6
-"""As many lengths in a row must look like lengths where a record is guessed. Whoever begins at none soon comes upon one, and goes on from there."""
+"""Plausible lengths in a row that a guess needs. A chain from a wrong place soon reaches a record and then follows the records."""
 
 
 def record_spans(content: bytes, first: int, count: int) -> tuple[Ints, Ints]:
-    """Begin and end of each of the `count` records whose lengths start at `first` and fill `content`.
+    """Return begin and end of each of the `count` records, the first of which has its length at `first`.
 
-    Raises `CorruptMetadata` where they do not.
+    Raises `CorruptMetadata` unless the records fill `content` exactly.
     """
     most = (len(content) - first) // _LENGTH_BYTES
     if not 0 <= count <= most:
@@ -55,15 +55,15 @@ def _ends_one_by_one(content: bytes, first: int, count: int) -> Ints:
             position += unpack(content, position)[0] + _LENGTH_BYTES
             ends[row] = position
     except struct.error:
-        raise CorruptMetadata("records that run past the end", expected=f"{count} records") from None
+        raise CorruptMetadata("records beyond the end of the block", expected=f"{count} records") from None
     return np.array(ends, np.int64)
 
 
 def _ends_from_many_places(content: bytes, first: int, count: int) -> Ints | None:
-    """The same, or None where a guess was wrong or the block is damaged."""
+    """Return the ends of the records, or None if a guess was wrong or the block is damaged."""
     lengths = np.ndarray((len(content) - _LENGTH_BYTES + 1,), ">i4", content, strides=(1,))
     mean_bytes = (len(content) - first) // count
-    # A place costs about as much as a step of all of them, times the bytes that are looked at.
+    # More places need more guessing (per byte of their windows) but fewer steps of the walk; this number balances both.
     places = _places(lengths, first, mean_bytes, math.isqrt(750 * count // mean_bytes))
     limits = np.append(places[1:], len(content))
     active, found, left = np.arange(len(places)), [], count
@@ -78,27 +78,27 @@ def _ends_from_many_places(content: bytes, first: int, count: int) -> Ints | Non
         found.append(after)
         places[active] = after
         active = active[after < limits[active]]
-    # Records follow each other, so the order of their ends is their order.
+    # Records do not overlap, so sorting their ends gives the order of the records.
     return np.sort(np.concatenate(found)) if not left else None
 
 
 def _places(lengths: npt.NDArray[np.signedinteger], first: int, mean_bytes: int, wanted: int) -> Ints:
-    """Where records probably begin, spread over the block; the first one is certain."""
+    """Return offsets where records probably begin, spread over the block. The first one is certain."""
     window = 2 * mean_bytes
     starts = np.linspace(first, len(lengths) - window, wanted + 1).astype(np.int64)[1:-1]
     windows = np.lib.stride_tricks.sliding_window_view(lengths, window)[starts]
-    stretch, within = np.nonzero((windows > mean_bytes // 8) & (windows < 8 * mean_bytes))
-    position = starts[stretch] + within
+    owner, within = np.nonzero((windows > mean_bytes // 8) & (windows < 8 * mean_bytes))
+    position = starts[owner] + within
     for _ in range(_HOPS):
         position = position + lengths[position] + _LENGTH_BYTES
         inside = position < len(lengths)
-        position, stretch = position[inside], stretch[inside]
+        position, owner = position[inside], owner[inside]
         length = lengths[position]
         likely = (length > mean_bytes // 8) & (length < 8 * mean_bytes)
-        position, stretch = position[likely], stretch[likely]
-    # Where most of a stretch have come to is a record.
-    met, votes = np.unique(stretch * len(lengths) + position, return_counts=True)
-    stretch, position = np.divmod(met, len(lengths))
-    order = np.lexsort((-votes, stretch))
-    _, firsts = np.unique(stretch[order], return_index=True)
+        position, owner = position[likely], owner[likely]
+    # The place that most chains of a window have reached is taken as a record.
+    met, votes = np.unique(owner * len(lengths) + position, return_counts=True)
+    owner, position = np.divmod(met, len(lengths))
+    order = np.lexsort((-votes, owner))
+    _, firsts = np.unique(owner[order], return_index=True)
     return np.unique(np.concatenate(([first], position[order][firsts])))

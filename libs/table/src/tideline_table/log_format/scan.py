@@ -1,6 +1,6 @@
-"""Finding the blocks of a log file, sound ones and damaged stretches alike (format reference 9.3, 9.9).
+"""Find the blocks of a log file, and its damaged ranges (format reference 9.3, 9.9).
 
-What a length claims is believed only after the bytes that it claims are known to be there.
+A length is used only after checking that the file has that many bytes.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _LEAST_SIZE = 4 + 4 + 4 + 8 + 4 + 8
 
 
 def scan_log(storage: Storage, path: str, *, needs_instant: bool = True) -> ScannedLog:
-    """The blocks and damaged stretches of the log file at `path`, headers read, contents not.
+    """Return the blocks and damaged ranges of the log file at `path`. Reads headers, not contents.
 
-    Blocks of archives have no instant in their headers; there `needs_instant` is False, elsewhere such a block is damaged.
+    Pass `needs_instant=False` for archive files, whose blocks have no instant in the header; elsewhere such a block is damaged.
 
-    Files up to 4 MiB take one request, larger ones about one per block. A damaged block ends where the next magic is found after
-    its own. Raises `UnsupportedTable` for log format versions, block types and commands that this release does not know, and
+    Files up to 4 MiB take one request, larger ones about one per block. A damaged block ends at the next magic after its own.
+    Raises `UnsupportedTable` for log format versions, block types and commands that this release does not know, and
     `CorruptMetadata` for a file with more than 10,000 damaged places.
     """
     source = _Source(storage, path)
@@ -61,9 +61,9 @@ def scan_log(storage: Storage, path: str, *, needs_instant: bool = True) -> Scan
 
 
 def read_block(storage: Storage, path: str, offset: int, size_bytes: int) -> LogBlock | None:
-    """The block of so many bytes at `offset`, with its content, by one request; None where no sound block of that size is."""
+    """Read the block of `size_bytes` at `offset` with its content, in one request. Return None if there is no such intact block."""
     content = storage.read_range(path, offset, size_bytes)
-    source = _Stretch(path, offset, content)
+    source = _Range(path, offset, content)
     try:
         block = _block_at(source, offset, needs_instant=True)
     except _Damage:
@@ -74,14 +74,14 @@ def read_block(storage: Storage, path: str, offset: int, size_bytes: int) -> Log
 
 
 class _Damage(Exception):
-    """What is at an offset is no sound block."""
+    """There is no intact block at an offset."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
 
 
-def _block_at(source: _Source | _Stretch, offset: int, *, needs_instant: bool) -> LogBlock:
+def _block_at(source: _Source | _Range, offset: int, *, needs_instant: bool) -> LogBlock:
     head = source.at(offset, _HEAD.size)
     if not head.startswith(MAGIC):
         raise _Damage("no magic")
@@ -91,9 +91,9 @@ def _block_at(source: _Source | _Stretch, offset: int, *, needs_instant: bool) -
     end = offset + _LEADING_BYTES + size
     if size < _HEAD.size - _LEADING_BYTES or end > source.size_bytes:
         raise _Damage(f"block size {size} runs past the end of the file" if size > 0 else f"block size {size}")
-    # With the footer in front, almost always an empty map, the end of a block and the start of the next one take one request.
+    # Start before the footer, almost always an empty map, so that the end of the block and the next magic take one request.
     tail = source.at(end - _TAIL_BYTES, _TAIL_BYTES + len(MAGIC))[_INT.size :]
-    # Fewer bytes than a magic after the block are the torn start of another one.
+    # Fewer bytes than a magic after the block are the truncated start of another block.
     next_is_sound = len(tail) < _TRAILER.size + len(MAGIC) or tail.endswith(MAGIC)
     trailing = _TRAILER.unpack_from(tail)[0]
     if version == 0 and kind == BlockType.AVRO and next_is_sound:
@@ -146,7 +146,7 @@ def _unknown(path: str, offset: int, what: str) -> UnsupportedTable:
 class _Body:
     """A cursor over the bytes of a block between its type and its trailing length."""
 
-    source: _Source | _Stretch
+    source: _Source | _Range
     position: int
     end: int
 
@@ -183,8 +183,8 @@ def _header_key(key: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
-    """Bytes of a file from `start` on, as if the file ended with them."""
+class _Range:
+    """A range of bytes of a file from `start` on, treated as the end of the file."""
 
     path: str
     start: int
@@ -199,44 +199,44 @@ class _Stretch:
 
 
 class _Source:
-    """A file by ranges: the last two stretches read are kept, and what is read on in sequence grows."""
+    """A file that is read by ranges. Keeps the last two ranges; sequential reads grow in size."""
 
     def __init__(self, storage: Storage, path: str) -> None:
         self.path = path
         self._storage = storage
         first = storage.read_range(path, 0, _FIRST_READ_BYTES)
         self.size_bytes = len(first) if len(first) < _FIRST_READ_BYTES else storage.stat(path).size_bytes
-        self._stretches: deque[tuple[int, bytes]] = deque([(0, first)], maxlen=2)
+        self._ranges: deque[tuple[int, bytes]] = deque([(0, first)], maxlen=2)
         self._read_ahead = _LEAST_READ_BYTES
 
     def at(self, offset: int, length: int) -> bytes:
-        """`length` bytes from `offset`, fewer at the end of the file."""
+        """Return `length` bytes from `offset`, fewer at the end of the file."""
         length = min(length, self.size_bytes - offset)
-        for start, content in self._stretches:
+        for start, content in self._ranges:
             if start <= offset and offset + length <= start + len(content):
                 return content[offset - start : offset - start + length]
         return self._load(offset, length)[:length]
 
     def find(self, wanted: bytes, offset: int) -> int:
-        """Where `wanted` next begins at or after `offset`; the end of the file where it does not."""
+        """Return the first offset of `wanted` at or after `offset`, or the end of the file if there is none."""
         while offset < self.size_bytes:
-            stretch = next(((s, c) for s, c in self._stretches if s <= offset < s + len(c) - len(wanted)), None)
-            if stretch is None:
-                stretch = (offset, self._load(offset, min(_MOST_READ_BYTES, self.size_bytes - offset)))
-            start, content = stretch
+            held = next(((s, c) for s, c in self._ranges if s <= offset < s + len(c) - len(wanted)), None)
+            if held is None:
+                held = (offset, self._load(offset, min(_MOST_READ_BYTES, self.size_bytes - offset)))
+            start, content = held
             found = content.find(wanted, offset - start)
             if found >= 0:
                 return start + found
             following = start + len(content)
-            # The wanted bytes may straddle the border of two stretches.
+            # The wanted bytes may cross the border of two ranges.
             offset = following if following >= self.size_bytes else following - len(wanted) + 1
         return self.size_bytes
 
     def _load(self, offset: int, length: int) -> bytes:
-        follows = any(start <= offset < start + len(content) + _LEAST_READ_BYTES for start, content in self._stretches)
+        follows = any(start <= offset < start + len(content) + _LEAST_READ_BYTES for start, content in self._ranges)
         self._read_ahead = min(2 * self._read_ahead, _MOST_READ_BYTES) if follows else _LEAST_READ_BYTES
         content = self._storage.read_range(self.path, offset, max(length, self._read_ahead))
         if len(content) < length:
             raise CorruptMetadata(f"log file {self.path!r} became shorter while it was read", expected="a file that only grows")
-        self._stretches.append((offset, content))
+        self._ranges.append((offset, content))
         return content

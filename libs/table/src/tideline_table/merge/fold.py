@@ -1,4 +1,4 @@
-"""Folding what the log of a file slice says about each key, and applying it to base rows (format reference 10.3, 10.4).
+"""Folding of log events to one per key, and their application to base rows (format reference 10.3, 10.4).
 
 Pure functions on columns. Positions count the events of all blocks in the order in which they apply.
 """
@@ -6,6 +6,7 @@ Pure functions on columns. Positions count the events of all blocks in the order
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,21 +15,22 @@ import pyarrow.compute as pc
 
 from tideline_table.merge.mode import MergeMode
 from tideline_table.merge.ordering import incoming_wins
+from tideline_table.schema.arrow import is_text, one_chunk
 
 
 class EventKind(enum.IntEnum):
-    """What one entry of a block does to its key."""
+    """The effect of one block entry on its key."""
 
     RECORD = 0
     DELETE = 1
     """A deletion that carries an ordering value."""
     PURGE = 2
-    """A deletion that wins over everything before it, whatever the ordering values (Hudi's commit-time delete)."""
+    """A deletion that wins over everything before it, regardless of ordering values (Hudi's commit-time delete)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogEvents:
-    """Entries of the blocks that count, in the order in which they apply. `ordering` is None where the mode needs none."""
+    """Entries of the blocks that apply, in order. `ordering` is None if the merge mode needs none."""
 
     keys: pa.ChunkedArray
     kinds: np.ndarray
@@ -37,7 +39,7 @@ class LogEvents:
 
 @dataclass(frozen=True, slots=True)
 class LogOutcome:
-    """What the log says in the end: one event per key, ascending by position."""
+    """The result of folding a log: one event per key, ascending by position."""
 
     positions: np.ndarray
     keys: pa.Array
@@ -46,17 +48,15 @@ class LogOutcome:
     mode: MergeMode
 
     def against_base(self, keys: pa.ChunkedArray, ordering: pa.ChunkedArray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """For base rows with these keys and ordering values: True where the row stays; and True for each event that lost to a base row.
+        """Return which base rows with these keys and ordering values stay, and which events lost to a base row.
 
-        `ordering` may be left out where `needs_ordering` is false. Of rows with the same key only the first one meets the event, as in Apache Hudi.
+        `ordering` is needed only if `needs_ordering`. Of rows with the same key, only the first meets the event, as in Apache Hudi.
         """
         rows, targets = first_matches(keys, self.keys)
         wins = np.ones(len(targets), dtype=bool)
         if self.needs_ordering and len(targets):
             assert ordering is not None
-            assert self.ordering is not None
-            mine = self.ordering.take(pa.array(targets))
-            wins = incoming_wins(ordering.take(pa.array(rows)), mine) | (self.kinds[targets] == EventKind.PURGE)
+            wins = events_win(ordering.take(pa.array(rows)), self.ordering, self.kinds, targets)
         stays = np.ones(len(keys), dtype=bool)
         stays[rows[wins]] = False
         lost = np.zeros(len(self.keys), dtype=bool)
@@ -69,8 +69,15 @@ class LogOutcome:
         return self.mode is MergeMode.EVENT_TIME and bool((self.kinds != EventKind.PURGE).any())
 
 
+def events_win(base: pa.ChunkedArray, ordering: pa.ChunkedArray | None, kinds: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Return True, by event time, for each base row (by its ordering value) on which event `targets[i]` lies on top."""
+    assert ordering is not None
+    later = incoming_wins(base, ordering.take(pa.array(targets)))
+    return np.asarray(later | (kinds[targets] == EventKind.PURGE))
+
+
 def first_matches(keys: pa.ChunkedArray, events: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of a base file, by their `keys`, that an event is about, ascending, and which one; each event counts for the first such row."""
+    """Return the positions in `keys` that have an event, ascending, and the event of each; events count for the first one only."""
     found = pc.index_in(keys, value_set=events)
     rows = np.flatnonzero(np.asarray(pc.is_valid(found)))
     targets = np.asarray(found.drop_null())
@@ -82,10 +89,10 @@ def first_matches(keys: pa.ChunkedArray, events: pa.Array) -> tuple[np.ndarray, 
 
 
 def fold_events(events: LogEvents, mode: MergeMode) -> LogOutcome:
-    """One event per key.
+    """Return one event per key.
 
-    By commit time the last one. By event time the largest ordering value since the last purge, the later one on ties; nulls lose against
-    all values, NaN wins against all. A purge stays until a later record or deletion of the key.
+    By commit time, the last one. By event time, the largest ordering value since the last purge, the later one on ties; nulls lose
+    to all values, NaN wins over all. A purge stays until a later record or deletion of the key.
     """
     codes = one_chunk(pc.dictionary_encode(events.keys))
     number = codes.indices.to_numpy(zero_copy_only=False)
@@ -111,7 +118,7 @@ def fold_events(events: LogEvents, mode: MergeMode) -> LogOutcome:
 
 
 def _newest(keys: np.ndarray, kinds: np.ndarray, ordering: pa.ChunkedArray) -> np.ndarray:
-    """Position of the winner of each key, by event time."""
+    """Return the position of the winner of each key, by event time."""
     positions = np.arange(len(keys))
     purged = np.full(int(keys.max()) + 1, -1, dtype=np.int64)
     purges = np.flatnonzero(kinds == EventKind.PURGE)
@@ -119,7 +126,7 @@ def _newest(keys: np.ndarray, kinds: np.ndarray, ordering: pa.ChunkedArray) -> n
     live = np.flatnonzero(positions >= purged[keys])
     weight, rank = comparable(ordering)
     weight[purges] = 0
-    # lexsort is stable: of equal values the later one comes last.
+    # lexsort is stable: of equal values, the later one is last.
     order = live[np.lexsort((rank[live], weight[live], keys[live]))]
     is_last = np.append(keys[order][1:] != keys[order][:-1], True)
     found: np.ndarray = order[is_last]
@@ -127,7 +134,7 @@ def _newest(keys: np.ndarray, kinds: np.ndarray, ordering: pa.ChunkedArray) -> n
 
 
 def comparable(ordering: pa.ChunkedArray | pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers that sort as the values do: first 1 for null, 2 for a value, 3 for NaN; then the rank among values.
+    """Return numbers that sort as the values do: first 1 for null, 2 for a value, 3 for NaN; then the rank among values.
 
     Values of several ordering fields are structs, compared member by member.
     """
@@ -148,24 +155,26 @@ def comparable(ordering: pa.ChunkedArray | pa.Array) -> tuple[np.ndarray, np.nda
 
 
 def _comparable_members(values: pa.StructArray) -> tuple[np.ndarray, np.ndarray]:
-    keys: list[np.ndarray] = []
-    for member in values.flatten():
-        weight, rank = comparable(member)
-        keys += [weight, rank]
+    keys = [key for member in values.flatten() for key in comparable(member)]
+    return np.where(np.asarray(pc.is_valid(values)), 2, 1).astype(np.int8), dense_ranks(keys)
+
+
+def dense_ranks(keys: Sequence[np.ndarray]) -> np.ndarray:
+    """Return numbers that sort as rows do by these keys, the first one first; equal rows have equal numbers."""
     order = np.lexsort(keys[::-1])
     steps = np.zeros(max(len(order) - 1, 0), dtype=bool)
     for key in keys:
         steps |= key[order][1:] != key[order][:-1]
     ranks = np.empty(len(order), dtype=np.int64)
     ranks[order] = np.concatenate(([0], np.cumsum(steps)))[: len(order)]
-    return np.where(np.asarray(pc.is_valid(values)), 2, 1).astype(np.int8), ranks
+    return ranks
 
 
 def comparable_ordering(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
-    """Ordering values of a delete block as values of the ordering column's type, None where the two do not compare.
+    """Return ordering values of a delete block in the type of the ordering column, None if the two types do not compare.
 
-    Java compares values of one class only, and a deletion whose value does not compare wins. Dates and timestamps stand in delete blocks
-    as dates and timestamps or as their numbers.
+    Java compares values of one class only, and a deletion whose value does not compare wins. Delete blocks hold dates and
+    timestamps as such or as their numbers.
     """
     found = values.type
     if found == kind:
@@ -180,7 +189,7 @@ def comparable_ordering(values: pa.ChunkedArray, kind: pa.DataType) -> pa.Chunke
         return values.cast(pa.timestamp(kind.unit)).cast(kind) if found == pa.int64() else None
     if pa.types.is_date32(kind) or pa.types.is_time(kind):
         return values.cast(kind) if pa.types.is_integer(found) and found.bit_width == kind.bit_width else None
-    if (pa.types.is_decimal(kind) and pa.types.is_decimal(found)) or (_is_text(kind) and _is_text(found)):
+    if (pa.types.is_decimal(kind) and pa.types.is_decimal(found)) or (is_text(kind) and is_text(found)):
         try:
             return values.cast(kind)
         except pa.ArrowInvalid:
@@ -189,7 +198,7 @@ def comparable_ordering(values: pa.ChunkedArray, kind: pa.DataType) -> pa.Chunke
 
 
 def _comparable_structs(values: pa.ChunkedArray, kind: pa.StructType) -> pa.ChunkedArray | None:
-    """Values of several ordering fields; None where one member does not compare."""
+    """Return values of several ordering fields; None if one member does not compare."""
     if not pa.types.is_struct(values.type) or values.type.num_fields != kind.num_fields:
         return None
     one = one_chunk(values)
@@ -201,15 +210,3 @@ def _comparable_structs(values: pa.ChunkedArray, kind: pa.StructType) -> pa.Chun
         members.append(one_chunk(found))
     mask = one.is_null() if one.null_count else None
     return pa.chunked_array([pa.StructArray.from_arrays(members, fields=list(kind), mask=mask)], kind)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
-def one_chunk(values: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """`values` as one array."""
-    if not isinstance(values, pa.ChunkedArray):
-        return values
-    combined = values.combine_chunks()
-    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined

@@ -1,4 +1,4 @@
-"""How two versions of a record compare, and which table says so."""
+"""Merge modes: how two versions of a record compare, and which mode a payload class means."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class MergeMode(enum.Enum):
 
 
 def merge_mode(payload_class: str, ordering_field: str) -> MergeMode:
-    """The mode that Hudi derives for a version 6 table; `UnsupportedTable` names a payload class whose code we do not have."""
+    """Return the mode that Hudi derives for a version 6 table. Raises `UnsupportedTable` for another payload class."""
     if payload_class == OVERWRITE_PAYLOAD:
         return MergeMode.COMMIT_TIME
     if payload_class in (DEFAULT_PAYLOAD, ""):

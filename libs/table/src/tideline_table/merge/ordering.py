@@ -6,14 +6,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tideline_table.schema.arrow import one_chunk
 from tideline_table.schema.fit import IS_DELETED, PURGED
 
 
 def combine_input(rows: pa.Table, keys: pa.ChunkedArray, ordering_field: str) -> np.ndarray | None:
-    """Row numbers to keep so that each key occurs once: the largest ordering value, the last row on ties.
+    """Return the row numbers to keep so that each key occurs once: the largest ordering value, the last row on ties.
 
-    None when every key occurs once already. Null ordering values lose against all others, NaN wins against all others (as Java's
-    `Double.compare` has it). Row order is kept.
+    None if every key already occurs once. Null ordering values lose to all others, NaN wins over all others (as in Java's
+    `Double.compare`). Row order is kept.
     """
     if pc.count_distinct(keys).as_py() == rows.num_rows:
         return None
@@ -24,34 +25,36 @@ def combine_input(rows: pa.Table, keys: pa.ChunkedArray, ordering_field: str) ->
         ordering = columns["ordering"] = rows.column(ordering_field)
         order = [("ordering", "descending"), *order]
         if pa.types.is_floating(ordering.type):
-            # Arrow sorts NaN behind all numbers in either direction.
+            # Arrow sorts NaN after all numbers in both directions.
             columns["nan"] = pc.fill_null(pc.is_nan(ordering), fill_value=False)
             order = [("nan", "descending"), *order]
-    # Sorted with the winner first, the first row of each key is the one to keep; sort_indices puts nulls last.
+    # Sorted with the winner first, the first row of each key is kept; sort_indices puts nulls last.
     ranked = pa.table(columns).take(pc.sort_indices(pa.table(columns), sort_keys=order))
-    codes = pc.dictionary_encode(ranked.column("key")).combine_chunks()
-    if isinstance(codes, pa.ChunkedArray):
-        codes = codes.chunk(0)
+    codes = one_chunk(pc.dictionary_encode(ranked.column("key")))
     _, first = np.unique(codes.indices.to_numpy(zero_copy_only=False), return_index=True)
     return np.sort(ranked.column("position").to_numpy()[first])
 
 
-def deleted_mask(rows: pa.Table) -> pa.ChunkedArray | None:
-    """True where a row says that it is a deletion, None when the input has no such column."""
-    if IS_DELETED not in rows.column_names:
-        return None
-    return pc.fill_null(rows.column(IS_DELETED).cast(pa.bool_()), fill_value=False)
+def deleted_mask(rows: pa.Table) -> np.ndarray:
+    """Return True for each row of an input that is marked as a deletion."""
+    return _marks(rows, IS_DELETED)
 
 
-def purged_mask(rows: pa.Table) -> pa.ChunkedArray | None:
-    """True where a row is a deletion that wins whatever ordering values say, None when there are none such."""
-    return rows.column(PURGED) if PURGED in rows.column_names else None
+def purged_mask(rows: pa.Table) -> np.ndarray:
+    """Return True for each row that is a deletion that wins regardless of ordering values."""
+    return _marks(rows, PURGED)
+
+
+def _marks(rows: pa.Table, name: str) -> np.ndarray:
+    if name not in rows.column_names:
+        return np.zeros(rows.num_rows, dtype=bool)
+    return np.asarray(pc.fill_null(rows.column(name).cast(pa.bool_()), fill_value=False))
 
 
 def incoming_wins(base_ordering: pa.ChunkedArray, incoming_ordering: pa.ChunkedArray) -> np.ndarray:
-    """Pairwise for event time: True where the incoming ordering value is at least the base one.
+    """Return True pairwise, for event time, where the incoming ordering value is at least the base one.
 
-    A null base value loses; NaN counts as larger than every number, as in `combine_input`. Values of several ordering fields are structs:
+    A null base value loses; NaN is larger than every number, as in `combine_input`. Values of several ordering fields are structs:
     the first member that differs decides.
     """
     if pa.types.is_struct(incoming_ordering.type):

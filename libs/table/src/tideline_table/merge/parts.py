@@ -1,8 +1,8 @@
-"""Merging versions of which each says something about some of its columns only (format reference 16.3).
+"""Merging of versions that each set only some columns of a record (format reference 16.3).
 
-A cell that a version leaves open takes the value of the version that it lies upon. Which of two versions lies on top is decided by the merge
-mode; a deletion leaves nothing to lie upon. Hudi merges the events of a log one after the other, and by event time the outcome depends on
-that order, so the fold goes through the events of all keys in step: first events, second events, and so on.
+A cell that a version leaves open takes the value of the version below it. The merge mode decides which of two versions lies on top;
+a deletion leaves no values below. Hudi merges the events of a log one after the other, and by event time the outcome depends on
+that order. So the fold adds the events of all keys in step: the first event of every key, then the second ones, and so on.
 """
 
 from __future__ import annotations
@@ -15,33 +15,35 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tideline_table.merge.fold import EventKind, LogEvents, comparable, one_chunk
+from tideline_table.merge.fold import EventKind, LogEvents, comparable, dense_ranks, events_win
 from tideline_table.merge.mode import MergeMode
-from tideline_table.merge.ordering import incoming_wins
+from tideline_table.schema.arrow import one_chunk
 
 
 class OpenCells(enum.Enum):
     """Which cells a version leaves open."""
 
     NULLS = "IGNORE_DEFAULTS"
-    """Those with the default value of their column, which is null."""
+    """Cells with the default value of their column, which is null."""
     MARKED = "FILL_UNAVAILABLE"
-    """Texts and bytes that say that the value was not available."""
+    """Text and bytes cells with the marker of a value that was not available."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartialUpdate:
-    """How a table's records are open: by value, besides records of which the log holds parts only."""
+    """Which values leave cells of a record open, in addition to partial records in the log."""
 
     cells: OpenCells
     marker: str = ""
     """The text that stands for a value that was not available."""
     by_payload: bool = False
-    """As the payload class does it that tables before version 9 have for this: a merged record carries the meta fields of the later write even
-    where that lies below."""
+    """Behave as the payload class for partial updates (tables before version 9): a merged record has the meta fields of the later
+    write even if that lies below, and rows of one input are merged cell by cell, too."""
+    fills_below: bool = True
+    """Whether the version below fills cells that the version on top leaves open."""
 
     def is_filled(self, column: pa.ChunkedArray | pa.Array) -> np.ndarray | None:
-        """True for each value that counts, None where all do."""
+        """Return True for each value that counts, None if all do."""
         if self.cells is OpenCells.NULLS:
             return np.asarray(pc.is_valid(column)) if column.null_count else None
         kind = column.type
@@ -52,12 +54,33 @@ class PartialUpdate:
         return ~marked if marked.any() else None
 
 
+def from_newer(partial: PartialUpdate | None, wins: np.ndarray, filled: np.ndarray | None, old: pa.ChunkedArray) -> np.ndarray:
+    """Return True pairwise, for one column, where the newer version's value counts.
+
+    It counts if that version is on top (`wins`) and fills the cell (`filled`, None: all do), or if it is below an open cell of
+    `old`.
+    """
+    above = wins if filled is None else wins & filled
+    own = partial.is_filled(old) if partial is not None and partial.fills_below else None
+    return above if own is None else above | (~wins & ~own)
+
+
+def chosen_cells(new: pa.ChunkedArray, old: pa.ChunkedArray, from_new: np.ndarray) -> pa.ChunkedArray:
+    """Return pairwise the value of `new` where `from_new`, else that of `old`."""
+    if from_new.all():
+        return new
+    if not from_new.any():
+        return old
+    at = np.arange(len(from_new))
+    return pa.chunked_array([*new.chunks, *old.chunks], new.type).take(pa.array(np.where(from_new, at, at + len(from_new))))
+
+
 @dataclass(frozen=True, slots=True)
 class PartsOutcome:
-    """What the log says about each key in the end.
+    """The result of folding a log: one version per key.
 
-    `tops` are the positions of the events on top. `cells` holds, for columns that some version leaves open, the position of the event whose
-    value counts; `filled` whether the value counts also over that of the base file.
+    `tops` are the positions of the events on top. `cells` holds, for columns that some version leaves open, the position of the
+    event whose value counts; `filled` says whether that value also counts over the base file's.
     """
 
     keys: pa.Array
@@ -67,32 +90,32 @@ class PartsOutcome:
     cells: Mapping[str, np.ndarray]
     filled: Mapping[str, np.ndarray]
     behind_deletions: np.ndarray
-    """Positions of records that follow upon a deletion of their key."""
+    """Positions of records that follow a deletion of their key."""
     mode: MergeMode
 
     def wins_over(self, targets: np.ndarray, base_ordering: pa.ChunkedArray | None) -> np.ndarray:
-        """For base rows that meet these keys (by number): True where the log lies on top."""
+        """Return True for each base row that meets one of these keys (by number) where the log lies on top."""
         if self.mode is not MergeMode.EVENT_TIME or not len(targets):
             return np.ones(len(targets), dtype=bool)
         assert base_ordering is not None
-        assert self.ordering is not None
-        mine = self.ordering.take(pa.array(targets))
-        wins: np.ndarray = incoming_wins(base_ordering, mine) | (self.kinds[targets] == EventKind.PURGE)
-        return wins
+        return events_win(base_ordering, self.ordering, self.kinds, targets)
 
 
 def fold_parts(events: LogEvents, mode: MergeMode, filled: Mapping[str, np.ndarray], latest: Collection[str] = ()) -> PartsOutcome:
-    """One version per key. `filled` says for each event whether its value of a column counts; columns whose values all count are left out.
+    """Return one version per key.
 
-    Of the columns `latest` the value of the later event counts, whichever lies on top.
+    `filled` says for each event whether its value of a column counts; columns whose values all count are left out. In the columns
+    `latest`, the value of the later event counts, whichever lies on top.
     """
     codes = one_chunk(pc.dictionary_encode(events.keys))
     number = codes.indices.to_numpy(zero_copy_only=False)
-    order = _order(events) if mode is MergeMode.EVENT_TIME else None
+    order = None
+    if mode is MergeMode.EVENT_TIME:
+        assert events.ordering is not None
+        order = dense_ranks(comparable(events.ordering))
     count = len(codes.dictionary)
-    fold = _Fold(
-        events.kinds, order, {**filled, **dict.fromkeys(latest, np.ones(len(number), dtype=bool))}, frozenset(latest), count
-    )
+    given = {**filled, **dict.fromkeys(latest, np.ones(len(number), dtype=bool))}
+    fold = _Fold(events.kinds, order, given, frozenset(latest), count)
     for positions in _in_step(number, count):
         fold.add(number[positions], positions)
     return PartsOutcome(
@@ -107,19 +130,8 @@ def fold_parts(events: LogEvents, mode: MergeMode, filled: Mapping[str, np.ndarr
     )
 
 
-def _order(events: LogEvents) -> np.ndarray:
-    """Numbers that sort as the ordering values of the events do."""
-    assert events.ordering is not None
-    weight, rank = comparable(events.ordering)
-    order = np.lexsort((rank, weight))
-    steps = (weight[order][1:] != weight[order][:-1]) | (rank[order][1:] != rank[order][:-1])
-    found = np.empty(len(order), dtype=np.int64)
-    found[order] = np.concatenate(([0], np.cumsum(steps)))[: len(order)]
-    return found
-
-
 def _in_step(number: np.ndarray, count: int) -> list[np.ndarray]:
-    """The positions of the first event of each key, of the second, and so on."""
+    """Return the positions of the first event of each key, of the second, and so on."""
     by_key = np.argsort(number, kind="stable")
     sizes = np.bincount(number, minlength=count)
     nth = np.empty(len(number), dtype=np.int64)
@@ -129,7 +141,7 @@ def _in_step(number: np.ndarray, count: int) -> list[np.ndarray]:
 
 
 class _Fold:
-    """The versions so far, one for each key."""
+    """The versions merged so far, one for each key."""
 
     def __init__(
         self, kinds: np.ndarray, order: np.ndarray | None, filled: Mapping[str, np.ndarray], latest: frozenset[str], count: int
@@ -153,7 +165,7 @@ class _Fold:
         self.behind_deletions.append(events[wins & ~first & ~both & (self._kinds[events] == EventKind.RECORD)])
         for name, given in self._given.items():
             mine, before = given[events], self.filled[name][keys]
-            # On top of a record an event gives what it fills; below one it gives what that left open; alone it gives all it has.
+            # On top of a record, an event sets the cells that it fills; below one, those left open; without one, all that it has.
             taken = np.where(wins, mine | ~both, both & ((name in self._latest) | ~before))
             self.cells[name][keys] = np.where(taken, events, self.cells[name][keys])
             self.filled[name][keys] = np.where(both, mine | before, np.where(wins, mine, before))

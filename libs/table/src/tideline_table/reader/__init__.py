@@ -1,17 +1,20 @@
-"""From file slices to Arrow rows: columns and filters pushed down into base files, logs merged in."""
+"""Reading of file slices as Arrow rows: column and filter pushdown into base files, merging of log files."""
 
-from tideline_table.reader.base_file import BaseFileFooter, read_base_file, read_footer, scan_slices
+from tideline_table.reader.base_file import BaseFileScan, may_hold_nulls, read_footer
 from tideline_table.reader.file_slice import read_slice, scan_slice
 from tideline_table.reader.log_blocks import VisibleInstants
+from tideline_table.reader.log_index import LogIndexes
+from tideline_table.reader.predicate import parse_where
 from tideline_table.reader.read_plan import LogRule
 
 __all__ = [
-    "BaseFileFooter",
+    "BaseFileScan",
+    "LogIndexes",
     "LogRule",
     "VisibleInstants",
-    "read_base_file",
+    "may_hold_nulls",
+    "parse_where",
     "read_footer",
     "read_slice",
     "scan_slice",
-    "scan_slices",
 ]

@@ -1,14 +1,15 @@
-"""Reading one file slice: its base file with its log merged into it (format reference 10).
+"""Reading of one file slice: its base file merged with its log (format reference 10).
 
-The log's keys are folded first and compared with the key column of the base file; then the base file streams past without the rows that
-the log replaced, and the rows of the log that won follow. In memory are the key columns and the log, its rows only up to `HELD_BYTES`.
+The events of the log are folded and compared with the key column of the base file. Then the base file is streamed without the rows
+that the log replaced, and the winning log rows follow. Memory holds key columns, log events, and log rows up to `HELD_BYTES`.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -40,52 +41,42 @@ def scan_slice(
     keys: pa.Array | None = None,
     indexes: LogIndexes | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of a slice in `schema` (with meta fields; columns that older files lack are null), filtered by `where`, reduced to `columns`.
+    """Yield rows of a slice in `schema` (with meta fields; columns that older files lack are null), filtered, with `columns`.
 
-    `keys` reads the rows with these record keys only; with `indexes`, of the log only the blocks that can hold one. Superseded rows of the
-    base file are not emitted; rows of the log come last. Raises `CorruptMetadata` for a base file or block that cannot be read.
+    With `keys`, only rows with these record keys are read; with `indexes` too, only log blocks that can hold one. Superseded rows
+    of the base file are left out; log rows are last. Raises `CorruptMetadata` for a base file or block that cannot be read.
     """
-    names = tuple(schema.names if columns is None else columns)
+    plan = ReadPlan(schema, rule, tuple(schema.names if columns is None else columns), where, keys)
     if rule.path_columns is None:
-        yield from _scan_files(storage, file_slice, schema, rule, names, where, keys, indexes)
+        yield from _scan_files(storage, file_slice, plan, indexes)
         return
 
     def scan(stored: pa.Schema, inner: Sequence[str], pushed: pc.Expression | None) -> Iterator[pa.RecordBatch]:
-        return _scan_files(storage, file_slice, stored, rule, inner, pushed, keys, indexes)
+        return _scan_files(storage, file_slice, ReadPlan(stored, rule, tuple(inner), pushed, keys), indexes)
 
-    yield from scan_with_path(rule.path_columns, file_slice.group.partition_path, schema, names, where, scan)
+    yield from scan_with_path(rule.path_columns, file_slice.group.partition_path, schema, plan.columns, where, scan)
 
 
-def _scan_files(
-    storage: Storage,
-    file_slice: FileSlice,
-    schema: pa.Schema,
-    rule: LogRule,
-    names: Sequence[str],
-    where: pc.Expression | None,
-    keys: pa.Array | None,
-    indexes: LogIndexes | None = None,
-) -> Iterator[pa.RecordBatch]:
+def _scan_files(storage: Storage, file_slice: FileSlice, plan: ReadPlan, indexes: LogIndexes | None) -> Iterator[pa.RecordBatch]:
     if not file_slice.log_files:
         if file_slice.base_file:
-            yield from rule.open_base(storage, file_slice, schema).filtered(names, _both(where, _key_filter(rule, keys)))
+            wanted = _both(plan.where, _key_filter(plan.rule, plan.keys))
+            yield from plan.rule.open_base(storage, file_slice, plan.schema).filtered(plan.columns, wanted)
         return
-    plan = ReadPlan(schema, rule, tuple(names), where, keys)
     blocks = _blocks(storage, file_slice, plan, indexes)
     if is_merged_by_cells(blocks, plan):
         yield from scan_parts(storage, file_slice, blocks, plan)
         return
-    log = _folded(storage, blocks, plan)
-    if log is None:
-        base_only = FileSlice(
-            file_slice.group, file_slice.base_instant, file_slice.base_file, file_slice.size_bytes, file_slice.rows
-        )
-        yield from _scan_files(storage, base_only, schema, rule, names, where, keys)
+    content = read_events(storage, blocks, plan, HELD_BYTES)
+    if content is None:
+        yield from _scan_files(storage, replace(file_slice, log_files=()), plan, None)
         return
-    lost = np.zeros(len(log.outcome.keys), dtype=bool)
+    outcome = fold_events(content.events, plan.rule.merging.mode)
+    lost = np.zeros(len(outcome.keys), dtype=bool)
     if file_slice.base_file:
-        lost = yield from _surviving_base_rows(storage, file_slice, plan, log.outcome)
-    yield from _winning_log_rows(storage, plan, log, lost)
+        lost = yield from _surviving_base_rows(storage, file_slice, plan, outcome)
+    winners = outcome.positions[(outcome.kinds == EventKind.RECORD) & ~lost]
+    yield from _winning_log_rows(storage, plan, content.pieces, winners)
 
 
 def read_slice(
@@ -97,7 +88,7 @@ def read_slice(
     where: pc.Expression | None = None,
     keys: pa.Array | None = None,
 ) -> pa.Table:
-    """`scan_slice`, whole in memory."""
+    """Return the rows of `scan_slice`, whole in memory."""
     chosen = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     return pa.Table.from_batches(scan_slice(storage, file_slice, schema, rule, columns, where, keys), schema=chosen)
 
@@ -109,46 +100,34 @@ def _both(one: pc.Expression | None, other: pc.Expression | None) -> pc.Expressi
 
 
 def _key_filter(rule: LogRule, keys: pa.Array | None) -> pc.Expression | None:
-    # Without meta fields a key of several columns stands in none of them.
+    # Without meta fields, no column holds the record key as such.
     if keys is None or rule.keygen is not None:
         return None
     return pc.field(MetaField.RECORD_KEY).isin(keys)
 
 
-@dataclass(frozen=True, slots=True)
-class _Log:
-    outcome: LogOutcome
-    pieces: tuple[Piece, ...]
-
-
 def _blocks(storage: Storage, file_slice: FileSlice, plan: ReadPlan, indexes: LogIndexes | None) -> Sequence[LogBlock]:
-    """The blocks that count, without those that by their indexes cannot hold a key asked for."""
+    """Return the blocks that apply, without those that by their indexes cannot hold a wanted key."""
     rule = plan.rule
     if indexes is not None and plan.keys is not None:
         narrowed = indexes.scan(file_slice, WantedKeys(plan.keys))
         try:
-            found = [narrowed.fetched(b) for b in counting_blocks(narrowed.scanned(), rule.visible, rule.as_of).blocks]
+            found = [narrowed.fetched(b) for b in counting_blocks(narrowed.scanned(), rule.visible, rule.as_of)]
             return [block for block in found if block is not None]
         except IndexMismatch as error:
-            _LOGGER.warning("log file %s has other blocks than its key index tells of: it is scanned", error)
+            _LOGGER.warning("the key index of log file %s does not match its blocks; the file is scanned instead", error)
     scanned = (scan_log(storage, path) for path in file_slice.log_paths)
-    return counting_blocks(scanned, rule.visible, rule.as_of).blocks
-
-
-def _folded(storage: Storage, blocks: Sequence[LogBlock], plan: ReadPlan) -> _Log | None:
-    """The folded log, None when none of its blocks says anything."""
-    content = read_events(storage, blocks, plan, HELD_BYTES)
-    return _Log(fold_events(content.events, plan.rule.mode), content.pieces) if content is not None else None
+    return counting_blocks(scanned, rule.visible, rule.as_of)
 
 
 def _surviving_base_rows(
     storage: Storage, file_slice: FileSlice, plan: ReadPlan, outcome: LogOutcome
 ) -> Generator[pa.RecordBatch, None, np.ndarray]:
-    """Base rows that no event replaces; returns which events lost."""
+    """Yield base rows that no event replaces; return which events lost."""
     base = plan.rule.open_base(storage, file_slice, plan.schema)
     wanted = _both(plan.where, _key_filter(plan.rule, plan.keys))
-    # Where ordering values decide, a base row beats an event although the row itself may be filtered out: without it the event would
-    # come to life. So only the rows that are emitted may be pruned by the filter, not those that are compared.
+    # If ordering values decide, a base row can beat an event although the filter drops that row. So the filter prunes only emitted
+    # rows, not compared rows: without the comparison, the event would be emitted.
     compared = base.row_groups(_key_filter(plan.rule, plan.keys) if outcome.needs_ordering else wanted)
     rows, stays, lost = _compare(base, compared, plan, outcome)
     if more := _may_hold_first_rows(base, compared, plan, rows.filter(pa.array(~stays))):
@@ -162,18 +141,14 @@ def _surviving_base_rows(
         rows = pa.Table.from_batches([batch])
         keep = mask[start : start + batch.num_rows]
         start += batch.num_rows
-        if not keep.all():
-            rows = rows.filter(pa.array(keep))
-        if plan.keys is not None:
-            rows = rows.filter(pc.is_in(plan.record_keys(rows), value_set=plan.keys))
-        yield from plan.output(rows)
+        yield from plan.output(plan.with_keys(rows if keep.all() else rows.filter(pa.array(keep))))
     return lost
 
 
 def _compare(
     base: BaseFileScan, groups: Sequence[int], plan: ReadPlan, outcome: LogOutcome
 ) -> tuple[pa.ChunkedArray, np.ndarray, np.ndarray]:
-    """The record keys of these row groups, which of the rows stay, and which events lost."""
+    """Return the record keys of these row groups, which of the rows stay, and which events lost."""
     needed = plan.key_columns | (plan.ordering if outcome.needs_ordering else frozenset())
     rows = pa.Table.from_batches(base.batches(groups, plan.part(needed)), schema=plan.part(needed))
     keys = plan.record_keys(rows)
@@ -181,24 +156,20 @@ def _compare(
 
 
 def _may_hold_first_rows(base: BaseFileScan, compared: Sequence[int], plan: ReadPlan, met: pa.ChunkedArray) -> list[int]:
-    """Row groups left out of the comparison that may hold an earlier row of a key that met its event: that row meets it then."""
+    """Return skipped row groups that may hold an earlier row of a matched key: an event applies to the first row of its key."""
     if not len(met):
         return []
     may_hold = base.row_groups(None if plan.rule.keygen is not None else _key_filter(plan.rule, met.unique()))
     return [number for number in may_hold if number < compared[-1] and number not in compared]
 
 
-def _winning_log_rows(storage: Storage, plan: ReadPlan, log: _Log, lost: np.ndarray) -> Iterator[pa.RecordBatch]:
-    winners = log.outcome.positions[(log.outcome.kinds == EventKind.RECORD) & ~lost]
-    for at, piece in enumerate(log.pieces):
-        end = log.pieces[at + 1].start if at + 1 < len(log.pieces) else None
-        first, last = np.searchsorted(winners, [piece.start, end if end is not None else np.iinfo(np.int64).max])
+def _winning_log_rows(storage: Storage, plan: ReadPlan, pieces: Sequence[Piece], winners: np.ndarray) -> Iterator[pa.RecordBatch]:
+    bounds = np.searchsorted(winners, [*(piece.start for piece in pieces), np.iinfo(np.int64).max])
+    for piece, (first, last) in zip(pieces, itertools.pairwise(bounds), strict=True):
         if first == last:
             continue
         rows = piece.rows
         if rows is None:
-            rows = block_rows(storage, piece.block, plan, plan.emitted | plan.key_columns)
-            if plan.keys is not None:
-                rows = rows.filter(pc.is_in(plan.record_keys(rows), value_set=plan.keys))
+            rows = plan.with_keys(block_rows(storage, piece.block, plan, plan.emitted | plan.key_columns))
         local = winners[first:last] - piece.start
         yield from plan.output(rows if len(local) == rows.num_rows else rows.take(pa.array(local)))

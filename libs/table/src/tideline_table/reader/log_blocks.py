@@ -1,9 +1,9 @@
-"""Which blocks of a slice's log files count, and in which order (format reference 10.1). Decided on headers alone."""
+"""The blocks of a slice's log files that apply, and their order (format reference 10.1). Decided by headers alone."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tideline_table.log_format import BlockType, HeaderKey, LogBlock, ScannedLog
@@ -14,30 +14,22 @@ _COUNTING = (BlockType.AVRO, BlockType.PARQUET, BlockType.HFILE, BlockType.DELET
 
 @dataclass(frozen=True, slots=True)
 class VisibleInstants:
-    """Which writing instants count as committed, by the active timeline: the completed ones, and all before it that are not pending."""
+    """The write instants that count as committed: completed ones, and older than the active timeline but not pending."""
 
     completed: frozenset[str]
     first_active: str = ""
-    """The first completed instant of the active timeline, savepointed ones that outlived archival left out; empty: nothing is older."""
+    """The first completed instant of the active timeline, without savepointed ones that outlived archival; empty: none is older."""
     pending: frozenset[str] = frozenset()
 
     def __contains__(self, instant: str) -> bool:
         return instant in self.completed or (instant < self.first_active and instant not in self.pending)
 
 
-@dataclass(frozen=True, slots=True)
-class CountingBlocks:
-    """Data and delete blocks in the order in which they apply, and how many damaged places were passed over."""
+def counting_blocks(logs: Iterable[ScannedLog], visible: VisibleInstants | None = None, as_of: str = "") -> list[LogBlock]:
+    """Return the data and delete blocks that a query at `as_of` (inclusive; empty: now) applies, of log files given in merge order.
 
-    blocks: tuple[LogBlock, ...]
-    gaps: int
-
-
-def counting_blocks(logs: Iterable[ScannedLog], visible: VisibleInstants | None = None, as_of: str = "") -> CountingBlocks:
-    """The blocks of these files, given in the order in which they are merged, that a query at `as_of` (in; empty: now) applies.
-
-    Blocks of instants that are not `visible` (None: all are) do not count, nor those that a rollback block voids after them. A compacted
-    block stands where the last block stood that it replaces.
+    Blocks of instants that are not `visible` (None: all are) do not apply, nor do blocks that a later rollback block voids. A
+    compacted block takes the place of the last block that it replaces.
     """
     found: list[LogBlock] = []
     damaged: list[str] = []
@@ -45,22 +37,22 @@ def counting_blocks(logs: Iterable[ScannedLog], visible: VisibleInstants | None 
         damaged += (gap.path for gap in log.gaps)
         for block in log.blocks:
             if block.type is BlockType.COMMAND:
-                # Whatever its own instant: time travel must not bring rolled back rows back.
+                # A rollback block applies regardless of its own instant: time travel must not bring rolled-back rows back.
                 found = [b for b in found if b.instant != block.target_instant]
             elif block.type in _COUNTING and _is_visible(block.instant, visible, as_of):
                 found.append(block)
     if damaged:
-        _LOGGER.warning("%d damaged place(s) in log files passed over: %s", len(damaged), ", ".join(sorted(set(damaged))))
-    return CountingBlocks(tuple(_with_compacted(found)), len(damaged))
+        _LOGGER.warning("%d damaged place(s) in log files skipped: %s", len(damaged), ", ".join(sorted(set(damaged))))
+    return _with_compacted(found)
 
 
 def _is_visible(instant: str, visible: VisibleInstants | None, as_of: str) -> bool:
     return (visible is None or instant in visible) and (not as_of or instant <= as_of)
 
 
-def _with_compacted(blocks: Sequence[LogBlock]) -> Sequence[LogBlock]:
-    """Blocks that compacted ones cover make room for them. What a log compaction leaves may be two blocks: records, and deletions."""
-    kept = list(blocks)
+def _with_compacted(blocks: list[LogBlock]) -> list[LogBlock]:
+    """Replace blocks by the compacted blocks that cover them. A log compaction may write two blocks: records and deletions."""
+    kept = blocks
     for instant, covered in dict.fromkeys((b.instant, _covers(b)) for b in blocks if _covers(b)):
         own = [b for b in kept if b.instant == instant and _covers(b) == covered]
         replaced = [b for b in kept if b.instant != instant and _replaces(covered, b)]
@@ -74,7 +66,7 @@ def _with_compacted(blocks: Sequence[LogBlock]) -> Sequence[LogBlock]:
 
 
 def _covers(block: LogBlock) -> frozenset[str]:
-    """Instants whose blocks were merged into this one."""
+    """Return the instants whose blocks were merged into this one."""
     return frozenset(t for t in block.header.get(HeaderKey.COMPACTED_BLOCK_TIMES, "").split(",") if t)
 
 

@@ -1,4 +1,4 @@
-"""What the log of a file slice says: its blocks as events, folded to one for each key."""
+"""The events of a file slice's log: the entries of its blocks, with the rows behind them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tideline_table.schema.meta_fields import MetaField
 from tideline_table.storage import Storage
 
 HELD_BYTES = 128 * 1024 * 1024
-"""Decoded log rows of a slice that stay in memory; the rest is decoded a second time, block by block, when its rows are wanted."""
+"""Decoded log rows of a slice that stay in memory, in bytes. Further blocks are decoded again, one by one, when rows are needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of one data block; `start` is the position of its first event, `rows` is None where they have to be decoded again."""
+    """Rows of one data block. `start` is the position of its first event; `rows` is None if they must be decoded again."""
 
     block: LogBlock
     start: int
@@ -42,78 +42,50 @@ class LogContent:
 def read_events(
     storage: Storage, blocks: Iterable[LogBlock], plan: ReadPlan, held_bytes: int | None = HELD_BYTES
 ) -> LogContent | None:
-    """What these blocks say, None for nothing; at most `held_bytes` of their rows are kept (None: all)."""
-    reader = _LogReader(storage, plan, held_bytes)
+    """Return the events of these blocks, None if there are none. At most `held_bytes` of their rows are kept (None: all)."""
+    parts: list[LogEvents] = []
+    pieces: list[Piece] = []
+    count = held = 0
     for block in blocks:
-        reader.add(block)
-    return reader.content()
-
-
-class _LogReader:
-    """Collects the events of one slice's blocks."""
-
-    def __init__(self, storage: Storage, plan: ReadPlan, held_bytes: int | None) -> None:
-        self._storage = storage
-        self._plan = plan
-        self._limit_bytes = held_bytes
-        self._keys: list[pa.Array] = []
-        self._kinds: list[np.ndarray] = []
-        self._ordering: list[pa.Array] = []
-        self._pieces: list[Piece] = []
-        self._events = 0
-        self._held_bytes = 0
-
-    def add(self, block: LogBlock) -> None:
-        """Read one block."""
         if block.type is BlockType.DELETE:
-            self._add_deletes(block)
+            parts.append(_deletions(storage, block, plan))
         else:
-            self._add_rows(block)
+            rows = plan.with_keys(block_rows(storage, block, plan, plan.key_columns | plan.ordering | plan.emitted | plan.marks))
+            parts.append(_changes(rows, plan))
+            fits = held_bytes is None or held + rows.nbytes <= held_bytes
+            held += rows.nbytes if fits else 0
+            pieces.append(Piece(replace(block, content=None), count, rows if fits else None))
+        count += len(parts[-1].kinds)
+    if not count:
+        return None
+    keys = pa.chunked_array([chunk for part in parts for chunk in part.keys.chunks], pa.string())
+    ordering = [chunk for part in parts if part.ordering is not None for chunk in part.ordering.chunks]
+    events = LogEvents(
+        keys,
+        np.concatenate([part.kinds for part in parts]),
+        pa.chunked_array(ordering, plan.ordering_type) if plan.ordering else None,
+    )
+    return LogContent(events, tuple(pieces))
 
-    def content(self) -> LogContent | None:
-        """All of them."""
-        if not self._events:
-            return None
-        ordering = pa.chunked_array(self._ordering, self._plan.ordering_type) if self._plan.ordering else None
-        events = LogEvents(pa.chunked_array(self._keys, pa.string()), np.concatenate(self._kinds), ordering)
-        return LogContent(events, tuple(self._pieces))
 
-    def _add_rows(self, block: LogBlock) -> None:
-        plan = self._plan
-        rows = block_rows(self._storage, block, plan, plan.key_columns | plan.ordering | plan.emitted | plan.marks)
-        keys = plan.record_keys(rows)
-        if plan.keys is not None:
-            wanted = pc.is_in(keys, value_set=plan.keys)
-            rows, keys = rows.filter(wanted), keys.filter(wanted)
-        kinds = np.where(plan.deletions(rows), plan.deletion_kind, EventKind.RECORD).astype(np.int8)
-        ordering = plan.ordering_values(rows) if plan.ordering else None
-        fits = self._limit_bytes is None or self._held_bytes + rows.nbytes <= self._limit_bytes
-        if fits:
-            self._held_bytes += rows.nbytes
-        self._pieces.append(Piece(replace(block, content=None), self._events, rows if fits else None))
-        self._add(keys, kinds, ordering)
+def _changes(rows: pa.Table, plan: ReadPlan) -> LogEvents:
+    kinds = np.where(plan.deletions(rows), plan.rule.merging.deletion_kind, EventKind.RECORD).astype(np.int8)
+    return LogEvents(plan.record_keys(rows), kinds, plan.ordering_values(rows) if plan.ordering else None)
 
-    def _add_deletes(self, block: LogBlock) -> None:
-        plan = self._plan
-        rows = read_deletes(self._storage, block)
-        if plan.keys is not None:
-            rows = rows.filter(pc.is_in(rows.column(MetaField.RECORD_KEY), value_set=plan.keys))
-        kinds = np.full(rows.num_rows, EventKind.PURGE, dtype=np.int8)
-        ordering = None
-        if plan.ordering:
-            ordering = comparable_ordering(rows.column("ordering"), plan.ordering_type)
-            if ordering is None:
-                ordering = pa.chunked_array([pa.nulls(rows.num_rows, plan.ordering_type)])
-            else:
-                kinds[~np.asarray(rows.column("commit_time_delete"))] = plan.deletion_kind
-        self._add(rows.column(MetaField.RECORD_KEY), kinds, ordering)
 
-    def _add(self, keys: pa.ChunkedArray, kinds: np.ndarray, ordering: pa.ChunkedArray | None) -> None:
-        self._keys += keys.chunks
-        self._kinds.append(kinds)
-        if ordering is not None:
-            self._ordering += ordering.chunks
-        self._events += len(kinds)
+def _deletions(storage: Storage, block: LogBlock, plan: ReadPlan) -> LogEvents:
+    rows = read_deletes(storage, block)
+    if plan.keys is not None:
+        rows = rows.filter(pc.is_in(rows.column(MetaField.RECORD_KEY), value_set=plan.keys))
+    kinds = np.full(rows.num_rows, EventKind.PURGE, dtype=np.int8)
+    ordering = None
+    if plan.ordering:
+        ordering = comparable_ordering(rows.column("ordering"), plan.ordering_type)
+        if ordering is None:
+            ordering = pa.chunked_array([pa.nulls(rows.num_rows, plan.ordering_type)])
+        else:
+            kinds[~np.asarray(rows.column("commit_time_delete"))] = plan.rule.merging.deletion_kind
+    return LogEvents(rows.column(MetaField.RECORD_KEY), kinds, ordering)
 
 
 @functools.lru_cache(maxsize=64)
@@ -122,22 +94,19 @@ def _field_names(schema_json: str) -> frozenset[str]:
 
 
 def stored_columns(block: LogBlock, plan: ReadPlan) -> dict[str, str]:
-    """The columns of the table that a data block has, and those marks of deletions that only the block has, with their names there."""
+    """Return the table columns and deletion marks that a data block has, with their names there; marks may be in the block only."""
     stored = _field_names(block.schema_json)
     names = plan.rule.names_in(block.instant)
     wanted = (*plan.schema.names, *sorted(plan.marks - set(plan.schema.names)))
-    sources = {name: name if names is None else names.source(name) for name in wanted}
-    return {name: source for name, source in sources.items() if source is not None and source in stored}
+    return {name: source for name in wanted if (source := names.source(name)) is not None and source in stored}
 
 
 def block_rows(storage: Storage, block: LogBlock, plan: ReadPlan, names: frozenset[str]) -> pa.Table:
-    """Rows of a data block in today's types; of `names` the columns of the table, and those marks of deletions that only the block has."""
+    """Return rows of a data block in current types, with the columns and deletion marks of `stored_columns` that are in `names`."""
     sources = {name: source for name, source in stored_columns(block, plan).items() if name in names}
     rows = read_rows(storage, block, columns=sorted(set(sources.values())))
-    renamed = plan.rule.names_in(block.instant)
-    columns = {name: rows.column(source) for name, source in sources.items()}
-    if renamed is not None:
-        columns = {name: renamed.renamed(name, column) for name, column in columns.items()}
+    renamed = plan.rule.names_in(block.instant).renamed
+    columns = {name: renamed(name, rows.column(source)) for name, source in sources.items()}
     found = pa.table(columns) if columns else rows.select([])
     conformed = conform(found.select([n for n in columns if n in plan.schema.names]), plan.part(names))
     for mark in sorted(plan.marks & columns.keys() - set(conformed.column_names)):

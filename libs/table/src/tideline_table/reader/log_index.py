@@ -1,13 +1,14 @@
-"""Which blocks of a slice's log files can hold given keys, by their key indexes.
+"""Selection of the log blocks of a slice that can hold given keys, by key indexes.
 
-Goes from the newest log file back: its index tells of all files of its clique, so a slice costs one request per clique where none of its
-files can hold a key, and where one can, one more for the filters of the blocks. Files without an index that can be used are read once, to
-make one in memory; those with damage or blocks of other kinds are left to scans.
+The look-up begins with the newest log file. Its index covers all files of its index window. So a slice costs one request per
+window, and one more for the filters of the blocks if a file can hold a key. A file without a usable index is read once to build one
+in memory; a file with damage or with blocks of other kinds is scanned.
 """
 
 from __future__ import annotations
 
 import bisect
+import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -29,30 +30,30 @@ from tideline_table.storage import Storage
 
 _INDEXED = (BlockType.AVRO, BlockType.PARQUET, BlockType.DELETE)
 _MOST_KEYS = 4096
-"""More keys than this are compared with ranges only: hardly a block holds none of them."""
+"""More keys than this are compared with key ranges only: nearly every block holds one of them."""
 _HELD_BYTES = 32 * 1024 * 1024
 
 
 class WantedKeys:
-    """The record keys of a look-up, each once. Very many of them are told by the least and the greatest only."""
+    """The distinct record keys of a look-up. Of more than `_MOST_KEYS`, only the least and the greatest are used."""
 
     def __init__(self, keys: pa.Array | pa.ChunkedArray) -> None:
         self._keys = keys
 
     @property
     def asks_filters(self) -> bool:
-        """Whether Bloom filters are worth being asked."""
+        """Whether the keys are few enough for Bloom filters to help."""
         return len(self._keys) <= _MOST_KEYS
 
     def within(self, low: str | None, high: str | None) -> slice:
-        """The places of those between `low` and `high` (both in; None: no bound)."""
+        """Return the places of the keys between `low` and `high` (both inclusive; None: no bound)."""
         begin = 0 if low is None else bisect.bisect_left(self._ordered, low)
         end = len(self._ordered) if high is None else bisect.bisect_right(self._ordered, high)
-        # Of very many the ends alone are known: what lies between them may be there.
+        # Of very many keys, only both ends are known: any key between them may be wanted.
         return slice(begin, end) if self.asks_filters or begin != 1 or end != 1 else slice(0, 2)
 
     def among(self, places: slice, content: bytes) -> bool:
-        """Whether one of the keys at `places` may be in this filter. One that cannot be read may hold any."""
+        """Return whether one of the keys at `places` may be in this filter. A filter that cannot be read may hold any."""
         try:
             found = BloomFilter.from_bytes(content)
         except CorruptMetadata:
@@ -71,7 +72,7 @@ class WantedKeys:
 
 
 class LogIndexes:
-    """Key indexes of one table's log files; those read, or made of blocks without one, are kept, for log files do not change.
+    """A cache of key indexes of one table's log files, read or built from blocks. Entries stay valid: log files do not change.
 
     Safe to share between threads.
     """
@@ -83,9 +84,9 @@ class LogIndexes:
         self._mutex = threading.Lock()
 
     def scan(self, file_slice: FileSlice, wanted: WantedKeys) -> NarrowedLogs:
-        """The blocks of all log files of a slice, each with whether it can hold one of `wanted`."""
+        """Return the blocks of all log files of a slice, each with whether it can hold one of `wanted`."""
         files = [*zip(file_slice.log_paths, file_slice.log_files, strict=True)]
-        told: dict[str, list[tuple[LogBlock, bool]]] = {}
+        indexed_blocks: dict[str, list[tuple[LogBlock, bool]]] = {}
         while files:
             known = self._known(*files[-1])
             if known is None:
@@ -93,9 +94,9 @@ class LogIndexes:
                 continue
             covered = _covered(known.index, files)
             for log, holding in zip(covered, known.holding(self._storage, covered, wanted), strict=True):
-                told[log.path] = [(indexed.block, holds) for indexed, holds in zip(log.blocks, holding, strict=True)]
+                indexed_blocks[log.path] = [(indexed.block, holds) for indexed, holds in zip(log.blocks, holding, strict=True)]
             del files[-len(covered) :]
-        return NarrowedLogs(self._storage, file_slice.log_paths, told)
+        return NarrowedLogs(self._storage, file_slice.log_paths, indexed_blocks)
 
     def _known(self, path: str, log: LogFile) -> _Known | None:
         with self._mutex:
@@ -111,12 +112,12 @@ class LogIndexes:
                 self._held[path] = known
                 while len(self._held) > 1 and sum(k.size_bytes for k in self._held.values()) > self._held_bytes:
                     self._held.popitem(last=False)
-        # Size 0: whoever names the file does not know it.
+        # Size 0: the file slice does not know the size.
         return known if log.size_bytes in (0, known.index.logs[-1].size_bytes) else None
 
 
 def _indexed_on_demand(storage: Storage, path: str) -> LogIndex | None:
-    """The index of a log file that has none, made from its blocks; None where only a scan tells what counts."""
+    """Return an index built from the blocks of a log file; None if only a scan shows which blocks apply."""
     scanned = scan_log(storage, path)
     if scanned.gaps or not all(block.type in _INDEXED for block in scanned.blocks):
         return None
@@ -130,7 +131,7 @@ def _indexed_on_demand(storage: Storage, path: str) -> LogIndex | None:
 
 
 def _covered(index: LogIndex, files: Sequence[tuple[str, LogFile]]) -> list[IndexedLog]:
-    """The newest files of the slice that the index tells of, newest last: as far back as both name the same."""
+    """Return the newest files of the slice that the index covers, newest last: as far back as both name the same file."""
     covered: list[IndexedLog] = []
     for indexed, (path, log) in zip(reversed(index.logs), reversed(files), strict=False):
         if indexed.path != path or log.size_bytes not in (0, indexed.size_bytes):
@@ -141,7 +142,7 @@ def _covered(index: LogIndex, files: Sequence[tuple[str, LogFile]]) -> list[Inde
 
 @dataclass(slots=True)
 class _Known:
-    """An index with the filters that were read."""
+    """An index with the filters read so far."""
 
     index: LogIndex
     filters: dict[Section, bytes] = field(default_factory=dict)
@@ -151,20 +152,21 @@ class _Known:
         return len(self.index.first) + sum(map(len, self.filters.values()))
 
     def holding(self, storage: Storage, logs: Sequence[IndexedLog], wanted: WantedKeys) -> list[list[bool]]:
-        """For each block of these log files, whether it can hold one of `wanted`."""
+        """Return, for each block of these log files, whether it can hold one of `wanted`."""
         places = wanted.within(self.index.span.low, self.index.span.high)
         nothing = [[False] * len(log.blocks) for log in logs]
         if places.start >= places.stop:
             return nothing
+        in_range = [[_in_range(b, wanted) for b in log.blocks] for log in logs]
         if not wanted.asks_filters:
-            return [[_in_range(b, wanted) for b in log.blocks] for log in logs]
+            return in_range
         whole = self._read(storage, [self.index.filter])
         if whole is not None and not wanted.among(places, whole[0]):
             return nothing
-        asked = [b for log in logs for b in log.blocks if _in_range(b, wanted)]
+        asked = [b for log, fits in zip(logs, in_range, strict=True) for b in itertools.compress(log.blocks, fits)]
         filters = self._read(storage, [b.filter for b in asked])
         if filters is None:
-            return [[_in_range(b, wanted) for b in log.blocks] for log in logs]
+            return in_range
         hits = {
             b.filter.offset
             for b, content in zip(asked, filters, strict=True)
@@ -187,35 +189,35 @@ def _in_range(block: IndexedBlock, wanted: WantedKeys) -> bool:
 
 
 class IndexMismatch(Exception):
-    """A log file does not have the blocks that its index tells of."""
+    """A log file does not have the blocks that its index lists."""
 
 
 class NarrowedLogs:
-    """Log files of a slice as `counting_blocks` takes them, with the frames of indexed ones taken from their indexes."""
+    """Log files of a slice as `counting_blocks` takes them; the blocks of indexed files come from their indexes."""
 
-    def __init__(self, storage: Storage, paths: Sequence[str], told: dict[str, list[tuple[LogBlock, bool]]]) -> None:
+    def __init__(self, storage: Storage, paths: Sequence[str], indexed_blocks: dict[str, list[tuple[LogBlock, bool]]]) -> None:
         self._storage = storage
         self._paths = paths
-        self._told = told
-        self._holds = {(b.path, b.offset): holds for blocks in told.values() for b, holds in blocks}
+        self._indexed = indexed_blocks
+        self._holds = {(b.path, b.offset): holds for blocks in indexed_blocks.values() for b, holds in blocks}
 
     def scanned(self) -> list[ScannedLog]:
-        """All of them in the order in which they are merged; files without an index are scanned."""
+        """Return all log files in merge order; files without an index are scanned."""
         return [
-            ScannedLog(tuple(b for b, _ in self._told[path]), ()) if path in self._told else scan_log(self._storage, path)
+            ScannedLog(tuple(b for b, _ in self._indexed[path]), ()) if path in self._indexed else scan_log(self._storage, path)
             for path in self._paths
         ]
 
     def holding(self, paths: Iterable[str]) -> list[str]:
-        """Those of `paths` whose data blocks can hold a key."""
+        """Return those of `paths` whose data blocks can hold a key."""
         return [
             path
             for path in paths
-            if path not in self._told or any(holds for b, holds in self._told[path] if b.type is not BlockType.DELETE)
+            if path not in self._indexed or any(holds for b, holds in self._indexed[path] if b.type is not BlockType.DELETE)
         ]
 
     def fetched(self, block: LogBlock) -> LogBlock | None:
-        """`block` ready to be read, None where it cannot hold a key. Raises `IndexMismatch`."""
+        """Return `block` ready to be read, None if it cannot hold a key. Raises `IndexMismatch`."""
         holds = self._holds.get((block.path, block.offset))
         if holds is None:
             return block

@@ -16,7 +16,7 @@ _DATA = (BlockType.AVRO, BlockType.PARQUET, BlockType.HFILE)
 
 
 def log_keys(storage: Storage, paths: Iterable[str]) -> pa.Array:
-    """All record keys in the data and delete blocks of these log files, each once. Errors as `scan_log`."""
+    """Return the distinct record keys in the data and delete blocks of these log files. Errors as `scan_log`."""
     found: list[pa.Array] = [pa.array([], pa.string())]
     for path in paths:
         for _, keys in _by_block(storage, path):
@@ -25,13 +25,13 @@ def log_keys(storage: Storage, paths: Iterable[str]) -> pa.Array:
 
 
 def held_keys(storage: Storage, path: str) -> pa.ChunkedArray:
-    """The record keys in the data blocks of a log file; some more than once."""
+    """Return the record keys in the data blocks of a log file; keys may repeat."""
     found = [keys for kind, keys in _by_block(storage, path) if kind is not BlockType.DELETE]
     return pa.chunked_array([chunk.cast(pa.string()) for keys in found for chunk in keys.chunks], pa.string())
 
 
 def _by_block(storage: Storage, path: str) -> list[tuple[BlockType, pa.ChunkedArray]]:
-    """Keys by block, from the key index where there is one."""
+    """Return keys by block, from the key index if there is one."""
     index = read_index(storage, path)
     keys = read_keys(storage, index) if index is not None else None
     if index is not None and keys is not None:
@@ -42,7 +42,7 @@ def _by_block(storage: Storage, path: str) -> list[tuple[BlockType, pa.ChunkedAr
 
 
 def block_keys(storage: Storage, block: LogBlock) -> pa.ChunkedArray:
-    """The record keys in a data or delete block."""
+    """Return the record keys in a data or delete block."""
     if block.type is BlockType.DELETE:
         return read_deletes(storage, block).column(MetaField.RECORD_KEY)
     return read_rows(storage, block, [MetaField.RECORD_KEY]).column(0)

@@ -1,6 +1,6 @@
-"""Reading one file slice whose records are merged cell by cell: parts of records in its log, or cells that a record leaves open.
+"""Reading of one file slice whose records are merged cell by cell: its log holds partial records, or records leave cells open.
 
-The log is held in memory, with the position of the version that each open cell comes from; the base file streams past.
+Memory holds the log, with the position of the version that fills each open cell; the base file is streamed.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tideline_table.errors import UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.log_format import LogBlock
-from tideline_table.merge import EventKind, MergeMode, PartsOutcome, first_matches, fold_parts
+from tideline_table.merge import EventKind, MergeMode, PartsOutcome, chosen_cells, first_matches, fold_parts, from_newer
 from tideline_table.reader.log_events import LogContent, read_events, stored_columns
 from tideline_table.reader.read_plan import ReadPlan
 from tideline_table.schema.meta_fields import META_FIELDS
@@ -23,19 +22,19 @@ from tideline_table.storage import Storage
 
 
 def is_merged_by_cells(blocks: Sequence[LogBlock], plan: ReadPlan) -> bool:
-    """Whether `scan_parts` has to merge these blocks. Raises `UnsupportedTable` for parts of records beside cells that are open by value."""
+    """Return whether `scan_parts` must merge these blocks. Raises `UnsupportedTable` for partial records combined with open cells."""
     partial = next((block for block in blocks if block.is_partial), None)
-    if partial is not None and plan.rule.partial is not None:
+    if partial is not None and plan.rule.merging.partial is not None:
         raise UnsupportedTable(
-            f"log file {partial.path} with parts of records (IS_PARTIAL) in a table that merges cells by {plan.rule.partial.cells.value}",
-            expected="one of the two",
+            f"log file {partial.path} has partial records (IS_PARTIAL), but the table merges cells by {plan.rule.merging.partial.cells.value}",
+            expected="only one of the two",
             remedy="compact the table with the Apache Hudi release that wrote it",
         )
-    return bool(blocks) and (partial is not None or plan.rule.partial is not None)
+    return bool(blocks) and (partial is not None or plan.rule.merging.partial is not None)
 
 
 def scan_parts(storage: Storage, file_slice: FileSlice, blocks: Sequence[LogBlock], plan: ReadPlan) -> Iterator[pa.RecordBatch]:
-    """Rows of a slice with this log, filtered and with the columns asked for."""
+    """Yield rows of a slice with these log blocks, filtered, with the requested columns."""
     content = read_events(storage, blocks, plan, held_bytes=None)
     log = _MergedLog.of(content, plan) if content is not None else None
     met = np.zeros(len(log.outcome.keys) if log else 0, dtype=bool)
@@ -47,11 +46,10 @@ def scan_parts(storage: Storage, file_slice: FileSlice, blocks: Sequence[LogBloc
 
 
 def _base_rows(storage: Storage, file_slice: FileSlice, plan: ReadPlan) -> Iterator[pa.Table]:
-    # A row that the filter drops may satisfy it once merged, so only keys narrow what is read.
+    # A row that fails the filter may satisfy it once merged, so only keys narrow what is read.
     base = plan.rule.open_base(storage, file_slice, plan.schema)
     for batch in base.batches(base.row_groups(), plan.part(plan.emitted | plan.key_columns | plan.ordering)):
-        rows = pa.Table.from_batches([batch])
-        yield rows if plan.keys is None else rows.filter(pc.is_in(plan.record_keys(rows), value_set=plan.keys))
+        yield plan.with_keys(pa.Table.from_batches([batch]))
 
 
 @dataclass(frozen=True)
@@ -77,14 +75,14 @@ class _MergedLog:
             assert piece.rows is not None
             row_of[piece.start : piece.start + piece.rows.num_rows] = np.arange(at, at + piece.rows.num_rows)
             at += piece.rows.num_rows
-        filled = _filled_by_value(rows, row_of, plan) if plan.rule.partial is not None else _filled_by_schema(content, plan)
-        outcome = fold_parts(content.events, plan.rule.mode, filled, _latest(plan))
-        if plan.rule.mode is MergeMode.COMMIT_TIME:
+        filled = _filled_by_value(rows, row_of, plan) if plan.rule.merging.partial is not None else _filled_by_schema(content, plan)
+        outcome = fold_parts(content.events, plan.rule.merging.mode, filled, _latest(plan))
+        if plan.rule.merging.mode is MergeMode.COMMIT_TIME:
             _check_parts_have_records(content, outcome.behind_deletions)
         return cls(plan, outcome, rows, row_of)
 
     def merged(self, base: pa.Table, met: np.ndarray) -> pa.Table:
-        """Rows of the base file with what the log says about them; notes in `met` the keys that were there, each told of once."""
+        """Return base rows with the log applied. Marks in `met` the keys that were found; a key applies to its first row only."""
         rows, targets = first_matches(self.plan.record_keys(base), self.outcome.keys)
         unmet = ~met[targets]
         rows, targets = rows[unmet], targets[unmet]
@@ -101,7 +99,7 @@ class _MergedLog:
         return pa.concat_tables([base.filter(pa.array(stays)), patched])
 
     def alone(self, numbers: np.ndarray) -> pa.Table:
-        """The rows of these keys as the log alone has them."""
+        """Return the rows of these keys from the log alone."""
         columns = [self.rows.column(f.name).take(pa.array(self._sources(f.name, numbers))) for f in self.rows.schema]
         return pa.Table.from_arrays(columns, schema=self.rows.schema)
 
@@ -110,17 +108,15 @@ class _MergedLog:
         for field in base.schema:
             old = base.column(field.name)
             new = self.rows.column(field.name).take(pa.array(self._sources(field.name, targets)))
-            columns.append(_chosen(new, old, self._from_log(field.name, targets, wins, old)))
+            columns.append(chosen_cells(new, old, self._from_log(field.name, targets, wins, old)))
         return pa.Table.from_arrays(columns, schema=base.schema)
 
     def _from_log(self, name: str, targets: np.ndarray, wins: np.ndarray, old: pa.ChunkedArray) -> np.ndarray:
-        """True where the value of the log counts: on top it fills the cell, or below it finds the cell of the base row open."""
+        """Return True where the log's value counts: on top it fills the cell, or below it the cell of the base row is open."""
         if name in _latest(self.plan):
             return np.ones(len(targets), dtype=bool)
         filled = self.outcome.filled.get(name)
-        above = wins if filled is None else wins & filled[targets]
-        own = self.plan.rule.partial.is_filled(old) if self.plan.rule.partial is not None else None
-        return above if own is None else above | (~wins & ~own)
+        return from_newer(self.plan.rule.merging.partial, wins, None if filled is None else filled[targets], old)
 
     def _sources(self, name: str, numbers: np.ndarray) -> np.ndarray:
         found: np.ndarray = self.row_of[self.outcome.cells.get(name, self.outcome.tops)[numbers]]
@@ -128,35 +124,26 @@ class _MergedLog:
 
 
 def _latest(plan: ReadPlan) -> frozenset[str]:
-    """Columns of which the later write decides, whichever lies on top."""
-    by_payload = plan.rule.partial is not None and plan.rule.partial.by_payload
+    """Return the columns in which the later write decides, whichever lies on top."""
+    by_payload = plan.rule.merging.partial is not None and plan.rule.merging.partial.by_payload
     return frozenset(META_FIELDS) & plan.emitted if by_payload else frozenset()
 
 
-def _chosen(new: pa.ChunkedArray, old: pa.ChunkedArray, from_new: np.ndarray) -> pa.ChunkedArray:
-    if from_new.all():
-        return new
-    if not from_new.any():
-        return old
-    at = np.arange(len(from_new))
-    return pa.chunked_array([*new.chunks, *old.chunks], new.type).take(pa.array(np.where(from_new, at, at + len(from_new))))
-
-
 def _check_parts_have_records(content: LogContent, behind_deletions: np.ndarray) -> None:
-    """Apache Hudi has no answer to a part of a record that was deleted; by event time it takes the base row for the rest."""
+    """Raise `UnsupportedTable` for parts of deleted records: Hudi defines their other cells by event time only (the base row's)."""
     for piece in content.pieces:
         assert piece.rows is not None
         first, last = np.searchsorted(behind_deletions, [piece.start, piece.start + piece.rows.num_rows])
         if piece.block.is_partial and first < last:
             raise UnsupportedTable(
-                f"log file {piece.block.path} with parts (IS_PARTIAL) of {last - first} record(s) that were deleted before",
-                expected="parts of records that are there",
-                remedy="no reader can tell the rest of these records: write them anew",
+                f"log file {piece.block.path} has partial records (IS_PARTIAL) for {last - first} deleted record(s)",
+                expected="partial records of existing records",
+                remedy="their other columns are lost: write these records again",
             )
 
 
 def _filled_by_schema(content: LogContent, plan: ReadPlan) -> Mapping[str, np.ndarray]:
-    """Parts of records fill the columns that their block names, whole records all."""
+    """Return which events fill a column: partial records fill the columns of their block, whole records fill all."""
     found: dict[str, np.ndarray] = {}
     for piece in content.pieces:
         assert piece.rows is not None
@@ -169,10 +156,10 @@ def _filled_by_schema(content: LogContent, plan: ReadPlan) -> Mapping[str, np.nd
 
 
 def _filled_by_value(rows: pa.Table, row_of: np.ndarray, plan: ReadPlan) -> Mapping[str, np.ndarray]:
-    assert plan.rule.partial is not None
+    assert plan.rule.merging.partial is not None
     found: dict[str, np.ndarray] = {}
     for name in rows.column_names:
-        filled = plan.rule.partial.is_filled(rows.column(name))
+        filled = plan.rule.merging.partial.is_filled(rows.column(name))
         if filled is not None:
             found[name] = np.where(row_of >= 0, filled[row_of], True)
     return found

@@ -1,4 +1,4 @@
-"""Rows with the columns that the path of their file slice knows."""
+"""Rows with column values from the path of their file slice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tideline_table.keygen import PathColumns
 from tideline_table.reader.base_file import referenced_columns
 
 Scan = Callable[[pa.Schema, Sequence[str], pc.Expression | None], Iterator[pa.RecordBatch]]
-"""Reads columns of a schema, filtered."""
+"""Yields rows with these columns of a schema, filtered."""
 
 
 def scan_with_path(
@@ -22,7 +22,7 @@ def scan_with_path(
     where: pc.Expression | None,
     scan: Scan,
 ) -> Iterator[pa.RecordBatch]:
-    """What `scan` reads of a slice in this partition, with the values of the path: where the files have null, or whatever they hold."""
+    """Yield what `scan` reads of a slice, with values of its partition path: for nulls only, or in place of stored columns."""
     needed = set(names) | (referenced_columns(where, schema) if where is not None else frozenset())
     values = {name: value for name, value in path_columns.values(partition_path, schema).items() if name in needed}
     if not values:
@@ -30,7 +30,7 @@ def scan_with_path(
         return
     only_fill = path_columns.only_fill
     stored = schema if only_fill else pa.schema([field for field in schema if field.name not in values])
-    # A filter that speaks of a value of the path is applied behind it.
+    # A filter on a value of the path is applied after the value is added.
     pushed = where if where is not None and values.keys().isdisjoint(referenced_columns(where, schema)) else None
     inner = [name for name in stored.names if name in needed] or stored.names[:1]
     output = pa.schema([schema.field(name) for name in names])

@@ -1,16 +1,24 @@
-"""Table schemas: Avro (what Hudi stores) and Arrow (what the engine computes on), and whether rows fit them."""
+"""Table schemas: Avro (stored by Hudi), Arrow (used by the engine), and the check that rows match a schema."""
 
 from tideline_table.schema.avro import arrow_from_avro, avro_from_arrow, avro_with_meta_fields
-from tideline_table.schema.fit import fit_rows
+from tideline_table.schema.fit import IS_DELETED, fit_rows
 from tideline_table.schema.meta_fields import META_FIELDS, MetaField, with_meta_fields, without_meta_fields
+from tideline_table.schema.storable import storable_field
+from tideline_table.schema.text_values import REFUSALS, ZONED, cast_text, expected_text
 
 __all__ = [
+    "IS_DELETED",
     "META_FIELDS",
+    "REFUSALS",
+    "ZONED",
     "MetaField",
     "arrow_from_avro",
     "avro_from_arrow",
     "avro_with_meta_fields",
+    "cast_text",
+    "expected_text",
     "fit_rows",
+    "storable_field",
     "with_meta_fields",
     "without_meta_fields",
 ]

@@ -1,7 +1,7 @@
-"""Avro record schemas ↔ Arrow schemas (format reference 5.1, 8.2).
+"""Conversion between Avro record schemas and Arrow schemas (format reference 5.1, 8.2).
 
-Arrow types that Avro lacks are widened on the way out (small integers, large strings, dictionaries); types that have no
-counterpart are refused with `SchemaMismatch`. Names and namespaces of nested types are those that Spark's converter, and so Hudi, gives.
+Arrow types that Avro lacks are widened (small integers, large strings, dictionaries). Types without a counterpart raise
+`SchemaMismatch`. Nested types get the names and namespaces that Spark's converter, and so Hudi, gives them.
 """
 
 from __future__ import annotations
@@ -14,50 +14,45 @@ from typing import Any
 import pyarrow as pa
 
 from tideline_table.errors import CorruptMetadata, SchemaMismatch
+from tideline_table.schema.arrow import is_list, is_text
 from tideline_table.schema.avro_types import parse_record, record_to_arrow
 from tideline_table.schema.meta_fields import META_FIELDS, without_meta_fields
 
 Json = Any
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _MAX_DECIMAL_PRECISION = 38
-"""Spark's, and so Hudi's, limit."""
+"""The limit of Spark, and so of Hudi."""
 
 
-def avro_from_arrow(schema: pa.Schema, table_name: str, *, meta_fields: bool = False) -> str:
-    """The Avro JSON text of `schema`, record `<table>_record` in namespace `hoodie.<table>`.
+def avro_from_arrow(schema: pa.Schema, table_name: str) -> str:
+    """Return the Avro JSON text of `schema` without meta fields: record `<table>_record` in namespace `hoodie.<table>`.
 
-    With `meta_fields` the five meta fields come first. Raises `SchemaMismatch` for names or types that Avro cannot hold.
+    Raises `SchemaMismatch` for names or types that Avro does not support.
     """
     name = re.sub(r"[^A-Za-z0-9_]", "_", table_name)
     if name[:1].isdigit():
         name = f"_{name}"
     record = f"{name}_record"
-    fields: list[Json] = []
-    if meta_fields:
-        fields += _meta_fields()
-    fields += [_avro_field(field, f"hoodie.{name}.{record}") for field in schema if field.name not in META_FIELDS]
+    fields = [_avro_field(field, f"hoodie.{name}.{record}") for field in schema if field.name not in META_FIELDS]
     return json.dumps({"type": "record", "name": record, "namespace": f"hoodie.{name}", "fields": fields}, separators=(",", ":"))
 
 
-def _meta_fields() -> list[Json]:
-    return [{"name": f, "type": ["null", "string"], "doc": "", "default": None} for f in META_FIELDS]
-
-
 def avro_with_meta_fields(text: str) -> str:
-    """The record schema `text` with the five meta fields in front; everything else (names, docs, defaults, enums) stays as it is.
+    """Return the record schema `text` with the five meta fields first. All else (names, docs, defaults, enums) is unchanged.
 
-    Raises `CorruptMetadata` when the text is not an Avro record schema.
+    Raises `CorruptMetadata` if the text is not an Avro record schema.
     """
     record = parse_record(text)
+    meta = [{"name": f, "type": ["null", "string"], "doc": "", "default": None} for f in META_FIELDS]
     rest = [f for f in record["fields"] if f.get("name") not in META_FIELDS]
-    return json.dumps({**record, "fields": [*_meta_fields(), *rest]}, separators=(",", ":"))
+    return json.dumps({**record, "fields": [*meta, *rest]}, separators=(",", ":"))
 
 
 def avro_evolved(text: str, schema: pa.Schema, table_name: str) -> str:
-    """The Avro text of `schema`, which came out of the record schema `text` by evolution.
+    """Return the Avro text of `schema`, which evolved from the record schema `text`.
 
-    Fields that did not change keep their Avro declaration (enums, fixed names, docs, defaults); the others are declared anew. Raises
-    `SchemaMismatch` for names or types that Avro cannot hold.
+    Unchanged fields keep their Avro declaration (enums, fixed names, docs, defaults); other fields get a new one. Raises
+    `SchemaMismatch` for names or types that Avro does not support.
     """
     fresh = avro_from_arrow(schema, table_name)
     if not text:
@@ -72,7 +67,7 @@ def avro_evolved(text: str, schema: pa.Schema, table_name: str) -> str:
         if f.name not in META_FIELDS
     ]
     merged = json.dumps({**record, "fields": fields}, separators=(",", ":"))
-    # A declaration that was kept may refer to a type that a renewed or moved one named.
+    # A kept declaration may refer to a type that a changed or moved field declared.
     return merged if _is_same(merged, schema) else fresh
 
 
@@ -85,10 +80,10 @@ def _is_same(text: str, schema: pa.Schema) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def arrow_from_avro(text: str) -> pa.Schema:
-    """The Arrow schema of an Avro record schema, meta fields left out.
+    """Return the Arrow schema of an Avro record schema, without meta fields.
 
-    Raises `CorruptMetadata` when the text is not an Avro record schema, or one that Arrow cannot hold: recursive types and unions of several
-    types are named.
+    Raises `CorruptMetadata` if the text is not an Avro record schema or Arrow cannot represent it. The error names recursive types
+    and unions of several types.
     """
     return without_meta_fields(record_to_arrow(parse_record(text)))
 
@@ -129,10 +124,10 @@ def _avro_type(kind: pa.DataType, namespace: str, column: str) -> Json:
                 f"column {column!r} is a struct without members", expected="at least one", remedy="drop the column"
             )
         return {"type": "record", "name": last, "namespace": name, "fields": [_avro_field(f, namespace) for f in kind]}
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if is_list(kind):
         return {"type": "array", "items": _nullable(kind.value_field, namespace, column)}
     if pa.types.is_map(kind):
-        if not (pa.types.is_string(kind.key_type) or pa.types.is_large_string(kind.key_type)):
+        if not is_text(kind.key_type):
             raise SchemaMismatch(f"column {column!r} is a map with keys of type {kind.key_type}", expected="keys of type string")
         return {"type": "map", "values": _nullable(kind.item_field, namespace, column)}
     if pa.types.is_fixed_size_binary(kind):
@@ -140,7 +135,7 @@ def _avro_type(kind: pa.DataType, namespace: str, column: str) -> Json:
     plain = _PLAIN.get(kind)
     if plain is None:
         raise SchemaMismatch(
-            f"column {column!r} has the type {kind}", expected="a type that Avro can hold", remedy="cast the column"
+            f"column {column!r} has the type {kind}", expected="a type that Avro supports", remedy="cast the column"
         )
     return plain
 
@@ -151,11 +146,9 @@ def _nullable(field: pa.Field, namespace: str, column: str) -> Json:
 
 
 def decimal_width_bytes(precision: int) -> int:
-    """Least number of bytes that hold `precision` decimal digits with a sign."""
-    size = 1
-    while 10**precision - 1 > 2 ** (8 * size - 1) - 1:
-        size += 1
-    return size
+    """Return the least number of bytes that hold `precision` decimal digits with a sign."""
+    largest: int = 10**precision - 1
+    return largest.bit_length() // 8 + 1
 
 
 def _logical(base: str, logical: str) -> Json:

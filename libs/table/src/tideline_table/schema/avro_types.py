@@ -1,4 +1,4 @@
-"""Reading Avro schema JSON that anybody may have written: named types and references to them, unions, logical types; all bounded."""
+"""A bounded parser of untrusted Avro schema JSON: named types and references to them, unions and logical types."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Json = Any
 _MAX_DEPTH = 64
 _MAX_TEXT = 16 * 1024 * 1024
 _MAX_NODES = 100_000
-"""Types after all references are followed: a few named types that refer to each other can stand for endless ones."""
+"""Maximum number of types with all references expanded. A few named types that refer to each other can expand to very many."""
 _MAX_FIXED_BYTES = 2**31 - 1
 
 _PRIMITIVE: dict[str, pa.DataType] = {
@@ -39,7 +39,7 @@ _LOGICAL: dict[tuple[str, str], pa.DataType] = {
 
 
 def parse_record(text: str) -> dict[str, Json]:
-    """The JSON of a record schema, its fields a list of objects. Raises `CorruptMetadata` for anything else."""
+    """Return the JSON of a record schema, whose `fields` is a list of objects. Raises `CorruptMetadata` for any other text."""
     if len(text) > _MAX_TEXT:
         raise _corrupt(f"an Avro schema of {len(text)} characters", f"at most {_MAX_TEXT}")
     try:
@@ -47,7 +47,7 @@ def parse_record(text: str) -> dict[str, Json]:
     except (ValueError, RecursionError) as error:
         raise _corrupt(f"an Avro schema that cannot be read ({error})", "Avro schema JSON") from None
     if not isinstance(record, dict) or record.get("type") != "record":
-        raise _corrupt("an Avro schema that is no record", "a record schema")
+        raise _corrupt("an Avro schema that is not a record", "a record schema")
     fields = record.get("fields")
     if not isinstance(fields, list) or not all(isinstance(f, dict) for f in fields):
         raise _corrupt("an Avro record schema without a list of fields", '"fields": [...]')
@@ -55,9 +55,9 @@ def parse_record(text: str) -> dict[str, Json]:
 
 
 def record_to_arrow(record: dict[str, Json]) -> pa.Schema:
-    """The Arrow schema of what `parse_record` returned, meta fields included.
+    """Return the Arrow schema of a result of `parse_record`, including meta fields.
 
-    Raises `CorruptMetadata` naming what is malformed, recursive, or a union of several types.
+    Raises `CorruptMetadata`, which names the malformed or recursive type or the union of several types.
     """
     try:
         found = _Reader().record(record, "", 0).kind
@@ -72,7 +72,7 @@ def _corrupt(found: str, expected: str) -> CorruptMetadata:
 
 @dataclass(frozen=True, slots=True)
 class _Type:
-    """An Arrow type and how many types it holds, itself included."""
+    """An Arrow type and the number of types that it contains, including itself."""
 
     kind: pa.DataType
     nodes: int = 1
@@ -80,13 +80,13 @@ class _Type:
 
 @dataclass(slots=True)
 class _Reader:
-    """One pass over one schema; remembers the types that were named."""
+    """The state of parsing one schema: the named types that were declared so far."""
 
     named: dict[str, _Type | None] = field(default_factory=dict)
-    """None while the type is being read: a reference to it then is a recursion."""
+    """The value is None while the type is parsed; a reference to it is then a recursion."""
 
     def type(self, avro: Json, namespace: str, depth: int) -> tuple[_Type, bool]:
-        """The type and whether it may be null."""
+        """Return the type and whether it may be null."""
         if depth > _MAX_DEPTH:
             raise _corrupt(f"an Avro schema nested deeper than {_MAX_DEPTH} levels", "a flatter schema")
         if isinstance(avro, list):
@@ -104,7 +104,7 @@ class _Reader:
         return found, pa.types.is_null(found.kind)
 
     def record(self, avro: dict[str, Json], namespace: str, depth: int) -> _Type:
-        """A record as a struct; its members may refer to types that were named before."""
+        """Return a record as a struct. Its members may refer to types that were declared before."""
         full = _full_name(avro, namespace)
         self.named[full] = None
         inside = full.rpartition(".")[0]
@@ -130,10 +130,10 @@ class _Reader:
                 found = self.named[full]
                 if found is None:
                     raise _corrupt(
-                        f"Avro type {full!r} that contains itself", "types that end: Arrow and Parquet have no recursive ones"
+                        f"Avro type {full!r} that contains itself", "no recursive types, which Arrow and Parquet do not support"
                     )
                 return found
-        raise _corrupt(f"Avro type {name!r:.80}", "a primitive or a type that was named before")
+        raise _corrupt(f"Avro type {name!r:.80}", "a primitive or a type that was declared before")
 
     def _declared(self, avro: dict[str, Json], namespace: str, depth: int) -> _Type:
         kind = avro["type"]

@@ -1,8 +1,8 @@
-"""Schema evolution: older rows in today's schema, and what a write may change about the schema of a table.
+"""Schema evolution: conversion of older rows to the current schema, and the schema changes that a write may make.
 
-Which type becomes which is Apache Hudi's rule (observed with Hudi 1.2.0): whole numbers widen to larger ones, to floating numbers, to
-decimals and to text; floating numbers to wider ones, to decimals and to text; decimals to wider decimals and to text; dates to text; text
-and bytes to each other. Columns and members of structs are told by name, so their order does not matter.
+The type conversions are those of Apache Hudi (observed with Hudi 1.2.0): whole numbers widen to larger ones, to floating numbers,
+to decimals and to text; floating numbers to wider ones, to decimals and to text; decimals to wider decimals and to text; dates to
+text; text and bytes to each other. Columns and struct members are matched by name, so their order does not matter.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tideline_table.errors import SchemaMismatch
+from tideline_table.schema.arrow import is_list, is_number, is_numeric, is_text
 from tideline_table.schema.meta_fields import META_FIELDS
 from tideline_table.schema.promotion import can_become, promoted
 
 
 def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """`rows` of an older schema as rows of `schema`: its columns in its order, missing ones null, older types widened.
+    """Return `rows` of an older schema in `schema`: its columns in its order, missing columns null, older types widened.
 
-    Goes into structs, lists and maps. Columns that are in their type already are not copied. Raises `SchemaMismatch` for a type that does not
-    become today's, a required column that older rows lack, and values that do not fit.
+    Structs, lists and maps are converted recursively. Columns that have the target type are not copied. Raises `SchemaMismatch` for
+    a type that cannot be converted, a missing required column, and values that do not fit.
     """
     columns: list[pa.ChunkedArray] = []
     for field in schema:
@@ -57,8 +58,8 @@ def _convert(values: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     if not can_become(source, target):
         raise SchemaMismatch(
             f"column {path!r} of type {source}",
-            expected=f"type {target}, or one that becomes it",
-            remedy="rewrite the files that hold it",
+            expected=f"type {target} or a type that converts to it",
+            remedy="rewrite the files that contain it",
         )
     try:
         return promoted(values, target)
@@ -80,7 +81,7 @@ def _convert_struct(values: pa.StructArray, target: pa.StructType, path: str) ->
 
 
 def _convert_map(values: pa.MapArray, target: pa.MapType, path: str) -> pa.Array:
-    # Keys and items hold all of the buffer; only what the visible rows span counts.
+    # `keys` and `items` cover the complete buffer. Use only the part that the visible rows span.
     first, last = (values.offsets[0].as_py(), values.offsets[len(values)].as_py()) if len(values) else (0, 0)
     keys = _convert(values.keys.slice(first, last - first), target.key_type, f"{path}.key")
     items = _convert(values.items.slice(first, last - first), target.item_type, f"{path}.value")
@@ -89,7 +90,7 @@ def _convert_map(values: pa.MapArray, target: pa.MapType, path: str) -> pa.Array
 
 
 def _offsets(values: pa.Array) -> pa.Array:
-    """Offsets into `values.flatten()`, which leaves out what stands behind null lists."""
+    """Return offsets into `values.flatten()`, which omits the elements behind null lists."""
     lengths = pa.compute.fill_null(pa.compute.list_value_length(values), 0).cast(pa.int32())
     return pa.concat_arrays([pa.array([0], pa.int32()), pa.compute.cumulative_sum_checked(lengths)])
 
@@ -107,29 +108,24 @@ def _check_absent(field: pa.Field, path: str, rows: int) -> None:
         )
 
 
-def is_list(kind: pa.DataType) -> bool:
-    """Whether values of this type are lists, however they are laid out."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
 # --- what a write changes ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class EvolutionRule:
-    """What a write may change about the schema of a table."""
+    """The changes that a write may make to the schema of a table."""
 
     missing_is_null: bool = False
     """The input may lack nullable columns (`hoodie.write.set.null.for.missing.columns`)."""
     keep_types: bool = False
-    """Types never widen, and the input may lack nullable columns (`hoodie.datasource.write.reconcile.schema`)."""
+    """Types never widen. The input may lack nullable columns (`hoodie.datasource.write.reconcile.schema`)."""
 
     def evolve(self, table: pa.Schema, incoming: pa.Schema) -> pa.Schema:
-        """The schema of the table after a write of rows with the schema `incoming`, whose meta fields do not count.
+        """Return the schema of the table after a write of rows with the schema `incoming`. Meta fields of `incoming` are ignored.
 
-        New columns and new members of structs come last and are nullable; columns that the input may lack stay. Types of columns widen to the
-        incoming ones where every stored value fits; inside nested columns they stay, because Spark cannot read such files by default. Where
-        a type stays, `fit_rows` tells whether the values fit. Raises `SchemaMismatch` for columns that the input must not lack.
+        New columns and new struct members are appended as nullable; columns that the input may lack stay. A column type widens to
+        the incoming type if every stored value fits. Types inside nested columns stay, because Spark cannot read such files by
+        default. For types that stay, `fit_rows` checks the values. Raises `SchemaMismatch` for columns that the input must have.
         """
         return pa.schema(self._fields(list(table), [f for f in incoming if f.name not in META_FIELDS], ""))
 
@@ -168,15 +164,11 @@ class EvolutionRule:
 
 
 def is_wider(incoming: pa.DataType, table: pa.DataType) -> bool:
-    """Whether a write of `incoming` makes a column of type `table` wider: numbers by numbers or text, decimals by decimals."""
-    if incoming == table or not (_is_number(table) or pa.types.is_decimal(table)):
+    """Return whether `incoming` is wider than column type `table`: numbers widen to numbers or text, decimals to decimals."""
+    if incoming == table or not (is_numeric(table)):
         return False
-    if pa.types.is_string(incoming) or pa.types.is_large_string(incoming):
-        return _is_number(table)
+    if is_text(incoming):
+        return is_number(table)
     if pa.types.is_decimal(table) or pa.types.is_decimal(incoming):
         return bool(pa.types.is_decimal(table) and pa.types.is_decimal(incoming)) and can_become(table, incoming)
-    return _is_number(incoming) and can_become(table, incoming) and not can_become(incoming, table)
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+    return is_number(incoming) and can_become(table, incoming) and not can_become(incoming, table)

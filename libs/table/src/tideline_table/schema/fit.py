@@ -1,4 +1,4 @@
-"""Whether incoming rows fit the schema of a table, and the rows in that schema."""
+"""Conversion of incoming rows to the schema of a table, with a check that they match it."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.errors import SchemaMismatch
+from tideline_table.schema.arrow import is_text
 from tideline_table.schema.meta_fields import META_FIELDS, OPERATION_FIELD
 
 IS_DELETED = "_hoodie_is_deleted"
-"""A boolean column that marks a row as a deletion (format reference 3.4); it may come with any input."""
+"""A boolean column that marks a row as a deletion (format reference 3.4). Every input may contain it."""
 PURGED = "_tideline_purged"
-"""A boolean column of prepared input: a deletion that wins over every ordering value."""
+"""A boolean column of prepared input that marks a deletion which wins over every ordering value."""
 
 
 def fit_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """`rows` with exactly the columns of `schema`, in its order and types.
+    """Return `rows` with exactly the columns of `schema`, in its order and types.
 
-    Missing nullable columns become null; meta fields of the input are dropped; values are cast only where nothing is lost.
-    Raises `SchemaMismatch` for unknown columns, missing required ones, nulls in required ones, and values that do not fit.
+    Missing nullable columns become null. Meta fields are dropped. Values are cast only without loss. Raises `SchemaMismatch` for
+    unknown or duplicate columns, for missing columns or nulls where the table requires a value, and for values that do not fit.
     """
     known = set(schema.names)
     if len(set(rows.column_names)) < len(rows.column_names):
         twice = sorted({n for n in rows.column_names if rows.column_names.count(n) > 1})
-        raise SchemaMismatch(f"column(s) {', '.join(map(repr, twice))} more than once", expected="each column once")
+        raise SchemaMismatch(f"column(s) {', '.join(map(repr, twice))} occur more than once", expected="each column once")
     beside = {*META_FIELDS, OPERATION_FIELD, IS_DELETED}
     unknown = [n for n in rows.column_names if n not in known and n not in beside]
     if unknown:
@@ -59,9 +60,9 @@ def _fit_column(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
             raise SchemaMismatch(f"column {field.name!r} of type {column.type} ({reason})", expected=f"type {field.type}") from None
         if _may_round(column.type, field.type) and not _same_values(fitted.cast(column.type, safe=False), column):
             raise SchemaMismatch(
-                f"column {field.name!r} of type {column.type} with values that change on the way",
+                f"column {field.name!r} of type {column.type} with values that the conversion would change",
                 expected=f"type {field.type}",
-                remedy="round them yourself, or cast the column",
+                remedy="round the values or cast the column",
             )
     for chunk in fitted.chunks:
         _check_members(chunk, field.type, field.name)
@@ -69,7 +70,7 @@ def _fit_column(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
 
 
 def _check_cast(source: pa.DataType, target: pa.DataType, name: str) -> None:
-    """Raise `SchemaMismatch` where Arrow's cast would silently lose values or turn them into something else."""
+    """Raise `SchemaMismatch` where Arrow's cast would silently lose or change values."""
     refusal = SchemaMismatch(f"column {name!r} of type {source}", expected=f"type {target}", remedy="cast the column")
     if pa.types.is_null(source):
         return
@@ -83,19 +84,21 @@ def _check_cast(source: pa.DataType, target: pa.DataType, name: str) -> None:
         _check_member(source.item_type, target.item_type, f"{name}.value")
     elif pa.types.is_list(target) and (pa.types.is_list(source) or pa.types.is_large_list(source)):
         _check_member(source.value_type, target.value_type, f"{name}.array")
-    elif (pa.types.is_boolean(target) or pa.types.is_string(target)) and not (source == target or _is_text(source)):
+    elif (pa.types.is_boolean(target) or pa.types.is_string(target)) and not (
+        source == target or is_text(source) or (pa.types.is_dictionary(source) and is_text(source.value_type))
+    ):
         raise refusal
 
 
 def _check_member(source: pa.DataType, target: pa.DataType, name: str) -> None:
-    # Inside nested columns values are not compared afterwards, so what may round is refused.
+    # Nested values are not compared after the cast, so casts that may round are rejected.
     if source != target and _may_round(source, target):
         raise SchemaMismatch(f"column {name!r} of type {source}", expected=f"type {target}", remedy="cast the column")
     _check_cast(source, target, name)
 
 
 def _may_round(source: pa.DataType, target: pa.DataType) -> bool:
-    """Casts that Arrow calls safe although values may change."""
+    """Return whether a cast that Arrow considers safe may change values."""
     if pa.types.is_floating(target):
         return bool(pa.types.is_decimal(source) or (pa.types.is_floating(source) and source.bit_width > target.bit_width))
     return bool(pa.types.is_date(target) and pa.types.is_timestamp(source))
@@ -109,11 +112,11 @@ def _same_values(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
 
 
 def _check_members(values: pa.Array, kind: pa.DataType, name: str) -> None:
-    """Raise `SchemaMismatch` for a null inside a nested column whose members are required; Arrow does not look there."""
+    """Raise `SchemaMismatch` for a null in a required member of a nested column, which Arrow does not check."""
     if pa.types.is_list(kind):
         members = [(kind.value_field, values.flatten())]
     elif pa.types.is_map(kind):
-        # `items` holds all of the buffer; only what the visible rows span counts.
+        # `items` covers the complete buffer. Use only the part that the visible rows span.
         first, last = (values.offsets[0].as_py(), values.offsets[len(values)].as_py()) if len(values) else (0, 0)
         members = [(kind.item_field, values.items.slice(first, last - first))]
     elif pa.types.is_struct(kind):
@@ -128,9 +131,3 @@ def _check_members(values: pa.Array, kind: pa.DataType, name: str) -> None:
                 expected="a value (required by the table)",
             )
         _check_members(inside, member.type, f"{name}.{member.name}")
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        return _is_text(kind.value_type)
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))

@@ -1,7 +1,7 @@
-"""Columns told by id instead of by name: tables whose columns were renamed, dropped or moved (`hoodie.schema.on.read.enable`).
+"""Columns matched by id instead of name, for tables whose columns were renamed, dropped or moved (`hoodie.schema.on.read.enable`).
 
-Such a table keeps a history of schemas in which every column and every member has an id. A file holds the names of the version that was
-valid when it was written; a column of the query is the column of the file that has its id.
+Such a table keeps a history of schemas in which every column and member has an id. A file has the names of the schema version that
+was valid when it was written. A column of the query reads the column of the file that has the same id.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +24,7 @@ _MAX_DEPTH = 64
 
 @dataclass(frozen=True, slots=True)
 class Identified:
-    """A column or member with its id; lists have one member, maps have two."""
+    """A column or member with its id. Lists have one member, maps have two."""
 
     id: int
     name: str
@@ -33,20 +33,20 @@ class Identified:
 
 @dataclass(frozen=True, slots=True)
 class FileNames:
-    """How a file of an earlier schema names the columns of a query, for those that cannot be told by name."""
+    """The columns of a query in a file of an earlier schema, for columns that cannot be matched by name."""
 
-    apart: Mapping[str, tuple[Identified, Identified] | None]
-    """Column → what it is in the file and in the query; None where the file lacks it."""
+    apart: Mapping[str, tuple[Identified, Identified] | None] = field(default_factory=dict)
+    """Column → its description in the file and in the query. None if the file lacks it."""
 
     def source(self, name: str) -> str | None:
-        """The name of a column in the file, None where the file lacks it."""
+        """Return the name of a column in the file, None if the file lacks it."""
         if name not in self.apart:
             return name
         found = self.apart[name]
         return found[0].name if found is not None else None
 
     def renamed(self, name: str, values: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Values of a column as the query names their members."""
+        """Return the values of a column with the member names of the query."""
         found = self.apart.get(name)
         if found is None:
             return values
@@ -56,14 +56,14 @@ class FileNames:
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersions:
-    """The history of a table's schema, oldest version first, and the version that a query sees."""
+    """The schema history of a table, oldest version first."""
 
     instants: tuple[int, ...]
     versions: tuple[tuple[Identified, ...], ...]
 
     @classmethod
     def parsed(cls, texts: Iterable[str]) -> SchemaVersions:
-        """From the documents of all versions. `CorruptMetadata` names one that cannot be understood."""
+        """Parse the documents of all versions. Raises `CorruptMetadata`, which describes the document that is invalid."""
         found: dict[int, tuple[Identified, ...]] = {}
         for text in texts:
             try:
@@ -71,33 +71,31 @@ class SchemaVersions:
                 found[int(document["version_id"])] = _members(document, 0)
             except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
                 raise CorruptMetadata(
-                    f"a schema of the history that cannot be read ({type(error).__name__}: {error})", expected="columns with ids"
+                    f"a version in the schema history cannot be read ({type(error).__name__}: {error})", expected="columns with ids"
                 ) from None
         return cls(tuple(sorted(found)), tuple(found[at] for at in sorted(found)))
 
     def at(self, instant: str) -> tuple[Identified, ...]:
-        """The columns of the version that was valid at an instant (empty: now); before all versions, of the first."""
+        """Return the columns of the version that was valid at `instant` (empty: now), or of the first version if none was."""
         if not instant:
             return self.versions[-1]
         number = int(instant[:_INSTANT_DIGITS].ljust(_INSTANT_DIGITS, "0"))
         return self.versions[max(bisect.bisect_right(self.instants, number) - 1, 0)]
 
     def file_names(self, instant: str, as_of: str = "") -> FileNames:
-        """How a file that was written by `instant` names the columns of a query as of another one."""
+        """Return the column names, in a file written by `instant`, for a query as of `as_of` (empty: now)."""
         stored, queried = self.at(instant), self.at(as_of)
         if stored is queried:
-            return FileNames({})
-        return FileNames(dict(_apart(stored, queried)))
+            return FileNames()
+        return FileNames({name: found for name, found in _apart(stored, queried) if name not in META_FIELDS})
 
 
 def history_texts(content: bytes, path: str) -> list[str]:
-    """The documents in a file of the schema history (`.hoodie/.schema/<instant>.schemacommit`)."""
+    """Return the documents in a file of the schema history (`.hoodie/.schema/<instant>.schemacommit`)."""
     try:
         return [json.dumps(version) for version in parse_json(content)["schemas"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CorruptMetadata(
-            f"{path} cannot be read ({type(error).__name__}: {error})", expected="the history of the table's schema"
-        ) from None
+        raise CorruptMetadata(f"{path} cannot be read ({type(error).__name__}: {error})", expected="a schema history") from None
 
 
 def _members(kind: Any, depth: int) -> tuple[Identified, ...]:
@@ -118,34 +116,21 @@ def _members(kind: Any, depth: int) -> tuple[Identified, ...]:
 def _apart(
     stored: Iterable[Identified], queried: Iterable[Identified]
 ) -> Iterable[tuple[str, tuple[Identified, Identified] | None]]:
+    """Yield the columns (or members) that cannot be matched by name, each with its description in the file and in the query."""
     by_id = {column.id: column for column in stored}
     names = {column.name for column in by_id.values()}
     for column in queried:
-        if column.name in META_FIELDS:
-            continue
         found = by_id.get(column.id)
         if found is None:
-            # A column that the file lacks can be read as such by its name, unless that was another one's.
+            # A missing column reads as null under its name, unless the file has another column of that name.
             if column.name in names:
                 yield column.name, None
-        elif found.name != column.name or not _agree(found.members, column.members):
+        elif found.name != column.name or any(_apart(found.members, column.members)):
             yield column.name, (found, column)
 
 
-def _agree(stored: tuple[Identified, ...], queried: tuple[Identified, ...]) -> bool:
-    by_id = {member.id: member for member in stored}
-    names = {member.name for member in stored}
-    for member in queried:
-        found = by_id.get(member.id)
-        if found is None and member.name in names:
-            return False
-        if found is not None and (found.name != member.name or not _agree(found.members, member.members)):
-            return False
-    return True
-
-
 def _renamed(kind: pa.DataType, stored: Identified, queried: Identified) -> pa.DataType:
-    """The type of a file with the names of the query; what the query lacks gets names that nothing has."""
+    """Return the type in a file with the member names of the query. Members that the query lacks get names that match nothing."""
     if pa.types.is_struct(kind):
         members = {member.name: member for member in stored.members}
         wanted = {member.id: member for member in queried.members}

@@ -1,32 +1,32 @@
-"""Which values of an older type become values of a newer one, and how (Apache Hudi's rules of schema evolution)."""
+"""Conversion of values to the newer type of their column, by Apache Hudi's rules of schema evolution."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from decimal import Decimal
+from decimal import Context, Decimal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tideline_table.schema.arrow import is_bytes, is_number, is_numeric, is_text
+
+_EVERY_DIGIT = Context(prec=400)
+"""Room for the digits of any finite double at any scale; Arrow refuses what the target type has no room for."""
+
 
 def can_become(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether every value of the plain type `source` has a counterpart in `target`.
+    """Return whether every value of the plain type `source` can be converted to `target`.
 
     Whole numbers may lose digits in a floating type, as in Hudi.
     """
     if source == target:
         return True
     if pa.types.is_string(target) or pa.types.is_large_string(target):
-        return (
-            _is_text(source)
-            or _is_bytes(source)
-            or _is_number(source)
-            or bool(pa.types.is_decimal(source) or pa.types.is_date(source))
-        )
+        return is_text(source) or is_bytes(source) or is_numeric(source) or bool(pa.types.is_date(source))
     if pa.types.is_binary(target):
-        return _is_text(source) or _is_bytes(source)
+        return is_text(source) or is_bytes(source)
     if pa.types.is_integer(target):
         return bool(pa.types.is_integer(source) and _bits(source) <= _bits(target))
     if pa.types.is_floating(target):
@@ -34,17 +34,17 @@ def can_become(source: pa.DataType, target: pa.DataType) -> bool:
     if pa.types.is_decimal(target):
         if pa.types.is_decimal(source):
             return bool(source.scale <= target.scale and source.precision - source.scale <= target.precision - target.scale)
-        return _is_number(source)
+        return is_number(source)
     if pa.types.is_timestamp(target) and pa.types.is_int64(source):
         return True
-    # Units and zones differ between what a file says and what the schema says; values that would be cut are refused when they are read.
+    # Units and zones of a file may differ from the schema. Values that a conversion would truncate are rejected when they are read.
     return bool(
         (pa.types.is_timestamp(source) and pa.types.is_timestamp(target)) or (pa.types.is_time(source) and pa.types.is_time(target))
     )
 
 
 def promoted(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """Values of a type that `can_become` the target. Raises `pyarrow.ArrowInvalid` for a value that does not fit."""
+    """Convert values to `target`, which their type `can_become`. Raises `ValueError` (also `ArrowInvalid`) if one does not fit."""
     source = values.type
     if pa.types.is_floating(source):
         single = source.bit_width <= 32
@@ -61,7 +61,7 @@ def promoted(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def java_float_text(value: float, *, single: bool) -> str:
-    """The text that Java's `Float.toString` (`single`) or `Double.toString` has for a floating number."""
+    """Return the text of Java's `Float.toString` (`single`) or `Double.toString` for a floating number."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -80,12 +80,12 @@ def java_float_text(value: float, *, single: bool) -> str:
 
 
 def _digits_of(value: float, *, single: bool) -> str:
-    """The fewest digits that stand for this number and no other of its width."""
+    """Return the shortest digits that identify this number among those of its width."""
     return str(np.float32(value)) if single else repr(value)
 
 
 def _float_texts(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """`java_float_text` of every value. Between a thousandth and ten millions Arrow writes the same digits, without `.0`."""
+    """Return `java_float_text` of every value. From 0.001 up to 10 million Arrow writes the same digits, but may omit `.0`."""
     size = pc.abs(values)
     plain = pc.or_(pc.equal(size, 0.0), pc.and_(pc.greater_equal(size, 1e-3), pc.less(size, 1e7)))
     text = values.cast(pa.string())
@@ -105,33 +105,16 @@ def _by_unique(values: pa.Array, convert: Callable[[float], object], target: pa.
 def _widened_float(values: pa.Array, target: pa.DataType) -> pa.Array:
     if values.type.bit_width == 16:
         return values.cast(target)
-    # By way of their text, as Hudi does: the float 0.1 becomes the double 0.1, not 0.10000000149011612.
+    # Convert through text, as Hudi does: the float 0.1 becomes the double 0.1, not 0.10000000149011612.
     return values.cast(pa.string()).cast(target)
 
 
 def _decimal_of(value: float, target: pa.DataType, *, single: bool) -> Decimal:
     if not math.isfinite(value):
-        raise ValueError(f"{value} is no decimal")
-    return Decimal(_digits_of(value, single=single)).quantize(Decimal(1).scaleb(-target.scale))
+        raise ValueError(f"{value} is not a decimal")
+    return Decimal(_digits_of(value, single=single)).quantize(Decimal(1).scaleb(-target.scale), context=_EVERY_DIGIT)
 
 
 def _bits(kind: pa.DataType) -> int:
-    """Bits that a whole number needs in a signed type."""
+    """Return the bits that a whole number needs in a signed type."""
     return int(kind.bit_width) + (1 if pa.types.is_unsigned_integer(kind) else 0)
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-        or pa.types.is_binary_view(kind)
-    )

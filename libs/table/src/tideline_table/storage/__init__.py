@@ -1,8 +1,9 @@
-"""Storage port and adapters: the only way to a table's bytes.
+"""The storage port and its adapters: the only way to read and write the files of a table.
 
-Paths are relative to the root that a `Storage` was opened on, with `/` between parts. Decisions about tables do not belong here.
+Paths are relative to the root of the `Storage`, with `/` between their parts. Decisions about tables do not belong here.
 """
 
+from tideline_table.storage.disk_errors import refused_write, writing
 from tideline_table.storage.local import STAGING, LocalStorage
 from tideline_table.storage.location import open_storage, root_uri
 from tideline_table.storage.memory import MemoryStorage
@@ -22,5 +23,7 @@ __all__ = [
     "exists",
     "holds",
     "open_storage",
+    "refused_write",
     "root_uri",
+    "writing",
 ]

@@ -1,30 +1,34 @@
 """Storage on a local (or locally mounted) disk."""
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import pyarrow as pa
 
-from tideline_table.errors import ObjectExists, ObjectNotFound, StorageError, UnsafePath
-from tideline_table.storage.port import Folder, ObjectStat, checked_path
+from tideline_table.errors import ObjectExists, ObjectNotFound, UnsafePath
+from tideline_table.storage.disk_errors import failed_access, refused_write, writing
+from tideline_table.storage.port import Folder, ObjectStat, checked_folder, checked_path
 
 STAGING = ".hoodie/.tideline/staging"
-"""Where half-written objects live: below a name that every Hudi reader ignores, on the same file system as their target."""
+"""Folder of partially written objects. Hudi readers ignore its name, and it is on the same file system as the targets."""
 _NAME_BYTES = 255
 
 
 class LocalStorage:
-    """`Storage` on a folder. Objects are written beside the table, fsynced, then linked or renamed into place."""
+    """`Storage` on a folder. An object is written to the staging folder, fsynced, then linked or renamed to its path."""
 
     def __init__(self, root: Path, staging: str = STAGING) -> None:
         self._root = Path(os.path.abspath(root))
@@ -33,14 +37,13 @@ class LocalStorage:
 
     @property
     def root(self) -> str:
-        """See `Storage.root`."""
         return "file:" + quote(str(self._root), safe="/=:@+,~!$&'()*;")
 
     def local_path(self, path: str) -> Path:
-        """The file behind `path`; refuses a symbolic link that leads out of the root, and names that no file can have."""
+        """Return the file of `path`. Raise `UnsafePath` for symbolic links that lead out of the root and for too long names."""
         target = self._root / checked_path(path)
         if any(len(os.fsencode(part)) > _NAME_BYTES for part in path.split("/")):
-            raise UnsafePath(f"path {path!r}", expected=f"names of at most {_NAME_BYTES} bytes, as file systems take them")
+            raise UnsafePath(f"path {path!r}", expected=f"names of at most {_NAME_BYTES} bytes, the limit of file systems")
         parent = target.parent
         if parent not in self._made:
             resolved, root = parent.resolve(), self._root.resolve()
@@ -51,70 +54,59 @@ class LocalStorage:
         return target
 
     def read(self, path: str) -> bytes:
-        """See `Storage.read`."""
         with _translated(path):
             return self.local_path(path).read_bytes()
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
-        """See `Storage.read_range`."""
         with _translated(path), self.local_path(path).open("rb") as file:
             file.seek(start)
             return file.read(length)
 
     def stat(self, path: str) -> ObjectStat:
-        """See `Storage.stat`."""
         with _translated(path):
             return _object_stat(path, self.local_path(path).stat())
 
     def put(self, path: str, data: bytes) -> None:
-        """See `Storage.put`."""
         target = self.local_path(path)
         with _translated(path):
-            self._make_folder(target.parent)
-            staged = self._write_staged(data)
+            staged = self._write_staged(path, target, data)
             try:
-                self._install(staged, target)
+                self._install(staged, path, target)
             finally:
-                staged.unlink(missing_ok=True)
+                _discard(staged)
 
     def put_if_absent(self, path: str, data: bytes) -> None:
-        """See `Storage.put_if_absent`."""
         target = self.local_path(path)
         with _translated(path):
-            self._make_folder(target.parent)
-            staged = self._write_staged(data)
+            staged = self._write_staged(path, target, data)
             try:
-                # link(2) fails when the name exists, on every POSIX file system; the loser's bytes are never seen.
-                os.link(staged, target)
+                # link(2) fails if the name exists, on every POSIX file system. The content of the losing writer is never visible.
+                with self._naming(path):
+                    os.link(staged, target)
             except FileExistsError:
-                # The name may be ours, from an attempt whose sync failed: the caller may take it for won.
+                # An earlier attempt of the caller may have created the name and failed to sync it.
                 _sync_folder(target.parent)
                 raise ObjectExists(path) from None
             finally:
-                staged.unlink()
+                _discard(staged)
             _sync_folder(target.parent)
 
     def delete(self, path: str) -> None:
-        """See `Storage.delete`. Hadoop's checksum sibling goes too: a stale one makes Spark refuse a later file of that name."""
+        """Also deletes Hadoop's checksum file: a stale one makes Spark reject a later file of that name."""
         target = self.local_path(path)
         with _translated(path):
             (target.parent / f".{target.name}.crc").unlink(missing_ok=True)
             target.unlink(missing_ok=True)
 
     def delete_below(self, folder: str) -> None:
-        """See `Storage.delete_below`."""
-        target = self.local_path(folder)
-        if target == self._root:
-            raise UnsafePath("an empty folder name", expected="a folder below the root")
+        target = self.local_path(checked_folder(folder))
         with _translated(folder), contextlib.suppress(FileNotFoundError):
             shutil.rmtree(target)
 
     def list_objects(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
-        """See `Storage.list_objects`."""
         yield from sorted((s for s in self._walk(prefix) if s.path > after), key=lambda s: s.path)
 
     def list_folder(self, path: str) -> Folder:
-        """See `Storage.list_folder`."""
         folders: list[str] = []
         objects: list[ObjectStat] = []
         with _translated(path):
@@ -124,57 +116,77 @@ class LocalStorage:
                 return Folder((), ())
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
-                    # What is half written there is no object yet.
+                    # Partially written files are not objects yet.
                     if Path(entry.path) != self._staging:
                         folders.append(entry.name)
                     continue
-                # A file may vanish between the listing and the stat: then it was not there.
+                # A file that was deleted between the listing and the stat is left out.
                 with contextlib.suppress(FileNotFoundError):
                     objects.append(_object_stat(_join(path, entry.name), entry.stat()))
         return Folder(tuple(folders), tuple(objects))
 
     def open_input(self, path: str) -> pa.NativeFile:
-        """See `Storage.open_input`."""
         with _translated(path):
             return pa.OSFile(str(self.local_path(path)), "rb")
 
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
-        """See `Storage.open_output`."""
         target = self.local_path(path)
-        with _translated(path):
-            self._make_folder(target.parent)
-            staged = self._staged_name()
+        with self._staging_of(path):
+            staged = self._staged_name(target)
         try:
-            with staged.open("xb") as sink:
+            with self._staging_of(path):
+                file = _StagedFile(staged, lambda: self._staging_of(path))
+            with io.BufferedWriter(file) as sink:
                 yield sink
-                with _translated(path):
-                    sink.flush()
+                sink.flush()
+                with self._staging_of(path):
                     os.fsync(sink.fileno())
             with _translated(path):
-                self._install(staged, target)
+                self._install(staged, path, target)
         finally:
-            staged.unlink(missing_ok=True)
+            _discard(staged)
 
-    def _install(self, staged: Path, target: Path) -> None:
-        os.replace(staged, target)
+    def _staging_of(self, path: str) -> AbstractContextManager[None]:
+        """Translate errors of steps that cannot have changed anything at `path`."""
+        return writing(self._place(path))
+
+    @contextmanager
+    def _naming(self, path: str) -> Iterator[None]:
+        """Translate rejections of a link or rename to `path`. After other errors it may have happened (network file systems)."""
+        try:
+            yield
+        except OSError as error:
+            refused = refused_write(error, self._place(path))
+            if refused is None:
+                raise
+            raise refused from error
+
+    def _place(self, path: str) -> str:
+        return f"{path!r} below {str(self._root)!r}"
+
+    def _install(self, staged: Path, path: str, target: Path) -> None:
+        with self._naming(path):
+            os.replace(staged, target)
         (target.parent / f".{target.name}.crc").unlink(missing_ok=True)
         _sync_folder(target.parent)
 
-    def _staged_name(self) -> Path:
+    def _staged_name(self, target: Path) -> Path:
+        self._make_folder(target.parent)
         self._make_folder(self._staging)
         return self._staging / uuid.uuid4().hex
 
-    def _write_staged(self, data: bytes) -> Path:
-        staged = self._staged_name()
-        try:
-            with staged.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError:
-            staged.unlink(missing_ok=True)
-            raise
+    def _write_staged(self, path: str, target: Path, data: bytes) -> Path:
+        with self._staging_of(path):
+            staged = self._staged_name(target)
+            try:
+                with staged.open("xb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError:
+                _discard(staged)
+                raise
         return staged
 
     def _make_folder(self, folder: Path) -> None:
@@ -183,7 +195,7 @@ class LocalStorage:
         inside = [p for p in (folder, *folder.parents) if self._root in p.parents]
         missing = [p for p in (folder, *folder.parents) if not p.exists()]
         folder.mkdir(parents=True, exist_ok=True)
-        # Also those that are there already: whoever made them may not have got as far as making their names durable.
+        # Sync existing folders too: the process that created them may have stopped before it made their names durable.
         for named in dict.fromkeys([*inside, *missing]):
             _sync_folder(named.parent)
         self._made.add(folder)
@@ -193,6 +205,24 @@ class LocalStorage:
         yield from level.objects
         for name in level.folders:
             yield from self._walk(_join(prefix, name))
+
+
+class _StagedFile(io.FileIO):
+    """A new file whose writes raise errors of the storage port, even if Arrow or a buffer calls them."""
+
+    def __init__(self, file: Path, translated: Callable[[], AbstractContextManager[None]]) -> None:
+        super().__init__(file, "xb")
+        self._translated = translated
+
+    def write(self, data: Any, /) -> int:
+        with self._translated():
+            return super().write(data)
+
+
+def _discard(staged: Path) -> None:
+    # The orphan-file cleanup deletes a file that remains. It must not make a successful write fail.
+    with contextlib.suppress(OSError):
+        staged.unlink()
 
 
 def _join(folder: str, name: str) -> str:
@@ -218,4 +248,4 @@ def _translated(path: str) -> Iterator[None]:
     except FileNotFoundError:
         raise ObjectNotFound(path) from None
     except OSError as error:
-        raise StorageError(f"{error.strerror or error} at {path!r}", remedy="check the disk and its rights, then retry") from error
+        raise failed_access(error, repr(path)) from error

@@ -1,4 +1,4 @@
-"""From a base path as people write it to a `Storage`."""
+"""Opening of a `Storage` from a base path."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tideline_table.storage.port import Storage, checked_path
 
 SUPPORTED = "a local path, a file: URI or s3://bucket/path"
 _OBJECT_SCHEMES = ("s3", "s3a")
-"""Two names of one place: what Hadoop calls s3a:// is s3:// everywhere else."""
+"""Two names of one scheme: Hadoop's s3a:// is s3:// in other tools."""
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
 def open_storage(base_path: str, options: Mapping[str, str] | None = None) -> Storage:
-    """The storage behind `base_path`: a local path, a `file:` URI or `s3://bucket/path` (names as they are, nothing is decoded).
+    """Open the storage of `base_path`: a local path, a `file:` URI or `s3://bucket/path` (S3 names are not decoded).
 
-    `options` are settings of an object store on top of the environment (`tideline_table.storage.object_store`). The same path opens the
-    same place in every process with the same environment. Raises `UnsupportedTable` for a scheme without an adapter.
+    `options` override the environment settings of an object store (`tideline_table.storage.object_store`). With equal environments,
+    a path opens the same location in every process. Raises `UnsupportedTable` for a scheme without an adapter.
     """
     place = _object_place(base_path)
     if place is not None:
@@ -33,7 +33,7 @@ def open_storage(base_path: str, options: Mapping[str, str] | None = None) -> St
 
 
 def root_uri(base_path: str) -> str:
-    """The absolute URI that `open_storage(base_path).root` would have, without touching the storage."""
+    """Return the absolute URI `open_storage(base_path).root` without accessing the storage."""
     place = _object_place(base_path)
     if place is not None:
         return f"s3://{'/'.join(part for part in place if part)}"
@@ -41,17 +41,17 @@ def root_uri(base_path: str) -> str:
 
 
 def _object_place(base_path: str) -> tuple[str, str] | None:
-    """Bucket and prefix, None for a path that names no object store."""
+    """Return bucket and prefix, or None for a path that is not in an object store."""
     scheme = _URI.match(base_path)
     if scheme is None or scheme.group(1).lower() not in _OBJECT_SCHEMES:
         return None
     bucket, _, prefix = base_path[scheme.end() :].removeprefix("/").partition("/")
     if "@" in bucket:
-        # Not repeated: what stands before the @ is a secret.
+        # The error does not repeat the path, because the part before the @ is a secret.
         raise UnsupportedTable(
             "a base path with credentials in it",
             expected="s3://bucket/path",
-            remedy="put them into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+            remedy="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
         )
     if not _BUCKET.fullmatch(bucket):
         raise UnsupportedTable(f"base path {base_path!r}", expected="s3://bucket/path with a bucket name of 3 to 63 characters")

@@ -1,10 +1,10 @@
-"""From what an object store answered to the errors of the storage port, without anything that may be secret."""
+"""Translation of object store errors into errors of the storage port, without texts that may contain secrets."""
 
 from __future__ import annotations
 
 import re
 
-from tideline_table.errors import ObjectNotFound, StorageError, StorageRefused, TidelineError, UnsafePath
+from tideline_table.errors import ObjectNotFound, StorageError, StorageFull, StorageRefused, TidelineError, UnsafePath
 
 _STATUS = re.compile(r"status code: (\d{3}[A-Za-z ]*)")
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
@@ -12,14 +12,16 @@ _MESSAGE = re.compile(r"<Message>([^<]{1,200})</Message>")
 _URL = re.compile(r"[a-z][a-z0-9+]*://\S+")
 _ROLE_ENDPOINT = re.compile(r"/latest/(?:api/token|meta-data)|//169\.254\.170\.\d+")
 _REFUSED_STATUS = ("400", "401", "403", "405", "411", "501")
+_FULL_CODES = frozenset({"XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "QuotaExceeded", "InsufficientCapacity"})
+_FULL_STATUS = "507"
 _MAX_REASON = 200
 
 
 def translated_error(error: Exception, path: str, bucket: str) -> TidelineError:
-    """The error to raise for `error`, which obstore raised about `path`."""
+    """Return the error of the storage port for `error`, which obstore raised about `path`."""
     if isinstance(error, TidelineError):
         return error
-    # What follows repeats the request in full.
+    # The text after this mark repeats the complete request.
     text = str(error).split("\n\nDebug source:", 1)[0]
     status, code, message = (found.group(1).strip() if (found := p.search(text)) else "" for p in (_STATUS, _CODE, _MESSAGE))
     if code == "NoSuchBucket":
@@ -31,22 +33,28 @@ def translated_error(error: Exception, path: str, bucket: str) -> TidelineError:
     if isinstance(error, FileNotFoundError):
         return ObjectNotFound(path)
     if "Could not parse path" in text or "Error parsing Path" in text:
-        return UnsafePath(f"path {path!r}", expected="a name that an object store takes: no control characters")
+        return UnsafePath(f"path {path!r}", expected="a name without control characters")
     if _ROLE_ENDPOINT.search(text) and not status:
         return StorageRefused(
             f"no credentials for bucket {bucket!r}: none in the environment, and this machine has no role",
             expected="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role",
         )
+    if code in _FULL_CODES or status[:3] == _FULL_STATUS:
+        return StorageFull(
+            f"bucket {bucket!r} answered {' '.join(part for part in (status, code) if part)} to a write at {path!r}",
+            expected="free space and quota",
+            remedy="free space or raise the bucket's quota, then retry",
+        )
     if status[:3] in _REFUSED_STATUS or isinstance(error, ValueError):
         answer = " ".join(part for part in (status, code) if part) or _reason(text)
         return StorageRefused(
             f"bucket {bucket!r} answered {answer} at {path!r}{f' ({message})' if message else ''}",
-            remedy="check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL and the rights on the bucket",
+            remedy="check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL and the permissions on the bucket",
         )
     answer = " ".join(part for part in (status, code, message) if part)
     return StorageError(f"bucket {bucket!r} at {path!r}: {answer or _reason(text)}", remedy="check the object store, then retry")
 
 
 def _reason(text: str) -> str:
-    """The first line without addresses: an endpoint may carry a password."""
+    """Return the first line without URLs, because an endpoint may contain a password."""
     return _URL.sub("the endpoint", text.split("\n", 1)[0])[:_MAX_REASON]

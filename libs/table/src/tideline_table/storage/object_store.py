@@ -1,9 +1,11 @@
 """Storage in a bucket of an S3-compatible object store, through obstore.
 
-Credentials, region and endpoint come from the environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`,
-`AWS_REGION`, `AWS_ENDPOINT_URL` and what else obstore reads) or from options of the same names; where neither has credentials, the
-machine's or pod's role is asked. They are never part of a path, an error or a log line.
+Credentials, region and endpoint are read from the environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`,
+`AWS_REGION`, `AWS_ENDPOINT_URL` and other variables of obstore) or from options of the same names. Without credentials there, the
+role of the machine or pod provides them. Credentials are never part of a path, an error or a log line.
 """
+
+# ruff: noqa: D102 - the port documents these methods
 
 from __future__ import annotations
 
@@ -20,13 +22,13 @@ import obstore
 import pyarrow as pa
 from obstore.store import S3Store
 
-from tideline_table.errors import ObjectExists, ObjectNotFound, StorageError, StorageRefused, UnsafePath
+from tideline_table.errors import ObjectExists, ObjectNotFound, StorageError, StorageRefused
 from tideline_table.storage.object_errors import translated_error
 from tideline_table.storage.object_stream import FAILURES, PART_BYTES, MultipartSink, ObjectKey, RangedObject
-from tideline_table.storage.port import Folder, ObjectStat, checked_path
+from tideline_table.storage.port import Folder, ObjectStat, checked_folder, checked_path
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig, RetryConfig  # no such names at run time
+    from obstore.store import ClientConfig, RetryConfig  # these names do not exist at run time
 
 T = TypeVar("T")
 
@@ -35,14 +37,14 @@ _RETRIES: RetryConfig = {
     "retry_timeout": timedelta(seconds=60),
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
 }
-"""For 5xx answers and broken connections; obstore retries nothing that the store has answered otherwise."""
+"""Retries after 5xx replies and broken connections. obstore does not retry other replies of the store."""
 _TIMEOUTS: ClientConfig = {"connect_timeout": "5s", "read_timeout": "30s", "timeout": "5m"}
 _REFUSED_ATTEMPTS = 5
 _LIST_PAGE = 1000
 
 
 class ObjectStorage:
-    """`Storage` below a prefix of a bucket. Safe to share between threads; opened by path again in every other process."""
+    """`Storage` below a prefix of a bucket. Safe to share between threads; every other process opens it again by its path."""
 
     def __init__(self, bucket: str, prefix: str = "", options: Mapping[str, str] | None = None) -> None:
         self._bucket = bucket
@@ -53,22 +55,19 @@ class ObjectStorage:
 
     @property
     def root(self) -> str:
-        """See `Storage.root`."""
         return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
 
     def read(self, path: str) -> bytes:
-        """See `Storage.read`."""
         return self._asked(path, lambda key: bytes(obstore.get(self._store, key).bytes()))
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
-        """See `Storage.read_range`."""
         if length > 0:
             try:
                 return self._asked(path, lambda key: bytes(obstore.get_range(self._store, key, start=start, length=length)))
             except StorageRefused:
                 raise
             except StorageError:
-                # A range behind the end is an error to S3.
+                # S3 reports an error for a range beyond the end of the object.
                 if start < self.stat(path).size_bytes:
                     raise
                 return b""
@@ -76,16 +75,15 @@ class ObjectStorage:
         return b""
 
     def stat(self, path: str) -> ObjectStat:
-        """See `Storage.stat`. S3 keeps whole seconds."""
+        """S3 stores modification times in whole seconds."""
         found = self._asked(path, lambda key: obstore.head(self._store, key))
         return ObjectStat(path, int(found["size"]), found["last_modified"])
 
     def put(self, path: str, data: bytes) -> None:
-        """See `Storage.put`."""
         self._asked(path, lambda key: obstore.put(self._store, key, data, chunk_size=PART_BYTES))
 
     def put_if_absent(self, path: str, data: bytes) -> None:
-        """See `Storage.put_if_absent`. `If-None-Match: *`; where the store reports a conflict and no object is there, it is asked again."""
+        """Uses `If-None-Match: *`; retries a reported conflict if no object exists."""
         for _ in range(_REFUSED_ATTEMPTS):
             try:
                 self._asked(path, lambda key: obstore.put(self._store, key, data, mode="create", use_multipart=False))
@@ -99,7 +97,7 @@ class ObjectStorage:
         raise StorageError(f"the store reports conflicts at {path!r} and holds no object there", remedy="retry")
 
     def read_versioned(self, path: str) -> tuple[bytes, str]:
-        """See `ConditionalStorage.read_versioned`. The version is the entity tag."""
+        """The version is the entity tag."""
 
         def ask(key: str) -> tuple[bytes, str]:
             answer = obstore.get(self._store, key)
@@ -108,7 +106,7 @@ class ObjectStorage:
         return self._asked(path, ask)
 
     def put_if_version(self, path: str, data: bytes, version: str) -> bool:
-        """See `ConditionalStorage.put_if_version`. `If-Match`, or `If-None-Match: *`."""
+        """Uses `If-Match`, or `If-None-Match: *`."""
         try:
             if not version:
                 self.put_if_absent(path, data)
@@ -119,15 +117,12 @@ class ObjectStorage:
         return True
 
     def delete(self, path: str) -> None:
-        """See `Storage.delete`."""
-        # S3 answers alike whether or not something was there; other stores say that nothing was.
+        # S3 does not report whether an object existed; other stores report a missing one.
         with contextlib.suppress(ObjectNotFound):
             self._asked(path, lambda key: obstore.delete(self._store, key))
 
     def delete_below(self, folder: str) -> None:
-        """See `Storage.delete_below`."""
-        if not checked_path(folder):
-            raise UnsafePath("an empty folder name", expected="a folder below the root")
+        checked_folder(folder)
         keys = [self._start + found.path for found in self._listed(folder)]
         for first in range(0, len(keys), _LIST_PAGE):
             page = keys[first : first + _LIST_PAGE]
@@ -135,32 +130,31 @@ class ObjectStorage:
                 self._place(folder).asked(partial(obstore.delete, self._store, page))
 
     def list_objects(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
-        """See `Storage.list_objects`."""
         checked_path(prefix)
         yield from _without_markers(sorted(self._listed(prefix, after), key=lambda s: s.path))
 
     def list_folder(self, path: str) -> Folder:
-        """See `Storage.list_folder`. One request per 1,000 names."""
+        """One request per 1,000 names."""
         key = self._key(path)
         found = self._asked(path, lambda _: obstore.list_with_delimiter(self._store, key or None))
         below = f"{key}/" if key else ""
         folders = {str(name) for name in found["common_prefixes"]}
         objects = [
-            self._stat_of(cast("Mapping[str, Any]", meta))
+            self._stat_of(meta)
             for meta in found["objects"]
-            # Names of folders that consoles and Hadoop leave as empty objects.
+            # Consoles and Hadoop create empty objects as folder markers.
             if str(meta["path"]).startswith(below) and not (meta["size"] == 0 and meta["path"] in folders)
         ]
         names = sorted(folder[len(below) :].rstrip("/") for folder in folders)
         return Folder(tuple(names), tuple(sorted(objects, key=lambda s: s.path)))
 
     def open_input(self, path: str) -> pa.NativeFile:
-        """See `Storage.open_input`. The end of the object comes with the first request: a Parquet footer costs none of its own."""
+        """The first request also reads the end of the object, so a Parquet footer needs no other."""
         return pa.PythonFile(RangedObject(self._place(path)), mode="r")
 
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
-        """See `Storage.open_output`. Small objects take one request, larger ones are uploaded in parts while they are written."""
+        """Small objects need one request; larger ones are uploaded in parts while they are written."""
         sink = MultipartSink(self._place(path))
         try:
             yield cast("BinaryIO", sink)
@@ -186,21 +180,16 @@ class ObjectStorage:
 
         def pages() -> list[ObjectStat]:
             listing = obstore.list(self._store, key or None, offset=offset, chunk_size=_LIST_PAGE)
-            return [
-                self._stat_of(cast("Mapping[str, Any]", meta))
-                for page in listing
-                for meta in page
-                if meta["path"].startswith(below)
-            ]
+            return [self._stat_of(meta) for page in listing for meta in page if meta["path"].startswith(below)]
 
         return [found for found in self._place(prefix).asked(pages) if found.path > after]
 
-    def _stat_of(self, meta: Mapping[str, Any]) -> ObjectStat:
+    def _stat_of(self, meta: Any) -> ObjectStat:
         return ObjectStat(str(meta["path"])[len(self._start) :], int(meta["size"]), meta["last_modified"])
 
 
 def _without_markers(found: list[ObjectStat]) -> Iterator[ObjectStat]:
-    """All but the empty objects that stand for a folder which has objects in it."""
+    """Yield all objects except empty ones that are markers of a folder with objects in it."""
     paths = [one.path for one in found]
     for one in found:
         below = f"{one.path}/"
@@ -214,13 +203,13 @@ def _environment() -> dict[str, str]:
 
 
 def _setting(name: str) -> str:
-    """One name for each setting: `AWS_REGION`, `aws_region` and `region` are the same."""
+    """Return one name per setting: `AWS_REGION`, `aws_region` and `region` are the same."""
     return name.lower().removeprefix("aws_")
 
 
 @lru_cache(maxsize=64)
 def _store(bucket: str, process_id: int, settings: tuple[tuple[str, str], ...]) -> S3Store:
-    """Shared by all that this process opens in a bucket, so that tasks reuse connections; never by a forked child."""
+    """Return the client of a bucket. All storages of a process share it to reuse connections; a forked child does not."""
     assert process_id == os.getpid()
     chosen = dict(settings)
     endpoint = chosen.get("endpoint_url_s3") or chosen.get("endpoint_url") or chosen.get("endpoint") or ""
@@ -266,4 +255,4 @@ _SETTINGS = frozenset(
         "web_identity_token_file",
     }
 )
-"""Settings of obstore that change who asks and where; those that weaken a conditional put are not among them."""
+"""Settings of obstore that control authentication and the destination. Settings that weaken conditional puts are excluded."""

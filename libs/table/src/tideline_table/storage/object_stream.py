@@ -1,4 +1,6 @@
-"""Reading and writing objects piece by piece: ranged reads for Arrow, uploads in parts."""
+"""Streaming access to objects: ranged reads for Arrow and multipart uploads."""
+
+# ruff: noqa: D102 - the contracts are those of `io.RawIOBase`
 
 from __future__ import annotations
 
@@ -20,21 +22,21 @@ from tideline_table.storage.object_errors import translated_error
 T = TypeVar("T")
 
 _REFUSALS = (AlreadyExistsError, PreconditionError, NotModifiedError)
-"""What the store's 412, 409 and 304 become."""
+"""Errors that obstore raises for the status codes 412, 409 and 304."""
 FAILURES = (BaseError, OSError, ValueError)
-"""What obstore raises."""
+"""Errors that obstore raises."""
 
 PART_BYTES = 8 * 1024 * 1024
-"""Size of an uploaded part; S3 takes 10,000 of them."""
+"""Size of an uploaded part. S3 allows 10,000 parts per object."""
 _PARTS_WAITING = 2
 _PARTS_AT_ONCE = 4
 _TAIL_BYTES = 128 * 1024
-"""What the first request of a reader brings along from the end of the object: most Parquet footers are smaller."""
+"""Bytes from the end of the object that a reader gets with its first request. Most Parquet footers are smaller."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectKey:
-    """One key of a bucket; `path` is what the table calls it."""
+    """One key of a bucket. `path` is its path relative to the storage root."""
 
     store: S3Store
     bucket: str
@@ -42,7 +44,7 @@ class ObjectKey:
     path: str
 
     def asked(self, ask: Callable[[], T]) -> T:
-        """What `ask` answers; what obstore raises becomes an error of the storage port."""
+        """Return the result of `ask`. Errors of obstore become errors of the storage port."""
         try:
             return ask()
         except _REFUSALS:
@@ -51,12 +53,12 @@ class ObjectKey:
             raise self.translated(error) from None
 
     def translated(self, error: Exception) -> Exception:
-        """`error` as one of the storage port."""
+        """Return `error` as an error of the storage port."""
         return translated_error(error, self.path, self.bucket)
 
 
 class RangedObject(io.RawIOBase):
-    """Random access to one object. Raises `ObjectNotFound` when it is made."""
+    """Random access to one object. The constructor raises `ObjectNotFound`."""
 
     def __init__(self, place: ObjectKey) -> None:
         super().__init__()
@@ -72,34 +74,28 @@ class RangedObject(io.RawIOBase):
         except StorageRefused:
             raise
         except StorageError:
-            # The end of an empty object is a range that stores refuse, each in its own way.
+            # Stores reject a suffix range of an empty object, each with a different error.
             if self._place.asked(lambda: obstore.head(store, key))["size"]:
                 raise
             return 0, b""
 
     def readable(self) -> bool:
-        """True."""
         return True
 
     def seekable(self) -> bool:
-        """True."""
         return True
 
     def tell(self) -> int:
-        """Position in bytes."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to an offset from the start, the position or the end."""
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         return self._at
 
     def size(self) -> int:
-        """Size of the object in bytes."""
         return self._size
 
     def read(self, size: int = -1) -> bytes:
-        """Up to `size` bytes from the position, fewer at the end."""
         end = self._size if size is None or size < 0 else min(self._size, self._at + size)
         if end <= self._at:
             return b""
@@ -114,9 +110,9 @@ class RangedObject(io.RawIOBase):
 
 
 class MultipartSink(io.RawIOBase):
-    """Bytes for a new object. Nothing is visible before `complete`; `abort` leaves nothing behind.
+    """A sink for a new object. Nothing is visible before `complete`; `abort` leaves nothing behind.
 
-    Up to one part is kept and sent as a plain put; behind that a thread uploads parts while the caller writes on.
+    The sink buffers up to one part, which it sends as a plain put. Beyond that, a thread uploads parts while the caller writes.
     """
 
     def __init__(self, place: ObjectKey) -> None:
@@ -130,15 +126,12 @@ class MultipartSink(io.RawIOBase):
         self._uploader: threading.Thread | None = None
 
     def writable(self) -> bool:
-        """True."""
         return True
 
     def tell(self) -> int:
-        """Bytes written so far."""
         return self._written
 
     def write(self, data: object) -> int:
-        """Take all of `data`."""
         view = memoryview(data).cast("B")  # type: ignore[arg-type]
         self._part += view
         self._written += len(view)
@@ -148,7 +141,7 @@ class MultipartSink(io.RawIOBase):
         return len(view)
 
     def close(self) -> None:
-        """Nothing: Arrow's Parquet writer closes its sink, but only the end of the context publishes the object."""
+        """Do nothing: Arrow's Parquet writer closes its sink, but the object is published only when the context ends."""
 
     def complete(self) -> None:
         """Publish the object."""
@@ -163,7 +156,7 @@ class MultipartSink(io.RawIOBase):
             raise self._place.translated(failure) if isinstance(failure, Exception) else failure
 
     def abort(self) -> None:
-        """Forget everything."""
+        """Discard the object and stop its upload."""
         self._aborted = True
         if self._uploader is not None:
             self._finish()
@@ -200,5 +193,5 @@ class MultipartSink(io.RawIOBase):
                 break
             yield part
         if self._aborted:
-            # obstore takes back the parts that it has sent when their source fails.
-            raise StorageError(f"writing {self._place.path!r} was given up")
+            # An error of the source makes obstore abort the upload and delete the parts that it sent.
+            raise StorageError(f"the upload of {self._place.path!r} was aborted")

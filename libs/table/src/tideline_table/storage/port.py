@@ -1,4 +1,4 @@
-"""The storage port: what the engine asks of a disk or an object store."""
+"""The storage port: the operations that the engine needs from a disk or an object store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tideline_table.errors import ObjectNotFound, UnsafePath
 
 @dataclass(frozen=True, slots=True)
 class ObjectStat:
-    """One object: its path relative to the storage root, size and modification time (UTC)."""
+    """An object: its path relative to the storage root, size and modification time (UTC)."""
 
     path: str
     size_bytes: int
@@ -24,18 +24,18 @@ class ObjectStat:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """One level of a listing: names of sub-folders and the objects directly inside, both sorted."""
+    """One level of a listing: the names of sub-folders and the objects directly in the folder, both sorted."""
 
     folders: tuple[str, ...]
     objects: tuple[ObjectStat, ...]
 
 
 class Storage(Protocol):
-    """Bytes by path below one root. All paths are relative; `checked_path` holds them inside.
+    """Objects addressed by paths relative to one root; `checked_path` rejects paths that leave it.
 
-    Errors: `ObjectNotFound` where something must be there, `ObjectExists` from `put_if_absent`, `StorageError` for failures that
-    may pass (a put that fails so may have taken effect), `StorageRefused` where the store refused and nothing changed, `UnsafePath` for a
-    path that leaves the root. An object becomes visible whole or not at all; reads and listings follow writes at once.
+    Errors: `ObjectNotFound` for a missing object, `ObjectExists` from `put_if_absent`, `StorageError` for failures that may be
+    temporary (a put may have taken effect), `StorageRefused` if the store refused and nothing changed, `UnsafePath` for a path that
+    leaves the root. An object becomes visible completely or not at all. Reads and listings see completed writes at once.
     """
 
     @property
@@ -44,70 +44,70 @@ class Storage(Protocol):
         ...
 
     def read(self, path: str) -> bytes:
-        """The whole object."""
+        """Return the content of the object."""
         ...
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
-        """`length` bytes from `start` (fewer at the end of the object)."""
+        """Return `length` bytes from `start`, fewer at the end of the object."""
         ...
 
     def stat(self, path: str) -> ObjectStat:
-        """Size and modification time."""
+        """Return size and modification time."""
         ...
 
     def put(self, path: str, data: bytes) -> None:
-        """Create or replace; durable when it returns."""
+        """Create or replace the object. It is durable when the call returns."""
         ...
 
     def put_if_absent(self, path: str, data: bytes) -> None:
-        """Create; exactly one of many racing callers wins, the others get `ObjectExists`. Durable when it returns.
+        """Create the object. Of concurrent callers exactly one succeeds, the others get `ObjectExists`. Durable when it returns.
 
-        What exists may be one's own, from an attempt whose answer got lost: whoever has to know reads it back.
+        The existing object may stem from an earlier attempt of the caller whose reply was lost; to find out, read it back.
         """
         ...
 
     def delete(self, path: str) -> None:
-        """Remove; that nothing was there is no error, and object stores do not tell."""
+        """Delete the object. A missing object is no error, and object stores do not report it."""
         ...
 
     def delete_below(self, folder: str) -> None:
-        """Remove every object below a folder, and the folder itself where folders exist; an absent one is no error."""
+        """Delete all objects below a folder, and the folder itself where folders exist. A missing folder is no error."""
         ...
 
     def list_objects(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
-        """All objects below the folder `prefix` at any depth, in order of path, those with path > `after`."""
+        """Yield all objects below the folder `prefix` at any depth whose path is greater than `after`, in path order."""
         ...
 
     def list_folder(self, path: str) -> Folder:
-        """One level; an absent folder is an empty one."""
+        """Return one level of the folder. A missing folder is an empty one."""
         ...
 
     def open_input(self, path: str) -> pa.NativeFile:
-        """Random access for Arrow readers."""
+        """Open the object for random access by Arrow readers."""
         ...
 
     def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
-        """A sink for a new object that appears, durable and whole, when the context ends without an error."""
+        """Open a sink for a new object, which becomes visible, complete and durable, when the context ends without an error."""
         ...
 
 
 class ConditionalStorage(Storage, Protocol):
-    """Storage that also replaces an object only if it is still the one that was seen: object stores, by entity tags."""
+    """Storage that can also replace an object only if it is unchanged (object stores, by entity tags)."""
 
     def read_versioned(self, path: str) -> tuple[bytes, str]:
-        """The whole object and what tells this version of it from any other."""
+        """Return the content of the object and an identifier of this version."""
         ...
 
     def put_if_version(self, path: str, data: bytes, version: str) -> bool:
-        """Replace the object if it has that version still (empty: create it if there is none); False when it has not.
+        """Replace the object if it still has that version (empty: create it if there is none). Return False if it does not.
 
-        False may be said of one's own put, from an attempt whose answer got lost: whoever has to know reads it back.
+        An earlier attempt of the caller whose reply was lost also causes False; to find out, read the object back.
         """
         ...
 
 
 def exists(storage: Storage, path: str) -> bool:
-    """Whether there is an object at `path`. One request; raises `StorageError` where the storage does not say."""
+    """Return whether an object exists at `path`, by one request. Raises `StorageError` if the storage does not answer."""
     try:
         storage.stat(path)
     except ObjectNotFound:
@@ -116,7 +116,7 @@ def exists(storage: Storage, path: str) -> bool:
 
 
 def holds(storage: Storage, path: str, content: bytes) -> bool:
-    """Whether there is an object at `path` and it is `content`. One request."""
+    """Return whether the object at `path` exists and equals `content`, by one request."""
     try:
         return storage.read(path) == content
     except ObjectNotFound:
@@ -124,10 +124,17 @@ def holds(storage: Storage, path: str, content: bytes) -> bool:
 
 
 def checked_path(path: str) -> str:
-    """`path` if it is relative and stays below the root, otherwise `UnsafePath`."""
+    """Return `path` if it is relative and stays below the root. Otherwise raise `UnsafePath`."""
     if path.startswith("/") or "\x00" in path or "\\" in path:
         raise UnsafePath(f"path {path!r}", expected="a relative path with '/' between its parts")
     parts = path.split("/")
     if any(part in ("..", ".") for part in parts) or ("" in parts and path != ""):
         raise UnsafePath(f"path {path!r}", expected="a path without '.', '..' or empty parts")
+    return path
+
+
+def checked_folder(path: str) -> str:
+    """Return `path` if it is a folder below the root. Otherwise raise `UnsafePath`."""
+    if not checked_path(path):
+        raise UnsafePath("an empty folder name", expected="a folder below the root")
     return path

@@ -1,51 +1,43 @@
-"""The engine's facade: create or open a table, read it, write it, run its table services."""
+"""The open table: creation, opening, definition, identity, queries, health. Actions on a table are in `tideline_table.action`."""
 
-from tideline_table.table.archival import Archival, archive, run_archival, schedule_archival, sweep_half_written, sweep_late_files
-from tideline_table.table.compaction import run_compaction, schedule_compaction
-from tideline_table.table.create import TableRequest, create_table
+from tideline_table.log.savepoint import Savepoint
+from tideline_table.log.sharing import DEFAULT_EXPIRE_MIN, PeerLockKind, Sharing
+from tideline_table.table.changes import is_sequence, newest_write, parse_point, sequence_of
+from tideline_table.table.create import TableRequest, create_table, default_name, folder_name
 from tideline_table.table.definition import TableDefinition, TableType
 from tideline_table.table.facade import Table
-from tideline_table.table.health import TableHealth, TableSummary, summarise
-from tideline_table.table.savepoints import create_savepoint, delete_savepoint, preview_restore, restore_to_savepoint
-from tideline_table.table.services import (
-    is_run_by_peer,
-    roll_back_dead,
-    run_clean,
-    run_clustering,
-    schedule_clean,
-    schedule_clustering,
-)
+from tideline_table.table.health import TableHealth, TableSummary, health_of, summarise
+from tideline_table.table.identity import check_stands, read_identity
+from tideline_table.table.images import Images, images_schema
+from tideline_table.table.query import CommitTimes, Snapshot, sorted_keys
 from tideline_table.table.sharing import share_table
-from tideline_table.table.write import delete_partitions, write_rows
 
 __all__ = [
-    "Archival",
+    "DEFAULT_EXPIRE_MIN",
+    "CommitTimes",
+    "Images",
+    "PeerLockKind",
+    "Savepoint",
+    "Sharing",
+    "Snapshot",
     "Table",
     "TableDefinition",
     "TableHealth",
     "TableRequest",
     "TableSummary",
     "TableType",
-    "archive",
-    "create_savepoint",
+    "check_stands",
     "create_table",
-    "delete_partitions",
-    "delete_savepoint",
-    "is_run_by_peer",
-    "preview_restore",
-    "restore_to_savepoint",
-    "roll_back_dead",
-    "run_archival",
-    "run_clean",
-    "run_clustering",
-    "run_compaction",
-    "schedule_archival",
-    "schedule_clean",
-    "schedule_clustering",
-    "schedule_compaction",
+    "default_name",
+    "folder_name",
+    "health_of",
+    "images_schema",
+    "is_sequence",
+    "newest_write",
+    "parse_point",
+    "read_identity",
+    "sequence_of",
     "share_table",
+    "sorted_keys",
     "summarise",
-    "sweep_half_written",
-    "sweep_late_files",
-    "write_rows",
 ]

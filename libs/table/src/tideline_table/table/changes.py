@@ -1,8 +1,8 @@
-"""Incremental queries: what was committed after one point of a table's history up to another (format reference 11.5).
+"""Incremental queries: the writes completed after one point of a table's history, up to another point (format reference 11.5).
 
-In a table that Tideline owns a point is a sequence of the table log, which is the order of completion: a write that began early and
-finished late is after the point that a reader kept in between, so nothing is missed, and compaction and clustering, which move rows and
-commit none, repeat nothing. In tables of others a point is an instant: of the write (version 6), or of its completion (8 and later).
+In a table with a Tideline log, a point is a sequence of the log, that is, a place in completion order. A reader that continues from
+a sequence misses no write that began earlier and finished later, and reads no row twice because of compaction or clustering, which
+only move rows. In other tables, a point is an instant: of the write (version 6) or of its completion (version 8 and later).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from tideline_table.errors import HistoryRewritten, HistoryUnavailable, InstantNotFound, InvalidOption
-from tideline_table.file_group.action import COMPACT, LOG_COMPACT, ActionRecord
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
-from tideline_table.file_group.state import TableState
+from tideline_table.hudi.instant import Action, State, parse_as_of, time_from_instant
+from tideline_table.log.action import COMPACT, LOG_COMPACT, ActionRecord
+from tideline_table.log.sharing import PEER_WRITER
+from tideline_table.log.state import TableState
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.table.query import CommitTimes, Snapshot
-from tideline_table.timeline.instant import Action, State, time_from_instant
-from tideline_table.timeline.sharing import PEER_WRITER
 
 _INSTANT = re.compile(r"\d{14}(?:\d{3})?", re.ASCII)
 _LAST_INSTANT = "9" * 17
@@ -29,12 +29,17 @@ _SEQUENCE = re.compile(r"\d{1,13}", re.ASCII)
 
 
 def is_sequence(point: str) -> bool:
-    """Whether text that names a point is a sequence of the table log; instants have more digits."""
+    """Return whether the text of a point is a sequence of the table log. Instants have more digits."""
     return _SEQUENCE.fullmatch(point) is not None
 
 
+def parse_point(text: str) -> str:
+    """Return the point that a user typed: a sequence unchanged, other text as `parse_as_of` reads it, empty text unchanged."""
+    return text if not text or is_sequence(text) else parse_as_of(text)
+
+
 class PointKind(enum.Enum):
-    """What orders the writes of a table."""
+    """The kind of points by which the writes of a table are ordered."""
 
     SEQUENCE = "sequence"
     INSTANT = "instant"
@@ -43,27 +48,27 @@ class PointKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Part of a table's history: the publishing actions that were complete at its start (out) and at its end (in)."""
+    """A range of a table's history: the publishing actions completed by its start (exclusive) and by its end (inclusive)."""
 
     before: frozenset[str]
     through: frozenset[str]
     written: frozenset[str]
-    """Instants of rows written in between: what moves rows only (clustering, compaction) left out."""
+    """Commit times of rows written in the range, not of actions that only move rows, except log compactions after such a write."""
     since: str
-    """The start as it was given."""
+    """The start as the caller gave it."""
 
     @property
     def from_start(self) -> bool:
-        """Whether the stretch begins with the table itself."""
+        """Whether the range starts at the creation of the table."""
         return self.since in ("", "0")
 
 
 def stretch_of(state: TableState, kind: PointKind, since: str, until: str) -> Stretch:
-    """The stretch after `since` (empty: all) up to `until` (empty: now).
+    """Return the range after `since` (empty: all) up to `until` (empty: now).
 
-    Points are sequences of the table log or instants; for a table that Tideline owns an instant means the completion of that write, or
-    for a moment at which none began everything completed by then. Raises `InstantNotFound` for a point that lies ahead,
-    `HistoryRewritten` for one behind which writes were taken back since, `InvalidOption` for text that is no point or for an end before the start.
+    In a table with a log, an instant means the completion of that write, or, if no write has it, all writes completed by that time.
+    Raises `InstantNotFound` for a sequence ahead of the log or an instant not completed, `HistoryRewritten` for a point between
+    undone writes and their undo, `HistoryUnavailable` for one before archived writes, `InvalidOption` for a wrong point or order.
     """
     if kind is PointKind.SEQUENCE:
         _check_active(state, since, until)
@@ -76,7 +81,7 @@ def stretch_of(state: TableState, kind: PointKind, since: str, until: str) -> St
         raise InvalidOption(f"changes since {since} until {until}", expected="an end that is not before the start")
     within = [a for a in done if a.instant in through - before]
     written = frozenset(a.instant for a in within if not _moves_rows(a))
-    # Apache Hudi's log compactions put their own instant into the rows that they move: those count where one of them was written in the stretch.
+    # Apache Hudi's log compactions write their own instant into the rows that they move. It counts after a write of the range.
     restamped = frozenset(a.instant for a in within if a.operation == LOG_COMPACT and any(i < a.instant for i in written))
     return Stretch(before, through, written | restamped, since)
 
@@ -95,7 +100,7 @@ def _check_rewritten(state: TableState, since: str, until: str) -> None:
 
 
 def _check_active(state: TableState, since: str, until: str) -> None:
-    """Raise `HistoryUnavailable` where writes in the stretch, or in front of its end, were archived: which ones they are is not known any more."""
+    """Raise `HistoryUnavailable` for a point before the last archived write: the log no longer tells which writes precede it."""
     last = state.archived_sequence
     for what, point in (("start", since), ("end", until)):
         if point and not (what == "start" and point == "0") and _place(state, point)[0] < last:
@@ -122,20 +127,28 @@ def _through(state: TableState, kind: PointKind, done: Iterable[ActionRecord], p
 
 
 def completion_time(action: ActionRecord) -> str:
-    """When a write of a table of version 8 or later completed, as an instant; its own instant where that is not known."""
+    """Return the completion time of a write as an instant (version 8 and later), or its own instant if that time is unknown."""
     return action.since if _INSTANT.fullmatch(action.since) else action.instant
 
 
+def newest_point(state: TableState, kind: PointKind) -> str:
+    """Return the point from which a reader that has read everything continues; empty if there is neither a log nor a write."""
+    if kind is PointKind.SEQUENCE:
+        return str(state.sequence)
+    done = (a for a in state.completed_writes() if a.state is State.COMPLETED)
+    return max((a.instant if kind is PointKind.INSTANT else completion_time(a) for a in done), default="")
+
+
 def newest_write(state: TableState) -> int:
-    """The sequence of the newest completed write, what only moves rows left out, or of the restore behind it; 0 in a table without one."""
+    """Return the sequence of the newest completed write that does not only move rows, or of a newer undo of writes, else 0."""
     writes = (a.sequence for a in state.completed_writes() if not _moves_rows(a))
     return max((*writes, *(gone.sequence for gone in state.rewritten)), default=0)
 
 
 def sequence_of(state: TableState, point: str) -> int:
-    """The sequence of the table log that a point of an own table means; errors as `stretch_of`.
+    """Return the table log sequence of a point in a table with a log; errors as `stretch_of`.
 
-    Raises `HistoryUnavailable` for a point in what others wrote before the table had a log: all of that has one sequence.
+    Raises `HistoryUnavailable` for a point among the writes that were adopted from Apache Hudi: they all have one sequence.
     """
     last, tie = _place(state, point)
     taken_over = (a for a in state.completed_writes() if a.sequence == last and a.writer_id == PEER_WRITER)
@@ -150,7 +163,7 @@ def sequence_of(state: TableState, point: str) -> int:
 
 
 def _place(state: TableState, point: str) -> tuple[int, str]:
-    """The last sequence that a point takes in, and of what has that sequence the last instant."""
+    """Return the last sequence that a point includes, and the last instant that it includes among the writes with that sequence."""
     if is_sequence(point):
         if int(point) > state.sequence:
             raise InstantNotFound(f"sequence {point}", expected=f"at most {state.sequence}, the newest entry of the table log")
@@ -168,15 +181,15 @@ def _place(state: TableState, point: str) -> tuple[int, str]:
 
 
 def _rewritten_places(state: TableState, known: ActionRecord) -> range:
-    """Where the stretch lies in which a write that was taken back had completed."""
+    """Return the sequences from the first write undone together with `known` up to the undo; empty if `known` was not undone."""
     found = next((r for r in state.rewritten if r.instant == known.fenced_by), None)
     return range(found.first, found.sequence) if found is not None and known.state is State.ROLLED_BACK else range(0)
 
 
 def slices_at(state: TableState, known: AbstractSet[str]) -> dict[FileGroupId, FileSlice]:
-    """The visible slice of each file group when exactly the actions `known` were complete.
+    """Return the visible slice of each file group as if exactly the actions `known` were complete.
 
-    Instants that the state does not know at all were archived: they count as complete.
+    Instants that are not in the state were archived and count as complete.
     """
 
     def is_known(instant: str) -> bool:
@@ -201,7 +214,7 @@ def slices_at(state: TableState, known: AbstractSet[str]) -> dict[FileGroupId, F
 
 
 def check_kept(state: TableState, kind: PointKind, stretch: Stretch, *, at_start: bool) -> None:
-    """Raise `HistoryUnavailable` when cleaning removed what the state at the start, or at the end, of the stretch reads."""
+    """Raise `HistoryUnavailable` if cleaning or archival removed what the state at the start or at the end of the range needs."""
     if at_start and stretch.from_start:
         return
     known = stretch.before if at_start else stretch.through
@@ -222,12 +235,12 @@ def check_kept(state: TableState, kind: PointKind, stretch: Stretch, *, at_start
 
 
 def changed_rows(state: TableState, kind: PointKind, current: Snapshot, stretch: Stretch) -> Snapshot:
-    """What reads the rows written in a stretch that were visible at its end: one per key, its latest version then.
+    """Return a snapshot that reads the rows written in a range and visible at its end: the latest version of each key.
 
-    As Hudi's incremental query: rows that were overwritten or deleted before the end are not in it. `current` gives schema and rule.
+    As in Hudi's incremental query, rows overwritten or deleted before the end are left out. `current` gives schema and merge rule.
     """
     check_kept(state, kind, stretch, at_start=False)
-    # A row of the stretch lies in a file of its own write, or of a later action that carried it along.
+    # A row written in the range is in a file of its own write, or of a later action that copied the row.
     slices = [s for s in slices_at(state, stretch.through).values() if stretch.from_start or _is_new(state, s, stretch.before)]
     return replace(
         current,
@@ -239,7 +252,7 @@ def changed_rows(state: TableState, kind: PointKind, current: Snapshot, stretch:
 
 def _written_in(state: TableState, kind: PointKind, stretch: Stretch) -> CommitTimes:
     first = min(state.actions, default="")
-    # What was archived is known by its instant only. What Tideline itself writes stays in its state.
+    # Writes that Apache Hudi archived are selected by their instants. Writes after a sequence are all in the state.
     taken_over = bool(state.archived_before) and not state.archived_sequence and not is_sequence(stretch.since)
     by_instant = kind is not PointKind.SEQUENCE or taken_over
     archived = (stretch.since, first) if by_instant and stretch.since < first else None
@@ -247,7 +260,7 @@ def _written_in(state: TableState, kind: PointKind, stretch: Stretch) -> CommitT
 
 
 def rule_at(current: Snapshot, known: AbstractSet[str]) -> LogRule:
-    """The merge rule with only the blocks of `known` instants visible, where blocks tell."""
+    """Return the merge rule that sees only log blocks of the instants `known`, if the rule decides visibility by block."""
     visible = current.rule.visible
     if visible is None:
         return current.rule
@@ -257,6 +270,6 @@ def rule_at(current: Snapshot, known: AbstractSet[str]) -> LogRule:
 def _is_new(state: TableState, file_slice: FileSlice, before: AbstractSet[str]) -> bool:
     instants = [file_slice.base_instant] if file_slice.base_file else []
     instants += [log.instant for log in file_slice.log_files]
-    # In a table with a log, what was archived lies before every start that is accepted.
+    # In a table with a log, every accepted start lies after the archived writes.
     archived_before = state.archived_before if state.archived_sequence else ""
     return any(i not in before and (i in state.actions or i >= archived_before) for i in instants)

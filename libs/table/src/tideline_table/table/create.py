@@ -1,4 +1,4 @@
-"""Creating a table."""
+"""Creation of a table."""
 
 from __future__ import annotations
 
@@ -7,19 +7,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC
+from urllib.parse import unquote
 
 import pyarrow as pa
 
 from tideline_table.clock import Clock, SystemClock
 from tideline_table.errors import InvalidOption, ObjectExists, SchemaMismatch, TableExists
-from tideline_table.keygen import KeyGenerator, KeyGeneratorType
-from tideline_table.schema import META_FIELDS, arrow_from_avro, avro_from_arrow
-from tideline_table.storage import Storage, exists, open_storage
-from tideline_table.table.declared_keys import KEY_SETTINGS, read_keygen
-from tideline_table.table.definition import TableType, new_properties
-from tideline_table.table.identity import create_identity
-from tideline_table.table.store_probe import probe_conditional_put
-from tideline_table.timeline.properties import (
+from tideline_table.hudi.properties import (
     HIVE_STYLE,
     KEY_FIELDS,
     KEYGEN_TYPE,
@@ -29,11 +23,18 @@ from tideline_table.timeline.properties import (
     URL_ENCODE,
     format_properties,
 )
+from tideline_table.keygen import KeyGenerator, KeyGeneratorType
+from tideline_table.schema import META_FIELDS, arrow_from_avro, avro_from_arrow
+from tideline_table.storage import Storage, exists, open_storage, root_uri
+from tideline_table.table.declared_keys import KEY_SETTINGS, read_keygen
+from tideline_table.table.definition import TableType, new_properties
+from tideline_table.table.identity import create_identity
+from tideline_table.table.store_probe import probe_conditional_put
 
 
 @dataclass(frozen=True, slots=True)
 class TableRequest:
-    """What a new table shall be. `key_fields` make the record key; without `ordering_field` the later write wins."""
+    """The definition of a table to create. `key_fields` form the record key; without `ordering_field`, the later write wins."""
 
     name: str
     schema: pa.Schema
@@ -45,19 +46,19 @@ class TableRequest:
     url_encode: bool = False
     database: str = ""
     key_generator: str = ""
-    """A name of `KeyGeneratorType`; empty: as Hudi infers it from the columns. Of CUSTOM, partition fields are `column:SIMPLE` or
-    `column:TIMESTAMP`."""
+    """A name of `KeyGeneratorType`; empty: inferred from the columns, as Hudi does. For CUSTOM, partition fields are
+    `column:SIMPLE` or `column:TIMESTAMP`."""
     key_settings: Mapping[str, str] = field(default_factory=dict)
     """Properties of the key generator: `hoodie.keygen.timebased.*` and the like (format reference 2.1)."""
     meta_fields: bool = True
-    """False: rows carry no record keys, so that they can be added and read, never changed."""
+    """False: rows carry no record keys, so they can be added and read, but not updated or deleted."""
 
 
 def create_table(base_path: str, request: TableRequest, clock: Clock | None = None, storage: Storage | None = None) -> None:
     """Create an empty table of version 6, exclusive to Tideline's writers.
 
-    Everything is checked before anything is written. Raises `TableExists`, `SchemaMismatch`, `InvalidOption`, `UnsupportedTable` (a store
-    whose conditional put does not refuse).
+    The request is checked before anything is written. Raises `TableExists`, `SchemaMismatch`, `InvalidOption`, `UnsupportedTable`
+    (the store accepts a put-if-absent over an existing object).
     """
     clock = clock or SystemClock()
     storage = storage or open_storage(base_path)
@@ -73,8 +74,20 @@ def create_table(base_path: str, request: TableRequest, clock: Clock | None = No
     try:
         storage.put_if_absent(PROPERTIES_PATH, content)
     except ObjectExists:
-        if storage.read(PROPERTIES_PATH) != content:  # ours is there when the answer to an earlier try got lost
+        if storage.read(PROPERTIES_PATH) != content:  # same content: an earlier try succeeded, its reply was lost
             raise TableExists(f"a table at {base_path!r}", expected="an empty place") from None
+
+
+def default_name(path: str) -> str:
+    """Return the last part of `path` as a table name, with '_' in place of forbidden characters."""
+    safe = re.sub(r"[^A-Za-z0-9_.-]", "_", folder_name(path))
+    return safe if re.match(r"[A-Za-z0-9_]", safe) else f"_{safe}"
+
+
+def folder_name(path: str) -> str:
+    """Return the last part of `path` as it is spelled on disk or in an object store."""
+    root = root_uri(path)
+    return (unquote(root) if root.startswith("file:") else root).rstrip("/").rpartition("/")[2]
 
 
 def _checked(request: TableRequest) -> str:
@@ -101,7 +114,7 @@ def _checked(request: TableRequest) -> str:
 
 
 def requested_keygen(request: TableRequest) -> KeyGenerator:
-    """The key generator that is asked for. Raises `InvalidOption` for one that is not supported and for settings that are none of its own."""
+    """Return the requested key generator. Raises `InvalidOption` for an unsupported one and for unknown settings."""
     unknown = sorted(set(request.key_settings) - KEY_SETTINGS)
     if unknown:
         near = difflib.get_close_matches(unknown[0], KEY_SETTINGS, n=1)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from tideline_table.config import column_list
 from tideline_table.errors import InvalidOption
+from tideline_table.hudi import properties as p
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType, PartitionType, TimeBased
 from tideline_table.keygen.timebased import PREFIX, SETTINGS
-from tideline_table.timeline import properties as p
 
 _CLASSES = {
     f"{stem.format(twin)}": kind
@@ -23,14 +23,14 @@ _CLASSES = {
     for twin in ("", "Avro")
 }
 KEY_SETTINGS = frozenset({*(PREFIX + name for name in SETTINGS), p.COMPLEX_NEW_ENCODING, p.LOGICAL_TIMESTAMPS})
-"""Properties that a request for a new table may set about its key generator."""
+"""Properties of the key generator that a request for a new table may set."""
 _PACKAGES = ("org.apache.hudi.keygen.", "com.uber.hoodie.")
 
 
 def read_keygen(properties: Mapping[str, str]) -> KeyGenerator:
-    """The key generator that a table's properties declare.
+    """Return the key generator that a table's properties declare.
 
-    Never fails: what cannot be used here is told by `KeyGenerator.problem`, as such a table can be read all the same.
+    Never fails: `KeyGenerator.problem` names what is unsupported, because such a table can still be read.
     """
     keys = column_list(properties.get(p.KEY_FIELDS, ""))
     declared = column_list(properties.get(p.PARTITION_FIELDS, ""))
@@ -62,7 +62,7 @@ def read_keygen(properties: Mapping[str, str]) -> KeyGenerator:
 
 
 def keygen_properties(keygen: KeyGenerator) -> dict[str, str]:
-    """What a new table's properties say about its key generator; `read_keygen` undoes it."""
+    """Return the properties of a new table that describe its key generator. `read_keygen` is the inverse."""
     properties = {
         p.KEY_FIELDS: ",".join(keygen.key_fields),
         p.KEYGEN_CLASS: keygen.class_name,
@@ -72,7 +72,7 @@ def keygen_properties(keygen: KeyGenerator) -> dict[str, str]:
     if keygen.partition_fields:
         properties[p.PARTITION_FIELDS] = ",".join(keygen.partition_fields)
     if keygen.partition_types:
-        # A version 6 table names its partition fields without their types; Hudi's writers are told them under this key.
+        # A version 6 table lists its partition fields without types; Hudi's writers read the types from this key.
         pairs = zip(keygen.partition_fields, keygen.partition_types, strict=True)
         properties[p.PARTITION_PATH_FIELD] = ",".join(f"{name}:{kind}" for name, kind in pairs)
     if keygen.time_based is not None:

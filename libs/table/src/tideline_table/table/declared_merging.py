@@ -1,15 +1,14 @@
-"""How a table's properties say that versions of a record are merged (format reference 2.3, 16.3)."""
+"""The merge rule that a table's properties declare (format reference 2.3, 16.3)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tideline_table.errors import UnsupportedTable
-from tideline_table.merge import MergeMode, OpenCells, PartialUpdate, merge_mode
-from tideline_table.reader.read_plan import DeletionMark
+from tideline_table.hudi import properties as p
+from tideline_table.merge import DeletionMark, MergeMode, Merging, OpenCells, PartialUpdate, merge_mode
 from tideline_table.schema.avro_types import parse_record
-from tideline_table.timeline import properties as p
 
 FIRST_VERSION_WITH_MERGE_MODE = 8
 FIRST_VERSION_WITHOUT_PAYLOADS = 9
@@ -21,22 +20,14 @@ _STRATEGIES = {
 }
 _CUSTOM = "CUSTOM"
 _PAYLOAD_STRATEGY = "00000000-0000-0000-0000-000000000000"
-"""Versions are merged by the code of the payload class."""
+"""The strategy id that leaves merging to the code of the payload class."""
+POSTGRES_PAYLOAD = _MODELS + "debezium.PostgresDebeziumAvroPayload"
+POSTGRES_ORDERING = "_event_lsn"
+_DEBEZIUM_DELETION = DeletionMark("_change_operation_type", "d", any_case=True)
 _UNAVAILABLE = p.MERGE_PROPERTY_PREFIX + "hoodie.write.partial.update.unavailable.value"
 _DELETE_FIELD = p.MERGE_PROPERTY_PREFIX + "hoodie.payload.delete.field"
 _DELETE_MARKER = p.MERGE_PROPERTY_PREFIX + "hoodie.payload.delete.marker"
 _KNOWN_PROPERTIES = frozenset({_UNAVAILABLE, _DELETE_FIELD, _DELETE_MARKER})
-
-
-@dataclass(frozen=True, slots=True)
-class Merging:
-    """Which version of a record lies on top, which of its cells are open, and which rows of logs are deletions."""
-
-    mode: MergeMode
-    partial: PartialUpdate | None = None
-    deletion: DeletionMark | None = None
-    deletions_always_win: bool = False
-    """Deletions by event time do not compare, as payload classes have it."""
 
 
 _PAYLOADS = {
@@ -44,31 +35,36 @@ _PAYLOADS = {
     _MODELS + "PartialUpdateAvroPayload": Merging(
         MergeMode.EVENT_TIME, PartialUpdate(OpenCells.NULLS, by_payload=True), deletions_always_win=True
     ),
-    _MODELS + "AWSDmsAvroPayload": Merging(MergeMode.COMMIT_TIME, deletion=DeletionMark("Op", "D")),
-    # Hudi 1.x leaves the marker of values that were not available where it is.
-    _MODELS + "debezium.PostgresDebeziumAvroPayload": Merging(
-        MergeMode.EVENT_TIME, deletion=DeletionMark("_change_operation_type", "d"), deletions_always_win=True
-    ),
+    _MODELS + "AWSDmsAvroPayload": Merging(MergeMode.COMMIT_TIME, deletion=DeletionMark("Op", "D", any_case=True)),
+    # Hudi 1.x keeps the marker of an unavailable value in the merged record.
+    POSTGRES_PAYLOAD: Merging(MergeMode.EVENT_TIME, deletion=_DEBEZIUM_DELETION, deletions_always_win=True),
     _MODELS + "OverwriteNonDefaultsWithLatestAvroPayload": Merging(MergeMode.COMMIT_TIME, PartialUpdate(OpenCells.NULLS)),
 }
-"""Payload classes whose rule is known, besides those that are a merge mode by themselves."""
+"""Merge rules of known payload classes, besides those that `merge_mode` handles."""
+POSTGRES_ON_BASE_FILES = Merging(
+    MergeMode.EVENT_TIME,
+    PartialUpdate(OpenCells.MARKED, "__debezium_unavailable_value", fills_below=False),
+    deletion=_DEBEZIUM_DELETION,
+)
+"""The rule of the payload class itself, which Hudi 1.2 applies to base files, but not to logs (docs/peer-differences.md, 25)."""
 
 
 def read_merging(properties: Mapping[str, str], name: str, version: int, ordering_field: str, payload_class: str) -> Merging:
-    """The rule of the table `name`. `UnsupportedTable` names a rule that is code which cannot run here."""
+    """Return the merge rule of the table `name`. Raises `UnsupportedTable` for a rule that is code which cannot run here."""
     found = _declared(properties, name, version, ordering_field, payload_class)
-    # Hudi, too, falls back to commit time where there is nothing to compare.
+    # As Hudi does, fall back to commit time if there is no ordering field to compare.
     mode = found.mode if ordering_field else MergeMode.COMMIT_TIME
     return replace(
         found,
         mode=mode,
+        ordering_field=ordering_field,
         partial=_partial_update(properties, name) or found.partial,
         deletion=_deletion_mark(properties, name) or found.deletion,
     )
 
 
 def check_defaults(merging: Merging, schema_json: str, name: str) -> None:
-    """Raise `UnsupportedTable` where other values than nulls leave cells open: Hudi compares them with defaults by identity, not by value."""
+    """Raise `UnsupportedTable` if non-null defaults leave cells open: Hudi compares values with them by identity, not by value."""
     if merging.partial is None or merging.partial.cells is not OpenCells.NULLS or not schema_json:
         return
     for field in parse_record(schema_json)["fields"]:
@@ -98,7 +94,7 @@ def _declared(properties: Mapping[str, str], name: str, version: int, ordering_f
 
 
 def _before_modes(properties: Mapping[str, str], name: str, ordering_field: str, payload_class: str) -> Merging:
-    """Of version 6, where the payload class decides and the strategy only where there is none."""
+    """Return the rule of a table without a merge mode (version 6): by payload class, or by merge strategy if there is no class."""
     strategy = properties.get(p.MERGE_STRATEGY) or properties.get(p.OLD_MERGE_STRATEGY, "")
     if payload_class in _PAYLOADS:
         return _PAYLOADS[payload_class]
@@ -125,7 +121,7 @@ def _partial_update(properties: Mapping[str, str], name: str) -> PartialUpdate |
         )
     cells = OpenCells(found)
     marker = properties.get(_UNAVAILABLE, "")
-    # Without a marker Hudi fills nothing.
+    # Without a marker, Hudi fills no cell.
     return None if cells is OpenCells.MARKED and not marker else PartialUpdate(cells, marker)
 
 

@@ -1,21 +1,19 @@
-"""What a table is: the part of `hoodie.properties` that reading and writing depend on."""
+"""The table definition: the part of `hoodie.properties` that reading and writing depend on."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tideline_table.errors import CorruptMetadata, ObjectNotFound, TableNotFound, UnsupportedTable
+from tideline_table.hudi import properties as p
+from tideline_table.hudi.properties import WRITABLE_VERSION, read_properties
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType, PathColumns
-from tideline_table.merge import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, MergeMode
+from tideline_table.merge import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, MergeMode, Merging
 from tideline_table.storage import Storage
 from tideline_table.table.declared_keys import keygen_properties, read_keygen
-from tideline_table.table.declared_merging import Merging, read_merging
-from tideline_table.timeline import properties as p
-from tideline_table.transaction.peer_rules import read_properties
-
-WRITABLE_VERSION = 6
+from tideline_table.table.declared_merging import POSTGRES_ON_BASE_FILES, POSTGRES_ORDERING, POSTGRES_PAYLOAD, read_merging
 
 
 class TableType(enum.StrEnum):
@@ -27,7 +25,7 @@ class TableType(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """A table's identity, keys and merge rule."""
+    """The name, type, version, keys and merge rule of a table."""
 
     name: str
     type: TableType
@@ -39,17 +37,24 @@ class TableDefinition:
 
     @property
     def merging(self) -> Merging:
-        """How versions of a record are merged (2.3, 16.3). `UnsupportedTable` names a rule that is code."""
-        return read_merging(self.properties, self.name, self.version, self.ordering_field, self.payload_class)
+        """The merge rule of record versions (format reference 2.3, 16.3). Raises `UnsupportedTable` for a rule that is code."""
+        found = read_merging(self.properties, self.name, self.version, self.ordering_field, self.payload_class)
+        if self._merges_as_postgres and self.type is TableType.COW:
+            return replace(POSTGRES_ON_BASE_FILES, ordering_field=self.ordering_field)
+        return found
+
+    @property
+    def _merges_as_postgres(self) -> bool:
+        return self.version == WRITABLE_VERSION and self.payload_class == POSTGRES_PAYLOAD
 
     @property
     def merge_mode(self) -> MergeMode:
-        """Which of two whole versions of a record wins; errors as `merging`."""
+        """The rule that decides which of two whole versions of a record wins; errors as `merging`."""
         return self.merging.mode
 
     @property
     def path_columns(self) -> PathColumns | None:
-        """Partition columns that only paths hold, None where files hold all. `UnsupportedTable` where paths do not tell their values."""
+        """Partition columns that only paths hold, None if files hold all. Raises `UnsupportedTable` if paths lack the values."""
         if self.properties.get(p.DROP_PARTITION_COLUMNS, "false").lower() != "true" or not self.keygen.partition_fields:
             return None
         if self.keygen.time_based is not None or self.keygen.declared_type is KeyGeneratorType.OTHER:
@@ -63,7 +68,7 @@ class TableDefinition:
 
     @property
     def filling_columns(self) -> PathColumns | None:
-        """Partition columns that the paths of a table by others tell where its log files have lost them, None where they cannot."""
+        """Partition columns that the path supplies where log files of a Hudi-written table lack them, None if the path cannot."""
         is_plain = self.keygen.has_plain_paths and self.keygen.type in (KeyGeneratorType.SIMPLE, KeyGeneratorType.COMPLEX)
         if self.type is not TableType.MOR or not self.keygen.partition_fields or not is_plain:
             return None
@@ -71,12 +76,12 @@ class TableDefinition:
 
     @property
     def has_meta_fields(self) -> bool:
-        """Whether rows carry the five meta fields."""
+        """Whether rows have the five meta fields."""
         return self.properties.get(p.POPULATE_META_FIELDS, "true").lower() == "true"
 
     @classmethod
     def read(cls, storage: Storage, base_path: str) -> TableDefinition:
-        """Read it from the table in `storage`. Raises `TableNotFound`, and as `from_properties`."""
+        """Read the definition of the table in `storage`. Raises `TableNotFound`, and as `from_properties`."""
         try:
             return cls.from_properties(read_properties(storage))
         except ObjectNotFound:
@@ -88,7 +93,7 @@ class TableDefinition:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> TableDefinition:
-        """Read the definition; `CorruptMetadata` names what is missing, `UnsupportedTable` what cannot be read."""
+        """Return the definition. Raises `CorruptMetadata` naming what is missing, `UnsupportedTable` naming what cannot be read."""
         name = properties.get(p.NAME)
         if not name:
             raise CorruptMetadata(f"{p.PROPERTIES_PATH} without {p.NAME}", expected="the table's name", remedy="restore the file")
@@ -117,7 +122,7 @@ class TableDefinition:
         )
 
     def check_writable(self, *, keyed: bool = True) -> None:
-        """Raise `UnsupportedTable` naming what this engine does not write. Rows without meta fields can be added, not `keyed`: found again."""
+        """Raise `UnsupportedTable` naming what this engine cannot write. `keyed` writes find rows by key and need meta fields."""
         if self.version != WRITABLE_VERSION:
             raise UnsupportedTable(
                 f"table {self.name!r} has version {self.version}",
@@ -131,16 +136,38 @@ class TableDefinition:
                 remedy=f"create the table with {p.POPULATE_META_FIELDS}=true",
             )
         self.keygen.check_usable()
+        self._check_merging()
         if self.properties.get(p.DROP_PARTITION_COLUMNS, "false").lower() == "true":
             raise UnsupportedTable(
                 f"table {self.name!r} drops its partition columns", expected=f"{p.DROP_PARTITION_COLUMNS}=false for writing"
+            )
+
+    def _check_merging(self) -> None:
+        """Raise `UnsupportedTable` for a merge rule that writers cannot follow, or that Apache Hudi's readers apply differently."""
+        if "," in self.merging.ordering_field:
+            raise UnsupportedTable(
+                f"table {self.name!r} has the ordering fields {self.ordering_field}",
+                expected="one ordering field for writing",
+                remedy="read it, or write it with Apache Hudi",
+            )
+        if self._merges_as_postgres and self.ordering_field != POSTGRES_ORDERING:
+            raise UnsupportedTable(
+                f"table {self.name!r} with {self.payload_class} and the ordering field {self.ordering_field!r}",
+                expected=f"{POSTGRES_ORDERING!r}, which this payload class compares",
+                remedy="read it, or write it with Apache Hudi",
+            )
+        if self._merges_as_postgres and self.type is TableType.MOR:
+            raise UnsupportedTable(
+                f"merge-on-read table {self.name!r} with {self.payload_class}: Apache Hudi merges its logs by another rule than its base files",
+                expected=f"a table of type {TableType.COW} for writing with this payload class",
+                remedy="read it, or write it with Apache Hudi (docs/peer-differences.md, 25)",
             )
 
 
 def new_properties(
     name: str, table_type: TableType, keygen: KeyGenerator, ordering_field: str, schema_json: str, database: str = ""
 ) -> dict[str, str]:
-    """`hoodie.properties` of a new table: the set that every tested reader and writer accepts (format reference 2.1)."""
+    """Return `hoodie.properties` of a new table: the set that every tested reader and writer accepts (format reference 2.1)."""
     properties = {
         p.NAME: name,
         p.TYPE: table_type.value,

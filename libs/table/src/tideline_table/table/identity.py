@@ -1,4 +1,4 @@
-"""The identity of a table that Tideline owns: a uid bound to its base path, so that a copied table is detected, not mixed up."""
+"""The identity of a table with a Tideline log: a uid bound to its base path, so that a copied table is detected."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class TableIdentity:
-    """Uid of the table and the base path (URI) that it was created at."""
+    """The uid of a table and the base path (URI) at which it was created."""
 
     uid: str
     base_path: str
 
     def check_place(self, root: str) -> None:
-        """Raise `TableFrozen` when the table stands somewhere else now: it was copied or moved."""
+        """Raise `TableFrozen` if the table is now at another base path: it was copied or moved."""
         if self.base_path != root:
             raise TableFrozen(
                 f"table {self.uid} belongs to {self.base_path} and was opened at {root}",
@@ -34,7 +34,7 @@ class TableIdentity:
 
 
 def read_identity(storage: Storage) -> TableIdentity | None:
-    """The identity, None for a table that others made."""
+    """Return the identity, None for a table without a Tideline log. Raises `CorruptMetadata`."""
     try:
         document = parse_json(storage.read(IDENTITY_PATH))
         return TableIdentity(str(document["uid"]), str(document["base_path"]))
@@ -47,16 +47,16 @@ def read_identity(storage: Storage) -> TableIdentity | None:
 
 
 def check_stands(storage: Storage, opened: TableIdentity | None) -> None:
-    """Raise `TableFrozen` when another table stands here than the one that was `opened`, or none. One request.
+    """Raise `TableFrozen` if there is no table here or another one than `opened`. One request.
 
-    For those who keep a table open from write to write: in one that was made anew they would go on behind the log of the old one, and leave
-    its state to all who open the new one.
+    For writers that keep a table open between writes: after the table was created anew, they would continue the log of the old one
+    and pass its state on to every process that opens the new one.
     """
     found = read_identity(storage)
     if found != opened:
         raise TableFrozen(
-            f"table {found.uid if found else 'of nobody'} at {storage.root}",
-            expected=f"table {opened.uid if opened else 'of nobody'}, which was opened",
+            f"table {found.uid if found else 'without identity'} at {storage.root}",
+            expected=f"table {opened.uid if opened else 'without identity'}, which was opened",
             remedy="it was removed, made anew or adopted since: open it again",
         )
 
@@ -68,8 +68,8 @@ def _content(storage: Storage, clock: Clock) -> bytes:
 
 
 def create_identity(storage: Storage, clock: Clock) -> TableIdentity:
-    """Mint the identity; of many racing callers all get the same one."""
-    # One that exists was left by a creation that did not get as far as hoodie.properties: go on with it.
+    """Create the identity and return it; concurrent callers all get the same one."""
+    # An existing identity was left by a creation that did not reach hoodie.properties: continue with it.
     with contextlib.suppress(ObjectExists):
         storage.put_if_absent(IDENTITY_PATH, _content(storage, clock))
     identity = read_identity(storage)
@@ -78,7 +78,7 @@ def create_identity(storage: Storage, clock: Clock) -> TableIdentity:
 
 
 def replace_identity(storage: Storage, clock: Clock) -> TableIdentity:
-    """Give a copied or moved table a new uid at its present place."""
+    """Give a copied or moved table a new uid at its present base path."""
     storage.put(IDENTITY_PATH, _content(storage, clock))
     identity = read_identity(storage)
     assert identity is not None

@@ -1,4 +1,4 @@
-"""The net changes between two points of a table's history, with the row before and the row after each of them."""
+"""The net changes between two points of a table's history, each with the row before and the row after it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.file_group.slice import FileGroupId, FileSlice
-from tideline_table.file_group.state import TableState
+from tideline_table.log.state import TableState
 from tideline_table.reader.base_file import referenced_columns
 from tideline_table.reader.log_index import LogIndexes
 from tideline_table.reader.log_keys import log_keys
@@ -24,27 +24,27 @@ AFTER = "after"
 
 
 def images_schema(rows: pa.Schema) -> pa.Schema:
-    """`op` (i, u or d) and the row before and after, null where there is none."""
+    """Return the schema of changes: `op` (i, u or d), and the row before and after, null if there is none."""
     image = pa.struct([f.with_nullable(nullable=True) for f in rows])
     return pa.schema([pa.field(OP, pa.string(), nullable=False), (BEFORE, image), (AFTER, image)])
 
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """The net changes of a stretch with their images, by comparing the state at its start with the one at its end.
+    """The net changes of a range of history with their images: a comparison of the state at its start with the state at its end.
 
-    Only file groups that a write of the stretch touched are read, and those that clustering emptied or filled; of those that only got more log
-    files, only what can hold the keys in these. A record is its partition path and key: one that moved to another partition is deleted
-    there and inserted here.
+    Only file groups that a write of the range touched, or that clustering emptied or filled, are read. Of groups that only got more
+    log files, only what can hold the keys in these is read. A record is its partition path and key: a record that moved to another
+    partition is deleted there and inserted here.
     """
 
     before: Snapshot
     after: Snapshot
     written: frozenset[str] | None
-    """Which writes changed rows; None: whichever, the stretch begins with the table itself."""
+    """Instants of the writes that changed rows; None if the range starts at the creation of the table: all writes count."""
 
     def by_partition(self) -> list[Images]:
-        """One for each partition path: nothing of them depends on another."""
+        """Return one `Images` per partition path; they are independent of each other."""
         partitions = {s.group.partition_path for s in (*self.before.slices, *self.after.slices)}
         return [
             replace(self, before=_in_partition(self.before, name), after=_in_partition(self.after, name))
@@ -52,18 +52,18 @@ class Images:
         ]
 
     def output(self, columns: Sequence[str] | None = None) -> pa.Schema:
-        """The schema of the changes: `op` and two images with these columns (all without them)."""
+        """Return the schema of the changes: `op` and two images with these columns (None: all)."""
         return images_schema(self.after.output(columns))
 
     def scan(self, columns: Sequence[str] | None = None, where: pc.Expression | None = None) -> Iterator[pa.RecordBatch]:
-        """Changes, partition by partition; with `where` those of which one image satisfies it."""
+        """Yield changes, partition by partition; with `where`, only changes of which one image satisfies it."""
         chosen = self.after.output(columns)
         for part in self.by_partition():
             yield from _partition_changes(part, chosen, where)
 
 
 def images_of(state: TableState, kind: PointKind, current: Snapshot, stretch: Stretch) -> Images:
-    """What compares the two ends of a stretch. Raises `HistoryUnavailable` when cleaning removed files of either."""
+    """Return the comparison of both ends of a range. Raises `HistoryUnavailable` if cleaning or archival removed either."""
     check_kept(state, kind, stretch, at_start=True)
     check_kept(state, kind, stretch, at_start=False)
     old, new = slices_at(state, stretch.before) if not stretch.from_start else {}, slices_at(state, stretch.through)
@@ -84,7 +84,7 @@ def images_of(state: TableState, kind: PointKind, current: Snapshot, stretch: St
 def _may_differ(old: FileSlice | None, new: FileSlice | None) -> bool:
     if old is None or new is None or old.paths != new.paths:
         return True
-    # Others append to log files: only the blocks inside tell.
+    # The slice does not tell which writes appended to a Hudi-written log file; only its blocks do.
     return any(not log.instant for log in new.log_files)
 
 
@@ -104,7 +104,7 @@ def _keys(snapshot: Snapshot, keys: pa.Array | None = None) -> pa.Array:
 
 
 def _appended(old: FileSlice | None, new: FileSlice) -> tuple[str, ...] | None:
-    """The log files by which a slice grew; None where more than that happened, or nobody knows when."""
+    """Return the log files added to a slice; None if it changed in another way, or if the write of a log file is unknown."""
     if old is None or (old.base_file, old.log_files) != (new.base_file, new.log_files[: len(old.log_files)]):
         return None
     return new.log_paths[len(old.log_files) :] if all(log.instant for log in new.log_files) else None
@@ -112,7 +112,7 @@ def _appended(old: FileSlice | None, new: FileSlice) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One end of a stretch in one partition: slices that are compared whole, and those whose changes have keys that are known before."""
+    """One end of a range in one partition: slices compared as a whole, and slices that grew, whose changed keys are known."""
 
     whole: Snapshot
     grown: Snapshot
@@ -126,7 +126,7 @@ class _Side:
         )
 
     def read(self, names: list[str], where: pc.Expression | None, keys: pa.Array, whole_keys: pa.Array | None = None) -> pa.Table:
-        """Rows of the slices that grew with `keys`, and of the others, with `whole_keys` only where given."""
+        """Return rows with `keys` of the slices that grew, and rows of the other slices, with `whole_keys` only if given."""
         return pa.concat_tables([self.whole.read(names, where, whole_keys), self.grown.read(names, where, keys)])
 
 
@@ -138,7 +138,7 @@ def _structs(rows: pa.Table, chosen: pa.Schema, present: pa.Array) -> pa.Array:
 
 
 def _satisfies(rows: pa.Table, present: pa.Array, where: pc.Expression) -> pa.Array:
-    """True for each row that is there and satisfies `where`."""
+    """Return True for each row that is present and satisfies `where`."""
     position = "tideline_position"
     numbered = rows.append_column(position, pa.array(range(rows.num_rows), pa.int64())).filter(present).filter(where)
     return pc.is_in(pa.array(range(rows.num_rows), pa.int64()), value_set=numbered.column(position))
@@ -146,19 +146,19 @@ def _satisfies(rows: pa.Table, present: pa.Array, where: pc.Expression) -> pa.Ar
 
 def _partition_changes(images: Images, chosen: pa.Schema, where: pc.Expression | None) -> Iterator[pa.RecordBatch]:
     slices = {s.group: s for s in images.before.slices}
-    # In tables that others write too, what a log file counts for is not told by its slice.
+    # If Apache Hudi writes the table too, a slice does not tell which blocks of a log file apply.
     is_told = images.after.rule.visible is None
     appended = {s.group: _appended(slices.get(s.group), s) if is_told else None for s in images.after.slices}
     grown = {group: paths for group, paths in appended.items() if paths is not None}
     old, new = (_Side.of(snapshot, grown.keys()) for snapshot in (images.before, images.after))
-    # What a log file does not name it does not change.
+    # A log file changes only keys that it names.
     written = log_keys(images.after.storage, [path for paths in grown.values() for path in paths])
     schema = images.after.schema
     needed = {*chosen.names, MetaField.RECORD_KEY, *(referenced_columns(where, schema) if where is not None else ())}
     names = [name for name in schema.names if name in needed]
     after = new.read(names, CommitTimes(images.written).expression() if images.written is not None else None, written)
     touched = after.column(MetaField.RECORD_KEY).combine_chunks()
-    # A record may have moved between the slices that grew and the others.
+    # A record may have moved between the slices that grew and the other slices.
     known = pa.concat_arrays([_keys(old.whole), _keys(old.grown, pc.unique(pa.concat_arrays([written, touched])))])
     gone = known
     for kept in (new.whole, new.grown):
@@ -167,7 +167,7 @@ def _partition_changes(images: Images, chosen: pa.Schema, where: pc.Expression |
     asked = pa.concat_arrays([updated, gone])
     before = old.read(names, None, asked, asked) if len(asked) else after.slice(0, 0)
     before_keys = before.column(MetaField.RECORD_KEY).combine_chunks()
-    # After: each row that was written, with what it replaced; then what is gone.
+    # First each written row with the row that it replaced, then the deleted rows.
     found = pc.index_in(touched, value_set=before_keys)
     removed = pc.index_in(gone, value_set=before_keys)
     operations = pa.concat_arrays([pc.if_else(pc.is_valid(found), "u", "i"), pa.repeat(pa.scalar("d"), len(removed))])

@@ -1,4 +1,4 @@
-"""What a query reads: the file slices of a snapshot with the rule that merges them, and rows from them (format reference 11.5)."""
+"""Snapshots: the file slices that a query reads, the rule that merges them, and their rows (format reference 11.5)."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from tideline_table.storage import Storage, open_storage
 
 _KNOWN_FOOTERS = 100_000
 _KNOWN_FILTERS = 200
-"""Of Apache Hudi's default size they take 65 MB."""
+"""At Apache Hudi's default filter size, these take 65 MB."""
 _MOST_FILTERED = 4096
-"""More keys than this hardly miss a file."""
+"""With more keys than this, a filter rarely excludes a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitTimes:
-    """Rows by the write that made them: those of `instants`, and those strictly between two instants where `between` names them."""
+    """A filter on the commit time of rows: one of `instants`, or strictly between the two instants of `between` if given."""
 
     instants: frozenset[str]
     between: tuple[str, str] | None = None
 
     def expression(self) -> pc.Expression:
-        """The filter on rows."""
+        """Return the filter as an Arrow expression."""
         commit_time = pc.field(MetaField.COMMIT_TIME)
         named = commit_time.isin(pa.array(sorted(self.instants), pa.string()))
         if self.between is None:
@@ -47,9 +47,9 @@ class CommitTimes:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Fixed file slices and all that reading them takes. `schema` has the meta fields.
+    """A fixed set of file slices and everything needed to read them. `schema` includes the meta fields.
 
-    Ships to workers: unpickled, it opens its storage there.
+    Can be sent to workers: it opens its storage when it is unpickled.
     """
 
     storage: Storage
@@ -57,22 +57,22 @@ class Snapshot:
     rule: LogRule
     slices: tuple[FileSlice, ...]
     commit_times: CommitTimes | None = None
-    """Which rows an incremental query is about; None: all."""
+    """The rows that an incremental query selects; None: all."""
     log_indexes: LogIndexes | None = field(default=None, compare=False)
-    """Where reading by keys looks which log blocks can hold them; None: all are read. Does not ship."""
+    """Key indexes that show which log blocks can hold wanted keys; None: all blocks are read. Not sent to workers."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (self.storage.root, self.schema, self.rule, self.slices, self.commit_times)
 
     def output(self, columns: Sequence[str] | None = None) -> pa.Schema:
-        """The schema of the rows. Raises `SchemaMismatch` for a column that the table does not have."""
+        """Return the schema of the rows. Raises `SchemaMismatch` for a column that the table does not have."""
         for name in columns or ():
             if name not in self.schema.names:
                 raise SchemaMismatch(f"column {name!r} is not in the table", expected=f"one of {', '.join(self.schema.names)}")
         return self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
 
     def filtered(self, where: pc.Expression | None) -> pc.Expression | None:
-        """`where` and the query's own filter."""
+        """Return `where` combined with the query's own filter."""
         if self.commit_times is None:
             return where
         own = self.commit_times.expression()
@@ -81,9 +81,9 @@ class Snapshot:
     def scan(
         self, columns: Sequence[str] | None = None, where: pc.Expression | None = None, keys: pa.Array | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """All rows, slice by slice; of `keys` (record keys) only where given.
+        """Yield all rows, slice by slice; only rows with one of `keys` (record keys) if given.
 
-        Raises `CorruptMetadata` for files that cannot be read, `HistoryUnavailable` for one that is gone.
+        Raises `CorruptMetadata` for a file that cannot be read, `HistoryUnavailable` for a missing file.
         """
         for file_slice in self.slices:
             try:
@@ -100,7 +100,7 @@ class Snapshot:
     def read(
         self, columns: Sequence[str] | None = None, where: pc.Expression | None = None, keys: pa.Array | None = None
     ) -> pa.Table:
-        """`scan`, whole in memory."""
+        """Return the rows of `scan`, whole in memory."""
         return pa.Table.from_batches(self.scan(columns, where, keys), schema=self.output(columns))
 
 
@@ -109,15 +109,15 @@ def _reopened(root: str, *fields: Any) -> Snapshot:
 
 
 def without_logs(slices: Iterable[FileSlice]) -> tuple[FileSlice, ...]:
-    """The read-optimized view: base files as they are, groups without one left out (11.1)."""
+    """Return the slices of the read-optimized view: base files only, without groups that have none (11.1)."""
     return tuple(replace(s, log_files=()) for s in slices if s.base_file)
 
 
 @dataclass(slots=True)
 class KeyRanges:
-    """Key ranges and Bloom filters of base files, by path: base files never change, so each footer is read once.
+    """A cache of key ranges and Bloom filters of base files, by path. Base files never change, so each footer is read once.
 
-    Filters are large, so only so many are kept; a file without one is told by its range alone.
+    Filters are large, so only `_KNOWN_FILTERS` are kept; a file without a filter is judged by its key range alone.
     """
 
     storage: Storage
@@ -125,20 +125,20 @@ class KeyRanges:
     _with_filters: OrderedDict[str, None] = field(default_factory=OrderedDict)
 
     def narrowed(self, slices: Iterable[FileSlice], keys: pa.Array) -> tuple[FileSlice, ...]:
-        """What has to be read to find `keys` (sorted, ascending): base files that cannot hold one are left out, logs are not."""
+        """Return the slices to read for `keys` (sorted, ascending), without base files that cannot hold one; log files are kept."""
         wanted = keys.to_pylist()
         found = []
         for file_slice in slices:
             if file_slice.base_file and not self._may_hold(file_slice.path, wanted):
                 if not file_slice.log_files:
                     continue
-                # What the log says about these keys meets nothing in this base file.
+                # The log files may change these keys, but the base file does not have them.
                 file_slice = replace(file_slice, base_file="", size_bytes=0)
             found.append(file_slice)
         return tuple(found)
 
     def footer(self, path: str) -> BaseFileFooter:
-        """The footer of a base file."""
+        """Return the footer of a base file."""
         footer = self._footers.get(path)
         if footer is None:
             footer = self._keep(path, read_footer(self.storage, path, with_bloom=True))
@@ -148,7 +148,7 @@ class KeyRanges:
         footer = self.footer(path)
         if not footer.rows:
             return False
-        # Java cuts ranges by UTF-16 units; beyond these characters that is another order than ours.
+        # Java orders text by UTF-16 units, which differs from Python's order from U+D800 on.
         if footer.max_key and max(footer.min_key + footer.max_key) < "\ud800":
             keys = keys[bisect.bisect_left(keys, footer.min_key) : bisect.bisect_right(keys, footer.max_key)]
         if footer.bloom is None or not 0 < len(keys) <= _MOST_FILTERED:
@@ -169,5 +169,5 @@ class KeyRanges:
 
 
 def sorted_keys(keys: Iterable[str]) -> pa.Array:
-    """Record keys, each once, ascending as Python compares text."""
+    """Return the distinct record keys, ascending in Python's text order."""
     return pa.array(sorted(set(keys)), pa.string())

@@ -1,4 +1,4 @@
-"""Sharing a table with Apache Hudi's writers: one of ours from now on, or one that Apache Hudi made."""
+"""Sharing of a table with Apache Hudi's writers, whether Tideline or Apache Hudi created it."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ import json
 from dataclasses import replace
 from typing import cast
 
+from tideline_table.coordination import OpenPeerLock
+from tideline_table.coordination.shared.hudi_rules import check_not_ahead, check_not_bucketed, check_version, turn_off_metadata
 from tideline_table.errors import InvalidOption, UnsupportedTable
-from tideline_table.file_group.adopted import AdoptedTable
-from tideline_table.file_group.checkpoint import CHECKPOINT_FOLDER, write_checkpoint
-from tideline_table.file_group.state import TableState
+from tideline_table.hudi.instant import Action, State, next_instant, time_from_instant
+from tideline_table.hudi.properties import CREATE_SCHEMA, read_properties
+from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata
+from tideline_table.hudi_written import foreign_state
+from tideline_table.hudi_written.archive import archived_progress
+from tideline_table.log.adopted import AdoptedTable
+from tideline_table.log.body import Bare, Published
+from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, write_checkpoint
+from tideline_table.log.entry import BODY_FOLDER, LOG_FOLDER
+from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.log.state import TableState
+from tideline_table.log.table_log import Draft
+from tideline_table.log.timeline_files import timeline_files
 from tideline_table.storage import ConditionalStorage
 from tideline_table.table.facade import Table
-from tideline_table.table.foreign import foreign_state
 from tideline_table.table.identity import create_identity, read_identity
 from tideline_table.table.store_probe import probe_conditional_put, probe_versioned_put
-from tideline_table.timeline.entry import BODY_FOLDER, LOG_FOLDER
-from tideline_table.timeline.files import timeline_files
-from tideline_table.timeline.instant import Action, State, time_from_instant
-from tideline_table.timeline.log import Draft
-from tideline_table.timeline.properties import CREATE_SCHEMA
-from tideline_table.timeline.sharing import ADOPTED_KEY, SHARING_KEY, PeerLockKind, Sharing
-from tideline_table.timeline.write_stats import SCHEMA_KEY, CommitMetadata
-from tideline_table.transaction import ActiveTimeline, OpenPeerLock
-from tideline_table.transaction.adoption import draft_entry
-from tideline_table.transaction.archive import archived_progress
-from tideline_table.transaction.peer_rules import check_version, read_properties, turn_off_metadata
 
 OPERATION = "UPSERT"
-"""Of the commit of no rows from which on a table is shared. One of an unknown kind Apache Hudi would archive without its metadata, and its list of
-archived commits fails over that."""
+"""Operation of the empty commit from which a table is shared. Apache Hudi would archive a commit of an unknown operation without
+its metadata, and its list of archived commits would then fail."""
 _UNSHARABLE = frozenset({Action.LOG_COMPACTION, Action.RESTORE, Action.INDEXING})
 
 
 def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock) -> Table:
-    """Share `table` from now on; returns it opened anew. An empty commit says from where on.
+    """Share `table` with Apache Hudi's writers, beginning with an empty commit; return it opened anew.
 
-    A table of ours keeps its log: writers of ours that have it open are told to open it again. One that Apache Hudi made gets a log that
-    begins with the state of its timeline, and loses its metadata table. Raises `UnsupportedTable` for versions and types that cannot be written,
-    for stores that ignore the conditions of puts and for work of Apache Hudi that has to end first, `InvalidOption` for a table that is shared
-    by another lock.
+    A table made by Tideline keeps its log, and other Tideline writers must open it again. A table made by Apache Hudi gets a log
+    that begins with the state of its timeline, and loses its metadata table. Raises `UnsupportedTable` for versions and types that
+    cannot be written, for stores that ignore the conditions of puts and for Hudi actions that must end first, `InvalidOption` for a
+    table shared by another lock, `ClockSkew` while its last instant is ahead of the clock.
     """
     if table.sharing == sharing:
         return table
@@ -54,8 +54,9 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock) -> Tabl
     lock = open_lock(table.storage, sharing, table.timeline.log.writer_id, table.clock, table.options)
     probe_conditional_put(table.storage)
     if sharing.lock is PeerLockKind.STORAGE:
-        # Such a lock is opened on stores of this kind only; without the condition both sides would hold it at once.
+        # A storage lock is opened on conditional stores only. If the store ignored the condition, both sides could hold the lock.
         probe_versioned_put(cast("ConditionalStorage", table.storage))
+    check_not_ahead(table.refresh(), table.clock, table.options)
     with lock.hold():
         if table.has_log:
             _share_ours(table, sharing)
@@ -75,7 +76,7 @@ def _share_ours(table: Table, sharing: Sharing) -> None:
     action = table.write_action()
     body = _commit_body(table.schema_json, sharing)
     begun = table.timeline.append(
-        lambda state: Draft(table.timeline.mint(state), action, State.NONE, State.INFLIGHT, OPERATION, {})
+        lambda state: Draft(table.timeline.mint(state), action, State.NONE, State.INFLIGHT, OPERATION, Bare())
     )
     table.timeline.append(lambda _: Draft(begun.instant, action, State.INFLIGHT, State.COMPLETED, OPERATION, body))
 
@@ -83,12 +84,15 @@ def _share_ours(table: Table, sharing: Sharing) -> None:
 def _take_in(table: Table, sharing: Sharing) -> None:
     storage, properties = table.storage, read_properties(table.storage)
     if read_identity(storage) is not None:
-        raise UnsupportedTable("a table that somebody else just shared", expected="one that is not", remedy="open it again")
-    # Of an attempt that died before it came to an end.
+        raise UnsupportedTable(
+            "a table that another process has just shared", expected="an exclusive table", remedy="open it again"
+        )
+    # Delete what an attempt that died has left.
     for folder in (LOG_FOLDER, BODY_FOLDER, CHECKPOINT_FOLDER):
         storage.delete_below(folder)
-    turn_off_metadata(storage, properties)
     found = foreign_state(storage, properties)
+    check_not_bucketed(found, properties, storage.list_folder(".hoodie").folders)
+    turn_off_metadata(storage, properties)
     waiting = [a for a in found.pending() if a.action in _UNSHARABLE]
     if waiting:
         raise UnsupportedTable(
@@ -96,30 +100,29 @@ def _take_in(table: Table, sharing: Sharing) -> None:
             expected="none",
             remedy="let Apache Hudi end it first",
         )
-    timeline = ActiveTimeline(storage, table.clock, table.timeline.log.writer_id, table.options)
-    instant = timeline.mint(found)
+    instant = next_instant(table.timeline.time.now(), found.last_instant)
     schema = found.schema_json or properties.get(CREATE_SCHEMA, "")
     adopted = adopted_table(found)
-    # Of a log that it had before: what an idle feeder said last may have left the timeline.
+    # If the table had a log before, the last progress of an idle ingestion may have left the active timeline.
     adopted = replace(adopted, progress={**archived_progress(storage, properties, lambda _: True), **adopted.progress})
-    body = {**_commit_body(schema, sharing), ADOPTED_KEY: adopted.to_json()}
+    body = replace(_commit_body(schema, sharing), adopted=adopted)
     drafts = (
-        Draft(instant, table.write_action(), State.NONE, State.INFLIGHT, OPERATION, {}),
+        Draft(instant, table.write_action(), State.NONE, State.INFLIGHT, OPERATION, Bare()),
         Draft(instant, table.write_action(), State.INFLIGHT, State.COMPLETED, OPERATION, body),
     )
     state = TableState()
     for sequence, draft in enumerate(drafts, 1):
-        for path, content in timeline_files(draft_entry(draft, sequence, table.clock.now())).create:
+        for path, content in timeline_files(draft.entry(sequence, table.clock.now())).create:
             storage.put_if_absent(path, content)
-        entry = timeline.log.append(draft, sequence)
-        assert entry is not None  # nobody else writes the log of a table without an identity, under this lock
+        entry = table.timeline.log.append(draft, sequence)
+        assert entry is not None  # under this lock, no other writer appends to the log of a table without an identity
         state.apply(entry)
     write_checkpoint(storage, state)
     create_identity(storage, table.clock)
 
 
 def adopted_table(found: TableState) -> AdoptedTable:
-    """The state of a table that others wrote, as the first entry of its log keeps it."""
+    """Return the state of a Hudi-written table as the first commit in its log keeps it."""
     return AdoptedTable(
         actions=tuple(
             (a.instant, a.action.value, a.state.value, a.operation, time_from_instant(a.instant).isoformat())
@@ -136,7 +139,6 @@ def adopted_table(found: TableState) -> AdoptedTable:
     )
 
 
-def _commit_body(schema_json: str, sharing: Sharing) -> dict[str, object]:
+def _commit_body(schema_json: str, sharing: Sharing) -> Published:
     extra = {SCHEMA_KEY: schema_json, "tideline.shared": json.dumps(sharing.to_json())}
-    metadata = CommitMetadata(OPERATION, (), extra)
-    return {"metadata": metadata.to_json(), SHARING_KEY: sharing.to_json()}
+    return Published(CommitMetadata(OPERATION, (), extra), sharing=sharing)

@@ -1,4 +1,4 @@
-"""Whether a store does what writers rely on: it refuses conditional puts whose condition does not hold, and takes those whose does."""
+"""Probes of a store: it must refuse conditional puts whose condition fails, and accept those whose condition holds."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _REMEDY = "keep the table in another store; a proxy or gateway in front of this 
 
 
 def probe_conditional_put(storage: Storage) -> None:
-    """Raise `UnsupportedTable` for a store that puts an object although one of its name is there (`If-None-Match`): appends rest on that."""
+    """Raise `UnsupportedTable` if the store ignores `If-None-Match` and overwrites an object. Appends to the log rely on it."""
     with _probe_object(storage) as path:
-        with contextlib.suppress(ObjectExists):  # of a random name: ours, whose answer got lost
+        with contextlib.suppress(ObjectExists):  # the name is random: an earlier try of this put succeeded
             storage.put_if_absent(path, b"1")
         try:
             storage.put_if_absent(path, b"2")
@@ -30,11 +30,11 @@ def probe_conditional_put(storage: Storage) -> None:
 
 
 def probe_versioned_put(storage: ConditionalStorage) -> None:
-    """Raise `UnsupportedTable` for a store that does not go by the version of what a put replaces (`If-Match`): Hudi's storage lock rests on that."""
+    """Raise `UnsupportedTable` if the store does not honour `If-Match` on replacing puts. Hudi's storage lock relies on it."""
     with _probe_object(storage) as path:
         storage.put(path, b"1")
         _, seen = storage.read_versioned(path)
-        # Refused may be said of one's own put, whose answer got lost.
+        # A put may report a refusal although it succeeded, if its first reply was lost: read the object.
         took_fresh = storage.put_if_version(path, b"2", seen) or storage.read(path) == b"2"
         took_stale = storage.put_if_version(path, b"3", seen)
     if took_fresh and not took_stale:

@@ -1,21 +1,28 @@
-"""From rows to base files: preparing input, routing it to file groups, writing one file group.
+"""Writing of rows: preparation of the input, routing to file groups, writing of one file group.
 
-What becomes visible when does not belong here; see `transaction`.
+Publishing, that is, which files become visible and when, does not belong here; see `tideline_table.action`.
 """
 
-from tideline_table.writer.file_group import FileGroupResult, FileGroupTask, WriteContext, write_file_group
-from tideline_table.writer.input import PreparedInput, prepare_input
-from tideline_table.writer.operation import Operation
-from tideline_table.writer.routing import RoutedTask, route_input
+from tideline_table.writer.file_group import write_file_group
+from tideline_table.writer.input import PreparedInput, prepare_input, refuse_duplicates, with_marked_purges
+from tideline_table.writer.operation import ROW_OPERATIONS, Operation, minds_known_keys, promises_unique_keys
+from tideline_table.writer.routing import FilePlacement, RoutedTask, route_input
+from tideline_table.writer.task import FileGroupResult, FileGroupTask, WriteContext
 
 __all__ = [
+    "ROW_OPERATIONS",
     "FileGroupResult",
     "FileGroupTask",
+    "FilePlacement",
     "Operation",
     "PreparedInput",
     "RoutedTask",
     "WriteContext",
+    "minds_known_keys",
     "prepare_input",
+    "promises_unique_keys",
+    "refuse_duplicates",
     "route_input",
+    "with_marked_purges",
     "write_file_group",
 ]

@@ -1,4 +1,4 @@
-"""Writing Parquet base files (format reference 8.2)."""
+"""Writing of Parquet base files (format reference 8.2)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tideline_table.schema.meta_fields import MetaField
 from tideline_table.storage import Storage
 
 _ZSTD_LEVEL = 1
-"""Level 1 encodes nearly as fast as snappy and gives smaller files; higher levels cost a writer more than readers gain."""
+"""Level 1 encodes nearly as fast as snappy into smaller files; higher levels cost writers more than readers gain."""
 _UNIQUE_COLUMNS = (MetaField.COMMIT_SEQNO, MetaField.RECORD_KEY)
 
 
 def write_base_file(storage: Storage, path: str, rows: pa.Table, avro_schema: str, options: Options) -> int:
-    """Write `rows` (meta fields first) as a base file that appears whole; returns its size in bytes."""
+    """Write `rows` (meta fields first) as a base file that appears as a whole or not at all; return its size in bytes."""
     pairs = {b"parquet.avro.schema": avro_schema.encode(), b"writer.model.name": b"avro"}
     span = pc.min_max(rows.column(MetaField.RECORD_KEY)).as_py()
-    # Arrow orders strings by bytes, Java by UTF-16 units; they differ only beyond the basic plane, where the range is left out.
+    # Arrow orders strings by bytes, Java by UTF-16 units. The orders may differ from U+D800 on, so the range is left out there.
     if span["min"] is not None and max(span["min"] + span["max"]) < "\ud800":
         pairs |= {MIN_KEY: span["min"].encode(), MAX_KEY: span["max"].encode()}
     codec = options[COMPRESSION_CODEC]
@@ -37,6 +37,6 @@ def write_base_file(storage: Storage, path: str, rows: pa.Table, avro_schema: st
         ) as writer,
     ):
         writer.write_table(rows, row_group_size=options[ROW_GROUP_ROWS])
-        # Not by way of the Arrow schema: without `store_schema` its metadata never reaches the footer.
+        # Without `store_schema`, metadata of the Arrow schema would not reach the footer.
         writer.add_key_value_metadata(pairs)
     return storage.stat(path).size_bytes

@@ -1,4 +1,4 @@
-"""Input of a write: checked against the schema, keyed, combined. Nothing is written before this succeeded."""
+"""Preparation of a write's input: checked against the schema, keyed and combined before anything is written."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tideline_table.errors import DuplicateKey, SchemaMismatch
 from tideline_table.index.scope import KeyScope
 from tideline_table.keygen import KeyGenerator
-from tideline_table.merge import combine_input
+from tideline_table.merge import Merging, combined_input, deleted_mask, with_deletion_marks
+from tideline_table.schema.arrow import with_column
 from tideline_table.schema.fit import IS_DELETED, PURGED, fit_rows
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.writer.operation import Operation
@@ -18,11 +20,9 @@ from tideline_table.writer.operation import Operation
 
 @dataclass(frozen=True, slots=True)
 class PreparedInput:
-    """Rows in the table's schema plus `_hoodie_record_key` (and `_hoodie_is_deleted` where the input had it), with their partition paths.
+    """Rows in the table's schema with `_hoodie_record_key` (and `_hoodie_is_deleted` if the input had it), and partition paths.
 
-    Where keys are purged beside the rows, `PURGED` says which.
-
-    A delete's rows hold the record key only.
+    If keys are purged together with the rows, `PURGED` marks them. The rows of a delete hold the record key only.
     """
 
     rows: pa.Table
@@ -36,28 +36,36 @@ class PreparedInput:
 
     @property
     def identities(self) -> pa.ChunkedArray:
-        """What is unique in a table: partition path and record key, joined, or by its scope the key alone."""
+        """What is unique in a table: partition path and record key joined, or the key alone if its scope is the table."""
         if self.scope is KeyScope.TABLE:
             return self.keys
-        return pa.compute.binary_join_element_wise(self.partition_paths, self.keys, "\x00")
+        return pc.binary_join_element_wise(self.partition_paths, self.keys, "\x00")
 
     def take(self, positions: np.ndarray) -> PreparedInput:
-        """The rows at `positions`."""
+        """Return the rows at `positions`."""
         chosen = pa.array(positions)
         return replace(self, rows=self.rows.take(chosen), partition_paths=self.partition_paths.take(chosen))
+
+    def combined(self, merging: Merging) -> tuple[PreparedInput, np.ndarray]:
+        """Return one row for each of `identities`, and the numbers of the rows that lie on top."""
+        found = combined_input(self.rows, self.identities, merging)
+        if found is None:
+            return self, np.arange(self.rows.num_rows)
+        numbers, rows = found
+        return replace(self, rows=rows, partition_paths=self.partition_paths.take(pa.array(numbers))), numbers
 
 
 def prepare_input(
     rows: pa.Table,
     schema: pa.Schema,
     keygen: KeyGenerator,
-    ordering_field: str,
+    merging: Merging,
     operation: Operation,
     *,
     combine: bool,
     scope: KeyScope = KeyScope.PARTITION,
 ) -> PreparedInput:
-    """Fit, key and combine `rows`: of those that share what is unique in `scope` one stays.
+    """Fit, key and combine `rows`: rows with one key in `scope` become one. Rows that `merging` treats as deletions are marked.
 
     Raises `SchemaMismatch` and `InvalidRecord` for rows that cannot be written.
     """
@@ -70,52 +78,44 @@ def prepare_input(
     keys, paths = keygen.record_keys(fitted), keygen.partition_paths(fitted)
     if operation is Operation.DELETE:
         keyed = pa.table({MetaField.RECORD_KEY.value: keys})
-        ordering_field = ""
+        merging = Merging()
     else:
         keyed = fitted.append_column(MetaField.RECORD_KEY.value, keys)
         if IS_DELETED in rows.column_names and IS_DELETED not in keyed.column_names:
             keyed = keyed.append_column(IS_DELETED, _deletion_marks(rows.column(IS_DELETED)))
+        keyed = with_deletion_marks(keyed, merging)
     prepared = PreparedInput(keyed, paths, scope)
-    if not combine and operation is not Operation.DELETE:
-        return prepared
-    winners = combine_input(keyed, prepared.identities, ordering_field)
-    return prepared if winners is None else prepared.take(winners)
+    return prepared.combined(merging)[0] if combine or operation is Operation.DELETE else prepared
 
 
 def with_purged(prepared: PreparedInput, keys: pa.Table, schema: pa.Schema, keygen: KeyGenerator) -> PreparedInput:
-    """An upsert that also removes `keys` (key and partition columns), whatever the ordering values of the table say.
+    """Return an upsert that also removes `keys` (key and partition columns), regardless of ordering values.
 
-    Raises `DuplicateKey` when a key is among the rows too: nobody could tell which comes first.
+    Raises `DuplicateKey` if a key is among the rows too, because their order is undefined.
     """
-    gone = prepare_input(keys, schema, keygen, "", Operation.DELETE, combine=True, scope=prepared.scope)
-    both = pa.compute.is_in(gone.identities, value_set=prepared.identities)
-    if pa.compute.any(both).as_py():
+    removed = prepare_input(keys, schema, keygen, Merging(), Operation.DELETE, combine=True, scope=prepared.scope)
+    both = pc.is_in(removed.identities, value_set=prepared.identities)
+    if pc.any(both).as_py():
         raise DuplicateKey(
-            f"record key {gone.keys.filter(both)[0].as_py()!r} is written and removed at once", expected="one of them in one write"
+            f"record key {removed.keys.filter(both)[0].as_py()!r} is both written and removed by one write",
+            expected="either of them in one write",
         )
-    paths = pa.chunked_array([*prepared.partition_paths.chunks, *gone.partition_paths.chunks], pa.string())
-    return replace(prepared, rows=with_purges(prepared.rows, gone.keys), partition_paths=paths)
+    paths = pa.chunked_array([*prepared.partition_paths.chunks, *removed.partition_paths.chunks], pa.string())
+    return replace(prepared, rows=with_purges(prepared.rows, removed.keys), partition_paths=paths)
 
 
 def with_marked_purges(rows: pa.Table, purges: pa.ChunkedArray) -> pa.Table:
-    """Prepared `rows` of which those that `purges` marks are deletions that win whatever ordering values say."""
-    if IS_DELETED in rows.column_names:
-        position = rows.schema.get_field_index(IS_DELETED)
-        marks = pa.compute.or_(pa.compute.fill_null(rows.column(IS_DELETED).cast(pa.bool_()), fill_value=False), purges)
-        return rows.set_column(position, IS_DELETED, marks).append_column(PURGED, purges)
-    return rows.append_column(IS_DELETED, purges).append_column(PURGED, purges)
+    """Return prepared `rows` with those that `purges` marks as deletions that win regardless of ordering values."""
+    deleted = pa.array(deleted_mask(rows) | np.asarray(purges))
+    return with_column(rows, IS_DELETED, deleted).append_column(PURGED, purges)
 
 
 def with_purges(rows: pa.Table, keys: pa.ChunkedArray) -> pa.Table:
-    """Prepared `rows` and behind them a row for each of `keys` that is a deletion which wins whatever ordering values say."""
-    if IS_DELETED not in rows.column_names:
-        rows = rows.append_column(IS_DELETED, pa.repeat(pa.scalar(value=False), rows.num_rows))
-    if PURGED not in rows.column_names:
-        rows = rows.append_column(PURGED, pa.repeat(pa.scalar(value=False), rows.num_rows))
-    count = len(keys)
-    marks = {MetaField.RECORD_KEY.value: keys, **{name: pa.repeat(pa.scalar(value=True), count) for name in (IS_DELETED, PURGED)}}
-    purges = pa.table([marks[f.name] if f.name in marks else pa.nulls(count, f.type) for f in rows.schema], rows.column_names)
-    return pa.concat_tables([rows.cast(purges.schema), purges])
+    """Return prepared `rows` followed by one deletion for each of `keys`, which wins regardless of ordering values."""
+    marks = pa.repeat(pa.scalar(value=True), len(keys))
+    purges = pa.table({MetaField.RECORD_KEY.value: keys, IS_DELETED: marks, PURGED: marks})
+    nullable = pa.schema([field.with_nullable(nullable=True) for field in rows.schema])
+    return pa.concat_tables([rows.cast(nullable), purges], promote_options="default")
 
 
 def _deletion_marks(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -125,14 +125,14 @@ def _deletion_marks(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def refuse_duplicates(prepared: PreparedInput) -> None:
-    """Raise `DuplicateKey` when a key stands twice in the input, in one partition of it where that is the scope of keys."""
+    """Raise `DuplicateKey` if a key is in the input twice, or twice in one partition if that is the scope of keys."""
     identities = prepared.identities
-    if pa.compute.count_distinct(identities).as_py() == len(identities):
+    if pc.count_distinct(identities).as_py() == len(identities):
         return
     grouped = (
         pa.table({"identity": identities, "key": prepared.keys}).group_by("identity").aggregate([("key", "count"), ("key", "min")])
     )
-    twice = grouped.filter(pa.compute.greater(grouped.column("key_count"), 1)).column("key_min")
+    twice = grouped.filter(pc.greater(grouped.column("key_count"), 1)).column("key_min")
     raise DuplicateKey(
-        f"record key(s) {', '.join(map(repr, twice[:3].to_pylist()))} stand more than once in the input", expected="each key once"
+        f"record key(s) {', '.join(map(repr, twice[:3].to_pylist()))} occur more than once in the input", expected="each key once"
     )

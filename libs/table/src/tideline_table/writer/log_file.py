@@ -1,7 +1,6 @@
-"""Appending to a file group of a merge-on-read table: one new log file with the changed rows and the deletions (format reference 9).
+"""Appends to file groups of merge-on-read tables: a log file of changed rows and deletions (format reference 9), and its index.
 
-Beside it goes the index of its keys. The base file is not read: where the keys are was looked up before, and which version of a row wins is
-decided when the slice is read.
+The base file is not read: the look-up located the keys before, and the reader decides which version of a row wins.
 """
 
 from __future__ import annotations
@@ -13,30 +12,29 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tideline_table.config import LOG_BLOCK_BYTES, LOG_BLOCK_FORMAT, LOG_INDEX_CLIQUE_FILES, Options
+from tideline_table.config import LOG_BLOCK_BYTES, LOG_BLOCK_FORMAT, LOG_INDEX_WINDOW_FILES, Options
 from tideline_table.errors import TidelineError
 from tideline_table.file_group.names import log_file_name, log_write_token, parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice, join_path
-from tideline_table.index.simple import one_chunk
+from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log_format import BlockType, HeaderKey, avro_block, delete_block, parquet_block
 from tideline_table.log_format.key_index import LogIndex, index_path, read_index
 from tideline_table.log_format.key_index_file import WrittenBlock, index_bytes, read_blocks
 from tideline_table.merge import MergeMode, deleted_mask, purged_mask
-from tideline_table.schema.meta_fields import META_FIELDS, MetaField, with_meta_fields
+from tideline_table.schema.arrow import one_chunk
+from tideline_table.schema.meta_fields import MetaField
 from tideline_table.storage import Storage
-from tideline_table.timeline.write_stats import WriteStat
-from tideline_table.writer.file_group import FileGroupResult, FileGroupTask, WriteContext, constant, live_rows, result_of
 from tideline_table.writer.marker import MarkerType, create_marker
 from tideline_table.writer.operation import Operation
+from tideline_table.writer.task import FileGroupResult, FileGroupTask, WriteContext, live_rows, result_of, stored_rows
 
 _LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Framed:
-    """One block, ready to be written, and the record keys that it holds."""
+    """One encoded block and the record keys that it holds."""
 
     type: BlockType
     content: bytes
@@ -46,15 +44,16 @@ class _Framed:
 def append_log_file(context: WriteContext, task: FileGroupTask, incoming: pa.Table, storage: Storage) -> FileGroupResult:
     """Write the next log file of `task.base`, or the first one of a new group, and its key index.
 
-    `incoming` are rows whose keys the group holds, each key once, and behind them `task.log_inserts` whose keys it does not. Deletions of a
-    delete come without an ordering value: they win whatever the row says. Rows marked as deleted keep theirs, unless they are purged.
+    `incoming` holds rows whose keys are in the group, each key once, then `task.log_inserts` rows whose keys are not. A delete
+    operation writes deletions without an ordering value, which always win. A row marked as deleted keeps its ordering value, unless it
+    is purged.
     """
     known = incoming.slice(0, incoming.num_rows - task.log_inserts)
     added = live_rows(incoming.slice(known.num_rows))
-    deleted = _deletions(context, known)
-    updated = known.filter(pc.invert(deleted)) if deleted is not None else known
+    deleted = np.ones(known.num_rows, dtype=bool) if context.operation is Operation.DELETE else deleted_mask(known)
+    updated = _chosen(known, ~deleted)
     rows = pa.concat_tables([updated, added]) if task.log_inserts else updated
-    gone = known.filter(deleted) if deleted is not None else known.slice(0, 0)
+    gone = _chosen(known, deleted)
     blocks = _data_blocks(context, task, rows) if rows.num_rows else []
     for part in _by_kind(gone):
         keys = part.column(MetaField.RECORD_KEY)
@@ -62,23 +61,28 @@ def append_log_file(context: WriteContext, task: FileGroupTask, incoming: pa.Tab
         blocks.append(_Framed(BlockType.DELETE, content, keys))
     if not blocks:
         return FileGroupResult(None, b"")
-    # The first log file of a group without a base file opens a slice of its own instant.
+    # The first log file of a group without a base file begins a slice at its own instant.
     base = task.base or FileSlice(FileGroupId(task.partition_path, task.file_id), context.instant, "", 0, -1)
     version = next_log_version(base)
     name = log_file_name(task.file_id, base.base_instant, version, log_write_token(task.number, task.attempt, context.instant))
     path = join_path(task.partition_path, name)
     create_marker(storage, context.instant, path, MarkerType.APPEND)
+    written: list[WrittenBlock] = []
+    size_bytes = 0
     with storage.open_output(path) as sink:
         for block in blocks:
             sink.write(block.content)
-    _write_index(context, base, path, blocks, storage)
+            header = {int(HeaderKey.INSTANT_TIME): context.instant}
+            written.append(WrittenBlock(block.type, size_bytes, len(block.content), header, one_chunk(block.keys)))
+            size_bytes += len(block.content)
+    _put_index(storage, base, path, written, Options(context.options))
     stat = WriteStat(
         file_id=task.file_id,
         partition_path=task.partition_path,
         path=path,
         prev_commit=base.base_instant,
         num_writes=rows.num_rows,
-        file_size_bytes=sum(len(block.content) for block in blocks),
+        file_size_bytes=size_bytes,
         num_inserts=added.num_rows,
         num_updates=updated.num_rows,
         num_deletes=gone.num_rows,
@@ -89,30 +93,20 @@ def append_log_file(context: WriteContext, task: FileGroupTask, incoming: pa.Tab
     return result_of(context, task, stat, added.column(MetaField.RECORD_KEY))
 
 
-def _write_index(context: WriteContext, base: FileSlice, path: str, blocks: Sequence[_Framed], storage: Storage) -> None:
-    offsets = np.cumsum([0, *(len(block.content) for block in blocks)]).tolist()
-    header = {int(HeaderKey.INSTANT_TIME): context.instant}
-    written = [
-        WrittenBlock(block.type, offset, len(block.content), header, one_chunk(block.keys))
-        for block, offset in zip(blocks, offsets, strict=False)
-    ]
-    _put_index(storage, base, path, written, Options(context.options))
-
-
 def _put_index(storage: Storage, base: FileSlice, path: str, blocks: Sequence[WrittenBlock], options: Options) -> None:
-    clique_files = options[LOG_INDEX_CLIQUE_FILES]
-    if not clique_files:
+    window_files = options[LOG_INDEX_WINDOW_FILES]
+    if not window_files:
         return
-    previous = _previous_index(base, storage) if clique_files > 1 else None
+    previous = _previous_index(base, storage) if window_files > 1 else None
     try:
-        storage.put(index_path(path), index_bytes(storage, path, blocks, previous, clique_files))
+        storage.put(index_path(path), index_bytes(storage, path, blocks, previous, window_files))
     except TidelineError as error:
-        # It only spares reading: the log file is scanned instead.
+        # The index only saves reads: without it, the log file is scanned.
         _LOGGER.warning("log file %s has no key index: %s", path, error)
 
 
 def _previous_index(base: FileSlice, storage: Storage) -> LogIndex | None:
-    """The index of the last log file, None where the new one begins another slice: a compaction takes all of the one before."""
+    """Return the index of the last log file, None if the new file begins another slice: a compaction takes a slice as a whole."""
     if not base.log_files:
         return None
     last, path = base.log_files[-1], base.log_paths[-1]
@@ -124,9 +118,9 @@ def _previous_index(base: FileSlice, storage: Storage) -> LogIndex | None:
 
 
 def move_behind(result: FileGroupResult, latest: FileSlice, instant: str, storage: Storage, options: Options) -> FileGroupResult:
-    """The log file of `result` once more, as the next one of `latest`: others appended to the slice meanwhile. No row is read.
+    """Copy the log file of `result` as the next one of `latest`, to which other writers appended meanwhile. Decodes no row.
 
-    The old file stays for the transaction to delete: it has a marker and no write stat.
+    The transaction deletes the old file, which has a marker and no write stat.
     """
     stat = result.stat
     assert stat is not None
@@ -148,47 +142,33 @@ def move_behind(result: FileGroupResult, latest: FileSlice, instant: str, storag
 
 
 def next_log_version(file_slice: FileSlice) -> int:
-    """One above the newest log file that is named after the slice's base instant."""
+    """Return the newest version of the log files that are named after the slice's base instant, plus one."""
     mine = (parse_log_file_name(log.name) for log in file_slice.log_files)
     return 1 + max((log.version for log in mine if log is not None and log.base_instant == file_slice.base_instant), default=0)
 
 
-def _deletions(context: WriteContext, incoming: pa.Table) -> pa.ChunkedArray | None:
-    if context.operation is Operation.DELETE:
-        return pa.chunked_array([pa.repeat(pa.scalar(value=True), incoming.num_rows)])
-    return deleted_mask(incoming)
-
-
 def _by_kind(gone: pa.Table) -> list[pa.Table]:
-    """Deletions with ordering values and those that win without one: a block of each, since a block is all of one kind."""
+    """Return deletions with ordering values and those that win without one as separate parts: a block holds one kind."""
     purged = purged_mask(gone)
-    parts = [gone] if purged is None else [gone.filter(pc.invert(purged)), gone.filter(purged)]
-    return [part for part in parts if part.num_rows]
+    return [part for part in (_chosen(gone, ~purged), _chosen(gone, purged)) if part.num_rows]
+
+
+def _chosen(rows: pa.Table, mask: np.ndarray) -> pa.Table:
+    return rows if mask.all() else rows.filter(pa.array(mask))
 
 
 def _ordering(context: WriteContext, gone: pa.Table) -> pa.ChunkedArray | None:
-    if context.operation is Operation.DELETE or context.merge_mode is not MergeMode.EVENT_TIME:
+    if context.operation is Operation.DELETE or context.merging.mode is not MergeMode.EVENT_TIME:
         return None
-    purged = purged_mask(gone)
-    if purged is not None and pc.any(purged).as_py():
+    if purged_mask(gone).any():
         return None
-    ordering = gone.column(context.ordering_field)
-    # One kind of ordering value per block is all that every reader takes; a deletion without one wins at once.
+    ordering = gone.column(context.merging.ordering_field)
+    # Some readers accept one kind of ordering value per block only. A deletion without one always wins.
     return None if ordering.null_count else ordering
 
 
 def _data_blocks(context: WriteContext, task: FileGroupTask, rows: pa.Table) -> list[_Framed]:
-    schema = with_meta_fields(context.schema)
-    counter = pc.cast(pa.array(np.arange(rows.num_rows)), pa.string())
-    meta = {
-        MetaField.COMMIT_TIME: constant(context.instant, rows.num_rows),
-        MetaField.COMMIT_SEQNO: pc.binary_join_element_wise(f"{context.instant}_{task.number}_", counter, ""),
-        MetaField.RECORD_KEY: rows.column(MetaField.RECORD_KEY),
-        MetaField.PARTITION_PATH: constant(task.partition_path, rows.num_rows),
-        MetaField.FILE_NAME: constant(task.file_id, rows.num_rows),
-    }
-    columns = [meta[MetaField(f.name)] if f.name in META_FIELDS else rows.column(f.name) for f in schema]
-    written = pa.Table.from_arrays(columns, schema=schema)
+    written = stored_rows(context, task, rows, task.file_id)
     options = Options(context.options)
     kind, encode = (BlockType.AVRO, avro_block) if options[LOG_BLOCK_FORMAT] == "avro" else (BlockType.PARQUET, parquet_block)
     per_block = max(1, int(written.num_rows * options[LOG_BLOCK_BYTES] / max(1, written.nbytes)))

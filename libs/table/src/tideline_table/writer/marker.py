@@ -1,4 +1,4 @@
-"""Markers: which files an instant may have written, known without listing the table (format reference 13.1; ours are direct ones)."""
+"""Markers list the files that an instant may have written, so that no listing of the table is needed (format reference 13.1)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SERVER_FILE = re.compile(r"MARKERS\d+", re.ASCII)
 
 
 class MarkerType(enum.StrEnum):
-    """What a marked file is."""
+    """How a marked file is written."""
 
     CREATE = "CREATE"
     MERGE = "MERGE"
@@ -26,16 +26,16 @@ class MarkerType(enum.StrEnum):
 
 
 def create_marker(storage: Storage, instant: str, path: str, kind: MarkerType) -> None:
-    """Announce the file at `path`; comes before the file itself. Safe to repeat."""
+    """Write a direct marker of the file at `path`, before the file itself. Safe to repeat."""
     storage.put(f"{MARKER_FOLDER}/{instant}/{path}.marker.{kind}", b"")
 
 
 def marked_files(storage: Storage, instant: str) -> Iterator[str]:
-    """Paths (below the base path) that `instant` announced."""
+    """Yield the paths (below the base path) that the markers of `instant` list."""
     start = f"{MARKER_FOLDER}/{instant}/"
     for found in storage.list_objects(start.rstrip("/")):
         name = found.path[len(start) :]
-        # Hudi's timeline server keeps them as lines of a few files.
+        # Hudi's timeline server stores markers as lines of a few files.
         lines = storage.read(found.path).decode(errors="replace").split("\n") if _SERVER_FILE.fullmatch(name) else [name]
         for line in lines:
             # A partition may begin with a space.
@@ -45,24 +45,23 @@ def marked_files(storage: Storage, instant: str) -> Iterator[str]:
 
 
 def last_announced(storage: Storage, instant: str) -> datetime | None:
-    """When `instant` announced a file for the last time; None if it never did."""
+    """Return when `instant` wrote its last marker; None if it has none."""
     return max((found.modified for found in storage.list_objects(f"{MARKER_FOLDER}/{instant}")), default=None)
 
 
-def forget_markers(storage: Storage, instant: str) -> None:
-    """Remove what `instant` announced, once it has ended. Failing to is a warning: the log says already how it ended."""
-    try:
-        storage.delete_below(f"{MARKER_FOLDER}/{instant}")
-    except TidelineError as error:
-        _LOGGER.warning("markers of %s stay behind: %s", instant, error)
+def forget_markers(storage: Storage, instant: str, only: Iterable[str] | None = None) -> None:
+    """Delete the markers of `instant`, which has ended, or those of the files `only`: the rest show orphan-file cleanup where to look.
 
-
-def forget_marked(storage: Storage, instant: str, paths: Iterable[str]) -> None:
-    """Remove the announcements of these files alone: what a task announces later tells the sweep where to look. A failure is a warning."""
-    start, named = f"{MARKER_FOLDER}/{instant}/", set(paths)
+    A failure is a warning, because the log records how the instant ended.
+    """
+    folder = f"{MARKER_FOLDER}/{instant}"
     try:
-        for found in list(storage.list_objects(start.rstrip("/"))):
-            if found.path[len(start) :].rpartition(".marker.")[0] in named:
+        if only is None:
+            storage.delete_below(folder)
+            return
+        paths = set(only)
+        for found in list(storage.list_objects(folder)):
+            if found.path[len(folder) + 1 :].rpartition(".marker.")[0] in paths:
                 storage.delete(found.path)
     except TidelineError as error:
-        _LOGGER.warning("markers of %s stay behind: %s", instant, error)
+        _LOGGER.warning("markers of instant %s could not be deleted: %s", instant, error)

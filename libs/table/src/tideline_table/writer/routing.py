@@ -1,4 +1,4 @@
-"""Routing: which rows go to which file group, decided from values alone."""
+"""Routing of input rows to file groups, decided from values alone."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tideline_table.config import INSERT_TO_LOG, MAX_FILE_SIZE, RECORD_SIZE_ESTI
 from tideline_table.file_group.names import new_file_id
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.index.simple import Location
-from tideline_table.writer.file_group import FileGroupTask
 from tideline_table.writer.operation import Operation, promises_unique_keys
+from tideline_table.writer.task import FileGroupTask
 
 _SIZE_SAMPLE = 64
 
 
 @dataclass(frozen=True, slots=True)
 class RoutedTask:
-    """A file group to write and the input rows (by number) that go there."""
+    """A file group to write, and the numbers of its input rows."""
 
     task: FileGroupTask
     positions: np.ndarray
@@ -27,20 +27,20 @@ class RoutedTask:
 
 @dataclass(frozen=True, slots=True)
 class FilePlacement:
-    """Sizes that decide where inserts go."""
+    """Sizes that decide which file groups take inserts."""
 
     max_file_bytes: int
     small_file_bytes: int
     row_bytes: float
     inserts_to_log: bool = False
-    """Rows that are added go to log files, also of small groups that have some already."""
+    """Inserts are appended to log files, also in small groups that already have some."""
     fills_groups: bool = True
-    """Whether small groups take any at all."""
+    """Whether small groups take inserts at all."""
 
     def for_inserts(self, operation: Operation, options: Options, *, is_merge_on_read: bool) -> FilePlacement:
-        """With inserts going to log files if the options say so.
+        """Return the placement, with inserts in log files if the options say so.
 
-        Blind ones then open new groups only: beside rows that nobody looked up, merging a log could take two rows for one.
+        Inserts without look-up then open new groups only: in an existing group, the log merge would fold equal keys into one row.
         """
         if not options[INSERT_TO_LOG] or not is_merge_on_read or operation.opens_groups_only:
             return self
@@ -48,16 +48,16 @@ class FilePlacement:
 
     @classmethod
     def of(cls, options: Options, slices: Sequence[FileSlice]) -> FilePlacement:
-        """From the options and the mean row size of (a sample of) the files that exist."""
+        """Return the placement from the options and the mean row size of a sample of the existing files."""
         sample = [s for s in slices[-_SIZE_SAMPLE:] if s.rows > 0]
         rows = sum(s.rows for s in sample)
         mean = sum(s.size_bytes for s in sample) / rows if rows else float(options[RECORD_SIZE_ESTIMATE])
         return cls(options[MAX_FILE_SIZE], options[SMALL_FILE_LIMIT], max(mean, 1.0))
 
     def free_rows(self, file_slice: FileSlice) -> int:
-        """How many rows still fit into a file group.
+        """Return how many rows still fit into a file group.
 
-        0 when it is not small, or has log files that would have to be merged first.
+        0 if it is not small, or has log files that would have to be merged first.
         """
         size_bytes = file_slice.total_bytes
         if not self.fills_groups or size_bytes >= self.small_file_bytes or (file_slice.log_files and not self.inserts_to_log):
@@ -66,7 +66,7 @@ class FilePlacement:
 
     @property
     def rows_per_file(self) -> int:
-        """Rows of a full file."""
+        """The number of rows of a full file."""
         return max(1, int(self.max_file_bytes / self.row_bytes))
 
 
@@ -79,10 +79,10 @@ def route_input(
     placement: FilePlacement,
     closed: frozenset[FileGroupId] = frozenset(),
 ) -> list[RoutedTask]:
-    """One task per file group that the input touches.
+    """Return one task per file group that the input touches.
 
-    `by_partition` numbers the input rows of each partition; `locations` says where their keys are (absent: nowhere); `slices` are the
-    partitions' visible slices; groups in `closed` (under a pending plan) take no inserts. Rows of a delete that are nowhere vanish.
+    `by_partition` numbers the input rows of each partition; `locations` says where their keys are (no entry: nowhere); `slices` are
+    the partitions' visible slices; groups in `closed` (under a pending plan) take no inserts. A delete ignores unknown keys.
     """
     tasks: list[RoutedTask] = []
 

@@ -1,6 +1,6 @@
-"""Avro datums in bulk: many records of one schema to Arrow columns and back, a field of all records at a time.
+"""Avro datums in bulk: many records of one schema to Arrow columns and back, one field of all records at a time.
 
-Arrow types are those of `tideline_table.schema`; what is around the datums (lengths, blocks) belongs to the callers.
+Arrow types are those of `tideline_table.schema`. The bytes around datums (lengths, blocks) belong to the callers.
 """
 
 from tideline_table.log_format.avro.decode import decode_datums, row_schema

@@ -1,6 +1,6 @@
-"""Positions in many datums at once: every read moves all of them past one value.
+"""Positions in many datums at once: each read moves all positions past one value.
 
-A mask says in which datums the value is there at all; the others stay where they are and what is read for them means nothing.
+A mask marks the datums that have the value. In other datums the position does not move, and the result is arbitrary.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Words: TypeAlias = npt.NDArray[np.uint64]
 Mask: TypeAlias = npt.NDArray[np.bool_] | None
 
 PAD_BYTES = 32
-"""Bytes around the datums that may be looked at (never trusted), so that no look needs a bounds check of its own."""
+"""Padding around the datums. Reads may touch it, but never use its content, so that they need no bounds checks."""
 
 _CONTINUED = np.uint64(0x8080808080808080)
 _PAYLOAD = np.uint64(0x7F7F7F7F7F7F7F7F)
 _ONE = np.uint64(1)
-# Three steps that close the gaps between the 7-bit groups: pairs, then fours, then all eight.
+# Three steps that join the 7-bit groups of a varint: pairs, then fours, then all eight.
 _CLOSE = (
     (np.uint64(0x007F007F007F007F), np.uint64(0x7F007F007F007F00), _ONE),
     (np.uint64(0x00003FFF00003FFF), np.uint64(0x3FFF00003FFF0000), np.uint64(2)),
@@ -31,26 +31,26 @@ _CLOSE = (
 
 
 class Octets:
-    """The bytes of some datums, padded at both ends, in the shapes that reading wants."""
+    """The bytes of datums, padded at both ends, as bytes and as a NumPy array."""
 
     def __init__(self, content: bytes | memoryview) -> None:
         pad = b"\x00" * PAD_BYTES
         self.raw = b"".join((pad, content, pad))
         self.limit = PAD_BYTES + len(content)
-        """Where the datums end."""
+        """Offset at which the datums end."""
         self.bytes = np.frombuffer(self.raw, np.uint8)
 
     def at(self, positions: Ints, dtype: str) -> npt.NDArray[np.generic]:
-        """The value of `dtype` (at most `PAD_BYTES` wide) that begins at each of `positions`."""
+        """Return the value of `dtype` (at most `PAD_BYTES` wide) at each of `positions`."""
         width = np.dtype(dtype).itemsize
         overlapping = np.ndarray((len(self.raw) - width + 1,), dtype, self.raw, strides=(1,))
         return overlapping[positions]
 
 
 class Cursor:
-    """Where each of many datums has got to, and where it ends; both count from the start of `octets`, pad included.
+    """The current position and the end of each datum. Both count from the start of `octets`, including the padding.
 
-    Ends keep a damaged datum out of its neighbours: the work of reading never exceeds the bytes that are there.
+    The ends stop a damaged datum from reading into the next one, so the work is limited by the number of bytes.
     """
 
     __slots__ = ("ends", "octets", "position")
@@ -64,19 +64,19 @@ class Cursor:
         return len(self.position)
 
     def part(self, rows: Ints) -> Cursor:
-        """A cursor over some of the datums, to be moved on its own."""
+        """Return an independent cursor over some of the datums."""
         return Cursor(self.octets, self.position[rows], self.ends[rows])
 
     def move(self, by: int | npt.NDArray[np.integer], mask: Mask = None) -> Ints:
-        """Move on and tell where the datums were before."""
+        """Move forward. Return the positions before. Raises `CorruptMetadata` past the end of a datum."""
         before = self.position
         self.position = before + (by if mask is None else by * mask)
         if (self.position > self.ends).any():
-            raise CorruptMetadata("a value that runs past the end", expected="whole records")
+            raise CorruptMetadata("a value beyond the end of its record", expected="whole records")
         return before
 
     def varints(self, mask: Mask = None) -> Ints:
-        """The next int or long of each datum."""
+        """Read the next int or long of each datum."""
         first = self.octets.bytes[self.position]
         if not len(first) or first.max() < 128:
             self.move(1, mask)
@@ -95,7 +95,7 @@ class Cursor:
         return ((payload >> _ONE) ^ (~(payload & _ONE) + _ONE)).view(np.int64)
 
     def small_counts(self, mask: Mask = None) -> npt.NDArray[np.integer]:
-        """The next int of each datum, as bytes where all are below 64: an order faster for what nearly always is."""
+        """Read the next int of each datum. Returns bytes if all values are below 64: the usual case, and about ten times faster."""
         first = self.octets.bytes[self.position]
         if (first & 0x81).any():
             return self.varints(mask)
@@ -103,7 +103,7 @@ class Cursor:
         return first >> 1
 
     def _read_long_tails(self, stop: Words, payload: Words, size: Ints, mask: Mask) -> None:
-        """Complete, in place, the values that go on after eight bytes."""
+        """Complete, in place, the values that are longer than eight bytes."""
         unfinished = stop == 0
         if mask is not None:
             unfinished &= mask
@@ -120,10 +120,10 @@ class Cursor:
         size[rows] = 9 + goes_on
 
     def spans(self, mask: Mask = None) -> tuple[Ints, Ints]:
-        """Start and end of the next string or bytes of each datum; empty where the mask says that there is none."""
+        """Read the next string or bytes of each datum. Return start and end, which are equal for datums outside the mask."""
         length = self.varints(mask)
         if mask is not None:
             length = length * mask
         if len(length) and (length.min() < 0 or length.max() > self.octets.limit):
-            raise CorruptMetadata("a text or bytes of impossible length", expected="whole records")
+            raise CorruptMetadata("a string or bytes value of impossible length", expected="whole records")
         return self.move(length), self.position

@@ -1,4 +1,4 @@
-"""Avro datums to Arrow columns (format reference 9.6)."""
+"""Decode Avro datums to Arrow columns (format reference 9.6)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_00
 
 @functools.lru_cache(maxsize=16)
 def row_schema(schema_json: str) -> pa.Schema:
-    """The Arrow schema of rows under an Avro record schema: its columns in its order, meta fields as nullable strings.
+    """Return the Arrow schema of an Avro record schema, in the same column order. Meta fields are nullable strings.
 
-    Raises `CorruptMetadata` when the text is no such schema or has types that Arrow lacks.
+    Raises `CorruptMetadata` if the text is not a record schema or has types that Arrow lacks.
     """
     own = {field.name: field for field in arrow_from_avro(schema_json)}
     return pa.schema([pa.field(n, pa.string()) if n in META_FIELDS else own[n] for n in parse_schema(schema_json).names])
@@ -32,15 +32,15 @@ def row_schema(schema_json: str) -> pa.Schema:
 def decode_datums(
     content: bytes | memoryview, begins: Ints, ends: Ints, node: Node, schema: pa.Schema, wanted: Collection[str]
 ) -> list[pa.Array]:
-    """The `wanted` columns (in the order of `schema`) of the records that lie at `begins` to `ends` of `content`.
+    """Decode the `wanted` columns (in the order of `schema`) of the records from `begins` to `ends` of `content`.
 
-    `schema` and `node` are of one Avro schema. Raises `CorruptMetadata` where a record is not what the schema says.
+    `schema` and `node` must be from the same Avro schema. Raises `CorruptMetadata` for a record that does not fit the schema.
     """
     cursor = Cursor(Octets(content), begins + PAD_BYTES, ends + PAD_BYTES)
     columns: list[pa.Array] = []
     for field, kind in zip(node.children, schema, strict=True):
         if len(columns) == len(wanted):
-            # The lengths of the records say where the rest ends.
+            # The remaining fields need not be walked: the lengths of the records give their ends.
             return columns
         if kind.name in wanted:
             columns.append(decode(field, kind.type, cursor))
@@ -52,7 +52,7 @@ def decode_datums(
 
 
 def decode(node: Node, kind: pa.DataType, cursor: Cursor, mask: Mask = None, *, nulls: bool = False) -> pa.Array:
-    """A value of each datum as an array of type `kind`; those that `mask` leaves out are null if `nulls` says so."""
+    """Decode a value of each datum to an array of `kind`. Outside `mask`, it has nulls if `nulls`, otherwise placeholders."""
     if not len(cursor):
         return pa.array([], kind)
     if node.kind is Kind.UNION:
@@ -60,7 +60,7 @@ def decode(node: Node, kind: pa.DataType, cursor: Cursor, mask: Mask = None, *, 
     if node.kind is Kind.RECORD:
         fields = zip(node.children, kind, strict=True)
         members = [decode(child, field.type, cursor, mask) for child, field in fields]
-        return _struct(members, kind, len(cursor), mask if nulls else None)
+        return pa.Array.from_buffers(kind, len(cursor), [_bitmap(mask) if nulls else None], children=members)
     if node.kind in (Kind.ARRAY, Kind.MAP):
         return _decode_list(node, kind, cursor, mask, nulls=nulls)
     if node.kind is Kind.NULL:
@@ -102,10 +102,6 @@ def _decode_list(node: Node, kind: pa.DataType, cursor: Cursor, mask: Mask, *, n
     return pa.Array.from_buffers(kind, len(cursor), buffers, children=[values])
 
 
-def _struct(members: list[pa.Array], kind: pa.DataType, rows: int, mask: Mask) -> pa.Array:
-    return pa.Array.from_buffers(kind, rows, [_bitmap(mask)], children=members)
-
-
 def _decode_plain(node: Node, kind: pa.DataType, cursor: Cursor, mask: Mask, bitmap: pa.Buffer | None) -> pa.Array:
     rows = len(cursor)
     if node.kind in (Kind.INT, Kind.LONG):
@@ -145,15 +141,15 @@ def _bitmap(mask: Mask) -> pa.Buffer | None:
 
 
 def _integers(values: npt.NDArray[np.signedinteger], own: pa.DataType, kind: pa.DataType, bitmap: pa.Buffer | None) -> pa.Array:
-    """As `kind` where that is a logical type of the same width, as numbers of type `own` otherwise."""
+    """Return an array of `kind` if that is a type of the same width, otherwise of the integer type `own`."""
     fits = pa.types.is_primitive(kind) and kind.bit_width == own.bit_width
     if pa.types.is_time(kind) and (values.min() < 0 or values.max() >= _DAY[kind.unit]):
-        raise CorruptMetadata("a time of day outside of the day", expected=str(kind))
+        raise CorruptMetadata("a time outside one day", expected=str(kind))
     return pa.Array.from_buffers(kind if fits else own, len(values), [bitmap, pa.py_buffer(values)])
 
 
 def _blank(values: npt.NDArray[np.generic], mask: Mask) -> None:
-    """Zeros where there is no value: what was read there is arbitrary, and a struct's null does not hide it from everybody."""
+    """Set values outside the mask to zero: they are arbitrary, and not every consumer respects the null of an enclosing struct."""
     if mask is not None:
         values[~mask] = 0
 
@@ -175,11 +171,11 @@ def _symbols(node: Node, index: Ints, mask: Mask, bitmap: pa.Buffer | None) -> p
 
 def _fixed(octets: Octets, begins: Ints, width: int, mask: Mask, bitmap: pa.Buffer | None) -> pa.Array:
     if len(begins) * width > _MOST_FIXED_BYTES:
-        raise UnsupportedTable(f"{len(begins)} Avro fixed values of {width} bytes in one stretch", expected="smaller values")
+        raise UnsupportedTable(f"{len(begins)} Avro fixed values of {width} bytes in one batch", expected="smaller values")
     kind = pa.binary(width)
     if not width:
         return pa.Array.from_buffers(kind, len(begins), [bitmap, pa.py_buffer(b"")])
-    # A value that is not there may begin closer to the end than its width.
+    # A value outside the mask may begin closer to the end than its width.
     last = len(octets.raw) - width
     if last < 0:
         values = np.zeros((len(begins), width), np.uint8)
@@ -190,7 +186,7 @@ def _fixed(octets: Octets, begins: Ints, width: int, mask: Mask, bitmap: pa.Buff
 
 
 def _texts(octets: Octets, begins: Ints, ends: Ints, bitmap: pa.Buffer | None, *, utf8: bool) -> pa.Array:
-    """Copied by Arrow: of an array whose elements are the values and the bytes between them, every other one."""
+    """Let Arrow copy the values: take every second element of an array of the values and the bytes between them."""
     offsets = np.empty(2 * len(begins) + 1, np.int32)
     offsets[0:-1:2] = begins
     offsets[1::2] = ends
@@ -204,11 +200,11 @@ def _texts(octets: Octets, begins: Ints, ends: Ints, bitmap: pa.Buffer | None, *
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
-        raise CorruptMetadata("a text that is not UTF-8", expected="whole records") from None
+        raise CorruptMetadata("a string that is not UTF-8", expected="whole records") from None
 
 
 def _decimals(octets: Octets, begins: Ints, ends: Ints, kind: pa.DataType, bitmap: pa.Buffer | None) -> pa.Array:
-    """Big-endian two's complement (longer than the type with leading sign bytes) to the 128 or 256 bits of `kind`."""
+    """Convert big-endian two's complement to the 128 or 256 bits of `kind`. The input may have additional leading sign bytes."""
     width, count = ends - begins, kind.bit_width // 64
     words = np.empty((len(begins), count), np.int64)
     for index in range(count):
@@ -230,7 +226,7 @@ def _decimals(octets: Octets, begins: Ints, ends: Ints, kind: pa.DataType, bitma
 
 
 def _sign_extended(words: npt.NDArray[np.uint64], width: Ints) -> Ints:
-    # A shift by 64 is undefined: no byte at all is the number 0.
+    # A shift by 64 is undefined. A value without bytes is 0.
     unused = np.minimum(64 - 8 * width, 63)
     shifted = np.where(width > 0, words << unused.astype(np.uint64), np.uint64(0)).view(np.int64)
     return shifted >> unused

@@ -1,4 +1,4 @@
-"""Arrow columns to Avro datums (format reference 9.6)."""
+"""Encode Arrow columns as Avro datums (format reference 9.6)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _BATCH_BYTES = 64 * 1024 * 1024
 
 
 def encode_datums(rows: pa.Table, node: Node) -> Iterator[pa.Buffer]:
-    """Stretches of records, each record behind its length as a big-endian int32.
+    """Yield batches of encoded records. Each record follows its length, a big-endian int32.
 
-    `rows` has the columns of `node`, in its order and with the types of `row_schema`. Raises `SchemaMismatch` for nulls in required
-    places and for values that the schema cannot hold.
+    `rows` must have the columns of `node`, in its order and with the types of `row_schema`. Raises `SchemaMismatch` for nulls in
+    required places and for values that the schema cannot hold.
     """
     per_batch = max(1, min(_BATCH_ROWS, _BATCH_BYTES * rows.num_rows // max(1, rows.nbytes)))
     for batch in rows.combine_chunks().to_batches(max_chunksize=per_batch):
@@ -34,14 +34,14 @@ def encode_datums(rows: pa.Table, node: Node) -> Iterator[pa.Buffer]:
 
 
 def octets_of(values: pa.Array) -> pa.Buffer:
-    """All bytes of a binary array, one value after the other."""
+    """Return all bytes of a binary array, one value after the other."""
     octets = values.buffers()[2]
     bounds = _buffer(values, np.int32, len(values) + 1)
     return octets.slice(int(bounds[0]), int(bounds[-1] - bounds[0])) if octets is not None else pa.py_buffer(b"")
 
 
 def encode(node: Node, values: pa.Array, out: Pieces, column: str, mask: Mask = None) -> None:
-    """Add `values` to the records of `mask`; `column` is what errors call them."""
+    """Add `values` to the records in `mask`. `column` is the name for error texts."""
     if not len(values):
         return
     if node.kind is Kind.UNION:
@@ -66,7 +66,7 @@ def encode(node: Node, values: pa.Array, out: Pieces, column: str, mask: Mask = 
 
 
 def _buffer(values: pa.Array, dtype: type[np.generic], count: int, width: int = 1) -> npt.NDArray[Any]:
-    """What an array holds behind its validity, from its first row on: `width` elements of `dtype` per row."""
+    """Return the second buffer of an array, from its first row on: `width` elements of `dtype` per row."""
     start = values.offset * width * np.dtype(dtype).itemsize
     return np.frombuffer(values.buffers()[1], dtype, count=count * width, offset=start)
 
@@ -75,21 +75,15 @@ def _encode_union(node: Node, values: pa.Array, out: Pieces, column: str, mask: 
     taken = [index for index, branch in enumerate(node.children) if branch.kind is not Kind.NULL]
     if len(taken) > 1:
         raise UnsupportedTable(f"column {column!r} is an Avro union of {len(taken)} types", expected="a type or a nullable type")
-    if not taken or (node.null_branch < 0 and not values.null_count):
-        there: Mask = np.zeros(len(values), np.bool_) if not taken else mask
-        out.add_varints(np.zeros(len(values), np.int64), mask)
-    elif values.null_count:
-        there = values.is_valid().to_numpy(zero_copy_only=False)
-        if node.null_branch < 0:
-            encode(node.children[0], values, out, column, mask)
-            return
-        out.add_varints(np.where(there, taken[0], node.null_branch).astype(np.int64), mask)
-        there = there if mask is None else there & mask
+    branch = taken[0] if taken else 0
+    if values.null_count and node.null_branch >= 0:
+        valid = values.is_valid().to_numpy(zero_copy_only=False)
+        out.add_varints(np.where(valid, branch, node.null_branch).astype(np.int64), mask)
+        mask = valid if mask is None else valid & mask
     else:
-        there = mask
-        out.add_varints(np.full(len(values), taken[0], np.int64), mask)
+        out.add_varints(np.full(len(values), branch, np.int64), mask)
     if taken:
-        encode(node.children[taken[0]], values, out, column, there)
+        encode(node.children[branch], values, out, column, mask)
 
 
 def _encode_list(node: Node, values: pa.Array, out: Pieces, column: str, mask: Mask) -> None:
@@ -97,10 +91,10 @@ def _encode_list(node: Node, values: pa.Array, out: Pieces, column: str, mask: M
     bounds = _buffer(values, np.int32, rows + 1)
     first, last = int(bounds[0]), int(bounds[-1])
     counts = np.diff(bounds).astype(np.int64)
-    # Lists that are not written may hold items all the same: null lists, and lists inside null structs.
+    # Lists that are not written may still hold items: null lists, and lists inside null structs.
     within = None if mask is None or mask.all() else np.repeat(mask, counts)
     inner = Pieces(last - first)
-    # Arrow's own ways from a list to its items (flatten, take, cast) copy, and some of them break lists of nulls inside maps.
+    # Do not use Arrow's flatten, take or cast to get the items: they copy, and some of them break lists of nulls inside maps.
     members = (values.keys, values.items) if node.kind is Kind.MAP else (values.values,)
     kinds = node.children[0].children if node.kind is Kind.MAP else node.children
     for kind, member in zip(kinds, members, strict=True):
@@ -132,7 +126,9 @@ def _encode_number(node: Node, values: pa.Array, out: Pieces, column: str, mask:
         indices = pc.index_in(values, pa.array(node.names, pa.string()))
         index = indices.fill_null(-1).to_numpy().astype(np.int64)
         if (index < 0 if mask is None else (index < 0) & mask).any():
-            raise SchemaMismatch(f"a value of column {column!r} that is no symbol", expected=f"one of {', '.join(node.names)}")
+            raise SchemaMismatch(
+                f"a value of column {column!r} that is not a symbol of its enum", expected=f"one of {', '.join(node.names)}"
+            )
         out.add_varints(index, mask)
     else:
         single = node.kind in (Kind.INT, Kind.FLOAT)
@@ -162,7 +158,7 @@ def _encode_decimals(node: Node, values: pa.Array, out: Pieces, column: str, mas
 
 
 def _least_bytes(little: npt.NDArray[np.uint8]) -> Ints:
-    """The fewest bytes of two's complement that hold each number."""
+    """Return the minimum number of two's complement bytes for each number."""
     words = little.view(np.int64)
     sign = words[:, -1] >> 63
     size = np.ones(len(little), np.int64)

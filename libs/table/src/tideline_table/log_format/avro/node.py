@@ -1,4 +1,4 @@
-"""The shape of a datum: an Avro schema with its references resolved."""
+"""The structure of a datum: an Avro schema with resolved references."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tideline_table.errors import CorruptMetadata, UnsupportedTable
 
 Json = Any
 _MAX_DEPTH = 64
-# Resolved references multiply: a schema of a few lines can stand for millions of fields.
+# Limit for resolved references, because a schema of a few lines can expand to millions of fields.
 _MAX_NODES = 50_000
 _MAX_FIXED_BYTES = 1024 * 1024
 
 
 class Kind(enum.Enum):
-    """How a value is laid out; logical types are laid out as the type below them."""
+    """Encoding of a value. Logical types have the encoding of their base type."""
 
     NULL = "null"
     BOOLEAN = "boolean"
@@ -38,9 +38,9 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One value. `children` are a record's fields, a union's branches, an array's item, or the key and value of a map's entry.
+    """Structure of a value. `children` are the fields of a record, branches of a union, item of an array, or entry record of a map.
 
-    `least_bytes` is the smallest number of bytes that a value takes, `fixed_bytes` the number where all take the same, else -1.
+    `least_bytes` is the minimum size of a value. `fixed_bytes` is the size if all values have the same size, otherwise -1.
     """
 
     kind: Kind
@@ -48,11 +48,11 @@ class Node:
     fixed_bytes: int
     children: tuple[Node, ...] = ()
     names: tuple[str, ...] = ()
-    """Names of a record's fields, symbols of an enum."""
+    """Field names of a record, or symbols of an enum."""
 
     @property
     def null_branch(self) -> int:
-        """The index of a union's null branch, -1 where it has none."""
+        """Index of the null branch of a union, -1 if there is none."""
         return next((i for i, branch in enumerate(self.children) if branch.kind is Kind.NULL), -1)
 
 
@@ -66,23 +66,23 @@ _KEY = _PLAIN["string"]
 
 @functools.lru_cache(maxsize=16)
 def parse_schema(text: str) -> Node:
-    """The record that the Avro schema JSON `text` describes.
+    """Parse the Avro schema JSON `text` of a record.
 
-    Raises `CorruptMetadata` for anything that is no Avro record schema and `UnsupportedTable` for types that contain themselves.
+    Raises `CorruptMetadata` for anything that is not an Avro record schema, and `UnsupportedTable` for recursive types.
     """
     try:
         node = _Parser().node(json.loads(text), "", 0)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CorruptMetadata(f"an Avro schema that cannot be read ({error})", expected="Avro schema JSON") from None
     if node.kind is not Kind.RECORD:
-        raise CorruptMetadata("an Avro schema that is no record", expected="a record schema")
+        raise CorruptMetadata("an Avro schema that is not a record", expected="a record schema")
     return node
 
 
 class _Parser:
     def __init__(self) -> None:
         self._named: dict[str, tuple[Node, int, int] | None] = {}
-        """With the number of its nodes, and how many levels lie below it."""
+        """Name → node, number of its nodes, number of levels below it. None while the type is being parsed."""
         self._nodes = 0
         self._deepest = 0
 
@@ -112,7 +112,7 @@ class _Parser:
         space = name.rpartition(".")[0]
         before, deepest = self._nodes, self._deepest
         self._deepest = depth
-        # While a type is being read there is nothing behind its name: whoever refers to it then contains itself.
+        # None marks a type that is being parsed: a reference to it is recursive.
         self._named[name] = None
         if kind == "fixed":
             size = int(avro["size"])
@@ -126,7 +126,7 @@ class _Parser:
             fields = avro["fields"]
             names = tuple(str(field["name"]) for field in fields)
             if len(set(names)) < len(names):
-                raise CorruptMetadata(f"an Avro record {name!r} with a field name twice", expected="each name once")
+                raise CorruptMetadata(f"an Avro record {name!r} with a duplicate field name", expected="unique names")
             node = _record(tuple(self.node(field["type"], space, depth + 1) for field in fields), names)
         self._named[name] = (node, self._nodes - before, self._deepest - depth)
         self._deepest = max(self._deepest, deepest)
@@ -140,7 +140,7 @@ class _Parser:
         found = self._named[known]
         if found is None:
             raise UnsupportedTable(
-                f"Avro type {known!r} that contains itself", expected="types that end", remedy="flatten the schema"
+                f"Avro type {known!r} that contains itself", expected="a type without recursion", remedy="flatten the schema"
             )
         node, nodes, below = found
         self._count(nodes)

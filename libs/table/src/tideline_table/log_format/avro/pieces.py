@@ -1,7 +1,7 @@
-"""Putting records together from columns of encoded bytes.
+"""Assemble records from columns of encoded bytes.
 
-A record is written left to right; what stands next to each other and is small goes into a matrix of bytes, of which each row uses
-some; long texts stay where they are. Arrow joins both into records at the end.
+Records are built from left to right. Adjacent small values are put into a byte matrix, of which each row uses some bytes; long
+texts stay in their buffers. At the end, Arrow joins both into records.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ Used2D = npt.NDArray[np.bool_]
 
 
 class Pieces:
-    """The bytes of `rows` records so far."""
+    """The parts of `rows` records that were added so far."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
         self._slots: list[tuple[Octets2D, Used2D | None]] = []
         self._parts: list[pa.Array] = []
         self.sizes: Ints = np.zeros(rows, np.int64)
-        """Bytes of each record so far."""
+        """Size of each record so far, in bytes."""
 
     def add_slots(self, octets: Octets2D, used: Used2D | None, mask: Mask = None) -> None:
-        """The bytes of each row of `octets` that `used` marks (all where it is None), in the records of `mask`."""
+        """Add the bytes of each row of `octets` that `used` marks (None: all) to the records in `mask`."""
         if mask is not None:
             used = np.repeat(mask[:, None], octets.shape[1], axis=1) if used is None else used & mask[:, None]
         self._slots.append((octets, used))
         self.sizes += octets.shape[1] if used is None else np.count_nonzero(used, axis=1)
 
     def add_varints(self, values: Ints, mask: Mask = None) -> None:
-        """An int or long."""
+        """Add an int or long to the records in `mask`."""
         words = ((values << 1) ^ (values >> 63)).view(np.uint64)
         if mask is not None:
             words = words * mask
@@ -57,7 +57,7 @@ class Pieces:
         self.add_slots(octets, used, mask)
 
     def add_texts(self, offsets: npt.NDArray[np.int32], octets: pa.Buffer | None, mask: Mask = None) -> None:
-        """Bytes from `offsets[i]` to `offsets[i + 1]` of a buffer, without a length in front."""
+        """Add the bytes from `offsets[i]` to `offsets[i + 1]` of a buffer, without a length before them."""
         self._close_slots()
         bitmap = None if mask is None else pa.py_buffer(np.packbits(mask, bitorder="little"))
         buffers = [bitmap, pa.py_buffer(offsets), octets or pa.py_buffer(b"")]
@@ -66,7 +66,7 @@ class Pieces:
         self.sizes += sizes if mask is None else sizes * mask
 
     def join(self, *, lengths: bool = False) -> pa.Array:
-        """The records as binary values, each behind its length as a big-endian int32 if `lengths` says so."""
+        """Return the records as binary values. With `lengths`, each record follows its length, a big-endian int32."""
         self._close_slots()
         if lengths:
             prefix = self.sizes.astype(">i4").view(np.uint8)

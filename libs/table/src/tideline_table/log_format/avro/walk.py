@@ -1,7 +1,7 @@
-"""Walking over values without reading them, and finding where the items of lists begin.
+"""Skip values without decoding them, and find where the items of lists begin.
 
-Items have no index: one is found by walking over those before it. Many lists are walked in step, an item of each at a time;
-few long ones are walked one after the other.
+Avro has no index of items: an item is found by walking over the items before it. Many lists are walked in parallel, one item of
+each at a time; a few long lists are walked one after the other.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tideline_table.log_format.avro.cursor import Cursor, Ints, Mask, Octets
 from tideline_table.log_format.avro.node import Kind, Node
 
 _IN_STEP = 64
-"""As many lists are worth a step in common."""
+"""Minimum number of lists for which a parallel step is faster."""
 _MAX_EMPTY_ITEMS = 2**22
-"""Items that take no bytes; nothing else bounds how many a datum may claim."""
+"""Limit for items that take no bytes, because the size of a datum does not limit their number."""
 
 _VARINTS = frozenset({Kind.INT, Kind.LONG, Kind.ENUM})
 _SPANS = frozenset({Kind.STRING, Kind.BYTES})
@@ -48,7 +48,7 @@ def skip(node: Node, cursor: Cursor, mask: Mask = None) -> None:
 
 
 def branches(node: Node, cursor: Cursor, mask: Mask) -> npt.NDArray[np.integer]:
-    """Which branch of a union each datum takes."""
+    """Read the branch of a union in each datum. Raises `CorruptMetadata` for an unknown branch."""
     taken = cursor.small_counts(mask)
     wrong = taken >= len(node.children)
     if taken.dtype != np.uint8:
@@ -59,7 +59,7 @@ def branches(node: Node, cursor: Cursor, mask: Mask) -> npt.NDArray[np.integer]:
 
 
 def list_items(item: Node, cursor: Cursor, mask: Mask = None) -> tuple[Cursor, Ints]:
-    """A cursor over the items of each datum's next array (or entries of its map), in order, and how many each has.
+    """Return a cursor over the items of the next array (or map entries) of each datum, in order, and the number of items per datum.
 
     Moves `cursor` past the lists.
     """
@@ -78,7 +78,7 @@ def list_items(item: Node, cursor: Cursor, mask: Mask = None) -> tuple[Cursor, I
 
 
 class _Lists:
-    """Lists that are not at their ends yet; `behind` gets the ends of those that are."""
+    """Lists that are not completely walked yet. The ends of completed lists are stored in `behind`."""
 
     def __init__(self, item: Node, rows: Ints, walk: Cursor, behind: Ints) -> None:
         self._item = item
@@ -89,7 +89,7 @@ class _Lists:
         self._found: list[tuple[Ints, Ints]] = []
 
     def found(self) -> tuple[Ints, Ints]:
-        """The list of each item and where the item begins, list by list."""
+        """Return the list and the begin of each item, ordered by list."""
         if not self._found:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         owners = np.concatenate([owner for owner, _ in self._found])
@@ -100,10 +100,10 @@ class _Lists:
         return owners, begins
 
     def walk_fixed(self) -> None:
-        """Items of one width: those of a stretch are known from the first."""
+        """Walk items of a fixed size: the begin of the first item gives all items of an array block."""
         width, total = self._item.fixed_bytes, 0
         while len(self._rows):
-            self._begin_stretches()
+            self._begin_blocks()
             counts, begins = self._left, self._walk.move(self._left * width)
             total += int(counts.sum())
             if not width and total > _MAX_EMPTY_ITEMS:
@@ -113,16 +113,16 @@ class _Lists:
             self._left = np.zeros(len(counts), np.int64)
 
     def walk_in_step(self) -> None:
-        """An item of every list at a time, for as long as there are many."""
+        """Walk one item of every list at a time, as long as there are many lists."""
         while len(self._rows) >= _IN_STEP:
-            self._begin_stretches()
+            self._begin_blocks()
             if len(self._rows):
                 self._found.append((self._rows, self._walk.position))
                 skip(self._item, self._walk)
                 self._left -= 1
 
     def walk_one_by_one(self) -> None:
-        """List after list, for the few that are longer than the others."""
+        """Walk the remaining lists one after the other: the few that are longer than the rest."""
         if not len(self._rows):
             return
         raw, step = self._walk.octets.raw, stepper(self._item, self._walk.octets)
@@ -133,8 +133,8 @@ class _Lists:
             if begins:
                 self._found.append((np.full(len(begins), row), np.array(begins, np.int64)))
 
-    def _begin_stretches(self) -> None:
-        """Read the next count where no items are left, and part with the lists that end there."""
+    def _begin_blocks(self) -> None:
+        """Read the next block count of lists without remaining items, and remove the lists that end there."""
         fresh = np.flatnonzero(self._left == 0)
         if not len(fresh):
             return
@@ -142,7 +142,7 @@ class _Lists:
         counts = heads.varints()
         sized = counts < 0
         if sized.any():
-            # A negative count is followed by the bytes that the stretch takes: for readers that jump over it.
+            # A negative count is followed by the size of the array block, for readers that skip it.
             heads.varints(sized)
             counts = np.abs(counts)
         if ((counts < 0) | (counts > (heads.ends - heads.position) // max(1, self._item.least_bytes))).any() and (
@@ -163,11 +163,11 @@ def _impossible_length() -> CorruptMetadata:
 
 
 Step = Callable[[int, int], int]
-"""From the position of a value and the end of its datum to the position behind it."""
+"""Maps the position of a value and the end of its datum to the position after the value."""
 
 
 def _walk_list(item: Node, step: Step, raw: bytes, position: int, end: int, left: int, begins: list[int] | None) -> int:
-    """The end of a list of which `left` items of the current stretch remain."""
+    """Return the end of a list with `left` remaining items in the current array block. Adds item begins to `begins` unless None."""
     while True:
         if not left:
             left, position = _varint(raw, position, end)
@@ -196,11 +196,11 @@ def _varint(raw: bytes, position: int, end: int) -> tuple[int, int]:
         if byte < 128:
             return (value >> 1) ^ -(value & 1), position
         shift += 7
-    raise CorruptMetadata("an integer without an end", expected="Avro integers of at most 10 bytes")
+    raise CorruptMetadata("an unterminated integer", expected="Avro integers of at most 10 bytes")
 
 
 def stepper(node: Node, octets: Octets) -> Step:
-    """A function that walks over one value; where it ends beyond its datum, the next step or the caller says so."""
+    """Return a function that skips one value. If a value ends past its datum, the next step or the caller raises the error."""
     raw = octets.raw
     if node.fixed_bytes >= 0:
         width = node.fixed_bytes
@@ -221,7 +221,7 @@ def stepper(node: Node, octets: Octets) -> Step:
 def _after_span(raw: bytes, position: int, end: int) -> int:
     length, position = _varint(raw, position, end)
     if not 0 <= length <= end - position:
-        raise CorruptMetadata("a text or bytes of impossible length", expected="whole records")
+        raise CorruptMetadata("a string or bytes value of impossible length", expected="whole records")
     return position + length
 
 

@@ -1,0 +1,70 @@
+"""The interface of a service, and the context that its life cycle gives it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from tideline_runtime.health import Health
+from tideline_runtime.http import Route
+from tideline_runtime.metrics import Metrics
+from tideline_runtime.settings import ServiceSettings
+from tideline_table.clock import Clock
+
+
+class Service(Protocol):
+    """A level-triggered service: each tick reads the truth, acts on the difference, and is safe to repeat.
+
+    The main thread calls all three methods, one at a time. Events, hints and time-outs only decide when the next tick runs.
+    """
+
+    def start(self) -> None:
+        """Acquire what ticks need. Called again after an error that a retry may cure; any other error ends the process."""
+        ...
+
+    def tick(self) -> float | None:
+        """Do the pending work; return the seconds until the next tick (0: at once), None for the poll interval.
+
+        An error of Tideline with RETRY or REFRESH leads to a pause and another tick. Any other error makes the service unready, and
+        too many of them in a row end the process. A long tick calls `context.health.beat()` in between and returns early
+        when `context.stopping` is set.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Release everything, also what a failed `start` acquired. Called once."""
+        ...
+
+
+@dataclass(frozen=True)
+class ServiceContext:
+    """The context that the life cycle gives a service. `stopping` is set once the service should end."""
+
+    name: str
+    clock: Clock
+    metrics: Metrics
+    health: Health
+    stopping: threading.Event = field(default_factory=threading.Event)
+    wakeup: threading.Event = field(default_factory=threading.Event)
+    routes: list[Route] = field(default_factory=list)
+
+    def wake(self) -> None:
+        """Run the next tick now: from any thread, any number of times, also during a tick (then one more follows)."""
+        self.wakeup.set()
+
+    def request_stop(self) -> None:
+        """Ask the service to end after its current tick."""
+        self.stopping.set()
+        self.wakeup.set()
+
+    def add_routes(self, *routes: Route) -> None:
+        """Serve these routes too. Only before `start`, that is, from the factory."""
+        self.routes.extend(routes)
+
+
+SettingsT = TypeVar("SettingsT", bound=ServiceSettings)
+
+ServiceFactory = Callable[[SettingsT, ServiceContext], Service]
+"""Creates the service without using anything outside the process. May raise `InvalidSetting`."""

@@ -1,0 +1,102 @@
+"""A service's link to the event log: one publisher, and a watcher that wakes the service."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from tideline_events import Event, EventLog, Publisher, PublishUnknown, Record, TableRecord, Transition, encode, open_event_log
+from tideline_runtime.contract import ServiceContext
+from tideline_runtime.event_watcher import EventWatcher
+from tideline_runtime.settings import ServiceSettings
+
+QUEUE_LIMIT = 10_000
+"""Most events that wait while the event log is down; then the oldest are dropped, because events are hints."""
+_BATCH = 500
+
+
+class EventLink:
+    """The event log of one shard of a service. `open` it in `start`, `close` it in `stop`.
+
+    With `publishes` it takes over the shard's writer id, which fences an older instance of the shard. Events of the topics in
+    `watches` wake the service. Only the thread that ticks uses it.
+    """
+
+    def __init__(
+        self, settings: ServiceSettings, context: ServiceContext, *, publishes: bool = False, watches: Sequence[str] = ()
+    ) -> None:
+        self._settings = settings
+        self._context = context
+        self._publishes = publishes
+        self._watches = tuple(watches)
+        self._log: EventLog | None = None
+        self._publisher: Publisher | None = None
+        self._watcher: EventWatcher | None = None
+        self._queue: deque[Record] = deque(maxlen=QUEUE_LIMIT)
+
+    @property
+    def log(self) -> EventLog:
+        """The event log; only after `open`."""
+        assert self._log is not None, "not opened"
+        return self._log
+
+    def open(self) -> None:
+        """Connect, create missing topics, take over the writer id, start the watcher. May be called again after an error."""
+        settings = self._settings
+        if self._log is None:
+            options = {name: secret.get_secret_value() for name, secret in settings.event_log_options.items()}
+            self._log = open_event_log(settings.event_log, clock=self._context.clock, client_options=options)
+        self._log.ensure_topics()
+        if self._publishes:
+            self._own_publisher()
+        if self._watches and self._watcher is None:
+            group = f"{self._context.name}-{settings.shard_index}"
+            self._watcher = EventWatcher(self._log, self._watches, group, self._context.wake)
+            self._watcher.start()
+
+    def queue(self, *events: Event) -> None:
+        """Keep events until `flush`, because an event log that is down must not stop the service from acting."""
+        self._queue.extend(encode(event) for event in events)
+
+    def flush(self) -> None:
+        """Publish the queued events. After an error, unpublished events stay queued for the next call."""
+        while self._queue:
+            batch = [self._queue[at] for at in range(min(_BATCH, len(self._queue)))]
+            try:
+                self._own_publisher().publish(*batch)
+            except PublishUnknown:
+                self._drop_publisher()
+                raise
+            for _ in batch:
+                self._queue.popleft()
+
+    def publish_transitions(self, table_uid: str, transitions: Sequence[Transition], table_record: TableRecord) -> None:
+        """See `Publisher.publish_transitions`. After `PublishUnknown`, call `settle` before reading cursors."""
+        try:
+            self._own_publisher().publish_transitions(table_uid, transitions, table_record)
+        except PublishUnknown:
+            self._drop_publisher()
+            raise
+
+    def settle(self) -> None:
+        """End an earlier publication of unknown outcome, so that a cursor read from now on is final."""
+        self._own_publisher()
+
+    def close(self) -> None:
+        """Close everything that `open` opened."""
+        if self._watcher is not None:
+            self._watcher.stop()
+        self._drop_publisher()
+        if self._log is not None:
+            self._log.close()
+
+    def _own_publisher(self) -> Publisher:
+        if self._publisher is None:
+            settings = self._settings
+            self._publisher = self.log.publisher(f"{self._context.name}-{settings.shard_index}-of-{settings.shard_count}")
+        return self._publisher
+
+    def _drop_publisher(self) -> None:
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            publisher.close()

@@ -1,0 +1,63 @@
+"""A thread that reads events and wakes its service. An event is only a reason to tick; the tick reads the truth."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from tideline_events import EventLog, TableDeleted, UnknownEvent, decode
+from tideline_runtime.logging import get_logger
+from tideline_table.errors import TidelineError
+
+_log = get_logger(__name__)
+_POLL_S = 0.25
+_PAUSE_S = 2.0
+
+
+class EventWatcher:
+    """Calls `wake` for each new event of `topics` until stopped.
+
+    Unreadable events and failures of the event log are logged and skipped: a missed event costs a poll interval, not correctness.
+    """
+
+    def __init__(self, event_log: EventLog, topics: Sequence[str], group: str, wake: Callable[[], None]) -> None:
+        self._event_log = event_log
+        self._topics = tuple(topics)
+        self._group = group
+        self._wake = wake
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name=f"watch-{group}", daemon=True)
+
+    def start(self) -> None:
+        """Start to watch for events that are new from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._read_until_stopped()
+            except TidelineError as error:
+                _log.warning("events are not being read", group=self._group, reason=str(error))
+                self._stopped.wait(_PAUSE_S)
+
+    def _read_until_stopped(self) -> None:
+        subscription = self._event_log.subscribe(self._topics, self._group, from_beginning=False)
+        try:
+            while not self._stopped.is_set():
+                for record in subscription.poll(_POLL_S):
+                    try:
+                        event = decode(record)
+                    except TidelineError as error:
+                        _log.warning("event skipped", topic=record.topic, reason=str(error))
+                        continue
+                    if not isinstance(event, UnknownEvent | TableDeleted):
+                        self._wake()
+                subscription.commit()
+        finally:
+            subscription.close()

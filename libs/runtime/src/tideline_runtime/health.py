@@ -1,0 +1,111 @@
+"""Health of a service: whether the main loop is alive and the service ready, with reasons. `http` serves the verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+
+from tideline_runtime.redaction import redacted_text
+from tideline_table.clock import Clock
+
+PROBE_EVERY_S = 1.0
+"""How long results of probes are kept, so that a busy scraper puts no load on a dependency."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of a check: `is_ok`, or the reasons against it, one sentence each."""
+
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether there is no reason against it."""
+        return not self.reasons
+
+
+class Health:
+    """The health of one service, as its probes see it. Thread-safe.
+
+    A service registers its dependencies with `require`. The main loop calls `beat` at every turn; a long tick calls it in between.
+    """
+
+    def __init__(self, clock: Clock, live_deadline_s: float) -> None:
+        self._clock = clock
+        self._live_deadline_s = live_deadline_s
+        self._last_beat_s = clock.monotonic_s()
+        self._obstacles: dict[str, str] = {"start": "not started yet"}
+        self._probes: dict[str, Callable[[], None]] = {}
+        self._probed_at_s: float | None = None
+        self._unreachable: dict[str, str] = {}
+        self._lock = Lock()
+        self._probing = Lock()
+
+    def beat(self) -> None:
+        """Record a sign of life of the main loop."""
+        self._last_beat_s = self._clock.monotonic_s()
+
+    def require(self, name: str, probe: Callable[[], None]) -> None:
+        """Make readiness depend on `probe`, which raises if the dependency `name` does not answer. It must bound its own time.
+
+        It is called in another thread than the main loop, at most about once in `PROBE_EVERY_S` seconds.
+        """
+        with self._lock:
+            self._probes[name] = probe
+
+    def obstruct(self, topic: str, reason: str) -> None:
+        """Make the service unready because of `reason`, until `clear(topic)`."""
+        with self._lock:
+            self._obstacles[topic] = reason
+
+    def clear(self, topic: str) -> None:
+        """Remove the obstacle `topic`, if there is one."""
+        with self._lock:
+            self._obstacles.pop(topic, None)
+
+    def started(self) -> None:
+        """Record that the start of the service is complete."""
+        self.clear("start")
+
+    def stopping(self) -> None:
+        """Make the service unready because it was asked to stop and takes no more work."""
+        self.obstruct("stop", "stopping")
+
+    def live(self) -> Verdict:
+        """Return whether the main loop gave a sign of life within the deadline."""
+        silent_s = self._clock.monotonic_s() - self._last_beat_s
+        if silent_s <= self._live_deadline_s:
+            return Verdict()
+        return Verdict((f"no sign of life of the main loop for {silent_s:.0f} s; the limit is {self._live_deadline_s:.0f} s",))
+
+    def ready(self) -> Verdict:
+        """Return whether the service is started, without obstacle, and all its dependencies answer. Takes as long as the probes."""
+        # One caller probes, the others take the last result, so that slow probes do not pile up.
+        if self._probing.acquire(blocking=self._probed_at_s is None):
+            try:
+                self._probe()
+            finally:
+                self._probing.release()
+        with self._lock:
+            own = [f"{topic}: {reason}" for topic, reason in self._obstacles.items()]
+            return Verdict((*own, *(f"{name} is not reachable: {reason}" for name, reason in self._unreachable.items())))
+
+    def _probe(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._probed_at_s is not None and now_s - self._probed_at_s < PROBE_EVERY_S:
+            return
+        with self._lock:
+            probes = dict(self._probes)
+        answers = {name: _failure(probe) for name, probe in probes.items()}
+        with self._lock:
+            self._unreachable = {name: reason for name, reason in answers.items() if reason is not None}
+            self._probed_at_s = now_s
+
+
+def _failure(probe: Callable[[], None]) -> str | None:
+    try:
+        probe()
+    except Exception as error:  # noqa: BLE001 - any error of a probe is its result, shown to the client
+        return redacted_text(f"{type(error).__name__}: {error}")
+    return None

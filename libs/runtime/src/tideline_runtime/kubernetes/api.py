@@ -1,0 +1,43 @@
+"""Requests for HudiTable resources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tideline_runtime.api_server import NOT_FOUND, ApiServer, ApiServerRefused, Item, Listed
+from tideline_runtime.kubernetes.resource import GROUP, KIND, PLURAL, VERSION
+
+_APPLY = "application/apply-patch+yaml"
+"""JSON is YAML."""
+
+
+class HudiTableApi:
+    """Requests for the HudiTable resources of one namespace. Thread-safe. Raises as `ApiServer` does."""
+
+    def __init__(self, server: ApiServer, namespace: str) -> None:
+        self._server = server
+        self._path = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{PLURAL}"
+
+    def list(self) -> Listed:
+        """Return the resources as they are now."""
+        return self._server.list(self._path)
+
+    def watch(self, resource_version: str, duration_s: int) -> Iterator[tuple[str, Item]]:
+        """See `ApiServer.watch`."""
+        return self._server.watch(self._path, resource_version, duration_s)
+
+    def apply_status(self, name: str, status: Mapping[str, Any], manager: str) -> Item | None:
+        """Make the status fields of `manager` these, by server-side apply; return the resource, None if there is none.
+
+        A new resource of the same name gets the status, too: for a status the API server ignores the uid.
+        """
+        body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND, "metadata": {"name": name}, "status": dict(status)}
+        # Forced: what a user wrote into these fields by hand is no reason to leave them wrong.
+        query = {"fieldManager": manager, "force": "true"}
+        try:
+            return self._server.request("PATCH", f"{self._path}/{name}/status", query=query, body=body, content_type=_APPLY)
+        except ApiServerRefused as error:
+            if error.status == NOT_FOUND:
+                return None
+            raise

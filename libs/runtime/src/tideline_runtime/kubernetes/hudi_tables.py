@@ -1,0 +1,84 @@
+"""The adapter of `TableSource` for HudiTable resources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tideline_runtime.api_server import ApiServer, api_client, own_namespace
+from tideline_runtime.contract import ServiceContext
+from tideline_runtime.kubernetes.api import HudiTableApi
+from tideline_runtime.kubernetes.resource import Selection
+from tideline_runtime.kubernetes.resource_watch import ResourceWatch
+from tideline_runtime.kubernetes.status import JOB_FIELDS, TABLE_FIELDS, job_status, table_status
+from tideline_runtime.kubernetes.status_writer import StatusWriter
+from tideline_runtime.metrics import TABLE_SCAN_FAILURES
+from tideline_runtime.registry import shard_of
+from tideline_runtime.settings import ServiceSettings
+from tideline_runtime.table_source import JobFacts, NamedTable, TableFacts, Trouble
+
+_SECTION = "table_resources"
+TABLE_MANAGER, JOB_MANAGER = "tideline-mirror", "tideline-launcher"
+"""Field managers. The mirror shows the state of tables, the launcher their last application; no other service writes a status."""
+
+
+def open_hudi_tables(settings: ServiceSettings, context: ServiceContext) -> HudiTables:
+    """Return the resources that the settings name. Asks the API server nothing yet. Raises `InvalidSetting`."""
+    own = settings.table_resources
+    server = ApiServer(api_client(own.kubeconfig, _SECTION), own.request_timeout_s)
+    api = HudiTableApi(server, own.namespace or own_namespace(_SECTION))
+    return HudiTables(settings, context, api)
+
+
+class HudiTables:
+    """Implements `TableSource` with the HudiTable resources of one namespace."""
+
+    def __init__(self, settings: ServiceSettings, context: ServiceContext, api: HudiTableApi) -> None:
+        own = settings.table_resources
+        self._service = context.name.replace("_", "-")
+        self._timeout_s = own.request_timeout_s
+        self._shard_index, self._shard_count = settings.shard_index, settings.shard_count
+        self._watch = ResourceWatch(
+            api,
+            own.watch_timeout_s,
+            context.clock,
+            changed=context.wake,
+            failed=lambda: context.metrics.increment(TABLE_SCAN_FAILURES),
+        )
+        clock, interval_s = context.clock, own.status_interval_s
+        self._named: tuple[Selection, Mapping[str, NamedTable]] | None = None
+        self._tables = StatusWriter(api, self._watch, TABLE_MANAGER, TABLE_FIELDS, clock, interval_s)
+        self._jobs = StatusWriter(api, self._watch, JOB_MANAGER, JOB_FIELDS, clock, interval_s)
+
+    @property
+    def revision(self) -> int:
+        """See `TableSource.revision`."""
+        return self._watch.revision
+
+    def named(self) -> Mapping[str, NamedTable]:
+        """See `TableSource.named`."""
+        selection = self._selection()
+        if self._named is None or self._named[0] is not selection:
+            self._named = (selection, selection.named(self._service))
+        return self._named[1]
+
+    def show_tables(self, found: Mapping[str, TableFacts | Trouble]) -> None:
+        """See `TableSource.show_tables`. Also shows why the other resources of this shard are not accepted."""
+        selection = self._selection()
+        for resource in self._watch.resources():
+            if shard_of(resource.base_path, self._shard_count) == self._shard_index:
+                refusal = selection.refused.get(resource.name)
+                self._tables.put(resource.name, table_status(resource, refusal, found.get(resource.base_path)))
+
+    def show_job(self, base_path: str, job: JobFacts) -> None:
+        """See `TableSource.show_job`."""
+        deciding = self._selection().deciding.get(base_path)
+        if deciding is not None:
+            self._jobs.put(deciding.name, job_status(job))
+
+    def close(self) -> None:
+        """See `TableSource.close`."""
+        for part in (self._tables, self._jobs, self._watch):
+            part.stop()
+
+    def _selection(self) -> Selection:
+        return self._watch.selection(self._timeout_s)

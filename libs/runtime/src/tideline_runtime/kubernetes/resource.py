@@ -1,0 +1,108 @@
+"""HudiTable resources as values: what each asks for, and which of them decides about a base path. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tideline_runtime.api_server import Item
+from tideline_runtime.members import PLATFORM
+from tideline_runtime.registry import TablePattern
+from tideline_runtime.table_source import NamedTable, Trouble
+from tideline_table.config import Options
+from tideline_table.errors import TidelineError
+
+GROUP, VERSION, KIND, PLURAL = "tideline.dev", "v1alpha1", "HudiTable", "huditables"
+SERVICE_NAMES = frozenset(name.replace("_", "-") for name in PLATFORM)
+_WRONG_BASE_PATH = "InvalidBasePath"
+_FLEET_OPTIONS = ("tideline.lock.",)
+"""Options that all processes of a fleet must agree on, so that no resource may set them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One HudiTable. `base_path` is canonical unless the resource has a `problem`, then as written."""
+
+    name: str
+    uid: str
+    generation: int
+    created: str
+    base_path: str
+    services: frozenset[str] = SERVICE_NAMES
+    options: Mapping[str, str] = field(default_factory=dict)
+    problem: Trouble | None = None
+    status: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, item: Item) -> Resource:
+        """Return the resource that the API server describes. What the schema lets pass and the engine refuses is its `problem`."""
+        metadata, spec = item["metadata"], item.get("spec") or {}
+        text, options, wanted = str(spec.get("basePath") or ""), dict(spec.get("options") or {}), spec.get("services")
+        base_path, problem = _canonical(text)
+        services = SERVICE_NAMES if wanted is None else frozenset(str(name) for name in wanted)
+        return cls(
+            name=str(metadata["name"]),
+            uid=str(metadata.get("uid") or ""),
+            generation=int(metadata.get("generation") or 0),
+            created=str(metadata.get("creationTimestamp") or ""),
+            base_path=base_path,
+            services=services,
+            options=options,
+            problem=problem or _problem_of(options),
+            status=item.get("status") or {},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which resource decides about each base path, and why the others decide nothing."""
+
+    deciding: Mapping[str, Resource] = field(default_factory=dict)
+    refused: Mapping[str, Trouble] = field(default_factory=dict)
+    """By the name of the resource."""
+
+    @classmethod
+    def of(cls, resources: Iterable[Resource]) -> Selection:
+        """Let the oldest resource of a base path decide: a later one must not change what services do to a table.
+
+        One with wrong options decides, too: without it, the cleaner could delete files that its options were meant to keep.
+        """
+        deciding: dict[str, Resource] = {}
+        refused: dict[str, Trouble] = {}
+        for resource in sorted(resources, key=lambda r: (r.created, r.name)):
+            if resource.problem is not None:
+                refused[resource.name] = resource.problem
+                if resource.problem.reason == _WRONG_BASE_PATH:
+                    continue
+            first = deciding.setdefault(resource.base_path, resource)
+            if first is not resource:
+                text = f"HudiTable {first.name!r} is older and has the same base path; delete one of the two"
+                refused.setdefault(resource.name, Trouble("DuplicateBasePath", text))
+        return cls(deciding, refused)
+
+    def named(self, service: str) -> dict[str, NamedTable]:
+        """Return the tables as they concern a service of this name. None wants one whose resource has a problem."""
+        return {path: NamedTable(r.problem is None and service in r.services, r.options) for path, r in self.deciding.items()}
+
+
+def _canonical(text: str) -> tuple[str, Trouble | None]:
+    try:
+        pattern = TablePattern.parse(text)
+    except TidelineError as error:
+        # The error names a setting. Its expectation is what fits a resource, too.
+        return text, Trouble(_WRONG_BASE_PATH, f"expected {error.expected}")
+    if pattern.parts:
+        return text, Trouble(_WRONG_BASE_PATH, "expected the base path of one table, without * and ?")
+    return pattern.root, None
+
+
+def _problem_of(options: Mapping[str, str]) -> Trouble | None:
+    for key in options:
+        if key.startswith(_FLEET_OPTIONS):
+            return Trouble("InvalidOptions", f"option {key!r} holds for a whole fleet; set it in the settings of the services")
+    try:
+        Options(options)
+    except TidelineError as error:
+        return Trouble("InvalidOptions", str(error))
+    return None

@@ -1,0 +1,179 @@
+"""Tables that a service keeps open: found by the registry, identified by base path and by uid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tideline_locks import OnUnreachable, open_peer_lock
+from tideline_locks.table_lock import LockProviders, check_unreachable
+from tideline_runtime.contract import ServiceContext
+from tideline_runtime.logging import get_logger
+from tideline_runtime.registry import TableRegistry
+from tideline_runtime.settings import ServiceSettings
+from tideline_runtime.table_source import JobFacts, NamedTable, TableFacts, TableSource, Trouble, open_table_source
+from tideline_table.clock import Clock
+from tideline_table.config import LOCK_UNREACHABLE, Options
+from tideline_table.errors import Recovery, TidelineError, UnsupportedTable
+from tideline_table.storage import open_storage
+from tideline_table.table import Table, read_identity
+
+_log = get_logger(__name__)
+_UNNAMED = NamedTable()
+
+
+def open_tables(settings: ServiceSettings, context: ServiceContext, options: Mapping[str, object] | None = None) -> OpenTables:
+    """Return the tables that a service's settings select. Raises `InvalidOption` for options that are wrong for every table."""
+    check_unreachable(settings.locks, OnUnreachable(Options(options)[LOCK_UNREACHABLE]))
+    source = open_table_source(settings, context)
+    registry = TableRegistry(
+        settings.tables,
+        context.clock,
+        rescan_s=settings.tables_rescan_s,
+        shard_index=settings.shard_index,
+        shard_count=settings.shard_count,
+        metrics=context.metrics,
+        source=source,
+    )
+    writer_id = f"{context.name}-{settings.shard_index}"
+    return OpenTables(registry, context.clock, writer_id, LockProviders(settings.locks, context.clock), options, source)
+
+
+@dataclass(slots=True)
+class OpenTables:
+    """The tables of this shard that Tideline writes, including shared ones. Used by one thread.
+
+    A table is skipped, logged once per reason and tried again later if it cannot be opened, if only Apache Hudi writes it, or if it
+    is a copy of another table (same uid, another place).
+    """
+
+    registry: TableRegistry
+    clock: Clock
+    writer_id: str
+    lock_providers: LockProviders
+    options: Mapping[str, object] | None = None
+    source: TableSource | None = None
+    _opened_with: dict[str, Mapping[str, str]] = field(default_factory=dict, init=False)
+    _open: dict[str, Table] = field(default_factory=dict, init=False)
+    _refused: dict[str, str] = field(default_factory=dict, init=False)
+    _troubled: dict[str, str] = field(default_factory=dict, init=False)
+
+    def each(self) -> Iterator[Table]:
+        """Yield all tables, refreshed, in order of base path; a table that fails is skipped."""
+        looks_again = self.registry.next_scan_in_s() <= 0
+        wanted = self.registry.tables()
+        for known in (self._open, self._opened_with, self._refused, self._troubled):
+            for base_path in known.keys() - set(wanted):
+                del known[base_path]
+        for base_path in wanted:
+            table = self._table(base_path, looks_again=looks_again)
+            if table is not None:
+                yield table
+
+    def visit(
+        self, context: ServiceContext, look: Callable[[Table], None], *, ends_on: tuple[type[TidelineError], ...] = ()
+    ) -> TidelineError | None:
+        """Call `look` for each table until the service stops, with a beat before each. A failing table does not block the others.
+
+        An error is logged once per reason. The first error that a retry may cure is returned, for the caller to raise when its tick
+        is done. Errors of a kind in `ends_on` concern all tables and are raised at once.
+        """
+        curable: TidelineError | None = None
+        for table in self.each():
+            if context.stopping.is_set():
+                break
+            context.health.beat()
+            try:
+                look(table)
+            except ends_on:
+                raise
+            except TidelineError as error:
+                self._report(table, error)
+                if error.recovery is not Recovery.STOP:
+                    curable = curable or error
+            else:
+                self._troubled.pop(table.base_path, None)
+        return curable
+
+    def by_uid(self, uid: str) -> Table | None:
+        """Return the table with this uid, None if this shard does not know it."""
+        return next((t for t in self._open.values() if t.uid == uid), None)
+
+    def own_options(self, base_path: str) -> Mapping[str, str]:
+        """Return the engine options that the source of tables gives this table; they override those of the settings."""
+        return {} if self.source is None else self.source.named().get(base_path, _UNNAMED).options
+
+    def show(self) -> None:
+        """Show the source of tables the state of those that it names; does nothing without one."""
+        if self.source is not None:
+            self.source.show_tables({base_path: self._state_of(base_path) for base_path in self.registry.named()})
+
+    def show_job(self, base_path: str, job: JobFacts) -> None:
+        """Show the source of tables the last application of a table; does nothing without one."""
+        if self.source is not None:
+            self.source.show_job(base_path, job)
+
+    def close(self) -> None:
+        """Close the lock providers and the source of tables."""
+        if self.source is not None:
+            self.source.close()
+        self.lock_providers.close()
+
+    def _state_of(self, base_path: str) -> TableFacts | Trouble:
+        for reason, texts in (("Refused", self._refused), ("Failed", self._troubled)):
+            if base_path in texts:
+                return Trouble(reason, texts[base_path])
+        if base_path in self._open:
+            return TableFacts.of(self._open[base_path])
+        failure = self.registry.failure(base_path)
+        return Trouble("Unreachable", failure) if failure else Trouble("NoTable", "no table is at this base path")
+
+    def _table(self, base_path: str, *, looks_again: bool) -> Table | None:
+        try:
+            table = self._open.get(base_path)
+            if table is not None and looks_again and read_identity(table.storage) != table.identity:
+                # The table was dropped and created again at the same place: open the new one.
+                table = None
+            if table is not None and table.timeline.is_outdated:
+                # The table was shared with Apache Hudi since it was opened: every step now takes another lock.
+                table = None
+            own = self.own_options(base_path)
+            if table is not None and self._opened_with.get(base_path, {}) != own:
+                table = None
+            if table is None:
+                table = self._open[base_path] = self._opened(base_path, own)
+                self._opened_with[base_path] = own
+            table.refresh()
+        except TidelineError as error:
+            self._open.pop(base_path, None)
+            if self._refused.get(base_path) != str(error):
+                self._refused[base_path] = str(error)
+                _log.warning("table skipped", base_path=base_path, reason=str(error))
+            return None
+        self._refused.pop(base_path, None)
+        return table
+
+    def _opened(self, base_path: str, own: Mapping[str, str]) -> Table:
+        storage = open_storage(base_path)
+        identity = read_identity(storage)
+        if identity is None:
+            # Checked before opening, because opening lists a table that Apache Hudi owns.
+            raise UnsupportedTable("a table without Tideline's log", expected="a table that Tideline created")
+        identity.check_place(storage.root)
+        table = Table.open(
+            base_path,
+            clock=self.clock,
+            writer_id=self.writer_id,
+            options={**(self.options or {}), **own} if own else self.options,
+            storage=storage,
+            peer_lock=open_peer_lock,
+        )
+        if not table.has_log:
+            table.check_writable(keyed=False)  # raises with the reason
+        self.lock_providers.attach(table)
+        return table
+
+    def _report(self, table: Table, error: TidelineError) -> None:
+        if self._troubled.get(table.base_path) != str(error):
+            self._troubled[table.base_path] = str(error)
+            _log.error("table failed", table=table.uid, name=table.definition.name, reason=str(error))

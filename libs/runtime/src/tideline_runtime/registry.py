@@ -1,0 +1,246 @@
+"""Table discovery: which base paths the `tables` setting and a source of tables select now, and which belong to this shard."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tideline_runtime.errors import InvalidSetting
+from tideline_runtime.logging import get_logger
+from tideline_runtime.metrics import TABLE_SCAN_FAILURES, TABLES, Metrics
+from tideline_table.clock import Clock
+from tideline_table.errors import StorageError, TidelineError, UnsupportedTable
+from tideline_table.storage import Storage, exists, open_storage, root_uri
+
+_log = get_logger(__name__)
+
+PROPERTIES = ".hoodie/hoodie.properties"
+"""The file that makes a folder a table."""
+
+MAX_DEPTH = 12
+"""How many levels below its root a `**` pattern searches."""
+
+MAX_TABLES = 100_000
+"""Ten times the planned fleet; a pattern that finds more is a mistake."""
+
+_WILDCARD = re.compile(r"[*?]")
+_EVERY_DEPTH = "**"
+
+
+@dataclass(frozen=True, slots=True)
+class TablePattern:
+    """One item of the `tables` setting: the folder without wildcards, and the pattern of each folder level below it.
+
+    Without parts, `root` is the base path itself. A last part `**` stands for any number of levels.
+    """
+
+    root: str
+    parts: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> TablePattern:
+        """Parse a pattern. Raises `InvalidSetting` for `**` anywhere but at the end and for an unsupported scheme."""
+        levels = text.rstrip("/").split("/")
+        first = next((i for i, level in enumerate(levels) if _WILDCARD.search(level)), len(levels))
+        root, parts = "/".join(levels[:first]) or ("/" if text.startswith("/") else "."), tuple(levels[first:])
+        if not text or any(_EVERY_DEPTH in part and (part != _EVERY_DEPTH or part is not parts[-1]) for part in parts):
+            raise _wrong_pattern(text, "a base path, or one with * and ? in folder names and ** as the last part")
+        try:
+            return cls(root_uri(root), parts)
+        except UnsupportedTable as error:
+            raise _wrong_pattern(text, error.expected) from None
+
+
+class Wish(Protocol):
+    """What a source says of a base path."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether this service works on the table, also if a pattern selects it."""
+        ...
+
+
+class NamingSource(Protocol):
+    """What the registry uses of a `TableSource`."""
+
+    @property
+    def revision(self) -> int:
+        """A number that grows when `named` changes."""
+        ...
+
+    def named(self) -> Mapping[str, Wish]:
+        """Return what the source says, by canonical base path. Raises `DependencyDown` until it is known for the first time."""
+        ...
+
+
+def shard_of(identity: str, shard_count: int) -> int:
+    """Return the shard of a table, by its canonical base path or uid: stable across processes and versions.
+
+    A change from n to n + 1 shards moves only 1 / (n + 1) of the tables (jump consistent hash, Lamping and Veach 2014).
+    """
+    assert shard_count >= 1
+    key = int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "big")
+    shard, following = -1, 0
+    while following < shard_count:
+        shard = following
+        key = (key * 2862933555777941757 + 1) & 0xFFFF_FFFF_FFFF_FFFF
+        following = int((shard + 1) * (1 << 31) / ((key >> 33) + 1))
+    return shard
+
+
+class TableRegistry:
+    """The tables of this shard, scanned again at an interval. Used by one thread.
+
+    A table that a `source` names is searched for as soon as the source names it; the source decides whether the service works on it.
+    The constructor raises `InvalidSetting` for an invalid pattern.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[str],
+        clock: Clock,
+        *,
+        rescan_s: float = 60.0,
+        shard_index: int = 0,
+        shard_count: int = 1,
+        metrics: Metrics | None = None,
+        storage_of: Callable[[str], Storage] = open_storage,
+        source: NamingSource | None = None,
+    ) -> None:
+        self._patterns = tuple(dict.fromkeys(TablePattern.parse(text) for text in tables))
+        self._clock = clock
+        self._rescan_s = rescan_s
+        self._shard_index = shard_index
+        self._shard_count = shard_count
+        self._metrics = metrics
+        self._storage_of = storage_of
+        self._source = source
+        self._revision = 0
+        self._named: Mapping[str, Wish] = {}
+        self._failed: dict[str, str] = {}
+        self._found: dict[TablePattern, tuple[str, ...]] = {}
+        self._tables: tuple[str, ...] = ()
+        self._scanned_at_s: float | None = None
+
+    def tables(self) -> tuple[str, ...]:
+        """Return the canonical base paths of this shard; scan first if the interval is over.
+
+        Raises `DependencyDown` while the source has not answered for the first time.
+        """
+        if self.next_scan_in_s() <= 0:
+            self.rescan()
+        elif self._source is not None and self._source.revision != self._revision:
+            self._search(pattern for pattern in self._named_patterns() if pattern not in self._found)
+            self._select()
+        return self._tables
+
+    def named(self) -> tuple[str, ...]:
+        """Return the base paths of this shard on which the source wants this service to work, also those without a table."""
+        return tuple(base for base, wish in self._named.items() if wish.is_wanted and self._is_mine(base))
+
+    def failure(self, base_path: str) -> str | None:
+        """Return why the last search at this root failed, None if it did not."""
+        return self._failed.get(base_path)
+
+    def next_scan_in_s(self) -> float:
+        """Return the seconds until a scan is due, 0 if it is."""
+        if self._scanned_at_s is None:
+            return 0.0
+        return max(0.0, self._scanned_at_s + self._rescan_s - self._clock.monotonic_s())
+
+    def rescan(self) -> None:
+        """Scan all patterns now. If storage does not answer for a root, the tables found there before are kept."""
+        self._search((*self._patterns, *self._named_patterns()))
+        self._select()
+        self._scanned_at_s = self._clock.monotonic_s()
+
+    def _named_patterns(self) -> tuple[TablePattern, ...]:
+        """Read the source; return the tables to search for, and forget those that it no longer names."""
+        if self._source is None:
+            return ()
+        self._revision = self._source.revision
+        self._named = self._source.named()
+        # The services of another shard search for the others.
+        named = tuple(TablePattern(base, ()) for base, wish in self._named.items() if wish.is_wanted and self._is_mine(base))
+        for pattern in self._found.keys() - {*self._patterns, *named}:
+            del self._found[pattern]
+        return named
+
+    def _is_mine(self, base_path: str) -> bool:
+        return shard_of(base_path, self._shard_count) == self._shard_index
+
+    def _search(self, patterns: Iterable[TablePattern]) -> None:
+        for pattern in patterns:
+            self._failed.pop(pattern.root, None)
+            try:
+                self._found[pattern] = tuple(_bounded(find_tables(pattern, self._storage_of(pattern.root)), pattern))
+            except TidelineError as error:
+                if not isinstance(error, StorageError) and pattern.root not in self._named:
+                    raise
+                # A wrong setting ends the service; a base path that a source names must not.
+                self._failed[pattern.root] = str(error)
+                _log.warning("search for tables failed", root=pattern.root, exc_info=error)
+                if self._metrics:
+                    self._metrics.increment(TABLE_SCAN_FAILURES)
+
+    def _select(self) -> None:
+        unwanted = {base for base, wish in self._named.items() if not wish.is_wanted}
+        found = {base for bases in self._found.values() for base in bases} - unwanted
+        self._tables = tuple(sorted(base for base in found if self._is_mine(base)))
+        if self._metrics:
+            self._metrics.set(TABLES, len(self._tables))
+
+
+def find_tables(pattern: TablePattern, storage: Storage) -> Iterator[str]:
+    """Yield canonical base paths that match and hold a table. `storage` is opened on the pattern's root. Raises `StorageError`.
+
+    Does not search inside tables or hidden folders, nor through symbolic links.
+    """
+    for folder in _matching(storage, "", pattern.parts, 0):
+        yield f"{storage.root.rstrip('/')}/{_quoted(storage, folder)}" if folder else storage.root
+
+
+def _matching(storage: Storage, folder: str, parts: tuple[str, ...], depth: int) -> Iterator[str]:
+    if not parts or parts == (_EVERY_DEPTH,):
+        # `root/**` matches folders below root only; a plain base path names root itself.
+        if (not parts or depth) and _is_table(storage, folder):
+            yield folder
+            return
+        if not parts or depth >= MAX_DEPTH:
+            return
+    every_depth = parts[0] == _EVERY_DEPTH
+    wanted = re.compile(".*") if every_depth else _folder_pattern(parts[0])
+    for name in storage.list_folder(folder).folders:
+        # A name with a backslash is not a valid path of the storage port, so no table can be there.
+        if not name.startswith(".") and "\\" not in name and wanted.fullmatch(name):
+            inner = f"{folder}/{name}" if folder else name
+            yield from _matching(storage, inner, parts if every_depth else parts[1:], depth + 1)
+
+
+def _is_table(storage: Storage, folder: str) -> bool:
+    return exists(storage, f"{folder}/{PROPERTIES}" if folder else PROPERTIES)
+
+
+def _folder_pattern(part: str) -> re.Pattern[str]:
+    return re.compile(re.escape(part).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
+
+
+def _quoted(storage: Storage, folder: str) -> str:
+    # Quoted like the roots of tables named without a pattern; otherwise a table found both ways would count twice.
+    return root_uri(f"/{folder}").partition(":/")[2] if storage.root.startswith("file:") else folder
+
+
+def _bounded(found: Iterator[str], pattern: TablePattern) -> Iterator[str]:
+    for count, base_path in enumerate(found):
+        if count >= MAX_TABLES:
+            raise _wrong_pattern("/".join((pattern.root, *pattern.parts)), f"a pattern for at most {MAX_TABLES} tables")
+        yield base_path
+
+
+def _wrong_pattern(text: str, expected: str) -> InvalidSetting:
+    # The text before an @ may be a secret.
+    shown = re.sub(r"//[^/@]*@", "//***@", text)
+    return InvalidSetting(f"setting 'tables' has {shown!r}", name="tables", origin="", expected=expected)

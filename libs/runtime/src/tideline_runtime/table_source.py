@@ -1,0 +1,117 @@
+"""The port to a source of tables beside the patterns of the setting `tables`, such as the HudiTable resources of Kubernetes.
+
+A source names base paths, says for each whether this service works on it and with which options, and shows what became of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol, cast
+
+from tideline_events import PendingPlan
+from tideline_runtime.contract import ServiceContext
+from tideline_runtime.errors import InvalidSetting
+from tideline_runtime.settings import ServiceSettings
+from tideline_table.action import action_name
+from tideline_table.table import Table
+
+_ADAPTER = "tideline_runtime.kubernetes"
+_OPTIONAL = ("kubernetes", "urllib3")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTable:
+    """What a source says of a base path. `options` override the engine options of the service's settings."""
+
+    is_wanted: bool = True
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """The state of a table, as of a log entry."""
+
+    sequence: int
+    last_instant: str | None
+    pending: tuple[PendingPlan, ...]
+
+    @classmethod
+    def of(cls, table: Table) -> TableFacts:
+        """Return the facts of a table that was refreshed."""
+        pending = (PendingPlan(a.instant, action_name(a.action, a.operation), a.state.value) for a in table.state.pending())
+        return cls(table.state.sequence, table.state.last_instant or None, tuple(pending))
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a service does not work on a table: a word in CamelCase, and a sentence."""
+
+    reason: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """The last state of the application that ran or runs a plan of a table."""
+
+    application: str
+    service: str
+    instant: str
+    attempt: int
+    state: str
+    time: datetime
+    reason: str = ""
+
+
+class TableSource(Protocol):
+    """A source of tables. One thread of the service calls it; no call waits for a remote answer, except the first one of `named`."""
+
+    @property
+    def revision(self) -> int:
+        """A number that grows when `named` changes."""
+        ...
+
+    def named(self) -> Mapping[str, NamedTable]:
+        """Return the tables by canonical base path. Raises `DependencyDown` until they are known for the first time.
+
+        While the source does not answer, the tables that are known stay.
+        """
+        ...
+
+    def show_tables(self, found: Mapping[str, TableFacts | Trouble]) -> None:
+        """Show, later and in the background, the state of the tables of this shard."""
+        ...
+
+    def show_job(self, base_path: str, job: JobFacts) -> None:
+        """Show, later and in the background, the last application of a table. Nothing for a table that the source does not name."""
+        ...
+
+    def close(self) -> None:
+        """Stop. Changes that are not shown yet are lost; the next process shows the state of its time."""
+        ...
+
+
+def open_table_source(settings: ServiceSettings, context: ServiceContext) -> TableSource | None:
+    """Return the source that the settings switch on, None without one. Nothing is asked before the first call of `named`.
+
+    Raises `InvalidSetting` if the client of Kubernetes is not installed or has no credentials.
+    """
+    if not settings.table_resources.enabled:
+        return None
+    try:
+        # Loaded by name: only a process that uses the resources needs the client of Kubernetes.
+        adapter = importlib.import_module(_ADAPTER)
+    except ModuleNotFoundError as error:
+        if error.name not in _OPTIONAL:
+            raise
+        raise InvalidSetting(
+            f"setting 'table_resources.enabled' is true, and package {error.name!r} is not installed",
+            name="table_resources.enabled",
+            origin=settings.origin("table_resources.enabled"),
+            expected="the client of Kubernetes",
+            remedy="install tideline-runtime[kubernetes], or set table_resources.enabled to false",
+        ) from error
+    return cast(TableSource, adapter.open_hudi_tables(settings, context))

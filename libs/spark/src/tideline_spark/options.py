@@ -1,0 +1,34 @@
+"""Options of DataFrame writes. The engine accepts them once `tideline_spark` is imported."""
+
+from __future__ import annotations
+
+from tideline_table.config import declare_options
+from tideline_table.option import Option
+
+SPARK_INSERT_PARALLELISM = Option(
+    "tideline.spark.insert.parallelism",
+    0,
+    "Number of new file groups per partition over which a DataFrame write spreads its inserts; full ones are followed by more. 0 derives "
+    "the number from Spark's estimate of the input size, up to the cores of the cluster.",
+    unit="file groups",
+    minimum=0,
+)
+SPARK_BROADCAST_KEYS = Option(
+    "tideline.spark.broadcast.keys",
+    500_000,
+    "A DataFrame write that looks up keys broadcasts the record keys of a table of at most this many rows. Larger tables are joined by a "
+    "shuffle.",
+    unit="rows",
+    minimum=0,
+)
+SPARK_COLLECT_BYTES = Option(
+    "tideline.spark.collect.bytes",
+    16 * 1024 * 1024,
+    "The driver writes an upsert, deletion or blind insert of a DataFrame that Spark estimates at no more than this: no key of the table is "
+    "shuffled or broadcast, and the source is evaluated once even if the write is repeated. 0 turns this off.",
+    unit="bytes",
+    minimum=0,
+)
+SPARK_OPTIONS = (SPARK_INSERT_PARALLELISM, SPARK_BROADCAST_KEYS, SPARK_COLLECT_BYTES)
+
+declare_options(*SPARK_OPTIONS)

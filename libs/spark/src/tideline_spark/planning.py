@@ -1,0 +1,31 @@
+"""Session settings that apply only while a plan is made."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+KNOWN_FILES = {"spark.sql.sources.parallelPartitionDiscovery.threshold": str(2**31 - 1)}
+"""Reads name every file; by default Spark starts a job to check more than 32 paths."""
+_PLANNING = threading.Lock()
+"""Held while settings are changed, because threads share the settings of a session."""
+
+
+@contextmanager
+def planning_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Apply `settings` to the session until the context ends, then restore the previous values."""
+    with _PLANNING:
+        before = {key: spark.conf.get(key, None) for key in settings}
+        try:
+            for key, value in settings.items():
+                spark.conf.set(key, value)
+            yield
+        finally:
+            for key, old in before.items():
+                if old is None:
+                    spark.conf.unset(key)
+                else:
+                    spark.conf.set(key, old)

@@ -1,0 +1,1 @@
+"""Archival: move instants from the active timeline to an archive file."""

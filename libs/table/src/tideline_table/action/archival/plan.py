@@ -1,0 +1,264 @@
+"""Archival: choose the instants that leave the active timeline, and format the archive file (format reference 7).
+
+Readers take an instant older than the active timeline for completed (11.1). So an instant that did not complete stays until no file
+of it can exist: pending work, and rolled-back instants while a task that cannot be stopped may still write their files.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from tideline_table.action.decision import Due, Reason, obstacle
+from tideline_table.config import (
+    ARCHIVAL_BATCH,
+    ARCHIVAL_MIN_AGE_S,
+    CLEANER_COMMITS_RETAINED,
+    COMPACTION_DELTA_COMMITS,
+    KEEP_MAX_COMMITS,
+    KEEP_MIN_COMMITS,
+    Options,
+)
+from tideline_table.errors import InvalidOption
+from tideline_table.hudi.archived_entry import ARCHIVED_ENTRY_JSON, archived_entry
+from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, completed_as, instant_from_time
+from tideline_table.log.action import ActionRecord
+from tideline_table.log.plan import ArchivalPlanned, ArchivedInstants
+from tideline_table.log.state import TableState
+from tideline_table.log.timeline_files import timeline_path
+from tideline_table.log_format import BlockType, HeaderKey
+from tideline_table.log_format.framing import BLOCK_VERSION, frame_block
+from tideline_table.storage import Storage
+
+OPERATION = "ARCHIVE"
+_APART = 10
+_SERVICES = (Action.CLEAN, Action.ROLLBACK)
+_PASSABLE = frozenset({Action.CLEAN, Action.ROLLBACK, Action.ARCHIVAL, Action.SAVEPOINT})
+"""Actions that may be pending before the first instant of the timeline, because they add no rows."""
+_COUNT = struct.Struct(">ii")
+_LENGTH = struct.Struct(">i")
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """An instant that the active timeline must begin before, and why."""
+
+    instant: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The minimum number of completed writes that archival leaves, and the maximum number that does not start it."""
+
+    least: int
+    most: int
+
+
+def bounds(options: Options) -> Bounds:
+    """Return the bounds in `options`, or defaults based on what cleaning retains. Raises `InvalidOption` if they do not fit.
+
+    As in Apache Hudi, cleaning must be done with an instant before archival removes it.
+    """
+    given, retained = options.given(), options[CLEANER_COMMITS_RETAINED]
+    least, most = options[KEEP_MIN_COMMITS], options[KEEP_MAX_COMMITS]
+    if KEEP_MIN_COMMITS.key not in given:
+        least = max(least, retained + _APART)
+    if KEEP_MAX_COMMITS.key not in given:
+        most = max(most, least + _APART)
+    if not retained < least <= most:
+        raise InvalidOption(
+            f"{KEEP_MIN_COMMITS.key}={least}, {KEEP_MAX_COMMITS.key}={most}",
+            expected=f"{CLEANER_COMMITS_RETAINED.key}={retained} < {KEEP_MIN_COMMITS.key} <= {KEEP_MAX_COMMITS.key}",
+            remedy="raise them: cleaning has to be done with what archival takes away",
+        )
+    return Bounds(least, most)
+
+
+def archivable(
+    state: TableState,
+    options: Options,
+    now: datetime,
+    saved: AbstractSet[str] = frozenset(),
+    swept: AbstractSet[str] = frozenset(),
+) -> ArchivedInstants | None:
+    """Return the instants that may leave the timeline, None if there are none.
+
+    Completed writes: all but the newest `hoodie.keep.min.commits`, if there are more than `hoodie.keep.max.commits`, up to the
+    first that must stay (`held_back`). Completed cleans and rollbacks: by the same numbers for each kind, up to the first write
+    that stays. `saved`: writes that savepoints need. `swept`: rolled-back instants without remaining files. Raises `InvalidOption`.
+    """
+    limits = bounds(options)
+    writes = state.completed_writes()
+    leaving: list[ActionRecord] = []
+    if len(writes) > limits.most:
+        end = held_back(state, options, now, saved, swept).instant
+        leaving = [a for a in writes[: len(writes) - limits.least] if not end or a.instant < end]
+    if len(leaving) == len(writes):
+        return None
+    before = writes[len(leaving)].instant
+    services = [a for action in _SERVICES for a in _superfluous(state, action, options, before, now)]
+    if not leaving and not services:
+        return None
+    left = {
+        a.instant
+        for a in state.actions.values()
+        if a.state is State.ROLLED_BACK and (a.instant in swept or not _may_leave_files(a))
+    }
+    forgotten = [state.actions[i] for i in left if i < before]
+    gone = {a.instant for a in forgotten}
+    # A later cleanup reads the rollback to learn where files of its target may be.
+    needed = {a.fenced_by for a in state.actions.values() if a.state is State.ROLLED_BACK and a.instant not in gone}
+    chosen = [*leaving, *forgotten, *(a for a in services if a.instant not in needed)]
+    if not any(a.state is State.COMPLETED for a in chosen):
+        return None
+    return ArchivedInstants(tuple(sorted(a.instant for a in chosen)), before)
+
+
+def plan_archival(
+    state: TableState,
+    options: Options,
+    now: datetime,
+    saved: AbstractSet[str] = frozenset(),
+    swept: AbstractSet[str] = frozenset(),
+) -> Due | Reason:
+    """Decide whether instants may leave the timeline, and plan it; arguments and errors as for `archivable`."""
+    forbidden = obstacle(state, Action.ARCHIVAL)
+    if forbidden is not None:
+        return forbidden
+    found, most, completed = archivable(state, options, now, saved, swept), bounds(options).most, len(state.completed_writes())
+    if found is not None:
+        return Due(ArchivalPlanned(found), f"{completed} completed writes, {KEEP_MAX_COMMITS.key}={most}")
+    if completed <= most:
+        return Reason(f"{KEEP_MAX_COMMITS.key}={most} keeps all {completed} completed writes on the timeline")
+    return Reason(f"the timeline cannot begin later than it does: {held_back(state, options, now, saved, swept).reason}")
+
+
+def held_back(
+    state: TableState, options: Options, now: datetime, saved: AbstractSet[str] = frozenset(), swept: AbstractSet[str] = frozenset()
+) -> Barrier:
+    """Return the first instant that must stay on the timeline whatever the numbers say, and why; an empty instant: none."""
+    writes = state.completed_writes()
+    stays = [Barrier(min(saved), "a savepoint needs it")] if saved else []
+    if state.replaced:
+        stays.append(Barrier(min(state.replaced.values()), "files that it replaced are not cleaned yet"))
+    young = next((a.instant for a in writes if _is_young(a, options, now)), "")
+    if young:
+        stays.append(Barrier(young, f"it ended less than {options[ARCHIVAL_MIN_AGE_S]:g} s ago"))
+    counted = _first_counted(state, options)
+    if counted:
+        stays.append(Barrier(counted, "compactions count the delta commits since it"))
+    for barrier in barriers(state, swept)[:1]:
+        # The timeline begins before the barrier, so the write before it stays.
+        last = max((a.instant for a in writes if a.instant < barrier.instant), default="")
+        stays.append(Barrier(last or "0", barrier.reason))
+    return min(stays, key=lambda barrier: barrier.instant, default=Barrier("", ""))
+
+
+def barriers(state: TableState, swept: AbstractSet[str] = frozenset()) -> list[Barrier]:
+    """Return the instants that the timeline must begin before, oldest first: pending ones, and rolled-back ones not `swept`."""
+    found = []
+    for record in state.actions.values():
+        if record.is_pending and record.action not in _PASSABLE:
+            found.append(Barrier(record.instant, f"{record.action} {record.instant} is {record.state}"))
+        elif record.state is State.ROLLED_BACK and _may_leave_files(record) and record.instant not in swept:
+            found.append(Barrier(record.instant, f"files of {record.instant}, which was rolled back, may still come"))
+    return sorted(found, key=lambda barrier: barrier.instant)
+
+
+def unswept(state: TableState) -> list[ActionRecord]:
+    """Return rolled-back instants that may have late files, oldest first."""
+    return sorted(
+        (a for a in state.actions.values() if a.state is State.ROLLED_BACK and _may_leave_files(a)), key=lambda a: a.instant
+    )
+
+
+def _may_leave_files(record: ActionRecord) -> bool:
+    return record.action in WRITE_ACTIONS or record.action in (Action.COMPACTION, Action.LOG_COMPACTION)
+
+
+def _superfluous(state: TableState, action: Action, options: Options, before: str, now: datetime) -> list[ActionRecord]:
+    done = sorted((a for a in state.actions.values() if a.action is action and a.state is State.COMPLETED), key=lambda a: a.instant)
+    limits = bounds(options)
+    if len(done) <= limits.most:
+        return []
+    return [a for a in done[: len(done) - limits.least] if a.instant < before and not _is_young(a, options, now)]
+
+
+def _is_young(record: ActionRecord, options: Options, now: datetime) -> bool:
+    limit = now - timedelta(seconds=options[ARCHIVAL_MIN_AGE_S])
+    ended = datetime.fromisoformat(record.since) if record.since else now
+    return ended > limit or record.instant > instant_from_time(limit)
+
+
+def _first_counted(state: TableState, options: Options) -> str:
+    """Return the first instant needed on the timeline to count the delta commits since the last compaction."""
+    writes = state.completed_writes()
+    last = max((a.started_sequence for a in writes if a.action is Action.COMPACTION), default=0)
+    since = [a.instant for a in writes if a.action is Action.DELTA_COMMIT and a.sequence > last]
+    if not since:
+        return ""
+    if len(since) >= options[COMPACTION_DELTA_COMMITS]:
+        return since[len(since) - options[COMPACTION_DELTA_COMMITS]]
+    return next((a.instant for a in writes if a.action is Action.COMPACTION and a.started_sequence == last), since[0])
+
+
+# --- the file ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StateFile:
+    """A timeline file of an archived instant."""
+
+    instant: Instant
+    path: str
+
+
+def state_files(state: TableState, archived: ArchivedInstants) -> list[StateFile]:
+    """Return the timeline files of the completed instants, by instant and state. Rolled-back instants have none."""
+    known = (state.actions[i] for i in archived.instants if i in state.actions)
+    return [
+        StateFile(instant, timeline_path(instant))
+        for record in known
+        if record.state is State.COMPLETED
+        for instant in (Instant(record.instant, record.action, s) for s in (State.REQUESTED, State.INFLIGHT, State.COMPLETED))
+    ]
+
+
+def removal_order(files: Iterable[StateFile]) -> list[str]:
+    """Return the paths in order of deletion: completion files last, because an action without one looks pending.
+
+    Completions are deleted oldest first, so that every instant already removed is older than the beginning of the timeline.
+    """
+    return [f.path for f in sorted(files, key=lambda f: (f.instant.state is State.COMPLETED, f.instant.time))]
+
+
+def archive_path(folder: str, number: int) -> str:
+    """Return the path of the archive file with this number, from 1."""
+    return f"{folder}/.commits_.archive.{number}_1-0-1"
+
+
+def archive_content(storage: Storage, files: Sequence[StateFile], options: Options) -> bytes:
+    """Return the archive file of timeline files. Raises `ObjectNotFound` for a missing one, `CorruptMetadata` for a corrupt one."""
+    records = [archived_entry(_as_named(file.instant), storage.read(file.path), file.path) for file in files]
+    header = {HeaderKey.SCHEMA: ARCHIVED_ENTRY_JSON}
+    return b"".join(frame_block(BlockType.AVRO, header, _datums(batch)) for batch in _batches(records, options[ARCHIVAL_BATCH]))
+
+
+def _as_named(instant: Instant) -> Instant:
+    # An archive names actions as their files do: a completed compaction is a commit.
+    return Instant(instant.time, completed_as(instant.action), instant.state) if instant.state is State.COMPLETED else instant
+
+
+def _batches(records: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
+    return (records[at : at + size] for at in range(0, len(records), size))
+
+
+def _datums(records: Sequence[bytes]) -> bytes:
+    parts = [_COUNT.pack(BLOCK_VERSION, len(records))]
+    for record in records:
+        parts += [_LENGTH.pack(len(record)), record]
+    return b"".join(parts)

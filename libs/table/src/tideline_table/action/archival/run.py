@@ -1,0 +1,178 @@
+"""Archival of one table: publish a plan, write the archive file, delete the timeline files, record the end in the log.
+
+A later run can repeat each step: the archive file has the number of the plan's log entry and is created once, timeline files are
+deleted only when it exists, and only the last entry removes the instants from the state of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tideline_table.action.archival.late_files import Sweep, due, sweep, sweep_staging
+from tideline_table.action.archival.plan import (
+    OPERATION,
+    StateFile,
+    archive_content,
+    archive_path,
+    bounds,
+    plan_archival,
+    removal_order,
+    state_files,
+    unswept,
+)
+from tideline_table.action.decision import Due, Reason
+from tideline_table.action.publishing import NothingToDo, instant_or_none, publish
+from tideline_table.config import Options
+from tideline_table.errors import CorruptMetadata, ObjectExists, ObjectNotFound
+from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.listing import TimelineFolders, list_timeline
+from tideline_table.hudi_written import read_archived_instants
+from tideline_table.log.body import Archived, Bare, Body
+from tideline_table.log.plan import ArchivalPlanned
+from tideline_table.log.savepoint import needed_writes
+from tideline_table.log.state import TableState
+from tideline_table.log.table_log import Draft
+from tideline_table.log.timeline_files import timeline_path
+from tideline_table.storage import exists
+from tideline_table.table.facade import Table
+from tideline_table.writer.marker import forget_markers
+
+
+@dataclass(frozen=True, slots=True)
+class Archival:
+    """A completed archival: its instant, the instants that left the timeline, and the path of the archive file."""
+
+    instant: str
+    instants: tuple[str, ...]
+    path: str
+
+
+def sweep_late_files(table: Table, options: Mapping[str, object] | None = None) -> Sweep:
+    """Delete late files of the rolled-back writes that hold archival back and whose tasks have ended; return what was found."""
+    chosen = table.options.merged(options or {})
+    state = table.refresh()
+    writes = state.completed_writes()
+    limits = bounds(chosen)
+    if len(writes) <= limits.most:
+        return Sweep()
+    reached = writes[len(writes) - limits.least].instant
+    waiting = [a for a in unswept(state) if a.instant < reached]
+    return sweep(table.storage, state, due(state, waiting, chosen, table.clock.now()))
+
+
+def sweep_half_written(table: Table, options: Mapping[str, object] | None = None) -> tuple[str, ...]:
+    """Delete objects that killed writers left half written longer ago than any task runs; return their paths."""
+    table.check_writable(keyed=False)
+    return sweep_staging(table.storage, table.options.merged(options or {}), table.clock.now())
+
+
+def schedule_archival(table: Table, options: Mapping[str, object] | None = None, swept: frozenset[str] = frozenset()) -> str | None:
+    """Publish an archival plan in the table log. Return its instant, None if nothing can be archived or an archival is pending.
+
+    `swept` are the rolled-back instants for which `sweep_late_files` found no file. Raises `InvalidOption`, and `UnsupportedTable`
+    for a shared table, which Apache Hudi's writers archive.
+    """
+    return instant_or_none(request_archival(table, options, swept))
+
+
+def request_archival(
+    table: Table, options: Mapping[str, object] | None = None, swept: frozenset[str] = frozenset()
+) -> str | Reason:
+    """Do as `schedule_archival`, but return the reason if there is no plan."""
+    chosen = table.options.merged(options or {})
+    bounds(chosen)
+    _check_ours(table)
+
+    def decide(state: TableState) -> Due | Reason:
+        return plan_archival(state, chosen, table.clock.now(), needed_writes(table.timeline.saved()), swept)
+
+    return publish(table, Action.ARCHIVAL, OPERATION, decide)
+
+
+def run_archival(table: Table, instant: str = "", *, options: Mapping[str, object] | None = None) -> Archival | None:
+    """Execute a pending archival plan (empty: the oldest); return None if there is none.
+
+    Several processes may run it at the same time; the next run completes the plan of one that died.
+    """
+    chosen = table.options.merged(options or {})
+    _check_ours(table)
+    _remove_leftovers(table)
+    pending = [a for a in table.state.pending() if a.action is Action.ARCHIVAL and (not instant or a.instant == instant)]
+    if not pending:
+        return None
+    own = pending[0]
+    planned = table.state.plans[own.instant]
+    assert isinstance(planned, ArchivalPlanned)
+    plan = planned.archived
+    path = archive_path(TimelineFolders.from_properties(table.definition.properties).history, own.started_sequence)
+
+    def step(after: State, body: Body) -> None:
+        def decide(state: TableState) -> Draft:
+            record = state.actions.get(own.instant)
+            if record is None or not record.is_pending:
+                raise NothingToDo
+            return Draft(own.instant, Action.ARCHIVAL, record.state, after, OPERATION, body)
+
+        table.timeline.append(decide)
+
+    files = state_files(table.state, plan)
+    rolled_back = [i for i in plan.instants if table.state.actions[i].state is State.ROLLED_BACK]
+    try:
+        step(State.INFLIGHT, Bare())
+        _store(table, path, files, chosen)
+        for found in removal_order(files):
+            table.storage.delete(found)
+        step(State.COMPLETED, Archived(plan, path))
+    except NothingToDo:
+        return None
+    for gone in rolled_back:
+        forget_markers(table.storage, gone)
+    _remove_leftovers(table)
+    return Archival(own.instant, plan.instants, path)
+
+
+def archive(table: Table, options: Mapping[str, object] | None = None) -> tuple[Archival | None, Sweep]:
+    """Run a pending plan, clean up late files, plan and run. Return the last archival and the result of the cleanup."""
+    done = run_archival(table, options=options)
+    found = sweep_late_files(table, options)
+    if schedule_archival(table, options, found.swept) is not None:
+        done = run_archival(table, options=options)
+    return done, found
+
+
+def _check_ours(table: Table) -> None:
+    remedy = "let Apache Hudi archive it: its writers do so behind their commits"
+    table.timeline.check_sole_writer(table.definition.name, remedy)
+    table.check_writable(keyed=False)
+
+
+def _store(table: Table, path: str, files: Sequence[StateFile], options: Options) -> None:
+    if exists(table.storage, path):
+        return
+    try:
+        content = archive_content(table.storage, files, options)
+        table.storage.put_if_absent(path, content)
+    except ObjectExists:
+        return  # another process that runs the same plan wrote it
+    except ObjectNotFound as error:
+        # Another run of the same plan may be ahead: it deletes timeline files only after it wrote the archive.
+        if not exists(table.storage, path):
+            raise CorruptMetadata(
+                f"timeline file {error.path} is missing",
+                expected="the files of all states of what is archived",
+                remedy="restore it from the table log or a copy; nothing was removed",
+            ) from None
+
+
+def _remove_leftovers(table: Table) -> None:
+    """Delete timeline files of archived instants that a slow writer created again; the timeline would seem to begin with them."""
+    state = table.state
+    listed = list_timeline(table.storage, TimelineFolders.from_properties(table.definition.properties))
+    strange = {i: path for i, path in listed.paths.items() if i.time not in state.actions and i.time < state.archived_before}
+    if not strange:
+        return
+    archived = {a.time for a in read_archived_instants(table.storage, table.definition.properties)}
+    for instant in sorted(strange, key=lambda i: (i.state is State.COMPLETED, i)):
+        if instant.time in archived:
+            table.storage.delete(timeline_path(instant))

@@ -1,0 +1,1 @@
+"""Cleaning: delete file slices that no retained query reads."""

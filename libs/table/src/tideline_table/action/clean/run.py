@@ -1,0 +1,81 @@
+"""Cleaning of one table: publish a plan, delete the files that it names, complete it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tideline_table.action.clean.plan import OPERATION, clean_metadata, execute_clean, plan_clean
+from tideline_table.action.decision import Due, Reason
+from tideline_table.action.publishing import NothingToDo, instant_or_none, publish
+from tideline_table.coordination.reserve import fill_reserve
+from tideline_table.errors import CorruptMetadata
+from tideline_table.hudi.instant import Action, State
+from tideline_table.log.body import Bare, Cleaned
+from tideline_table.log.plan import CleanPlanned
+from tideline_table.log.savepoint import every_saved_slice
+from tideline_table.log.state import TableState
+from tideline_table.log.table_log import Draft
+from tideline_table.table.facade import Table
+
+
+def schedule_clean(table: Table, options: Mapping[str, object] | None = None) -> str | None:
+    """Publish a clean plan on the timeline. Return its instant, None if nothing can be cleaned or a clean is pending."""
+    return instant_or_none(request_clean(table, options))
+
+
+def request_clean(table: Table, options: Mapping[str, object] | None = None) -> str | Reason:
+    """Do as `schedule_clean`, but return the reason if there is no plan."""
+    chosen = table.options.merged(options or {})
+    table.check_writable(keyed=False)
+
+    def decide(state: TableState) -> Due | Reason:
+        return plan_clean(state, table.storage.root, chosen, table.timeline.saved())
+
+    return publish(table, Action.CLEAN, OPERATION, decide, reserve_kept=0)
+
+
+def run_clean(table: Table, instant: str = "") -> int | None:
+    """Execute a pending clean plan (empty: the oldest). Return the number of files deleted, None if there is no plan.
+
+    Deleting is idempotent: the next run repeats a clean whose process died. Raises `CorruptMetadata` for a plan that names files
+    that readers need; in a shared table such a plan is removed, because a restore of Apache Hudi may have brought back these files.
+    """
+    table.check_writable(keyed=False)
+    pending = [a for a in table.state.pending() if a.action is Action.CLEAN and (not instant or a.instant == instant)]
+    if not pending:
+        return None
+    chosen = pending[0].instant
+    planned = table.state.plans[chosen]
+    assert isinstance(planned, CleanPlanned)
+    plan = planned.plan
+
+    def begin(state: TableState) -> Draft:
+        _check_pending(state, chosen)
+        return Draft(chosen, Action.CLEAN, state.actions[chosen].state, State.INFLIGHT, OPERATION, Bare())
+
+    try:
+        table.timeline.append(begin, reserve_kept=0)
+        started = table.clock.monotonic_s()
+        state = table.state
+        saved = every_saved_slice(state.slices, state.replaced, table.timeline.saved())
+        try:
+            result = execute_clean(table.storage, plan, [*state.latest_slices(), *saved])
+        except CorruptMetadata:
+            table.timeline.give_up(table.state.actions[chosen])
+            raise
+        metadata = clean_metadata(chosen, plan, result, int((table.clock.monotonic_s() - started) * 1000))
+
+        def complete(state: TableState) -> Draft:
+            _check_pending(state, chosen)
+            return Draft(chosen, Action.CLEAN, State.INFLIGHT, State.COMPLETED, OPERATION, Cleaned(metadata))
+
+        table.timeline.append(complete, reserve_kept=0)
+    except NothingToDo:
+        return None
+    fill_reserve(table.storage)
+    return int(metadata["totalFilesDeleted"])
+
+
+def _check_pending(state: TableState, instant: str) -> None:
+    if not state.is_pending(instant):
+        raise NothingToDo

@@ -1,0 +1,1 @@
+"""Clustering: rewrite small files of a partition into fewer, sorted files."""

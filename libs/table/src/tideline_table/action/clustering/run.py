@@ -1,0 +1,159 @@
+"""Clustering of one table: publish a plan, execute it, commit it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tideline_table.action.clustering.outcome import check_clustered
+from tideline_table.action.clustering.plan import (
+    ClusteredGroup,
+    ClusteringTask,
+    Trigger,
+    cluster_group,
+    clustering_tasks,
+    plan_clustering,
+    planned_versions,
+)
+from tideline_table.action.decision import Due, Reason, TableService
+from tideline_table.action.planned_run import attempt_of, begin_attempt, delete_lost_attempt, pending_plan
+from tideline_table.action.publishing import instant_or_none, publish
+from tideline_table.config import Options
+from tideline_table.coordination import Heartbeat, WriteSet, find_conflict, roll_back
+from tideline_table.coordination.committed import Committed
+from tideline_table.coordination.conflict import check_still_own
+from tideline_table.coordination.reservations import reserved_groups
+from tideline_table.errors import (
+    CommitUnknown,
+    TidelineError,
+    TransactionRolledBack,
+)
+from tideline_table.file_group.slice import FileGroupId, SliceVersion
+from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
+from tideline_table.log.action import CLUSTER
+from tideline_table.log.body import Published
+from tideline_table.log.plan import ClusteringPlanned
+from tideline_table.log.state import TableState
+from tideline_table.log.table_log import Draft
+from tideline_table.table.facade import Table
+from tideline_table.writer.marker import forget_markers, marked_files
+
+RunTasks = Callable[[Sequence[ClusteringTask]], Sequence[ClusteredGroup]]
+"""Runs tasks in this process or on Spark executors, and returns the result of each task."""
+
+
+def run_here(tasks: Sequence[ClusteringTask]) -> list[ClusteredGroup]:
+    """Run clustering tasks one after the other in this process."""
+    return [cluster_group(task) for task in tasks]
+
+
+def schedule_clustering(table: Table, options: Mapping[str, object] | None = None) -> str | None:
+    """Publish a clustering plan on the timeline. Return its instant, None if there is nothing to cluster."""
+    return instant_or_none(request_clustering(table, options))
+
+
+def request_clustering(table: Table, options: Mapping[str, object] | None = None, trigger: Trigger | None = None) -> str | Reason:
+    """Do as `schedule_clustering`, but return the reason if there is no plan; `trigger` as for `plan_clustering`."""
+    chosen = table.options.merged(options or {})
+    table.check_writable()
+
+    reserved = reserved_groups(table.intents, table.timeline)
+
+    def decide(state: TableState) -> Due | Reason:
+        return plan_clustering(state, table.storage.root, chosen, table.schema, reserved, trigger)
+
+    return publish(table, Action.REPLACE_COMMIT, CLUSTER, decide)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusteringRun:
+    """A clustering that this process has begun and not yet committed."""
+
+    table: Table
+    instant: str
+    plan: Mapping[str, Any]
+    based_on: dict[FileGroupId, SliceVersion]
+    tasks: tuple[ClusteringTask, ...]
+    attempt: int
+    """Sequence of the entry that began the attempt. A later inflight entry means that another process took over."""
+
+
+def run_clustering(
+    table: Table, instant: str = "", *, options: Mapping[str, object] | None = None, run: RunTasks = run_here
+) -> Committed | None:
+    """Execute a clustering plan (empty: the oldest pending one); return None if there is none.
+
+    Takes over from a dead attempt. Rolls back, so that the planner can plan again, and raises `WriteConflict` on a conflict or
+    `VerificationFailed` for unfit results. `TransactionRolledBack` means that another process ended the attempt or took it over.
+    """
+    chosen = table.options.merged(options or {})
+    table.check_writable()
+    record = pending_plan(table, instant, TableService.CLUSTERING, table.state.pending_clusterings(), chosen)
+    if record is None:
+        return None
+    begun = _begin_clustering(table, record.instant, chosen)
+    stats: list[WriteStat] = []
+    with Heartbeat(table.storage, begun.instant, chosen):
+        try:
+            results = run(begun.tasks)
+            stats += [stat for result in results for stat in result.stats]
+            return _commit_clustering(begun, check_clustered(begun.tasks, results))
+        except CommitUnknown:
+            raise  # only the log knows the outcome
+        except TransactionRolledBack:
+            delete_lost_attempt(table, begun.instant, begun.attempt, stats)
+            raise  # another process ended the attempt or took it over
+        except TidelineError:
+            if roll_back(table.timeline, begun.instant, force=True, attempt=begun.attempt) is None:
+                delete_lost_attempt(table, begun.instant, begun.attempt, stats)
+            raise
+
+
+def _begin_clustering(table: Table, instant: str, options: Options) -> ClusteringRun:
+    entry = begin_attempt(table, instant, TableService.CLUSTERING, CLUSTER, options)
+    planned = table.state.plans[instant]
+    assert isinstance(planned, ClusteringPlanned)
+    based_on = dict(planned.read or planned_versions(planned.plan))
+    tasks = clustering_tasks(
+        table.storage.root, instant, planned.plan, table.log_rule(), table.schema, table.footer_schema(), entry.sequence, options
+    )
+    return ClusteringRun(table, instant, planned.plan, based_on, tuple(tasks), entry.sequence)
+
+
+def _commit_clustering(begun: ClusteringRun, stats: Sequence[WriteStat]) -> Committed:
+    table, instant = begun.table, begun.instant
+    _delete_earlier_attempts(begun)
+    replaced: dict[str, list[str]] = {}
+    for task in begun.tasks:
+        replaced.setdefault(task.partition_path, []).extend(task.replaces)
+    own = WriteSet(instant, begun.based_on, update_strategy=None)
+
+    def decide(state: TableState) -> Draft:
+        check_still_own(state, instant)
+        if state.actions[instant].sequence != begun.attempt:
+            raise TransactionRolledBack(
+                f"clustering {instant} was taken over by {state.actions[instant].writer_id}",
+                expected=f"attempt {begun.attempt}",
+                remedy="its heartbeat had expired; the other one goes on",
+            )
+        conflict = find_conflict(own, state, ())
+        if conflict is not None:
+            raise conflict
+        # The current schema, which a writer may have changed since the begin.
+        metadata = CommitMetadata(CLUSTER, tuple(stats), {SCHEMA_KEY: table.schema_json}, replaced)
+        return Draft(instant, Action.REPLACE_COMMIT, State.INFLIGHT, State.COMPLETED, CLUSTER, Published(metadata))
+
+    with table.lock.hold(table.timeline.head_sequence):
+        entry = table.timeline.append(decide)
+    forget_markers(table.storage, instant)
+    return Committed(instant, entry.sequence, tuple(stats))
+
+
+def _delete_earlier_attempts(begun: ClusteringRun) -> None:
+    # Files of superseded attempts carry this instant and would count as committed. Only attempts before this one can never
+    # complete; a later attempt may be about to commit its files.
+    for path in marked_files(begun.table.storage, begun.instant):
+        if -1 < attempt_of(path) < begun.attempt:
+            begun.table.storage.delete(path)

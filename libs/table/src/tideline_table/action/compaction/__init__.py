@@ -1,0 +1,1 @@
+"""Compaction: merge the log files of a slice into its next base file."""

@@ -1,0 +1,176 @@
+"""Compaction: merge the log files of a slice into a new base file (format reference 6.2, 11.2).
+
+The plan names every file that a task reads, so execution leaves no choice. Once the plan is on the timeline, new log files of its
+file groups belong to the slice that the compaction will create. So writers can append while it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from tideline_table.action.decision import Due, Reason, obstacle
+from tideline_table.config import COMPACTION_DELTA_COMMITS, COMPACTION_MAX_GROUPS, Options
+from tideline_table.errors import CorruptMetadata
+from tideline_table.file_group.names import base_file_name, parse_base_file_name, parse_log_file_name, write_token
+from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, join_path
+from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.write_stats import WriteStat
+from tideline_table.log.plan import CompactionPlanned
+from tideline_table.log.state import TableState
+from tideline_table.reader.file_slice import read_slice
+from tideline_table.reader.read_plan import LogRule
+from tideline_table.schema.meta_fields import MetaField, with_meta_fields
+from tideline_table.storage import Storage, checked_path, open_storage
+from tideline_table.writer.base_file import write_base_file
+from tideline_table.writer.marker import MarkerType, create_marker
+
+_MB = 1024 * 1024
+
+
+def _delta_commits_since_compaction(state: TableState) -> int:
+    """Return the number of delta commits completed since the last compaction was planned."""
+    compactions = [
+        a.started_sequence for a in state.actions.values() if a.action is Action.COMPACTION and a.state is not State.ROLLED_BACK
+    ]
+    last = max(compactions, default=0)
+    return sum(
+        1 for a in state.actions.values() if a.action is Action.DELTA_COMMIT and a.state is State.COMPLETED and a.sequence > last
+    )
+
+
+def plan_compaction(state: TableState, options: Options, reserved: Collection[str] = ()) -> Due | Reason:
+    """Decide whether a compaction is due, and plan it (HoodieCompactionPlan).
+
+    None is due while fewer than `hoodie.compact.inline.max.delta.commits` delta commits completed since the last plan, or if no
+    slice has log files. Slices with the most log bytes come first. Groups of pending plans and file ids in `reserved` are left out.
+    """
+    forbidden = obstacle(state)
+    if forbidden is not None:
+        return forbidden
+    came, needed = _delta_commits_since_compaction(state), options[COMPACTION_DELTA_COMMITS]
+    if came < needed:
+        return Reason(f"{came} delta commit(s) since the last compaction, {COMPACTION_DELTA_COMMITS.key}={needed}")
+    taken = {*state.groups_under_clustering(), *state.groups_under_compaction()}
+    candidates = [s for s in state.latest_slices() if s.log_files and s.group not in taken and s.group.file_id not in reserved]
+    candidates.sort(key=lambda s: (-_log_bytes(s), s.group))
+    chosen = candidates[: options[COMPACTION_MAX_GROUPS]]
+    if not chosen:
+        return Reason("no file group outside of pending plans has log files")
+    document = {
+        "operations": [_operation(s) for s in chosen],
+        "extraMetadata": {},
+        "version": 2,
+        "strategy": None,
+        "preserveHoodieMetadata": True,
+    }
+    return Due(CompactionPlanned(document), f"{came} delta commits since the last plan")
+
+
+def _log_bytes(file_slice: FileSlice) -> int:
+    return sum(log.size_bytes for log in file_slice.log_files)
+
+
+def _operation(file_slice: FileSlice) -> dict[str, Any]:
+    read, written = file_slice.total_bytes / _MB, file_slice.size_bytes / _MB
+    return {
+        "baseInstantTime": file_slice.base_instant,
+        "deltaFilePaths": [log.name for log in file_slice.log_files],
+        "dataFilePath": file_slice.base_file or None,
+        "fileId": file_slice.group.file_id,
+        "partitionPath": file_slice.group.partition_path,
+        "metrics": {
+            # Apache Hudi's executor fails on a plan without TOTAL_LOG_FILES_SIZE.
+            "TOTAL_LOG_FILES_SIZE": float(_log_bytes(file_slice)),
+            "TOTAL_LOG_FILES": float(len(file_slice.log_files)),
+            "TOTAL_IO_READ_MB": read,
+            "TOTAL_IO_WRITE_MB": written,
+            "TOTAL_IO_MB": read + written,
+        },
+        "bootstrapFilePath": None,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionTask:
+    """One operation of a plan, ready to ship to executors."""
+
+    base_path: str
+    instant: str
+    number: int
+    file_slice: FileSlice
+    rule: LogRule
+    schema: pa.Schema
+    avro_schema: str
+    attempt: int = 0
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        """The path of the base file that the task writes."""
+        group = self.file_slice.group
+        name = base_file_name(group.file_id, write_token(self.number, self.attempt), self.instant)
+        return join_path(group.partition_path, name)
+
+
+def compaction_tasks(
+    base_path: str,
+    instant: str,
+    plan: Mapping[str, Any],
+    rule: LogRule,
+    schema: pa.Schema,
+    avro_schema: str,
+    attempt: int,
+    options: Options,
+) -> list[CompactionTask]:
+    """Return the tasks of a plan. Raises `CorruptMetadata` and `UnsafePath` for a plan that names files outside of the table."""
+    return [
+        CompactionTask(base_path, instant, number, _planned_slice(o, instant), rule, schema, avro_schema, attempt, options.given())
+        for number, o in enumerate(plan["operations"])
+    ]
+
+
+def _planned_slice(operation: Mapping[str, Any], instant: str) -> FileSlice:
+    partition = str(operation["partitionPath"] or "")
+    group = FileGroupId(partition, str(operation["fileId"]))
+    base = str(operation["dataFilePath"] or "").rsplit("/", 1)[-1]
+    logs = []
+    for path in operation["deltaFilePaths"] or ():
+        name = str(path).rsplit("/", 1)[-1]
+        parsed = parse_log_file_name(name)
+        if parsed is None or parsed.file_id != group.file_id:
+            raise CorruptMetadata(f"compaction plan {instant} names {name!r}", expected=f"log files of file group {group.file_id}")
+        logs.append(LogFile(checked_path(name), 0, "", parsed.version))
+    named = parse_base_file_name(base) if base else None
+    if base and (named is None or named.file_id != group.file_id):
+        raise CorruptMetadata(f"compaction plan {instant} names {base!r}", expected=f"a base file of file group {group.file_id}")
+    checked_path(join_path(partition, base or "x"))
+    return FileSlice(group, str(operation["baseInstantTime"]), base, 0, -1, tuple(logs))
+
+
+def compact_slice(task: CompactionTask, storage: Storage | None = None) -> WriteStat:
+    """Merge one slice into a base file of the compaction's instant; the file has no rows if all were deleted."""
+    storage = storage or open_storage(task.base_path)
+    schema = with_meta_fields(task.schema)
+    file_slice = task.file_slice
+    group = file_slice.group
+    rows = read_slice(storage, file_slice, schema, task.rule)
+    path = task.path
+    name = pa.scalar(path.rsplit("/", 1)[-1])
+    renamed = rows.set_column(
+        schema.get_field_index(MetaField.FILE_NAME), schema.field(MetaField.FILE_NAME), pa.repeat(name, rows.num_rows)
+    )
+    create_marker(storage, task.instant, path, MarkerType.MERGE if file_slice.base_file else MarkerType.CREATE)
+    size = write_base_file(storage, path, renamed, task.avro_schema, Options(task.options))
+    return WriteStat(
+        file_id=group.file_id,
+        partition_path=group.partition_path,
+        path=path,
+        prev_commit=file_slice.base_instant,
+        num_writes=rows.num_rows,
+        file_size_bytes=size,
+        log_files_compacted=len(file_slice.log_files),
+    )

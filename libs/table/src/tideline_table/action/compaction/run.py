@@ -1,0 +1,140 @@
+"""Compaction of one table: publish a plan, execute it, commit it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from tideline_table.action.compaction.outcome import check_compacted
+from tideline_table.action.compaction.plan import CompactionTask, compact_slice, compaction_tasks, plan_compaction
+from tideline_table.action.decision import Due, Reason, TableService
+from tideline_table.action.planned_run import begin_attempt, delete_lost_attempt, pending_plan
+from tideline_table.action.publishing import instant_or_none, publish
+from tideline_table.config import Options
+from tideline_table.coordination import Heartbeat
+from tideline_table.coordination.committed import Committed
+from tideline_table.coordination.conflict import check_still_own
+from tideline_table.coordination.file_times import pass_instant
+from tideline_table.coordination.reservations import reserved_groups
+from tideline_table.errors import (
+    CommitUnknown,
+    StorageFull,
+    TidelineError,
+    TransactionRolledBack,
+    UnsupportedTable,
+)
+from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
+from tideline_table.log.action import COMPACT
+from tideline_table.log.body import Published
+from tideline_table.log.entry import Entry
+from tideline_table.log.plan import CompactionPlanned
+from tideline_table.log.state import TableState
+from tideline_table.log.table_log import Draft
+from tideline_table.table.definition import TableType
+from tideline_table.table.facade import Table
+from tideline_table.writer.marker import forget_markers, marked_files
+
+RunCompactions = Callable[[Sequence[CompactionTask]], Sequence[WriteStat]]
+"""Runs tasks in this process or on Spark executors, and returns the write stat of each task."""
+
+
+def compact_here(tasks: Sequence[CompactionTask]) -> list[WriteStat]:
+    """Run compaction tasks one after the other in this process."""
+    return [compact_slice(task) for task in tasks]
+
+
+def schedule_compaction(table: Table, options: Mapping[str, object] | None = None) -> str | None:
+    """Publish a compaction plan on the timeline. Return its instant, None if no compaction is due.
+
+    Raises `ClockSkew` while the last instant of the table lies ahead of the store's time; retry when that time has passed.
+    """
+    return instant_or_none(request_compaction(table, options))
+
+
+def request_compaction(table: Table, options: Mapping[str, object] | None = None) -> str | Reason:
+    """Do as `schedule_compaction`, but return the reason if there is no plan."""
+    chosen = table.options.merged(options or {})
+    table.check_writable()
+    if table.definition.type is not TableType.MOR:
+        raise UnsupportedTable(
+            f"table {table.definition.name!r} is {table.definition.type}", expected=f"{TableType.MOR}: others have no logs to merge"
+        )
+
+    reserved = reserved_groups(table.intents, table.timeline)
+
+    def decide(state: TableState) -> Due | Reason:
+        return plan_compaction(state, chosen, reserved)
+
+    return publish(table, Action.COMPACTION, COMPACT, decide, mint=table.timeline.mint_above_files)
+
+
+def run_compaction(
+    table: Table, instant: str = "", *, options: Mapping[str, object] | None = None, run: RunCompactions = compact_here
+) -> Committed | None:
+    """Execute a compaction plan (empty: the oldest pending one); return None if there is none.
+
+    Takes over from a dead attempt. A failed attempt leaves the plan pending, because writers already append to the slice that the
+    plan will create: the plan can only be run again. Raises `WriteConflict` while another process runs it, `VerificationFailed` if
+    results do not fit the plan, and `ClockSkew`, before anything is done, for a plan whose instant lies ahead of the store's time.
+    """
+    chosen = table.options.merged(options or {})
+    table.check_writable()
+    record = pending_plan(table, instant, TableService.COMPACTION, table.state.pending_compactions(), chosen)
+    if record is None:
+        return None
+    chosen_instant = record.instant
+    table.timeline.time.check_reached(chosen_instant, "the slices of this compaction")
+
+    entry = begin_attempt(table, chosen_instant, TableService.COMPACTION, COMPACT, chosen)
+    with Heartbeat(table.storage, chosen_instant, chosen):
+        return _execute(table, chosen_instant, entry.sequence, chosen, run)
+
+
+def _execute(table: Table, instant: str, attempt: int, options: Options, run: RunCompactions) -> Committed:
+    planned = table.state.plans[instant]
+    assert isinstance(planned, CompactionPlanned)
+    plan = planned.plan
+    root = table.storage.root
+    tasks = compaction_tasks(root, instant, plan, table.log_rule(), table.schema, table.footer_schema(), attempt, options)
+    stats: tuple[WriteStat, ...] = ()
+    try:
+        stats = check_compacted(tasks, run(tasks))
+        entry = _complete(table, instant, attempt, stats)
+    except CommitUnknown:
+        raise  # only the log knows the outcome
+    except TransactionRolledBack:
+        delete_lost_attempt(table, instant, attempt, stats)
+        raise
+    except TidelineError as error:
+        # A process that superseded or undid this attempt missed files written after it listed the markers; archival finds the rest.
+        with suppress(TidelineError):  # the first failure is the one to report
+            if isinstance(error, StorageFull) or not _is_attempt(table.refresh(), instant, attempt):
+                delete_lost_attempt(table, instant, attempt, stats)
+        raise
+    named = {s.path for s in stats}
+    for path in marked_files(table.storage, instant):
+        if path not in named:
+            table.storage.delete(path)
+    forget_markers(table.storage, instant)
+    return Committed(instant, entry.sequence, stats)
+
+
+def _complete(table: Table, instant: str, attempt: int, stats: tuple[WriteStat, ...]) -> Entry:
+    def decide(state: TableState) -> Draft:
+        check_still_own(state, instant)
+        if not _is_attempt(state, instant, attempt):
+            raise TransactionRolledBack(f"compaction {instant} was taken over", expected="the attempt that began last")
+        # The current schema, which a writer may have changed since the begin.
+        metadata = CommitMetadata(COMPACT, stats, {SCHEMA_KEY: table.schema_json}, compacted=True)
+        return Draft(instant, Action.COMPACTION, State.INFLIGHT, State.COMPLETED, COMPACT, Published(metadata))
+
+    pass_instant(table.timeline, instant, opens=True)
+    with table.lock.hold(table.timeline.head_sequence):
+        return table.timeline.append(decide)
+
+
+def _is_attempt(state: TableState, instant: str, attempt: int) -> bool:
+    """Return whether entry `attempt` is still the last one of the compaction; False if the plan is gone or fenced."""
+    record = state.actions.get(instant)
+    return record is not None and not record.fenced_by and record.sequence == attempt

@@ -1,0 +1,49 @@
+"""The names of table services, and the result of deciding about one: a plan, or the reason why there is none."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from tideline_table.hudi.instant import Action
+from tideline_table.log.action import CLUSTER
+from tideline_table.log.plan import Plan
+from tideline_table.log.state import TableState
+
+
+class TableService(enum.StrEnum):
+    """The table services, by the names used in commands, events, metrics and applications."""
+
+    CLUSTERING = "clustering"
+    COMPACTION = "compaction"
+    CLEAN = "clean"
+    ARCHIVAL = "archival"
+    ROLLBACK = "rollback"
+
+
+def action_name(action: Action, operation: str) -> str:
+    """Return the name of an action in events: a clustering is named after its table service, not after its replace commit."""
+    return TableService.CLUSTERING if action is Action.REPLACE_COMMIT and operation == CLUSTER else action.value
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A plan to publish on the timeline, and one line that says why it is due."""
+
+    body: Plan
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One line that says why there is nothing to plan."""
+
+    why: str
+
+
+def obstacle(state: TableState, alone: Action | None = None) -> Reason | None:
+    """Return the reason that forbids any plan: a restore, or a pending plan of `alone`, an action with at most one pending plan."""
+    if state.restoring:
+        return Reason(f"restore {state.restoring} is under way; if its process died: tideline run rollback PATH")
+    pending = next((a.instant for a in state.pending() if a.action is alone), None)
+    return Reason(f"{alone} {pending} is pending already; run it first") if pending else None

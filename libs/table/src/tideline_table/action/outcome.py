@@ -1,0 +1,51 @@
+"""Checks of the results that the tasks of a plan report, made before the plan is committed (field notes: #9139).
+
+An external executor may lose a result or report it twice without an error. A clustering committed without one of its results loses
+rows. A compaction committed without one leaves log files without their file slice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
+
+from tideline_table.errors import VerificationFailed
+
+
+class PlannedTask(Protocol):
+    """A task of a plan, identified by the plan's instant and the number of the task in the plan."""
+
+    @property
+    def instant(self) -> str:
+        """The instant of the plan."""
+        ...
+
+    @property
+    def number(self) -> int:
+        """The number of the task in the plan, from 0."""
+        ...
+
+
+def check_one_each(service: str, tasks: Sequence[PlannedTask], wanted: Sequence[int], found: Sequence[int | str]) -> None:
+    """Raise `VerificationFailed` unless `found` contains each of the `wanted` task numbers exactly once, and no other."""
+    counts = Counter(found)
+    missing = [str(number) for number in wanted if not counts[number]]
+    doubled = [str(number) for number, count in counts.items() if count > 1]
+    unknown = sorted(str(number) for number in counts.keys() - set(wanted))
+    kinds = (("no result of task", missing), ("several results of task", doubled), ("results of no task:", unknown))
+    if problems := [f"{kind} {', '.join(which)}" for kind, which in kinds if which]:
+        raise VerificationFailed(
+            f"{service} {tasks[0].instant if tasks else 'without tasks'}: {'; '.join(problems)}",
+            expected=f"one result of each of its {len(tasks)} task(s)",
+            remedy="nothing was committed; look at what ran its tasks, then run it again",
+        )
+
+
+def failed(service: str, task: PlannedTask, found: str, expected: str) -> VerificationFailed:
+    """Return the error for a result that does not fit its task."""
+    return VerificationFailed(
+        f"{service} {task.instant}: the result of task {task.number} {found}",
+        expected=expected,
+        remedy="nothing was committed; look at what ran its tasks, then run it again",
+    )

@@ -1,0 +1,104 @@
+"""Steps that clustering and compaction runs share: choose a plan, begin an attempt, delete the files of a superseded attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tideline_table.action.decision import TableService, action_name
+from tideline_table.config import CLUSTERING_EXPIRATION_MIN, Options
+from tideline_table.coordination.heartbeat import is_dead, is_given_up
+from tideline_table.errors import InstantNotFound, TransactionRolledBack, UnsupportedTable, WriteConflict
+from tideline_table.file_group.names import parse_base_file_name
+from tideline_table.hudi.instant import State
+from tideline_table.hudi.write_stats import WriteStat
+from tideline_table.log.action import ActionRecord
+from tideline_table.log.body import Bare
+from tideline_table.log.entry import Entry
+from tideline_table.log.state import TableState
+from tideline_table.log.table_log import Draft
+from tideline_table.table.facade import Table
+from tideline_table.writer.marker import marked_files
+
+
+def pending_plan(
+    table: Table, instant: str, service: TableService, pending: Iterable[ActionRecord], options: Options
+) -> ActionRecord | None:
+    """Return the plan to run: that of `instant`, or the oldest of `pending` that Apache Hudi does not run; None if none.
+
+    Raises `InstantNotFound` if `instant` is not a plan of `service`, `UnsupportedTable` if that plan is completed.
+    """
+    if not instant:
+        return next((a for a in pending if not is_run_by_hudi(table, a, options)), None)
+    record = table.state.actions.get(instant)
+    if record is None or action_name(record.action, record.operation) != service:
+        raise InstantNotFound(f"instant {instant}", expected=f"a {service} plan of this table")
+    if record.state is State.COMPLETED:
+        raise UnsupportedTable(f"{service} {instant} is completed", expected="a pending plan")
+    return record
+
+
+def begin_attempt(table: Table, instant: str, service: TableService, operation: str, options: Options) -> Entry:
+    """Append the inflight entry of a plan. The sequence of the entry names the attempt; a later attempt supersedes it.
+
+    Raises `TransactionRolledBack` if the plan is no longer pending, `WriteConflict` while a live process or Apache Hudi runs it.
+    """
+
+    def pending(state: TableState) -> ActionRecord:
+        record = state.actions.get(instant)
+        if record is None or not record.is_pending or record.fenced_by:
+            ended = record.state if record else "archived"
+            raise TransactionRolledBack(f"{service} {instant} is {ended}", expected="a pending plan", remedy="plan again")
+        return record
+
+    def runner(state: TableState) -> tuple[bool, bool]:
+        """Return whether Apache Hudi runs the plan, and whether a live process of Tideline does."""
+        record = pending(state)
+        if is_run_by_hudi(table, record, options):
+            return True, False
+        return False, record.state is State.INFLIGHT and not is_dead(table.storage, record, table.clock, options)
+
+    def decide(state: TableState, runner: tuple[bool, bool]) -> Draft:
+        record = pending(state)
+        by_hudi, by_live_process = runner
+        if by_hudi:
+            raise WriteConflict(
+                f"{record.action} {instant} is being run by Apache Hudi",
+                with_instant=instant,
+                remedy="wait for it; if it died, it is given up after "
+                f"{options[CLUSTERING_EXPIRATION_MIN]} minutes without a sign of life ({CLUSTERING_EXPIRATION_MIN.key})",
+            )
+        if by_live_process:
+            raise WriteConflict(
+                f"{service} {instant} is being run by {record.writer_id}", with_instant=instant, remedy="wait for it"
+            )
+        return Draft(instant, record.action, record.state, State.INFLIGHT, operation, Bare())
+
+    return table.timeline.append(decide, runner)
+
+
+def is_run_by_hudi(table: Table, record: ActionRecord, options: Options) -> bool:
+    """Return whether Tideline must leave a plan to Apache Hudi, which began it: two runs leave files of the same instant behind.
+
+    A compaction that Apache Hudi gave up may be run again, because files of both attempts belong to one slice. A clustering may
+    not, because each attempt creates its own file groups; `roll_back_dead` rolls it back.
+    """
+    if not record.is_peers or record.state is not State.INFLIGHT:
+        return False
+    return record.is_clustering or not is_given_up(table.storage, record, table.clock, options)
+
+
+def delete_lost_attempt(table: Table, instant: str, attempt: int, stats: Sequence[WriteStat]) -> None:
+    """Delete the files of a superseded attempt, which have names of their own. The later attempt cannot see files written late.
+
+    Keep files that the table refers to: then this attempt did complete, so long ago that its instant was archived.
+    """
+    announced = {path for path in marked_files(table.storage, instant) if attempt_of(path) == attempt}
+    committed = {path for file_slice in table.refresh().every_slice() for path in file_slice.paths}
+    for path in sorted({*announced, *(s.path for s in stats)} - committed):
+        table.storage.delete(path)
+
+
+def attempt_of(path: str) -> int:
+    """Return the attempt that wrote the base file at `path`, from its write token; -1 for other files."""
+    name = parse_base_file_name(path.rsplit("/", 1)[-1])
+    return int(name.write_token.rsplit("-", 1)[-1]) if name is not None else -1

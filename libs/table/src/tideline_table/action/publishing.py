@@ -1,0 +1,53 @@
+"""Publish a plan on the timeline if a pure decision on the newest state finds that one is due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tideline_table.action.decision import Due, Reason
+from tideline_table.hudi.instant import Action, State
+from tideline_table.log.state import TableState
+from tideline_table.log.table_log import Draft
+from tideline_table.table.facade import Table
+
+
+def instant_or_none(answer: str | Reason) -> str | None:
+    """Return the instant of a plan that `publish` appended, None for a reason."""
+    return answer if isinstance(answer, str) else None
+
+
+class NothingToDo(Exception):
+    """Raised in a decision when there is nothing to append."""
+
+
+def publish(
+    table: Table,
+    action: Action,
+    operation: str,
+    decide: Callable[[TableState], Due | Reason],
+    *,
+    mint: Callable[[TableState], str] | None = None,
+    reserve_kept: int | None = None,
+) -> str | Reason:
+    """Append the requested entry of the plan that `decide` returns. Return its instant, or the reason why there is no plan.
+
+    `decide` is called where facts are gathered, so it may read storage, and so may `mint`, which creates the instant of a plan. `reserve_kept` as for `ActiveTimeline.append`.
+    """
+    why = Reason("")
+
+    def plan(state: TableState) -> tuple[Due | Reason, str]:
+        found = decide(state)
+        return found, (mint or table.timeline.mint)(state) if isinstance(found, Due) else ""
+
+    def draft(_state: TableState, planned: tuple[Due | Reason, str]) -> Draft:
+        nonlocal why
+        found, instant = planned
+        if isinstance(found, Reason):
+            why = found
+            raise NothingToDo
+        return Draft(instant, action, State.NONE, State.REQUESTED, operation, found.body)
+
+    try:
+        return table.timeline.append(draft, plan, reserve_kept=reserve_kept).instant
+    except NothingToDo:
+        return why

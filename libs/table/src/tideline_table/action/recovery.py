@@ -1,0 +1,43 @@
+"""Recovery: roll back writes of dead writers, and complete rollbacks and restores of dead processes."""
+
+from __future__ import annotations
+
+from tideline_table.action.restore.steps import finish_restore
+from tideline_table.coordination.heartbeat import is_given_up
+from tideline_table.coordination.rollback import roll_back
+from tideline_table.hudi.instant import Action, State
+from tideline_table.log.action import ActionRecord
+from tideline_table.table.facade import Table
+
+_GO_ON = frozenset({Action.ROLLBACK, Action.CLEAN, Action.COMPACTION, Action.RESTORE, Action.ARCHIVAL})
+
+
+def roll_back_dead(table: Table) -> list[str]:
+    """Roll back every write of a dead writer, complete rollbacks and a restore of dead processes; return the instants undone.
+
+    Dead clustering and compaction attempts are left to the next attempt, because their plan can be run again. Only a clustering
+    that Apache Hudi began and gave up is rolled back.
+    """
+    table.check_writable(keyed=False)
+    undone: list[str] = []
+    if table.state.restoring:
+        restored = finish_restore(table.timeline, table.state.restoring)
+        if restored is None:
+            return undone  # nothing else may run before the restore is complete
+        undone += [*restored.undone, *restored.fenced]
+    table.timeline.catch_up()
+    for record in list(table.timeline.state.pending()):
+        if not table.timeline.state.is_pending(record.instant):
+            continue  # it ended while the actions before it were rolled back
+        unfinished = bool(record.fenced_by)
+        if record.action in _GO_ON or (record.is_clustering and not unfinished and not _gave_up(table, record)):
+            continue
+        if roll_back(table.timeline, record.instant) is not None:
+            undone.append(record.instant)
+    table.timeline.tidy_up()
+    return undone
+
+
+def _gave_up(table: Table, record: ActionRecord) -> bool:
+    begun = record.is_peers and record.state is State.INFLIGHT
+    return begun and is_given_up(table.storage, record, table.clock, table.options)

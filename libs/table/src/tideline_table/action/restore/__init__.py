@@ -1,0 +1,1 @@
+"""Restore: bring a table back to a savepoint."""

@@ -1,0 +1,120 @@
+"""What a restore to a savepoint undoes (format reference 6.4), decided from the state alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State, completed_as
+from tideline_table.log.action import ActionRecord
+from tideline_table.log.plan import RestorePlanned
+from tideline_table.log.rewind import Named, Rewind
+from tideline_table.log.savepoint import Savepoint, is_newer
+from tideline_table.log.state import TableState
+
+OPERATION = "RESTORE"
+_PUBLISHING = WRITE_ACTIONS | {Action.COMPACTION}
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """What a restore undoes, and the data files of each undone write, newest write first."""
+
+    rewind: Rewind
+    files: Mapping[str, tuple[str, ...]]
+
+    def to_body(self) -> RestorePlanned:
+        """Return the body of the requested entry: HoodieRestorePlan, and what the later steps need."""
+        document = {
+            "instantsToRollback": [_info(instant, action) for instant, action in self.rewind.undone],
+            "version": 2,
+            "savepointToRestoreTimestamp": self.rewind.savepoint,
+        }
+        return RestorePlanned(document, self.rewind, self.files)
+
+
+def plan_restore(state: TableState, savepoint: Savepoint) -> RestorePlan:
+    """Plan to undo everything that is newer than `savepoint` (`is_newer`).
+
+    A pending compaction planned before the savepoint stays, because log files refer to it. A clustering can be planned again.
+    """
+    undone = _newest_first(a for a in state.completed_writes() if is_newer(a, savepoint))
+    pending = list(state.pending())
+    fenced = _newest_first(
+        a for a in pending if a.action in WRITE_ACTIONS | {Action.ROLLBACK} or _is_newer_compaction(a, savepoint)
+    )
+    rollbacks = _newest_first(
+        a
+        for a in state.actions.values()
+        if a.action is Action.ROLLBACK and a.state is State.COMPLETED and a.instant > savepoint.instant
+    )
+    saved = sorted((at for at in state.savepoints if any(at == a.instant for a in undone)), reverse=True)
+    back = Rewind(savepoint.instant, _named(undone), _named(fenced), _named(rollbacks), tuple(saved))
+    return RestorePlan(back, _files_of(state, [a.instant for a in undone]))
+
+
+def _named(records: Iterable[ActionRecord]) -> tuple[Named, ...]:
+    return tuple((a.instant, a.action) for a in records)
+
+
+def _is_newer_compaction(action: ActionRecord, savepoint: Savepoint) -> bool:
+    return action.action is Action.COMPACTION and action.instant > savepoint.instant
+
+
+def _newest_first(records: Iterable[ActionRecord]) -> list[ActionRecord]:
+    return sorted(records, key=lambda a: a.instant, reverse=True)
+
+
+def _files_of(state: TableState, instants: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, list[str]] = {instant: [] for instant in instants}
+    for file_slice in state.every_slice():
+        if file_slice.base_file and file_slice.base_instant in found:
+            found[file_slice.base_instant].append(file_slice.path)
+        for log, path in zip(file_slice.log_files, file_slice.log_paths, strict=True):
+            if log.instant in found:
+                found[log.instant].append(path)
+    return {instant: tuple(sorted(paths)) for instant, paths in found.items()}
+
+
+def restore_metadata(restore: str, back: Rewind, files: Mapping[str, Sequence[str]], root: str, duration_ms: int) -> dict[str, Any]:
+    """Return the completed document (HoodieRestoreMetadata); `files` are the deleted files of each instant."""
+    return {
+        "startRestoreTime": restore,
+        "timeTakenInMillis": duration_ms,
+        "instantsToRollback": [instant for instant, _ in back.undone],
+        "hoodieRestoreMetadata": {
+            instant: [_rollback_metadata(restore, instant, action, files.get(instant, ()), root)] for instant, action in back.undone
+        },
+        "version": 1,
+        "restoreInstantInfo": [_info(instant, action) for instant, action in back.undone],
+    }
+
+
+def _rollback_metadata(restore: str, instant: str, action: Action, paths: Sequence[str], root: str) -> dict[str, Any]:
+    folder = root.removeprefix("file:")
+    by_partition: dict[str, list[str]] = {}
+    for path in paths:
+        by_partition.setdefault(path.rpartition("/")[0], []).append(f"{folder}/{path}")
+    return {
+        "startRollbackTime": restore,
+        "timeTakenInMillis": 0,
+        "totalFilesDeleted": len(paths),
+        "commitsRollback": [instant],
+        "partitionMetadata": {
+            partition: {
+                "partitionPath": partition,
+                "successDeleteFiles": deleted,
+                "failedDeleteFiles": [],
+                "rollbackLogFiles": {},
+                "logFilesFromFailedCommit": {},
+            }
+            for partition, deleted in by_partition.items()
+        },
+        "version": 1,
+        "instantsRollback": [_info(instant, action)],
+    }
+
+
+def _info(instant: str, action: Action) -> dict[str, str]:
+    return {"commitTime": instant, "action": completed_as(action).value}

@@ -1,0 +1,1 @@
+"""Savepoints: completed writes whose files cleaning keeps."""

@@ -1,0 +1,1 @@
+"""Writing rows: prepare, tag, route, write files, commit."""

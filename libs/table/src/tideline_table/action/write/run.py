@@ -1,0 +1,384 @@
+"""Writing rows from this process: prepare, begin, tag, route, write, commit; and repeat on fresh state after a conflict."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import pyarrow as pa
+import tenacity
+
+from tideline_table.action.write.contention import Contention
+from tideline_table.action.write.executor import RoutedWrite, ThisProcess, WriteExecutor, check_written
+from tideline_table.action.write.partition import create_partition
+from tideline_table.action.write.schema_change import TargetSchema, check_sort_columns, target_schema
+from tideline_table.action.write.tagging import tag_input
+from tideline_table.action.write.transaction import LookUp, WriteTransaction
+from tideline_table.config import (
+    COMBINE_BEFORE_INSERT,
+    COMBINE_BEFORE_UPSERT,
+    INSERT_DUP_POLICY,
+    Options,
+)
+from tideline_table.coordination.committed import Committed
+from tideline_table.coordination.conflict import Overwrite
+from tideline_table.coordination.reservations import Turn
+from tideline_table.errors import (
+    CommitUnknown,
+    InvalidOption,
+    ObjectNotFound,
+    RestoredMeanwhile,
+    TransactionRolledBack,
+    UnsupportedTable,
+    WriteConflict,
+)
+from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.index.scope import KeyScope, moves_rows
+from tideline_table.index.simple import partition_rows
+from tideline_table.log.progress import ProgressStep
+from tideline_table.log.state import TableState
+from tideline_table.schema.avro import avro_with_meta_fields
+from tideline_table.table.definition import TableType
+from tideline_table.table.facade import Table
+from tideline_table.writer import (
+    FileGroupResult,
+    Operation,
+    PreparedInput,
+    RoutedTask,
+    WriteContext,
+    prepare_input,
+    route_input,
+)
+from tideline_table.writer.input import refuse_duplicates, with_purged
+from tideline_table.writer.operation import minds_known_keys, promises_unique_keys
+from tideline_table.writer.routing import FilePlacement
+
+_LOGGER = logging.getLogger(__name__)
+_ROUTES = 3
+"""How often rows are routed anew because other writers went first. Then the write goes on beside the other writers."""
+OnConflict = Callable[[WriteConflict, int], None]
+
+
+def write_rows(
+    table: Table,
+    rows: pa.Table,
+    operation: Operation,
+    *,
+    options: Mapping[str, object] | None = None,
+    extra: Mapping[str, str] | None = None,
+    removed: pa.Table | None = None,
+    progress: ProgressStep | None = None,
+    on_conflict: OnConflict | None = None,
+    parallelism: int = 0,
+    executor: WriteExecutor | None = None,
+) -> Committed:
+    """Write `rows` as one commit.
+
+    `removed` (key and partition columns): keys that an upsert deletes, too, whatever the ordering values; none may be in `rows`.
+
+    `executor` looks up keys and writes files; without one, `parallelism` threads do (0: as many as there are processors).
+
+    `extra` is added to the metadata of the commit. `progress` moves with the commit, so that the write takes effect once: raises
+    `ProgressMoved`, with nothing written, if another writer moved it first. After `CommitUnknown` a refresh shows it.
+
+    After a conflict the attempt is rolled back and repeated on fresh state, up to `tideline.write.conflict.retries` times (each
+    calls `on_conflict`); then raises `WriteConflict`. Before it repeats, it waits for a clustering with priority, over all attempts
+    at most `tideline.write.priority.wait` seconds; then raises `ClusteringFirst`. Raises before anything is written:
+    `SchemaMismatch`, `InvalidRecord`, `InvalidOption`, `TableFrozen`, `UnsupportedTable`, and `DuplicateKey` if the input repeats a
+    key that must be unique and is not combined. After a rollback: `DuplicateKey` if the duplicate policy refuses keys of the table.
+    """
+    chosen = table.options.merged(options or {})
+    table.check_writable(keyed=promises_unique_keys(operation, chosen))
+    if operation is Operation.DELETE_PARTITION:
+        raise InvalidOption(
+            f"rows for {operation}",
+            expected="the names of partitions",
+            remedy="delete_partitions in Python; tideline delete-partition PATH PARTITION",
+        )
+    check_moves(table, operation, chosen)
+    combine = combines_input(operation, chosen)
+    if removed is not None and operation is not Operation.UPSERT:
+        raise InvalidOption(f"keys to remove beside an {operation}", expected=f"the operation {Operation.UPSERT}")
+    definition, contention = table.definition, Contention(table, chosen)
+    where = executor or ThisProcess(parallelism or os.cpu_count() or 1)
+
+    @lru_cache(maxsize=1)
+    def attempt_on(schema_json: str) -> _Attempt:
+        target = target_schema(definition, schema_json, rows.schema, operation, chosen)
+        prepared = prepare_input(
+            rows, target.schema, definition.keygen, definition.merging, operation, combine=combine, scope=KeyScope.of(chosen)
+        )
+        if operation is Operation.BULK_INSERT:
+            check_sort_columns(target.schema, chosen)
+        if not combine and promises_unique_keys(operation, chosen):
+            refuse_duplicates(prepared)
+        if removed is not None and removed.num_rows:
+            prepared = with_purged(prepared, removed, target.schema, definition.keygen)
+        return _Attempt(table, target, prepared, operation, chosen, dict(extra or {}), where, contention, progress)
+
+    # Reject invalid input before anything is written.
+    attempt_on(table.schema_json)
+    return write_with_retries(contention, lambda: attempt_on(table.schema_json).run(), on_conflict)
+
+
+def check_moves(table: Table, operation: Operation, options: Options) -> None:
+    """Raise `UnsupportedTable` if rows may move to other partitions while a merge takes their missing cells from the old row."""
+    moves = operation is Operation.UPSERT and KeyScope.of(options) is KeyScope.TABLE and moves_rows(options)
+    if moves and table.definition.merging.partial is not None:
+        raise UnsupportedTable(
+            f"table {table.definition.name!r} merges rows cell by cell ({table.definition.payload_class}), with a global index that moves rows",
+            expected="rows that stay in their partition",
+            remedy="hoodie.simple.index.update.partition.path=false, or an index by partition",
+        )
+
+
+def write_with_retries(contention: Contention, run: Callable[[], Committed], on_conflict: OnConflict | None) -> Committed:
+    """Call `run` (one attempt on fresh state) until it does not lose to another writer, at most as often as the options allow."""
+
+    def attempt() -> Committed:
+        try:
+            return run()
+        except WriteConflict as conflict:
+            contention.lost(conflict)
+            raise
+        finally:
+            contention.end_turn()
+
+    retrying = tenacity.Retrying(
+        stop=lambda call: call.attempt_number >= contention.attempts,
+        wait=tenacity.wait_random_exponential(multiplier=0.05, max=3.0),
+        retry=tenacity.retry_if_exception_type((WriteConflict, TransactionRolledBack))
+        & tenacity.retry_if_not_exception_type(RestoredMeanwhile),
+        sleep=contention.table.clock.sleep,
+        before_sleep=lambda call: _settle(call, contention, on_conflict),
+        reraise=True,
+    )
+    committed = retrying(attempt)
+    return replace(committed, attempts=int(retrying.statistics["attempt_number"]))
+
+
+def in_transaction(
+    table: Table,
+    operation: Operation,
+    options: Options,
+    stage: Callable[[WriteTransaction], Committed],
+    progress: ProgressStep | None = None,
+) -> Committed:
+    """Begin a transaction and let `stage` write and commit it; roll it back on any error.
+
+    The exception is `CommitUnknown`: the log decides the outcome, and recovery follows the log.
+    """
+    action = table.write_action(replaces=operation.overwrites)
+    transaction = WriteTransaction.begin(table.timeline, table.lock, operation.hudi_name, action, options, progress)
+    try:
+        return stage(transaction)
+    except ObjectNotFound as error:
+        # A base file that was visible at the begin is gone: another action replaced it, and a clean deleted it.
+        transaction.roll_back()
+        raise WriteConflict(f"base file {error.path} was cleaned while this write ran", with_instant="") from error
+    except CommitUnknown:
+        transaction.abandon()
+        raise
+    except BaseException:
+        transaction.roll_back()
+        raise
+
+
+def _settle(call: tenacity.RetryCallState, contention: Contention, on_conflict: OnConflict | None) -> None:
+    error = call.outcome.exception() if call.outcome else None
+    _LOGGER.info("write attempt %d lost: %s", call.attempt_number, error)
+    if not isinstance(error, WriteConflict):
+        return
+    if on_conflict is not None:
+        on_conflict(error, call.attempt_number)
+    contention.give_way(error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Routed:
+    tasks: Sequence[RoutedTask]
+    rows: pa.Table
+    """The rows that the tasks refer to by position."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    table: Table
+    target: TargetSchema
+    prepared: PreparedInput
+    operation: Operation
+    options: Options
+    extra: Mapping[str, str]
+    executor: WriteExecutor
+    contention: Contention
+    progress: ProgressStep | None
+
+    def run(self) -> Committed:
+        return in_transaction(self.table, self.operation, self.options, self._stage, self.progress)
+
+    def _stage(self, transaction: WriteTransaction) -> Committed:
+        results = self._write(transaction, self._route_in_turn(transaction))
+        target = self.target
+        return transaction.commit(
+            results, target.text, self.extra, self._look_up(), target.based_on, self.progress, overwrite_of(self.operation, results)
+        )
+
+    def _route_in_turn(self, transaction: WriteTransaction) -> _Routed:
+        # Each time another writer went first, the rows may belong to other file groups.
+        for _ in range(_ROUTES):
+            routed = self._route(transaction)
+            held = {t.task.file_id for t in routed.tasks if t.task.base is not None}
+            appends = {t.task.file_id for t in routed.tasks if self._appends(t)}
+            self.contention.needs(held - appends, appends)
+            turn = self.contention.take_turn(transaction.instant)
+            if turn is Turn.AT_ONCE:
+                return routed
+            if turn is Turn.BESIDE:
+                break
+        return self._route(transaction)
+
+    def _appends(self, routed: RoutedTask) -> bool:
+        task = routed.task
+        return self.table.definition.type is TableType.MOR and task.base is not None and (not task.adds or task.log_inserts > 0)
+
+    def _route(self, transaction: WriteTransaction) -> _Routed:
+        state = self.table.state
+        tagged = tag_input(self.table, self.prepared, self.operation, self.options, self.executor)
+        placement = self._placement(FilePlacement.of(transaction.placing(self.options), state.latest_slices()))
+        closed = closed_to_inserts(state)
+        by_partition, locations, slices = tagged.by_partition, tagged.locations, tagged.slices
+        return _Routed(
+            route_input(transaction.instant, self.operation, by_partition, locations, slices, placement, closed), tagged.rows
+        )
+
+    def _placement(self, placement: FilePlacement) -> FilePlacement:
+        """Return the placement of inserts: to log files if the options say so and merging a log cannot mistake two rows for one."""
+        is_merge_on_read = self.table.definition.type is TableType.MOR
+        chosen = placement.for_inserts(self.operation, self.options, is_merge_on_read=is_merge_on_read)
+        if not chosen.inserts_to_log or promises_unique_keys(self.operation, self.options):
+            return chosen
+        return chosen if pa.compute.count_distinct(self.prepared.identities).as_py() == self.prepared.rows.num_rows else placement
+
+    def _write(self, transaction: WriteTransaction, routed: _Routed) -> list[FileGroupResult]:
+        tasks = routed.tasks
+        context = write_context(self.table, transaction.instant, self.operation, self.options, self.target)
+        for partition in sorted({t.task.partition_path for t in tasks}):
+            create_partition(self.table, partition, transaction.instant)
+
+        read = {FileGroupId(t.task.partition_path, t.task.file_id): t.task.base.version for t in tasks if t.task.base is not None}
+        appends = frozenset(FileGroupId(t.task.partition_path, t.task.file_id) for t in tasks if self._appends(t))
+
+        results = self.executor.write(
+            RoutedWrite(
+                table=self.table,
+                context=context,
+                tasks=tasks,
+                rows=routed.rows,
+                appends=appends,
+                check=lambda: transaction.check_early(read, appends),
+                written=transaction.staged,
+            )
+        )
+        check_written(tasks, results)
+        return results
+
+    def _look_up(self) -> LookUp | None:
+        if not promises_unique_keys(self.operation, self.options):
+            return None
+        return key_look_up(self.table, self.prepared)
+
+
+def overwrite_of(operation: Operation, results: Sequence[FileGroupResult]) -> Overwrite | None:
+    """Return what a write with these results replaces."""
+    if operation is Operation.INSERT_OVERWRITE_TABLE:
+        return Overwrite()
+    if operation is Operation.INSERT_OVERWRITE:
+        return Overwrite(frozenset(r.stat.partition_path for r in results if r.stat is not None))
+    return None
+
+
+def delete_partitions(
+    table: Table,
+    partitions: Collection[str],
+    *,
+    options: Mapping[str, object] | None = None,
+    extra: Mapping[str, str] | None = None,
+    on_conflict: OnConflict | None = None,
+) -> Committed:
+    """Remove all rows of these partitions as one commit; cleaning deletes the files later.
+
+    Partition paths are those of `_hoodie_partition_path`. Raises `InvalidOption`, before anything is written, for a partition that
+    the table does not have, and otherwise what `write_rows` raises.
+    """
+    chosen = table.options.merged(options or {})
+    table.check_writable(keyed=False)
+    known = {s.group.partition_path for s in table.state.latest_slices()}
+    for partition in partitions:
+        if partition not in known:
+            near = ", ".join(difflib.get_close_matches(partition, known, n=3)) or f"one of {len(known)} partitions"
+            raise InvalidOption(f"partition {partition!r}, which table {table.definition.name!r} does not have", expected=near)
+    contention = Contention(table, chosen)
+
+    def attempt() -> Committed:
+        return in_transaction(
+            table,
+            Operation.DELETE_PARTITION,
+            chosen,
+            lambda begun: begun.commit([], table.schema_json, dict(extra or {}), None, overwrites=Overwrite(frozenset(partitions))),
+        )
+
+    return write_with_retries(contention, attempt, on_conflict)
+
+
+def closed_to_inserts(state: TableState) -> frozenset[FileGroupId]:
+    """Return the file groups that a write must not add rows to, because a pending plan rewrites them."""
+    return frozenset(state.groups_under_clustering()) | frozenset(state.groups_under_compaction())
+
+
+def write_context(
+    table: Table, instant: str, operation: Operation, options: Options, target: TargetSchema | None = None
+) -> WriteContext:
+    """Return what the tasks of a write need, ready to ship. Without `target` the table keeps its schema."""
+    return WriteContext(
+        base_path=table.storage.root,
+        instant=instant,
+        operation=operation,
+        schema=target.schema if target else table.schema,
+        avro_schema=avro_with_meta_fields(target.text) if target else table.footer_schema(),
+        merging=table.definition.merging,
+        options=options.given(),
+        is_merge_on_read=table.definition.type is TableType.MOR,
+        has_meta_fields=table.definition.has_meta_fields,
+    )
+
+
+def combines_input(operation: Operation, options: Options) -> bool:
+    """Return whether input rows that share a key are combined into one before they are written."""
+    if operation.looks_up_keys:
+        return options[COMBINE_BEFORE_UPSERT]
+    # Dropping keys that the table holds must not leave two rows of one new key either.
+    return options[COMBINE_BEFORE_INSERT] or (minds_known_keys(operation, options) and options[INSERT_DUP_POLICY] == "drop")
+
+
+def key_look_up(table: Table, prepared: PreparedInput) -> LookUp:
+    """Return a look-up of the keys of `prepared` in slices that another write added."""
+
+    def find(written: Sequence[FileSlice]) -> str | None:
+        rows = partition_rows(prepared.partition_paths)
+        for file_slice in written:
+            partition = file_slice.group.partition_path
+            if prepared.scope is KeyScope.TABLE:
+                keys = prepared.keys
+            elif partition in rows:
+                keys = prepared.keys.take(pa.array(rows[partition]))
+            else:
+                continue
+            if table.index.locate(keys, [file_slice]).slices:
+                return partition
+        return None
+
+    return LookUp(prepared.scope, find)

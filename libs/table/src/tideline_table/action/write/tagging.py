@@ -1,0 +1,212 @@
+"""Tagging: which rows of an input belong to which partition, and which file groups hold their keys there.
+
+With a global index, keys are looked up in all partitions. If a row's key stands in another partition, the options decide: the row
+moves, deleted there regardless of ordering values and written to its own partition, or it is written where the key is. Where
+ordering values decide, a row that loses to the stored row changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tideline_table.action.write.executor import WriteExecutor
+from tideline_table.action.write.live_keys import deleted_keys, split_by_life, without_deleted
+from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, Options, column_list
+from tideline_table.errors import DuplicateKey
+from tideline_table.file_group.slice import FileSlice
+from tideline_table.index.scope import KeyScope, moves_rows
+from tideline_table.index.simple import Location, partition_rows
+from tideline_table.merge import MergeMode, deleted_mask, lies_on_top
+from tideline_table.reader.file_slice import read_slice
+from tideline_table.schema.arrow import one_chunk
+from tideline_table.schema.meta_fields import MetaField, with_meta_fields
+from tideline_table.table.facade import Table
+from tideline_table.writer import Operation, PreparedInput
+from tideline_table.writer.input import with_purges
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedInput:
+    """The rows of one attempt, with partitions and locations in the form that `route_input` takes."""
+
+    rows: pa.Table
+    """The rows of `PreparedInput.rows`, followed by deletions of rows that move away."""
+    by_partition: Mapping[str, np.ndarray]
+    locations: Mapping[str, Location]
+    slices: Mapping[str, Sequence[FileSlice]]
+
+
+def tag_input(
+    table: Table, prepared: PreparedInput, operation: Operation, options: Options, executor: WriteExecutor
+) -> TaggedInput:
+    """Tag `prepared` on the current state of `table`. Raises `DuplicateKey` if the duplicate policy refuses a key."""
+    by_partition = dict(partition_rows(prepared.partition_paths)) if prepared.rows.num_rows else {}
+    if operation is Operation.BULK_INSERT:
+        by_partition = {name: _sorted(prepared.rows, numbers, options) for name, numbers in by_partition.items()}
+    policy = "none" if operation.overwrites else options[INSERT_DUP_POLICY]
+    looks_up = operation.looks_up_keys or policy != "none"
+    everywhere = looks_up and prepared.scope is KeyScope.TABLE
+    slices: dict[str, list[FileSlice]] = {name: [] for name in by_partition}
+    for file_slice in table.state.latest_slices(partitions=None if everywhere else by_partition):
+        slices.setdefault(file_slice.group.partition_path, []).append(file_slice)
+    rows, locations = prepared.rows, dict[str, Location]()
+    if everywhere and by_partition:
+        found = _found_anywhere(table, prepared, slices, executor)
+        if operation.looks_up_keys:
+            placed = _Placement(prepared, found)
+            if moves_rows(options) and operation is not Operation.DELETE:
+                placed.move(table)
+            rows, by_partition, locations = placed.rows, placed.by_partition(), placed.locations()
+        else:
+            known = ~found.absent
+            _refuse(int(known.sum()), policy)
+            by_partition = {name: numbers[~known[numbers]] for name, numbers in by_partition.items()}
+    elif looks_up:
+        wanted = {name: prepared.keys.take(pa.array(numbers)) for name, numbers in by_partition.items()}
+        within = executor.locate(table, wanted, slices)
+        locations = {name: without_deleted(table, within[name], keys) for name, keys in wanted.items()}
+        if not operation.looks_up_keys:
+            by_partition, locations = _without_known(table, wanted, by_partition, locations, policy)
+    return TaggedInput(rows, by_partition, locations, slices)
+
+
+def _found_anywhere(
+    table: Table, prepared: PreparedInput, slices: Mapping[str, Sequence[FileSlice]], executor: WriteExecutor
+) -> Location:
+    """Return where the visible keys are. A key deleted in a log file counts as absent, so that re-adding it is an insert."""
+    keys = prepared.keys
+    held = {name: found for name, found in slices.items() if found}
+    located = executor.locate(table, dict.fromkeys(held, keys), held)
+    kept: list[FileSlice] = []
+    live: list[np.ndarray] = []
+    for name in held:
+        for file_slice, hits in zip(located[name].slices, located[name].hits, strict=True):
+            shown = hits[~deleted_keys(table, file_slice, keys.take(pa.array(hits)))]
+            if len(shown):
+                kept.append(file_slice)
+                live.append(shown)
+    return Location(tuple(kept), tuple(live), len(keys))
+
+
+@dataclass(slots=True)
+class _Placement:
+    """Where rows go after a look-up in all partitions, by row number: `_updates` per slice, the rest to their own partitions."""
+
+    prepared: PreparedInput
+    found: Location
+    rows: pa.Table = field(init=False)
+    _updates: list[np.ndarray] = field(init=False)
+    _settled: np.ndarray = field(init=False)
+    """True for each input row that is written only as an update of the slices that hold its key."""
+
+    def __post_init__(self) -> None:
+        self.rows = self.prepared.rows
+        self._updates = list(self.found.hits)
+        self._settled = ~self.found.absent
+
+    def move(self, table: Table) -> None:
+        """Move rows found in other partitions to their own partition, except deletions and rows that lose by ordering value."""
+        stays = deleted_mask(self.prepared.rows)
+        elsewhere = [self._elsewhere(s, hits, stays) for s, hits in zip(self.found.slices, self.found.hits, strict=True)]
+        beaten = np.zeros(len(stays), dtype=bool)
+        for file_slice, hits in zip(self.found.slices, elsewhere, strict=True):
+            beaten[hits[~self._wins(table, file_slice, hits)]] = True
+        leaving: list[np.ndarray] = []
+        for at, hits in enumerate(elsewhere):
+            left = hits[~beaten[hits]]
+            kept = np.setdiff1d(self.found.hits[at][~beaten[self.found.hits[at]]], left, assume_unique=True)
+            purges = np.arange(len(left)) + self.prepared.rows.num_rows + sum(map(len, leaving))
+            leaving.append(left)
+            self._updates[at] = np.concatenate([kept, purges])
+        moved = np.concatenate([np.empty(0, dtype=np.int64), *leaving])
+        # In its own partition the row is an update if the key stands there, too.
+        self._settled[moved] = False
+        if len(moved):
+            self.rows = with_purges(self.rows, self.prepared.keys.take(pa.array(moved)))
+
+    def by_partition(self) -> dict[str, np.ndarray]:
+        """Return the numbers of the rows of each partition, ascending."""
+        pieces: dict[str, list[np.ndarray]] = {}
+        for file_slice, numbers in zip(self.found.slices, self._updates, strict=True):
+            pieces.setdefault(file_slice.group.partition_path, []).append(numbers)
+        for name, numbers in partition_rows(self.prepared.partition_paths).items():
+            pieces.setdefault(name, []).append(numbers[~self._settled[numbers]])
+        return {name: np.unique(np.concatenate(parts)) for name, parts in pieces.items()}
+
+    def locations(self) -> dict[str, Location]:
+        """Return the updates of each partition, by position among its rows."""
+        numbers = self.by_partition()
+        held: dict[str, list[tuple[FileSlice, np.ndarray]]] = {}
+        for file_slice, updated in zip(self.found.slices, self._updates, strict=True):
+            name = file_slice.group.partition_path
+            if len(updated):
+                held.setdefault(name, []).append((file_slice, np.searchsorted(numbers[name], np.sort(updated))))
+        return {
+            name: Location(tuple(s for s, _ in hits), tuple(h for _, h in hits), len(numbers[name])) for name, hits in held.items()
+        }
+
+    def _elsewhere(self, file_slice: FileSlice, hits: np.ndarray, stays: np.ndarray) -> np.ndarray:
+        own = np.asarray(pc.equal(self.prepared.partition_paths.take(pa.array(hits)), file_slice.group.partition_path))
+        chosen: np.ndarray = hits[~own & ~stays[hits]]
+        return chosen
+
+    def _wins(self, table: Table, file_slice: FileSlice, hits: np.ndarray) -> np.ndarray:
+        """Return True for each of these rows that is at least as new as the row that the slice shows."""
+        merging = table.definition.merging
+        if merging.mode is not MergeMode.EVENT_TIME or not len(hits):
+            return np.ones(len(hits), dtype=bool)
+        incoming = self.prepared.rows.take(pa.array(hits))
+        wanted = one_chunk(incoming.column(MetaField.RECORD_KEY))
+        schema = with_meta_fields(table.schema)
+        standing = read_slice(
+            table.storage, file_slice, schema, table.log_rule(), [MetaField.RECORD_KEY, merging.ordering_field], keys=wanted
+        )
+        # If blind inserts stored a key twice, the incoming row must win over both rows.
+        at = pc.index_in(standing.column(MetaField.RECORD_KEY), value_set=wanted)
+        lost = ~lies_on_top(standing, np.arange(standing.num_rows), incoming, np.asarray(at), merging)
+        wins = np.ones(len(hits), dtype=bool)
+        wins[np.asarray(at)[lost]] = False
+        return wins
+
+
+def _without_known(
+    table: Table,
+    wanted: Mapping[str, pa.ChunkedArray],
+    by_partition: Mapping[str, np.ndarray],
+    locations: Mapping[str, Location],
+    policy: str,
+) -> tuple[dict[str, np.ndarray], dict[str, Location]]:
+    """Return the rows with keys that the table does not hold, and where log files deleted such a key: it is written there again."""
+    fresh: dict[str, np.ndarray] = {}
+    revived: dict[str, Location] = {}
+    known = 0
+    for name, rows in by_partition.items():
+        live, dead = split_by_life(table, locations[name], wanted[name])
+        numbers = np.cumsum(~live) - 1
+        fresh[name] = rows[~live]
+        revived[name] = Location(dead.slices, tuple(numbers[hits] for hits in dead.hits), len(fresh[name]))
+        known += int(live.sum())
+    _refuse(known, policy)
+    return fresh, revived
+
+
+def _refuse(known: int, policy: str) -> None:
+    if known and policy == "fail":
+        raise DuplicateKey(
+            f"{known} record key(s) that the table holds already", expected="new keys only", remedy="use upsert, or drop them"
+        )
+
+
+def _sorted(rows: pa.Table, numbers: np.ndarray, options: Options) -> np.ndarray:
+    columns = column_list(options[BULK_INSERT_SORT_COLUMNS])
+    if not columns:
+        return numbers
+    part = rows.select(columns).take(pa.array(numbers))
+    order = pc.sort_indices(part, sort_keys=[(name, "ascending") for name in columns])
+    ordered: np.ndarray = numbers[np.asarray(order)]
+    return ordered

@@ -1,0 +1,42 @@
+"""Steps on the timeline: refresh, append a decision, heal; heartbeats, locks, conflicts, reservations and rollback.
+
+Decisions about what a write or a table service does belong to `tideline_table.action`.
+"""
+
+from tideline_table.coordination.committed import Committed
+from tideline_table.coordination.conflict import SchemaStep, WriteSet, find_conflict
+from tideline_table.coordination.exclusive import ExclusiveTimeline
+from tideline_table.coordination.heartbeat import Heartbeat, is_alive, is_dead
+from tideline_table.coordination.hudi_timeline import HudiTimeline
+from tideline_table.coordination.lock import HeldPeerLock, NoLock, OpenPeerLock, PeerLock, TableLock
+from tideline_table.coordination.replica import LogReplica
+from tideline_table.coordination.reservations import Intent, IntentBoard, NoIntents, PostedIntent, going_first
+from tideline_table.coordination.rollback import roll_back
+from tideline_table.coordination.shared.timeline import SharedTimeline
+from tideline_table.coordination.timeline import ActiveTimeline
+
+__all__ = [
+    "ActiveTimeline",
+    "Committed",
+    "ExclusiveTimeline",
+    "Heartbeat",
+    "HeldPeerLock",
+    "HudiTimeline",
+    "Intent",
+    "IntentBoard",
+    "LogReplica",
+    "NoIntents",
+    "NoLock",
+    "OpenPeerLock",
+    "PeerLock",
+    "PostedIntent",
+    "SchemaStep",
+    "SharedTimeline",
+    "TableLock",
+    "WriteSet",
+    "find_conflict",
+    "going_first",
+    "is_alive",
+    "is_dead",
+    "roll_back",
+]

@@ -1,0 +1,315 @@
+"""Conflict detection: a pure function from what a transaction did and what the log says since to the first conflict, if any.
+
+`docs/conflicts.md` lists what conflicts with what. The reasons follow.
+
+A write into a file group under a pending clustering follows `UPDATE_STRATEGIES`. By default it waits only for a clustering with
+priority, and for a limited time (`coordination.priority`). A clustering that Apache Hudi planned, in a shared table, is always a
+conflict. In either order no row is lost: a clustering whose input was written after its plan conflicts at its commit.
+
+Log files that other writers appended to the same slice conflict with a write that only appends, if they hold one of its rows.
+Otherwise its log file is copied to the next log version and merged after them, as if the write had begun later.
+
+A compaction planned after an update began conflicts with it: the update's log file would belong to the slice that the plan no
+longer reads. The update runs again and appends to the slice that the compaction will create. A compaction that was pending when an
+update began and completed since conflicts, too: the log file may hold keys that the new base file dropped.
+
+A commit that moves progress requires the value that it expects; otherwise it is refused for good (`ProgressMoved`).
+
+A write conflicts with every write that changed the table schema since the one it was based on, unless both changed it alike.
+
+Cleaning conflicts with no write: it deletes only slices that no transaction on the latest state reads. A transaction so slow that
+its input is deleted fails when it reads. Field notes: #13255, #9472, #18830, #9831.
+
+Archival conflicts with no write: the instants that it removes are complete, and older than every pending write. It passes a
+rolled-back write only after an orphan-file cleanup found no file of it (`action.archival`). A writer so slow that its instant was
+archived meanwhile fails like any writer that was rolled back. Field notes: #6938, PR 7401, PR 11440, #10964.
+
+Two inserts of one key conflict in the scope of the later one: in one partition, or with a global index in any two. A row that moves
+to another partition is an insert there and a change of the file group that it leaves.
+
+Schema changes are part of a write and follow the rule above. There is no indexing action. Table properties need no rule: they are
+written at creation, and by sharing under the lock that both engines take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tideline_table.errors import (
+    ClusteringFirst,
+    CorruptMetadata,
+    ProgressMoved,
+    RestoredMeanwhile,
+    RestorePending,
+    SavepointRefused,
+    TransactionRolledBack,
+    UnsupportedTable,
+    WriteConflict,
+)
+from tideline_table.file_group.slice import FileGroupId, FileSlice, SliceVersion
+from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State
+from tideline_table.log.plan import CleanPlanned
+from tideline_table.log.progress import ProgressStep
+from tideline_table.log.savepoint import every_saved_slice
+from tideline_table.log.state import TableState
+from tideline_table.schema import arrow_from_avro
+
+
+@dataclass(frozen=True, slots=True)
+class InsertedKeys:
+    """Keys that a completed write added: their hashes, or the result of a look-up if the commit does not carry them."""
+
+    instant: str
+    hashes: np.ndarray | None
+    found_in: str | None = None
+    """The partition in which a look-up found a key of the own write among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaStep:
+    """The Avro texts of the table schema that a write was based on and that it publishes."""
+
+    based_on: str
+    own: str
+
+    def fits(self, text: str) -> bool:
+        """Return whether a table with this schema has the base of the write or its result, compared by columns if texts differ."""
+        if text in ("", self.based_on, self.own):
+            return True
+        try:
+            found = arrow_from_avro(text)
+            return any(found.equals(arrow_from_avro(known)) for known in (self.based_on, self.own) if known)
+        except (CorruptMetadata, UnsupportedTable):
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class Overwrite:
+    """The replacement of all rows of these partitions (None: of the table) as of the commit."""
+
+    partitions: frozenset[str] | None = None
+
+    def replaced(self, state: TableState) -> list[FileGroupId]:
+        """Return the file groups that are visible in these partitions now."""
+        return [s.group for s in state.latest_slices(partitions=self.partitions)]
+
+
+UpdateStrategy = Callable[[TableState, str], bool]
+"""Return whether a write to a file group under the pending clustering with that instant gives way to the clustering."""
+
+UPDATE_STRATEGIES: dict[str, UpdateStrategy] = {
+    # The write goes first and the clustering is planned again, until it has priority because it lost often.
+    "yield": lambda state, clustering: state.has_priority(clustering),
+    # RFC-19: the file groups belong to the clustering until it ends.
+    "reject": lambda _state, _clustering: True,
+}
+
+
+class SliceGrew(WriteConflict):
+    """Other writers appended log files to slices that this write appends to. Its log files get later versions."""
+
+    def __init__(self, groups: frozenset[FileGroupId], with_instant: str) -> None:
+        super().__init__(
+            f"log files were appended to {len(groups)} file group(s), at the latest by {with_instant}", with_instant=with_instant
+        )
+        self.groups = groups
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSet:
+    """What a transaction read and changes."""
+
+    instant: str
+    based_on: dict[FileGroupId, SliceVersion] = field(default_factory=dict)
+    """File groups that it read and rewrites, appends to or replaces → the version of the slice that it read."""
+    inserted: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
+    """Hashes of added keys that must stay unique in their partitions or in the table; same hash as in `InsertedKeys`."""
+    appends: frozenset[FileGroupId] = frozenset()
+    """The groups of `based_on` that it only appends a log file to."""
+    update_strategy: UpdateStrategy | None = UPDATE_STRATEGIES["yield"]
+    """None for table services, whose plans never share a group."""
+    schema: SchemaStep | None = None
+    """None for table services, which publish the schema that the table has when they commit."""
+    progress: ProgressStep | None = None
+    overwrites: Overwrite | None = None
+
+
+def check_still_own(state: TableState, instant: str) -> None:
+    """Raise `TransactionRolledBack` unless `instant` is inflight and not fenced."""
+    record = state.actions.get(instant)
+    if record is None or record.state is not State.INFLIGHT or record.fenced_by:
+        by = f" by {record.fenced_by}" if record and record.fenced_by else ""
+        fence = state.actions.get(record.fenced_by) if record else None
+        if fence is not None and fence.action is Action.RESTORE:
+            raise _restored(instant, fence.instant)
+        if fence is not None and fence.is_peers:
+            remedy = (
+                "begin again; if its heartbeat was fresh, the other writer cleans failed writes eagerly: "
+                "give it hoodie.cleaner.policy.failed.writes=LAZY and the options that 'tideline share PATH' prints"
+            )
+        else:
+            remedy = "its heartbeat had expired; begin again"
+        raise TransactionRolledBack(f"instant {instant} was rolled back{by}", expected="an inflight instant", remedy=remedy)
+
+
+def check_not_restoring(state: TableState, instant: str, *, begins: bool) -> None:
+    """Raise the error for a step of `instant` during a restore (`begins`: its first step); the restore's own steps pass."""
+    restore = state.restoring
+    if restore in ("", instant):
+        return
+    record = state.actions.get(instant)
+    if record is not None and record.fenced_by == restore and not begins:
+        raise _restored(instant, restore)
+    raise RestorePending(
+        f"restore {restore} is bringing the table back to a savepoint",
+        with_instant=restore,
+        expected="a table that is not being restored",
+        remedy="retry when it is done; if its process died, tideline run rollback PATH finishes it",
+    )
+
+
+def _restored(instant: str, restore: str) -> RestoredMeanwhile:
+    return RestoredMeanwhile(
+        f"instant {instant} was taken back by restore {restore}",
+        expected="an inflight instant",
+        remedy="the table was brought back to a savepoint: read it again before you write",
+    )
+
+
+def check_progress(step: ProgressStep | None, state: TableState) -> None:
+    """Raise `ProgressMoved` unless the progress of the key has the value that `step` expects."""
+    if step is None:
+        return
+    held = state.progress.get(step.key)
+    if (held.value if held else None) != step.expected:
+        raise ProgressMoved(
+            f"progress {step.key!r} is at {held.value} since {held.instant}"
+            if held
+            else f"progress {step.key!r} was never committed",
+            key=step.key,
+            held=held.value if held else None,
+            expected=step.expected or "none",
+            remedy="another process writes the table under the same key: continue from its progress, or stop",
+        )
+
+
+def find_savepoint_conflict(state: TableState, instant: str, root: str) -> SavepointRefused | WriteConflict | None:
+    """Return why the table at `root` cannot have a savepoint of the write `instant` now, None if it can."""
+    record = state.actions.get(instant)
+    if record is None or record.state is not State.COMPLETED or record.action not in WRITE_ACTIONS | {Action.COMPACTION}:
+        found = f"{record.action} {instant}, which is {record.state}" if record is not None else f"no instant {instant}"
+        return SavepointRefused(f"a savepoint of {found}", expected="a completed write, clustering or compaction")
+    if instant in state.savepoints:
+        return SavepointRefused(f"a savepoint of {instant} is there already", expected="one savepoint of a write")
+    if instant < state.last_clean_retained:
+        return SavepointRefused(
+            f"a savepoint of {instant}, of which cleaning may have removed files",
+            expected=f"an instant from {state.last_clean_retained} on",
+            remedy="raise hoodie.cleaner.commits.retained to keep more",
+        )
+    if instant in state.under_archival():
+        return WriteConflict(
+            f"an archival is about to take {instant} off the timeline", with_instant=instant, remedy="save a later write"
+        )
+    keeps = {f"{root}/{path}" for s in every_saved_slice(state.slices, state.replaced, {instant: frozenset()}) for path in s.paths}
+    for clean in (a for a in state.pending() if a.action is Action.CLEAN):
+        plan = state.plans.get(clean.instant)
+        if isinstance(plan, CleanPlanned) and not keeps.isdisjoint(plan.file_uris):
+            return WriteConflict(
+                f"clean {clean.instant} is about to delete files that a savepoint of {instant} needs",
+                with_instant=clean.instant,
+                remedy="save a later write",
+            )
+    return None
+
+
+def clusterings_met(own: WriteSet, state: TableState) -> frozenset[str]:
+    """Return the pending clusterings of file groups that `own` changes: the ones about which its `update_strategy` is asked."""
+    under = state.groups_under_clustering()
+    overwritten = own.overwrites.replaced(state) if own.overwrites is not None and under else []
+    return frozenset(under[group] for group in (*own.based_on, *overwritten) if group in under)
+
+
+def _last_writer(file_slice: FileSlice) -> str:
+    return max(file_slice.base_instant, *(log.instant for log in file_slice.log_files), "")
+
+
+def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[InsertedKeys]) -> WriteConflict | None:
+    """Return the first conflict of `own` with `state`, which holds everything committed or pending now.
+
+    `inserted_since`: the keys of writes completed after `own` began. Raises `ProgressMoved`, and `TransactionRolledBack` if `own`
+    was fenced.
+    """
+    check_still_own(state, own.instant)
+    check_progress(own.progress, state)
+    if own.schema is not None and not own.schema.fits(state.schema_json):
+        # Rows of the older schema would drop the new columns from the file groups that they are merged with.
+        other = max(state.completed_writes(), key=lambda action: action.sequence).instant
+        return WriteConflict(f"the schema of the table changed, at the latest by {other}", with_instant=other)
+    grown: dict[FileGroupId, str] = {}
+    for group, read_version in own.based_on.items():
+        replaced_by = state.replaced.get(group)
+        if replaced_by is not None:
+            return WriteConflict(
+                f"file group {group.file_id} in {group.partition_path!r} was replaced by {replaced_by}", with_instant=replaced_by
+            )
+        if read_version.base_instant > own.instant:
+            # A base file would sort before the one that it was made of and never be read. A log file would be older than its slice:
+            # no savepoint and no query as of a time in between would include it.
+            return WriteConflict(
+                f"file group {group.file_id} in {group.partition_path!r} was rewritten by {read_version.base_instant} after this write began",
+                expected=f"a slice older than {own.instant}",
+                with_instant=read_version.base_instant,
+            )
+        latest = state.latest_slice(group)
+        if latest is not None and group in own.appends and _only_grew(latest, read_version):
+            grown[group] = _last_writer(latest)
+        elif latest is None or latest.version != read_version:
+            other = _last_writer(latest) if latest else "nothing"
+            return WriteConflict(
+                f"file group {group.file_id} in {group.partition_path!r} was written by {other}",
+                expected=f"slice {read_version.base_instant} with {read_version.log_files} log file(s)",
+                with_instant=other,
+            )
+    overwritten = own.overwrites.replaced(state) if own.overwrites is not None else []
+    under = state.groups_under_compaction() if overwritten else {}
+    for group in overwritten:
+        if group in under:
+            # A compaction is never rolled back, and cleaning would delete the files that it reads.
+            return WriteConflict(
+                f"file group {group.file_id} in {group.partition_path!r} is under compaction {under[group]}",
+                with_instant=under[group],
+                remedy="run the compaction, then retry: tideline run compaction PATH",
+            )
+    if own.update_strategy is not None and (own.based_on or overwritten):
+        under = state.groups_under_clustering()
+        for group in (*own.based_on, *overwritten):
+            clustering = under.get(group)
+            if clustering is not None and state.actions[clustering].is_peers:
+                return WriteConflict(
+                    f"file group {group.file_id} is under clustering {clustering} of Apache Hudi, which lets no writer pass",
+                    with_instant=clustering,
+                    remedy="retry when it is done, or run it: tideline run clustering PATH",
+                )
+            if clustering is not None and own.update_strategy(state, clustering):
+                return ClusteringFirst(
+                    f"file group {group.file_id} is under clustering {clustering}, which goes first",
+                    with_instant=clustering,
+                    remedy="retry when it is done, or run it: tideline run clustering PATH",
+                )
+    for other_keys in inserted_since:
+        if other_keys.found_in is not None or (
+            other_keys.hashes is not None and len(own.inserted) and len(np.intersect1d(own.inserted, other_keys.hashes))
+        ):
+            where = f" of partition {other_keys.found_in!r}" if other_keys.found_in is not None else ""
+            return WriteConflict(
+                f"record keys{where} were inserted by {other_keys.instant} at the same time", with_instant=other_keys.instant
+            )
+    return SliceGrew(frozenset(grown), max(grown.values())) if grown else None
+
+
+def _only_grew(latest: FileSlice, read: SliceVersion) -> bool:
+    return latest.version._replace(log_files=read.log_files) == read and len(latest.log_files) > read.log_files

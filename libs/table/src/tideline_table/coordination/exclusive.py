@@ -1,0 +1,220 @@
+"""The timeline of an exclusive table: decide on fresh state, append to the table log, create timeline files."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+
+import tenacity
+
+from tideline_table.coordination.conflict import check_not_restoring
+from tideline_table.coordination.file_times import above_time
+from tideline_table.coordination.intruders import check_no_intruder
+from tideline_table.coordination.replica import LogReplica
+from tideline_table.coordination.timeline import ActiveTimeline, Decide
+from tideline_table.errors import AppendOutrun, TableFrozen, TidelineError
+from tideline_table.hudi.instant import Action, State, next_instant
+from tideline_table.hudi.listing import ListedTimeline, TimelineFolders
+from tideline_table.hudi_written.archive import was_completed
+from tideline_table.log.action import CLUSTER, COMPACT
+from tideline_table.log.body import Archived, Published
+from tideline_table.log.checkpoint import read_opening
+from tideline_table.log.entry import Entry
+from tideline_table.log.savepoint import Saved, Savepoint
+from tideline_table.log.state import TableState
+from tideline_table.log.table_log import HEAL_DEADLINE_S, PlaceTrimmed
+from tideline_table.log.timeline_files import timeline_files, timeline_paths
+from tideline_table.storage import Folder, exists, holds
+from tideline_table.writer.marker import forget_markers
+
+_LOGGER = logging.getLogger(__name__)
+
+MOST_LOSSES = 500
+"""Lost races for a log position after which an append gives up."""
+_PAUSES = tenacity.wait_chain(*3 * [tenacity.wait_none()], tenacity.wait_random_exponential(multiplier=0.005, max=1.0))
+"""Seconds to wait after each lost race for a log position: none at first, as the next head is read already; then ever longer."""
+
+
+class ExclusiveTimeline(ActiveTimeline):
+    """The timeline of a table that only Tideline writes: the log is the truth, timeline files follow its entries."""
+
+    has_hudi_files = False
+    is_archived_here = True
+    has_late_files = True
+    wants_lock = True
+    beats_through_rollback = True
+
+    def __init__(self, replica: LogReplica) -> None:
+        self.replica = replica
+        self._materialised = 0
+
+    @property
+    def is_outdated(self) -> bool:
+        """See `ActiveTimeline.is_outdated`."""
+        return self.state.sharing is not None
+
+    def savepoints(self) -> Mapping[str, Savepoint]:
+        """See `ActiveTimeline.savepoints`."""
+        return self.state.savepoints
+
+    def saved(self) -> Saved:
+        """See `ActiveTimeline.saved`."""
+        return self.state.saved()
+
+    def check_writable(self, table: str, check_definition: Callable[[Folder], None]) -> None:  # noqa: ARG002 - the port's
+        """See `ActiveTimeline.check_writable`. Raises `TableFrozen` for an instant on the timeline that is not in the log."""
+        folder = self.storage.list_folder(TimelineFolders().active)
+        check_definition(folder)
+        check_no_intruder(self, folder)
+
+    def heal(self, min_age_s: float) -> bool:
+        """See `ActiveTimeline.heal`; creates the missing timeline files of the head entry."""
+        with self.replica.mutex:
+            self.refresh()
+            head = self.replica.head or self.log.read(self.state.sequence)
+            if head is None:
+                return False
+            # If this clock is behind the writer's, the age is negative and means nothing.
+            if min_age_s and abs(self.time.now() - datetime.fromisoformat(head.recorded)) < timedelta(seconds=min_age_s):
+                return False
+            return self._heal_head()
+
+    def _append(self, decide: Decide) -> Entry:
+        """Append to the log, which takes the step. The timeline files follow; if that fails, it is a warning.
+
+        Every lost race means that another append succeeded, so the table always advances. After several losses in a row the writer
+        pauses.
+        """
+        retrying = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(MOST_LOSSES),
+            wait=_PAUSES,
+            retry=tenacity.retry_if_result(lambda entry: entry is None),
+            sleep=self.clock.sleep,
+        )
+        try:
+            entry = retrying(self._try_append, decide)
+        except tenacity.RetryError:
+            raise AppendOutrun(
+                f"other writers were faster {MOST_LOSSES} times in a row",
+                expected="a turn in the table log",
+                remedy="retry, or let fewer writers commit to the table at once",
+            ) from None
+        assert entry is not None
+        return entry
+
+    def _try_append(self, decide: Decide) -> Entry | None:
+        """Append to the log as it is now; return None if another writer appended first."""
+        with self.replica.mutex:
+            self.refresh()
+            if self.is_outdated:
+                raise TableFrozen(
+                    "the table was shared with Apache Hudi's writers since it was opened",
+                    expected="an exclusive table",
+                    remedy="open it again",
+                )
+            draft = decide(self.state)
+            check_not_restoring(self.state, draft.instant, begins=draft.before is State.NONE or draft.action is Action.SAVEPOINT)
+            # An entry that no reader can fold would lock every reader out of the table for good.
+            self.state.check(draft)
+            self.replica.check_clock(draft)
+            self._heal_head()
+            try:
+                entry = self.log.append(draft, self.state.sequence + 1)
+            except PlaceTrimmed as late:
+                self.replica.start_over()
+                self.refresh()
+                return late.entry if self._has_folded(late.entry) else None
+            if entry is not None:
+                self.replica.fold(entry)
+                self._publish(entry)
+            return entry
+
+    def _has_folded(self, entry: Entry) -> bool:
+        if entry.action is Action.SAVEPOINT:
+            # A sequence has one entry. A deletion shows by the missing savepoint.
+            saved = self.state.savepoints.get(entry.instant)
+            return saved is None if entry.after is State.ROLLED_BACK else saved is not None and saved.sequence == entry.sequence
+        known = self.state.actions.get(entry.instant)
+        if known is None and entry.after is State.COMPLETED and entry.instant < self.state.archived_before:
+            return self._counted(entry)
+        return known is not None and (known.sequence, known.state, known.writer_id) == (
+            entry.sequence,
+            entry.after,
+            entry.writer_id,
+        )
+
+    def _counted(self, entry: Entry) -> bool:
+        """Return whether an archived completion is that of `entry`: writes are completed by their writer, plans by any process."""
+        if entry.operation in (CLUSTER, COMPACT) and isinstance(entry.body, Published):
+            named = {stat.path for stat in entry.body.metadata.stats}
+            return any(not named.isdisjoint(file_slice.paths) for file_slice in self.state.every_slice())
+        return was_completed(self.storage, entry.instant)
+
+    def mint(self, state: TableState) -> str:
+        """See `ActiveTimeline.mint`: the present, or the last instant + 1 ms if later (a hybrid logical clock)."""
+        return next_instant(self.time.now(), state.last_instant)
+
+    def mint_above_files(self, state: TableState) -> str:
+        """See `ActiveTimeline.mint_above_files`."""
+        # Create the head's files first: its slow writer would date them after the minted instant.
+        self._heal_head()
+        minted = above_time(self.mint(state), ListedTimeline.read(self.storage).last_completion, state)
+        self.time.check_reached(minted, "a compaction")
+        return minted
+
+    def _publish(self, entry: Entry) -> None:
+        try:
+            self._materialise(entry)
+            self._materialised = entry.sequence
+        except TidelineError as error:
+            _LOGGER.warning(
+                "timeline files of entry %d are late: %s (the next writer or the mirror creates them)", entry.sequence, error
+            )
+        self.replica.keep_up(entry)
+
+    def _heal_head(self) -> bool:
+        head = self.replica.head
+        if self.state.sequence == 0 or self._materialised >= self.state.sequence:
+            return False
+        if head is None or head.sequence != self.state.sequence:
+            head = self.log.read(self.state.sequence)
+        was_incomplete = head is not None and self._is_incomplete(head)
+        if head is not None and was_incomplete:
+            self._materialise(head)
+        self._materialised = self.state.sequence
+        return was_incomplete
+
+    def _materialise(self, entry: Entry) -> None:
+        self.log.materialise(entry)
+        if abs(self.time.now() - datetime.fromisoformat(entry.recorded)) <= timedelta(seconds=HEAL_DEADLINE_S):
+            return
+        # If this process was slow, it may have created files of an instant that was archived meanwhile.
+        if self._was_archived(entry):
+            for path in timeline_paths(entry).create:
+                self.storage.delete(path)
+
+    def _was_archived(self, entry: Entry) -> bool:
+        """Return whether the log archived the instant since. The state does not move: the append of `entry` goes on from there."""
+        read_to = entry.sequence
+        if self.log.trimmed_to() > read_to:
+            state = read_opening(self.storage).state
+            if entry.instant not in state.actions and entry.instant < state.archived_before:
+                return True
+            read_to = state.sequence
+        later = (found.body for found in self.log.after(read_to))
+        return any(isinstance(body, Archived) and entry.instant in body.archived.instants for body in later)
+
+    def _is_incomplete(self, entry: Entry) -> bool:
+        if entry.action is Action.SAVEPOINT and entry.after is State.COMPLETED:
+            # Files of an earlier savepoint have the same names.
+            return not all(holds(self.storage, path, content) for path, content in timeline_files(entry).create)
+        files = timeline_paths(entry)
+        if not all(exists(self.storage, path) for path in files.create):
+            return True
+        # Files are deleted before others are created, so if all created files exist, the deletions are done.
+        return not files.create and any(exists(self.storage, path) for path in files.delete)
+
+    def forget_markers(self, target: str, found: Iterable[str]) -> None:
+        """See `ActiveTimeline.forget_markers`. Markers added later stay until the orphan-file cleanup before archival."""
+        forget_markers(self.storage, target, found)

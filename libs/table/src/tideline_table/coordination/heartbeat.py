@@ -1,0 +1,181 @@
+"""Heartbeats of writers (format reference 13.2): an empty file per instant, renewed while its writer is alive."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Set as AbstractSet
+from datetime import datetime, timedelta
+from types import TracebackType
+
+from tideline_table.clock import Clock
+from tideline_table.config import CLUSTERING_EXPIRATION_MIN, HEARTBEAT_INTERVAL_MS, HEARTBEAT_MISSES, Options
+from tideline_table.errors import ObjectNotFound, StorageFull, TidelineError
+from tideline_table.hudi.instant import Instant, State, time_from_instant
+from tideline_table.log.action import ActionRecord
+from tideline_table.log.entry import entry_path
+from tideline_table.log.timeline_files import timeline_path
+from tideline_table.storage import Storage
+from tideline_table.writer.marker import last_announced
+
+_LOGGER = logging.getLogger(__name__)
+_FOLDER = ".hoodie/.heartbeat"
+
+
+STORE_TIME_PATH = ".hoodie/.tideline/now"
+"""The path of an empty file that is written to read the store's time from its modification time."""
+
+
+def heartbeat_path(instant: str) -> str:
+    """Return the path of the heartbeat file of an instant."""
+    return f"{_FOLDER}/{instant}"
+
+
+def allowed_silence(options: Options) -> timedelta:
+    """Return how long a heartbeat may be missing before its writer counts as dead."""
+    return timedelta(milliseconds=options[HEARTBEAT_INTERVAL_MS] * options[HEARTBEAT_MISSES])
+
+
+def is_alive(storage: Storage, record: ActionRecord, clock: Clock, options: Options) -> bool:
+    """Return whether the process that runs `record` recently renewed its heartbeat or appended the transition.
+
+    Uses this machine's clock only. Before an action on a dead writer, ask `is_dead`.
+    """
+    # Read the clock before the request, so that a slow reply cannot make a live writer look dead.
+    return _is_recent(storage, record, clock.now(), allowed_silence(options))
+
+
+def is_dead(storage: Storage, record: ActionRecord, clock: Clock, options: Options) -> bool:
+    """Return whether the process that runs `record` was silent too long, by this machine's clock and by the store's.
+
+    If this clock says so, writes a file to learn the store's time: a clock that is ahead would take every writer for dead.
+    """
+    return is_silent(storage, record, clock, allowed_silence(options))
+
+
+def is_silent(storage: Storage, record: ActionRecord, clock: Clock, allowed: timedelta) -> bool:
+    """Return whether `record` showed no sign of life for longer than `allowed`, by both clocks as in `is_dead`."""
+    if _is_recent(storage, record, clock.now(), allowed):
+        return False
+    return not _is_recent(storage, record, store_time(storage), allowed)
+
+
+def store_time(storage: Storage) -> datetime:
+    """Return the store's time by writing a file: not after the return, not before the call by more than the store's rounding."""
+    storage.put(STORE_TIME_PATH, b"")
+    return storage.stat(STORE_TIME_PATH).modified
+
+
+def _is_recent(storage: Storage, record: ActionRecord, now: datetime, allowed: timedelta) -> bool:
+    signs: list[datetime] = [datetime.fromisoformat(record.since)] if record.since else []
+    if record.is_peers:
+        # The log entry only has the time when this engine adopted the action.
+        signs = [time_from_instant(record.instant)]
+    elif signs and signs[0] - now > allowed:
+        # A clock that was ahead recorded it, so use the store's time of the entry. A trimmed entry gives no sign.
+        signs = []
+        with contextlib.suppress(ObjectNotFound):
+            signs = [storage.stat(entry_path(record.sequence)).modified]
+    # Without a file, the heartbeat was not created yet or its writer ended: then the time of the transition decides.
+    with contextlib.suppress(ObjectNotFound):
+        signs.append(storage.stat(heartbeat_path(record.instant)).modified)
+    return bool(signs) and now - max(signs) <= allowed
+
+
+def beats(storage: Storage, instant: str, clock: Clock, options: Options) -> bool:
+    """Return whether the heartbeat of an instant exists and is fresh."""
+    allowed = allowed_silence(options)
+    asked = clock.now()
+    try:
+        return asked - storage.stat(heartbeat_path(instant)).modified <= allowed
+    except ObjectNotFound:
+        return False
+
+
+def is_given_up(storage: Storage, record: ActionRecord, clock: Clock, options: Options) -> bool:
+    """Return whether a plan that Apache Hudi runs showed no sign of life for `hoodie.clustering.expiration.threshold.mins`.
+
+    Most Hudi releases keep no heartbeat for table services, so the times of the inflight file and of the markers count, too.
+    Uses both clocks, as `is_dead` does.
+    """
+    return _is_silent_plan(storage, record, clock.now(), options) and _is_silent_plan(storage, record, store_time(storage), options)
+
+
+def _is_silent_plan(storage: Storage, record: ActionRecord, asked: datetime, options: Options) -> bool:
+    allowed = max(timedelta(minutes=options[CLUSTERING_EXPIRATION_MIN]), allowed_silence(options))
+    if asked - time_from_instant(record.instant) <= allowed:
+        return False
+    for path in (timeline_path(Instant(record.instant, record.action, State.INFLIGHT)), heartbeat_path(record.instant)):
+        with contextlib.suppress(ObjectNotFound):
+            if asked - storage.stat(path).modified <= allowed:
+                return False
+    announced = last_announced(storage, record.instant)
+    return announced is None or asked - announced > allowed
+
+
+def forget_silent(storage: Storage, pending: AbstractSet[str], clock: Clock, options: Options) -> None:
+    """Delete expired heartbeats without a pending instant: their writers died before their request existed, or after their end.
+
+    A failure is logged as a warning, because these files do no harm.
+    """
+    try:
+        left = [o for o in storage.list_folder(_FOLDER).objects if o.path.rpartition("/")[2] not in pending]
+        if not any(clock.now() - o.modified > allowed_silence(options) for o in left):
+            return
+        now = store_time(storage)
+        for found in left:
+            if now - found.modified > allowed_silence(options):
+                storage.delete(found.path)
+    except TidelineError as error:
+        _LOGGER.warning("heartbeats of writers that are gone stay behind: %s", error)
+
+
+class Heartbeat:
+    """A thread that keeps the heartbeat of an instant fresh until the context ends.
+
+    A failed renewal, whatever its error, is logged and tried again. A slow one delays only the next (field notes: PR 18904).
+    """
+
+    def __init__(self, storage: Storage, instant: str, options: Options) -> None:
+        self._storage = storage
+        self._path = heartbeat_path(instant)
+        self._interval_s = options[HEARTBEAT_INTERVAL_MS] / 1000
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name=f"heartbeat-{instant}", daemon=True)
+
+    def __enter__(self) -> Heartbeat:
+        try:
+            self._storage.put(self._path, b"")
+        except StorageFull as error:
+            # The action has begun: its files may still find space, and its rollback can spend the reserve.
+            _LOGGER.warning("heartbeat %s was not created: %s; trying again", self._path, error)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the heartbeat and delete its file. Safe to repeat."""
+        if self._stopped.is_set():
+            return
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        try:
+            self._storage.delete(self._path)
+        except Exception as error:
+            _LOGGER.warning("heartbeat %s stays behind: %s", self._path, error, exc_info=_unexpected(error))
+
+    def _beat(self) -> None:
+        while not self._stopped.wait(self._interval_s):
+            try:
+                self._storage.put(self._path, b"")
+            except Exception as error:
+                _LOGGER.warning("heartbeat %s was not renewed: %s; trying again", self._path, error, exc_info=_unexpected(error))
+
+
+def _unexpected(error: Exception) -> Exception | None:
+    """Return the error, to be logged with its traceback, if storage should not raise it."""
+    return None if isinstance(error, TidelineError) else error

@@ -1,0 +1,70 @@
+"""The timeline of a table that only Apache Hudi writes: readable, without a table log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NoReturn
+
+from tideline_table.coordination.replica import LogReplica
+from tideline_table.coordination.shared.hudi_rules import check_version
+from tideline_table.coordination.timeline import ActiveTimeline, Decide
+from tideline_table.errors import UnsupportedTable
+from tideline_table.hudi.properties import read_properties
+from tideline_table.hudi_written import foreign_state
+from tideline_table.log.state import TableState
+from tideline_table.storage import Folder
+
+
+class HudiTimeline(ActiveTimeline):
+    """The timeline of a table with these properties, as of the last `look`. Read-only."""
+
+    def __init__(self, replica: LogReplica, properties: Mapping[str, str]) -> None:
+        self.replica = replica
+        self._properties = properties
+        self._state = foreign_state(replica.storage, properties)
+
+    @property
+    def state(self) -> TableState:
+        """The state as of the last `look`."""
+        return self._state
+
+    def look(self) -> TableState:
+        """See `ActiveTimeline.look`; reads the whole timeline and lists the table."""
+        self._state = foreign_state(self.storage, self._properties)
+        return self._state
+
+    def check_not_upgraded(self) -> None:
+        """See `ActiveTimeline.check_not_upgraded`."""
+        if self.replica.state.sharing is not None:
+            check_version(read_properties(self.storage))
+
+    def check_writable(self, table: str, check_definition: Callable[[Folder], None]) -> NoReturn:  # noqa: ARG002 - the port's
+        """Raise `UnsupportedTable`."""
+        raise UnsupportedTable(
+            f"table {table!r} is written by others",
+            expected="a table that Tideline created, or one that is shared",
+            remedy="share it: tideline share PATH, which prints the options that its other writers need",
+        )
+
+    def _append(self, decide: Decide) -> NoReturn:  # noqa: ARG002 - the port's
+        raise _read_only()
+
+    def mint(self, state: TableState) -> NoReturn:  # noqa: ARG002 - the port's
+        """Raise `UnsupportedTable`."""
+        raise _read_only()
+
+    def mint_above_files(self, state: TableState) -> NoReturn:  # noqa: ARG002 - the port's
+        """Raise `UnsupportedTable`."""
+        raise _read_only()
+
+    def heal(self, min_age_s: float) -> bool:  # noqa: ARG002 - the port's
+        """Do nothing: the table has no log."""
+        return False
+
+    def forget_markers(self, target: str, found: Iterable[str]) -> NoReturn:  # noqa: ARG002 - the port's
+        """Raise `UnsupportedTable`."""
+        raise _read_only()
+
+
+def _read_only() -> UnsupportedTable:
+    return UnsupportedTable("a step on a table that only Apache Hudi writes", expected="a table with a table log")

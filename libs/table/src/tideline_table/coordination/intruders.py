@@ -1,0 +1,149 @@
+"""Checks that an exclusive table has no writers except Tideline's, by a listing of the table's own folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tideline_table.coordination.timeline import ActiveTimeline
+from tideline_table.errors import ObjectNotFound, TableFrozen
+from tideline_table.hudi import properties as p
+from tideline_table.hudi.instant import Action, Instant, State, completed_as
+from tideline_table.hudi.listing import TimelineFolders, list_timeline, timeline_listing
+from tideline_table.hudi.properties import WRITABLE_VERSION, read_properties
+from tideline_table.hudi_written import is_archived
+from tideline_table.log.action import ActionRecord
+from tideline_table.log.timeline_files import timeline_files, timeline_path
+from tideline_table.storage import Folder, ObjectStat, Storage, exists
+
+_MOVED_TO = TimelineFolders.from_properties({p.LAYOUT: "2"})
+_UPGRADED = "the table was upgraded and its timeline moved away"
+_DOWNGRADE = (
+    f"downgrade it to version {WRITABLE_VERSION} with Apache Hudi's command line and keep its writers away from it, or stop using "
+    "Tideline's writers here"
+)
+
+
+def properties_in(folder: Folder) -> ObjectStat | None:
+    """Return the listing entry of `hoodie.properties`: a new size or time means new content. None while it is being replaced."""
+    return next((found for found in folder.objects if found.path == p.PROPERTIES_PATH), None)
+
+
+def check_not_upgraded(version: int, properties: Mapping[str, str]) -> None:
+    """Raise `TableFrozen` unless the table still has version 6 and timeline layout 1."""
+    layout = properties.get(p.LAYOUT, "1")
+    if version != WRITABLE_VERSION or layout != "1":
+        raise TableFrozen(
+            f"version {version} with timeline layout {layout}: {_UPGRADED}",
+            expected=f"version {WRITABLE_VERSION} with layout 1: all writers of an exclusive table are Tideline's",
+            remedy=_DOWNGRADE,
+        )
+
+
+def check_no_intruder(timeline: ActiveTimeline, folder: Folder) -> None:
+    """Raise `TableFrozen` for an instant in the listing `folder` of `.hoodie` that is not in the table log. Refreshes the state.
+
+    The folder of an upgraded timeline, if it exists, is listed too.
+
+    The check repairs what slow writers left. It deletes timeline files of an instant that was rolled back or undone, even if
+    archived since, and creates savepoint files that a slow process deleted as files of an earlier, deleted savepoint.
+    """
+    _check_not_moved(timeline.storage, folder)
+    unknown = _unknown_instant(timeline.storage, timeline, folder)
+    if unknown is not None:
+        raise TableFrozen(
+            f"instant {unknown.time} ({unknown.action}, {unknown.state}) that no Tideline writer made",
+            expected="an exclusive table: all writers are Tideline's",
+            remedy="stop the other writer and remove its instant, or stop using Tideline's writers here",
+        )
+
+
+def _check_not_moved(storage: Storage, folder: Folder) -> None:
+    """Raise `TableFrozen` if an upgrade moved the timeline; the properties change later. A downgrade leaves an empty folder."""
+    if _MOVED_TO.active.rpartition("/")[2] not in folder.folders:
+        return
+    moved = list_timeline(storage, _MOVED_TO).instants
+    if moved:
+        raise TableFrozen(
+            f"instant {moved[-1].time} ({moved[-1].action}, {moved[-1].state}) in {_MOVED_TO.active}: {_UPGRADED}",
+            expected="an exclusive table: all writers are Tideline's",
+            remedy=_DOWNGRADE,
+        )
+
+
+def _unknown_instant(storage: Storage, timeline: ActiveTimeline, folder: Folder) -> Instant | None:
+    listing = timeline_listing(TimelineFolders(), (found.path for found in folder.objects))
+    timeline.refresh()
+    for savepoint in list(timeline.state.savepoints.values()):
+        if any(Instant(savepoint.instant, Action.SAVEPOINT, at) not in listing.paths for at in (State.INFLIGHT, State.COMPLETED)):
+            made = timeline.log.read(savepoint.sequence)
+            if made is not None and (made.action, made.instant) == (Action.SAVEPOINT, savepoint.instant):
+                timeline.log.materialise(made)
+    unknown = (instant for instant in listing.instants if not _is_known(storage, timeline, instant))
+    # A listing that lags may show files that archival or a rollback has deleted since.
+    return next((instant for instant in unknown if exists(storage, listing.paths[instant])), None)
+
+
+def _is_known(storage: Storage, timeline: ActiveTimeline, instant: Instant) -> bool:
+    state = timeline.state
+    if instant.action is Action.SAVEPOINT:
+        return instant.time in state.savepoints or _was_left_behind(storage, timeline, instant)
+    record = state.actions.get(instant.time)
+    if record is None and instant.time < state.archived_before:
+        if _began_and_ended(storage, instant):
+            return True
+        # A slow writer created a file of an archived instant again; the next archival deletes it.
+        return is_archived(storage, read_properties(storage), instant.time)
+    if record is None or instant.action not in (record.action, completed_as(record.action)):
+        return False
+    if record.state is State.ROLLED_BACK:
+        _forget_files(storage, record)
+    return True
+
+
+def _began_and_ended(storage: Storage, instant: Instant) -> bool:
+    """Delete requested and inflight files of an instant before the archived ones if a Tideline writer may have created them.
+
+    Returns whether it did. A paused writer may create these files late and die before it deletes them. A requested file of another
+    writer looks the same: that writer misses its file, and the check finds whatever it still completes here.
+    """
+    if instant.state is State.COMPLETED:
+        return False
+    begun = [timeline_path(Instant(instant.time, instant.action, state)) for state in (State.INFLIGHT, State.REQUESTED)]
+    try:
+        if storage.read(begun[0]):
+            return False  # Tideline's are empty
+    except ObjectNotFound:
+        pass  # requested only
+    for path in begun:
+        storage.delete(path)
+    return True
+
+
+def _was_left_behind(storage: Storage, timeline: ActiveTimeline, instant: Instant) -> bool:
+    """Return whether a savepoint file is Tideline's or protects nothing; delete it if its savepoint was deleted before.
+
+    An inflight file of a known write protects nothing; any other file must be one that the table log created. A savepoint of
+    another writer is found when it completes. One that Tideline made again meanwhile gets its files back at the next check.
+    """
+    record = timeline.state.actions.get(instant.time)
+    path = timeline_path(instant)
+    if record is None or instant.state is State.COMPLETED:
+        try:
+            # Read before the log: a Tideline writer appends to the log before it creates the file.
+            found = storage.read(path)
+        except ObjectNotFound:
+            return True  # another check deleted it
+        since = max(record.sequence if record else 0, timeline.log.trimmed_to())
+        steps = [e for e in timeline.log.after(since) if (e.action, e.instant) == (Action.SAVEPOINT, instant.time)]
+        if steps and steps[-1].after is State.COMPLETED:
+            return True  # made during this check
+        if not any((path, found) in timeline_files(step).create for step in steps):
+            return False
+    for state in (State.COMPLETED, State.INFLIGHT):
+        storage.delete(timeline_path(Instant(instant.time, Action.SAVEPOINT, state)))
+    return True
+
+
+def _forget_files(storage: Storage, record: ActionRecord) -> None:
+    for at in (State.COMPLETED, State.INFLIGHT, State.REQUESTED):
+        storage.delete(timeline_path(Instant(record.instant, record.action, at)))

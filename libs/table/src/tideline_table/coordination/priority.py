@@ -1,0 +1,64 @@
+"""Clusterings with priority: which of them go before a write, and the wait for them.
+
+A clustering that often lost to writers is planned with priority (`action.clustering`), and writes to its file groups wait for it.
+The priority lapses while no process runs the clustering, so that it cannot block writers for ever. Writers may disagree on that: if
+one passes, the clustering yields, because its commit compares what it read with the current slices (`conflict.find_conflict`).
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import tenacity
+
+from tideline_table.config import CLUSTERING_PRIORITY_LAPSE_S, CLUSTERING_UPDATE_STRATEGY, Options
+from tideline_table.coordination.conflict import UPDATE_STRATEGIES, UpdateStrategy
+from tideline_table.coordination.heartbeat import allowed_silence, is_silent
+from tideline_table.coordination.timeline import ActiveTimeline
+from tideline_table.log.state import TableState
+
+_LONGEST_NAP_S = 1.0
+
+
+class ClusteringPriority:
+    """The priorities that one write respects. A priority found lapsed stays so for it: otherwise its work since would be lost."""
+
+    def __init__(self, timeline: ActiveTimeline, options: Options) -> None:
+        self._timeline = timeline
+        self._allowed = max(timedelta(seconds=options[CLUSTERING_PRIORITY_LAPSE_S]), allowed_silence(options))
+        self._lapsed: set[str] = set()
+
+    def goes_first(self, state: TableState, clustering: str) -> bool:
+        """Return whether the clustering is pending with a priority that has not lapsed; the `UpdateStrategy` of `yield`."""
+        record = state.actions.get(clustering)
+        if record is None or not record.is_pending or record.fenced_by or not state.has_priority(clustering):
+            return False
+        timeline = self._timeline
+        if clustering not in self._lapsed and is_silent(timeline.storage, record, timeline.clock, self._allowed):
+            self._lapsed.add(clustering)
+        return clustering not in self._lapsed
+
+
+def update_strategy(timeline: ActiveTimeline, options: Options) -> UpdateStrategy:
+    """Return the strategy of a write towards clusterings, as the options say."""
+    chosen = options[CLUSTERING_UPDATE_STRATEGY]
+    return ClusteringPriority(timeline, options).goes_first if chosen == "yield" else UPDATE_STRATEGIES[chosen]
+
+
+def await_clustering(timeline: ActiveTimeline, clustering: str, options: Options, longest_s: float) -> bool:
+    """Wait until the clustering ended or its priority lapsed, at most `longest_s` seconds; return whether writes may go on."""
+    priority, clock = ClusteringPriority(timeline, options), timeline.clock
+    until_s = clock.monotonic_s() + longest_s
+
+    def is_ahead() -> bool:
+        timeline.refresh()
+        return priority.goes_first(timeline.state, clustering)
+
+    looking = tenacity.Retrying(
+        retry=tenacity.retry_if_result(bool),
+        stop=lambda _: clock.monotonic_s() >= until_s,
+        wait=tenacity.wait_exponential(multiplier=0.05, max=_LONGEST_NAP_S),
+        sleep=clock.sleep,
+        retry_error_callback=lambda _: True,
+    )
+    return not looking(is_ahead)

@@ -1,0 +1,135 @@
+"""The log of a shared table follows the timeline: what the log lacks is appended under the lock of the table."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from tideline_table.coordination.replica import LogReplica
+from tideline_table.coordination.shared.adoption import (
+    LISTINGS,
+    late_files,
+    may_be_archived,
+    missed_writes,
+    missing_steps,
+    read_step,
+    vanished,
+)
+from tideline_table.coordination.shared.eager_rollback import judged
+from tideline_table.coordination.shared.hudi_rules import check_version
+from tideline_table.errors import IllegalTransition, ObjectExists, ObjectNotFound, StorageError, WritesMissed
+from tideline_table.hudi.instant import Instant, State
+from tideline_table.hudi.listing import ListedTimeline
+from tideline_table.hudi.properties import read_properties
+from tideline_table.hudi_written.archive import read_archived_instants
+from tideline_table.log.body import Published
+from tideline_table.log.entry import Entry
+from tideline_table.log.table_log import Draft, PlaceTrimmed
+from tideline_table.log.timeline_files import timeline_files
+
+_APPENDS = 100
+
+
+class LogFollower:
+    """Appends to the log what the timeline of a shared table shows. Used under the mutex of the replica."""
+
+    def __init__(self, replica: LogReplica) -> None:
+        self.replica = replica
+        self.listed: ListedTimeline | None = None
+        """The timeline as of the last adoption."""
+        self._archive_read: str | None = None
+
+    def is_behind(self) -> bool:
+        """Refresh, and return whether the timeline shows a step that the log lacks, or files to delete."""
+        self.replica.refresh()
+        listed, state = ListedTimeline.read(self.replica.storage), self.replica.state
+        self.check_archive(listed)
+        late = missing_steps(listed, state) or vanished(listed, state) or late_files(listed, state)
+        return bool(late) or self._unfinished_sharing(listed) is not None
+
+    def adopt(self) -> None:
+        """List the timeline and append the steps that the log lacks. The caller holds the lock of the table."""
+        for _ in range(LISTINGS):
+            try:
+                self._adopt_listed()
+            except ObjectNotFound:
+                continue  # another process removes files: Hudi's rollback or archival, or one whose lock expired
+            return
+        raise StorageError("timeline files kept disappearing while they were adopted", remedy="retry")
+
+    def _adopt_listed(self) -> None:
+        self.replica.refresh()
+        listed = ListedTimeline.read(self.replica.storage)
+        if (entry := self._unfinished_sharing(listed)) is not None:
+            for path, content in timeline_files(entry).create:
+                with suppress(ObjectExists):
+                    self.replica.storage.put_if_absent(path, content)
+            listed = ListedTimeline.read(self.replica.storage)
+        self.listed = listed
+        self.check_archive(listed)
+        for path in late_files(listed, self.replica.state):
+            self.replica.storage.delete(path)
+        # Only actions pending before the listing: meanwhile other processes may append instants that the listing does not show.
+        gone = vanished(listed, self.replica.state)
+        for step in missing_steps(listed, self.replica.state):
+            self.append(
+                judged(
+                    read_step(self.replica.storage, step, listed.timeline, self.replica.state),
+                    self.replica.state,
+                    listed,
+                    self.replica.storage,
+                    self.replica.options,
+                )
+            )
+        for step in vanished(listed, self.replica.state):
+            if step in gone:
+                self.append(read_step(self.replica.storage, step, listed.timeline, self.replica.state))
+
+    def _unfinished_sharing(self, listed: ListedTimeline) -> Entry | None:
+        """Return the entry that made the table shared if its timeline files are missing: the only step that the log has first."""
+        head = next((a for a in self.replica.state.actions.values() if a.sequence == self.replica.state.sequence), None)
+        if head is None or head.is_peers or head.state is not State.COMPLETED:
+            return None
+        begun, ended = (Instant(head.instant, head.action, state) for state in (State.INFLIGHT, State.COMPLETED))
+        if begun not in listed.timeline.paths or ended in listed.timeline.paths:
+            return None
+        entry = self.replica.log.read(head.sequence)
+        return entry if entry is not None and isinstance(entry.body, Published) and entry.body.sharing is not None else None
+
+    def check_archive(self, listed: ListedTimeline) -> None:
+        """Raise `WritesMissed` if Hudi archived writes that the log lacks. Reads the archive only when the timeline's begin moved.
+
+        Raises `UnsupportedTable` if the timeline is gone because the table was upgraded.
+        """
+        first = listed.first_completed
+        if first == self._archive_read or not may_be_archived(listed, self.replica.state):
+            return
+        properties = read_properties(self.replica.storage)
+        check_version(properties)
+        missed = missed_writes(read_archived_instants(self.replica.storage, properties), self.replica.state)
+        if missed:
+            raise WritesMissed(
+                f"{len(missed)} write(s) of Apache Hudi, the first {missed[0]}, were archived before a Tideline process adopted them",
+                expected="a look at the table at least once in hoodie.keep.min.commits of Apache Hudi's commits: the mirror's",
+                remedy="with all writers stopped, remove .hoodie/.tideline and share the table again (tideline share PATH)",
+            )
+        self._archive_read = first
+
+    def append(self, draft: Draft) -> Entry | None:
+        """Append to the log alone. Return None if the log has the step already, or another outcome of its instant."""
+        for _ in range(_APPENDS):
+            try:
+                # After a pause longer than the lock lasts, another process may have adopted this step and gone on.
+                self.replica.state.check(draft)
+            except IllegalTransition:
+                return None
+            try:
+                entry = self.replica.log.append(draft, self.replica.state.sequence + 1)
+            except PlaceTrimmed:
+                self.replica.start_over()
+                entry = None
+            if entry is not None:
+                self.replica.fold(entry)
+                self.replica.keep_up(entry)
+                return entry
+            self.replica.refresh()
+        raise StorageError(f"the table log moved on {_APPENDS} times while {draft.instant} was appended", remedy="retry")

@@ -1,0 +1,137 @@
+"""What Apache Hudi must not do to a shared table, as far as the table shows it; checked under the lock before each step.
+
+- The table version stays 6: a writer that upgrades the table moves the timeline away.
+- Failed writes are cleaned lazily: a write with a fresh heartbeat is left alone. Only the effects of Hudi's options are visible.
+- No metadata table: its readers see only the files that it lists, and only Hudi maintains it. An advertised one is turned off as
+  Hudi does it: first its partitions are removed from the properties, then its folder is deleted.
+- No bucket index: its writers read a bucket number in every file id and fail on the file groups that this engine creates.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Mapping
+
+from tideline_table.clock import Clock
+from tideline_table.config import INDEX_TYPE, INSTANT_SKEW_S, Options
+from tideline_table.coordination.heartbeat import allowed_silence
+from tideline_table.errors import ClockSkew, ObjectNotFound, UnsupportedTable
+from tideline_table.hudi import properties as p
+from tideline_table.hudi.instant import time_from_instant
+from tideline_table.hudi.properties import WRITABLE_VERSION, read_properties
+from tideline_table.log.state import TableState
+from tideline_table.storage import Storage
+
+_BUCKET_ID = re.compile(r"000\d{5}-[0-9a-f]{4}-4")
+_HASHED_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-3")
+_GROUPS_FOR_ONE_NUMBER = 50
+_BUCKET_FOLDER = ".bucket_index"
+_LOGGER = logging.getLogger(__name__)
+
+METADATA_FOLDER = ".hoodie/metadata"
+_ADVERTISED = (p.METADATA_PARTITIONS, p.METADATA_PARTITIONS_INFLIGHT)
+OPTIONS_HINT = "'tideline share PATH' prints the options that its writers need"
+
+
+def hold_to_rules(storage: Storage) -> bool:
+    """Reject or mend what breaks the rules; return True if a metadata table was turned off. Raises `UnsupportedTable`."""
+    properties = read_properties(storage)
+    check_version(properties)
+    advertised = [name for key in _ADVERTISED for name in properties.get(key, "").split(",") if name]
+    if not advertised:
+        return False
+    _LOGGER.warning(
+        "a writer turned the metadata table on (%s) and it is turned off again: give every Hudi writer of this table "
+        "hoodie.metadata.enable=false; %s",
+        ", ".join(sorted(set(advertised))),
+        OPTIONS_HINT,
+    )
+    turn_off_metadata(storage, properties)
+    return True
+
+
+def check_lazy(state: TableState, clock: Clock, options: Options) -> None:
+    """Raise `UnsupportedTable` if Apache Hudi just rolled back a write whose heartbeat was fresh.
+
+    Only a writer that cleans failed writes eagerly does so, and it would do so again to a new write. The error lasts for the
+    allowed silence of a heartbeat, in which the writer can be given other options.
+    """
+    rollback = state.actions.get(state.eager_rollback)
+    allowed = allowed_silence(options)
+    if rollback is None or clock.now() - time_from_instant(rollback.instant) > allowed:
+        return
+    raise UnsupportedTable(
+        f"Apache Hudi's rollback {rollback.instant} undid a write that was alive",
+        expected="writers that clean failed writes lazily",
+        remedy="give every Hudi writer of this table hoodie.cleaner.policy.failed.writes=LAZY, then wait "
+        f"{allowed.total_seconds():g} s; {OPTIONS_HINT}",
+    )
+
+
+def check_not_ahead(state: TableState, clock: Clock, options: Options) -> None:
+    """Raise `ClockSkew` while the last instant is further ahead of the clock than allowed: Hudi's writers would begin below it."""
+    if not state.last_instant:
+        return
+    ahead_s, allowed_s = (time_from_instant(state.last_instant) - clock.now()).total_seconds(), options[INSTANT_SKEW_S]
+    if ahead_s > allowed_s:
+        raise ClockSkew(
+            f"the last instant {state.last_instant} of a shared table lies {ahead_s:.1f} s ahead of this machine's clock",
+            expected=f"at most {allowed_s:g} s: Apache Hudi's writers take instants by their clocks, and what they write below it is not read",
+            remedy="set the clocks of all writers by NTP, and retry when that time has come",
+        )
+
+
+def check_version(properties: Mapping[str, str]) -> None:
+    """Raise `UnsupportedTable` unless the table still has version 6 and its timeline layout 1."""
+    version, layout = properties.get(p.VERSION, ""), properties.get(p.LAYOUT, "1")
+    if version != str(WRITABLE_VERSION) or layout != "1":
+        raise UnsupportedTable(
+            f"a shared table of version {version or 'unknown'} with timeline layout {layout}",
+            expected=f"version {WRITABLE_VERSION} with layout 1: a writer upgraded it",
+            remedy="downgrade it with Apache Hudi's command line, and give every Hudi writer hoodie.write.table.version=6 and "
+            f"hoodie.write.auto.upgrade=false; {OPTIONS_HINT}",
+        )
+
+
+def check_not_bucketed(state: TableState, properties: Mapping[str, str], folders: Collection[str] = ()) -> None:
+    """Raise `UnsupportedTable` if properties, file ids or the `folders` of `.hoodie` show a bucket index (format reference 12).
+
+    In version 6 the properties usually do not. Consistent hashing names file groups by version-3 UUIDs, as no other writer does.
+    The simple engine starts file ids with the bucket number, and so do 1 of 40,000 random ones: one counts in small tables only.
+    """
+    partitions: dict[str, list[str]] = {}
+    for file_slice in state.latest_slices():
+        partitions.setdefault(file_slice.group.partition_path, []).append(file_slice.group.file_id)
+    hashed = [file_id for ids in partitions.values() for file_id in ids if _HASHED_ID.match(file_id)]
+    numbered = [ids for ids in partitions.values() if all(map(_BUCKET_ID.match, ids))]
+    groups = sum(map(len, partitions.values()))
+    if any(len(ids) > 1 for ids in numbered) or len(numbered) > groups / _GROUPS_FOR_ONE_NUMBER:
+        hashed += [file_id for ids in numbered for file_id in ids]
+    shown = [f"file id {min(hashed)}"] if hashed else []
+    shown += [f"folder .hoodie/{_BUCKET_FOLDER}"] if _BUCKET_FOLDER in folders else []
+    shown += [f"{INDEX_TYPE.key}=BUCKET"] if properties.get(INDEX_TYPE.key, "").upper() == "BUCKET" else []
+    if shown:
+        raise UnsupportedTable(
+            f"a table with Apache Hudi's bucket index ({shown[0]})",
+            expected="another index: the bucket index fails over file groups without a bucket number, such as Tideline opens",
+            remedy="read it, or write it with Apache Hudi",
+        )
+
+
+def turn_off_metadata(storage: Storage, properties: Mapping[str, str]) -> None:
+    """Remove the metadata table's partitions from the properties, then delete its folder. The caller holds the lock."""
+    if any(properties.get(key) for key in _ADVERTISED):
+        change_properties(storage, {**properties, **{key: "" for key in _ADVERTISED if key in properties}})
+    storage.delete_below(METADATA_FOLDER)
+
+
+def change_properties(storage: Storage, properties: Mapping[str, str]) -> None:
+    """Replace `hoodie.properties` by Hudi's protocol (2.2): readers always find the old or new file; a crash leaves a backup."""
+    try:
+        current = storage.read(p.PROPERTIES_PATH)
+    except ObjectNotFound:
+        current = storage.read(p.BACKUP_PATH)
+    storage.put(p.BACKUP_PATH, current)
+    storage.put(p.PROPERTIES_PATH, p.format_properties(properties, "Updated by Tideline"))
+    storage.delete(p.BACKUP_PATH)

@@ -1,0 +1,207 @@
+"""The port through which everything else reads and changes the timeline of a table, whichever engines write the table.
+
+Three implementations hold the rules of a table by who writes it: `ExclusiveTimeline` (only Tideline), `shared.SharedTimeline`
+(Apache Hudi too) and `HudiTimeline` (only Apache Hudi). No other module asks which of them a table has.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import ClassVar, TypeVar, overload
+
+from tideline_table.clock import Clock
+from tideline_table.config import Options
+from tideline_table.coordination.checked_clock import CheckedClock
+from tideline_table.coordination.replica import LogReplica
+from tideline_table.coordination.reserve import release_reserve
+from tideline_table.errors import StorageFull
+from tideline_table.hudi.listing import ListedTimeline
+from tideline_table.hudi_written import visible_instants
+from tideline_table.log.action import ActionRecord
+from tideline_table.log.entry import Entry
+from tideline_table.log.savepoint import Saved, Savepoint
+from tideline_table.log.state import TableState
+from tideline_table.log.table_log import Draft, TableLog
+from tideline_table.reader.log_blocks import VisibleInstants
+from tideline_table.storage import Folder, Storage
+
+Facts = TypeVar("Facts")
+Decide = Callable[[TableState], Draft]
+"""A pure decision on fresh state: return the transition to append, or raise the error that forbids it."""
+
+
+class ActiveTimeline(ABC):
+    """The timeline of one table as this process knows it. Thread-safe."""
+
+    replica: LogReplica
+    """This process's copy of the table log."""
+
+    has_hudi_files: ClassVar[bool] = True
+    """Whether Apache Hudi may have written some of the table's files."""
+    is_archived_here: ClassVar[bool] = False
+    """Whether Tideline archives the timeline."""
+    has_late_files: ClassVar[bool] = False
+    """Whether slow writers may leave timeline files that only `check_writable` deletes."""
+    wants_lock: ClassVar[bool] = False
+    """Whether a table lock makes writers queue. Otherwise a step takes the lock of Apache Hudi, or there are no steps."""
+    beats_through_rollback: ClassVar[bool] = False
+    """Whether a writer keeps its heartbeat while it rolls itself back.
+
+    If not, a process that adopts the rollback cannot take it for the rollback of a live write (`shared.eager_rollback`).
+    """
+
+    # --- reading ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def storage(self) -> Storage:
+        """The storage of the table."""
+        return self.replica.storage
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of this process."""
+        return self.replica.clock
+
+    @property
+    def options(self) -> Options:
+        """The options of the table."""
+        return self.replica.options
+
+    @property
+    def time(self) -> CheckedClock:
+        """The clock of this process, checked against the store's time."""
+        return self.replica.time
+
+    @property
+    def log(self) -> TableLog:
+        """The entries of the table log."""
+        return self.replica.log
+
+    @property
+    def state(self) -> TableState:
+        """The state on which steps are decided, as of the last refresh."""
+        return self.replica.state
+
+    def refresh(self) -> list[Entry]:
+        """Read the new entries of the log and return them. Cheaper than `look`."""
+        return self.replica.refresh()
+
+    def head_sequence(self) -> int:
+        """Return the head sequence of the log now: the fencing token of the caller."""
+        self.refresh()
+        return self.state.sequence
+
+    def look(self) -> TableState:
+        """Refresh and return the state with the steps of all writers, as readers see it."""
+        self.refresh()
+        return self.state
+
+    def view(self) -> TableState:
+        """Return the result of the last `look`, or a newer state."""
+        return self.state
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether Apache Hudi's writers joined since the table was opened, so that it must be opened again."""
+        return False
+
+    def visible(self) -> VisibleInstants | None:
+        """Return which instants in log block headers are valid; None if all blocks of visible files are."""
+        return visible_instants(self.view()) if self.has_hudi_files else None
+
+    def savepoints(self) -> Mapping[str, Savepoint]:
+        """Return the savepoints by the instant of their write. One request if only the timeline has them."""
+        return {instant: Savepoint(instant, 0, "") for instant in ListedTimeline.read(self.storage).saved}
+
+    def saved(self) -> Saved:
+        """Return the saved writes, each with the older instants that a restore to it undoes too (none for Apache Hudi)."""
+        return dict.fromkeys(self.savepoints(), frozenset())
+
+    # --- checks ----------------------------------------------------------------------------------------------------------
+
+    def check_not_upgraded(self) -> None:  # noqa: B027 - a table in use shows it otherwise
+        """Raise `UnsupportedTable` if the table is only readable because Apache Hudi upgraded it while it was shared."""
+
+    @abstractmethod
+    def check_writable(self, table: str, check_definition: Callable[[Folder], None]) -> None:
+        """Raise unless this process may take steps on the table named `table` now. Refreshes the state.
+
+        `check_definition` is called with a new listing of the timeline's folder if there is one.
+        """
+
+    def check_sole_writer(self, table: str, remedy: str) -> None:  # noqa: B027 - only shared tables refuse
+        """Raise `UnsupportedTable` with `remedy` if Apache Hudi must do it instead, because it also writes the table."""
+
+    # --- steps -----------------------------------------------------------------------------------------------------------
+
+    @overload
+    def append(self, decide: Decide, *, reserve_kept: int | None = None) -> Entry: ...
+
+    @overload
+    def append(
+        self, decide: Callable[[TableState, Facts], Draft], facts: Callable[[TableState], Facts], *, reserve_kept: int | None = None
+    ) -> Entry: ...
+
+    def append(
+        self,
+        decide: Callable[..., Draft],
+        facts: Callable[[TableState], Facts] | None = None,
+        *,
+        reserve_kept: int | None = None,
+    ) -> Entry:
+        """Append the transition that `decide` returns for the freshest state.
+
+        `facts` gathers what the decision needs from storage and clocks; `decide` does no I/O. If another writer appends first, both
+        run again on the new state. `reserve_kept` marks a step that frees space: on a full disk, it spends the reserve of the table
+        until so many files of it are left.
+
+        Returns when the step is taken. What follows from it may be late, which is a warning. Raises what `facts` and `decide`
+        raise, `AppendOutrun` if other writers were always faster, `StorageFull` if the reserve was not enough.
+        """
+
+        def decided(state: TableState) -> Draft:
+            return decide(state) if facts is None else decide(state, facts(state))
+
+        while True:
+            try:
+                return self._append(decided)
+            except StorageFull:
+                if reserve_kept is None or not release_reserve(self.storage, reserve_kept):
+                    raise
+
+    @abstractmethod
+    def _append(self, decide: Decide) -> Entry:
+        """Append what `decide` returns for the freshest state; call it again if another writer was faster."""
+
+    @abstractmethod
+    def mint(self, state: TableState) -> str:
+        """Return the next instant of the table: the present, or a later one above the last instant. No I/O."""
+
+    @abstractmethod
+    def mint_above_files(self, state: TableState) -> str:
+        """Mint an instant also above the times of all completed files, for an action that opens slices. Costs a listing.
+
+        Otherwise Apache Hudi 1.x would place log files of the slice before into the new one, which holds their rows already (format
+        reference 11.3). Raises `ClockSkew` while the instant is ahead of the store's time: the reverse would happen.
+        """
+
+    @abstractmethod
+    def heal(self, min_age_s: float) -> bool:
+        """Let log and timeline files agree again after a writer died between them; return True if something was missing.
+
+        Leaves steps younger than `min_age_s` to their writer, if it creates the files after the entry (0: none).
+        """
+
+    def catch_up(self) -> None:  # noqa: B027 - only shared tables need it
+        """Append to the log what it lacks of other engines' steps, so that they can be rolled back."""
+
+    def tidy_up(self) -> None:  # noqa: B027 - only shared tables need it
+        """Remove what dead processes left and what no rollback of a write removes."""
+
+    def give_up(self, plan: ActionRecord) -> None:  # noqa: B027 - only shared tables need it
+        """Remove a plan that names files in use, if a step of another engine explains that. Otherwise keep it for inspection."""
+
+    @abstractmethod
+    def forget_markers(self, target: str, found: Iterable[str]) -> None:
+        """Delete the markers of the rolled-back write `target`; `found` are the files that its rollback found in them."""

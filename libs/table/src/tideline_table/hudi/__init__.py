@@ -1,0 +1,23 @@
+"""The Hudi metadata format: instants, legal transitions, table properties, and timeline files with their contents.
+
+The effect of a commit on file groups does not belong here; see `tideline_table.log` and `tideline_table.file_group`.
+"""
+
+from tideline_table.hudi.avro_container import decode_document
+from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, parse_as_of, time_from_instant, timeline_file_name
+from tideline_table.hudi.properties import CREATE_SCHEMA
+from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata
+
+__all__ = [
+    "CREATE_SCHEMA",
+    "SCHEMA_KEY",
+    "WRITE_ACTIONS",
+    "Action",
+    "CommitMetadata",
+    "Instant",
+    "State",
+    "decode_document",
+    "parse_as_of",
+    "time_from_instant",
+    "timeline_file_name",
+]

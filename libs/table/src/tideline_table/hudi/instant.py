@@ -1,0 +1,176 @@
+"""Instants: their times, actions, states, legal transitions and file names (format reference 4.1, 4.2)."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from tideline_table.errors import CorruptMetadata, IllegalTransition, InvalidOption
+
+
+class Action(enum.StrEnum):
+    """Kind of change that an instant makes to the table. Clustering is a replace commit with a plan (table version 6)."""
+
+    COMMIT = "commit"
+    DELTA_COMMIT = "deltacommit"
+    REPLACE_COMMIT = "replacecommit"
+    COMPACTION = "compaction"
+    LOG_COMPACTION = "logcompaction"
+    CLEAN = "clean"
+    ROLLBACK = "rollback"
+    RESTORE = "restore"
+    SAVEPOINT = "savepoint"
+    INDEXING = "indexing"
+    ARCHIVAL = "archival"
+    """Used in the table log only. Hudi's timeline has no files for an archival."""
+
+
+class State(enum.StrEnum):
+    """State of an action in its life cycle."""
+
+    NONE = "none"
+    REQUESTED = "requested"
+    INFLIGHT = "inflight"
+    COMPLETED = "completed"
+    ROLLED_BACK = "rolledback"
+
+
+TRANSITIONS: frozenset[tuple[State, State]] = frozenset(
+    {
+        (State.NONE, State.REQUESTED),
+        (State.NONE, State.INFLIGHT),
+        (State.REQUESTED, State.INFLIGHT),
+        (State.INFLIGHT, State.INFLIGHT),  # another attempt takes over from a dead one
+        (State.INFLIGHT, State.COMPLETED),
+        (State.REQUESTED, State.ROLLED_BACK),
+        (State.INFLIGHT, State.ROLLED_BACK),
+    }
+)
+"""Legal transitions. `NONE → INFLIGHT` begins a write: one entry creates its requested and its inflight file."""
+
+SAVEPOINT_TRANSITIONS: frozenset[tuple[State, State]] = frozenset(
+    {(State.NONE, State.COMPLETED), (State.COMPLETED, State.ROLLED_BACK)}
+)
+"""One entry makes a savepoint and one entry deletes it. There is no intermediate state that a crash could leave."""
+
+WRITE_ACTIONS = frozenset({Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT})
+"""Actions that write rows, and clustering."""
+PUBLISHING_ACTIONS = WRITE_ACTIONS | {Action.COMPACTION}
+"""Actions whose completion publishes base or log files."""
+
+
+def check_transition(instant: str, action: Action, before: State, after: State) -> None:
+    """Raise `IllegalTransition` for a step that is not in `TRANSITIONS` (for a savepoint: `SAVEPOINT_TRANSITIONS`)."""
+    legal = SAVEPOINT_TRANSITIONS if action is Action.SAVEPOINT else TRANSITIONS
+    if (before, after) not in legal:
+        allowed = sorted(b.value for a, b in legal if a is before)
+        raise IllegalTransition(
+            f"{action} {instant} cannot change from {before} to {after}",
+            expected=f"a change to {', '.join(allowed)}" if allowed else "no further change",
+        )
+
+
+_FORMAT = "%Y%m%d%H%M%S"
+_INSTANT = re.compile(r"\d{14}(?:\d{3}){0,3}", re.ASCII)
+
+
+def instant_from_time(moment: datetime) -> str:
+    """Format `moment` as `yyyyMMddHHmmssSSS` in UTC."""
+    moment = moment.astimezone(UTC)
+    return f"{moment:{_FORMAT}}{moment.microsecond // 1000:03d}"
+
+
+def time_from_instant(instant: str) -> datetime:
+    """Return the time (UTC) of an instant of 17 digits, or 14 (end of the second). Ignores suffixes of the metadata table."""
+    broken = CorruptMetadata(f"instant {instant!r}", expected="yyyyMMddHHmmssSSS")
+    if not _INSTANT.fullmatch(instant):
+        raise broken
+    try:
+        seconds = datetime.strptime(instant[:14], _FORMAT).replace(tzinfo=UTC)
+        return seconds + timedelta(milliseconds=int(instant[14:17] or 999))
+    except ValueError:
+        raise broken from None
+
+
+def next_instant(now: datetime, last: str) -> str:
+    """Return max(`now`, `last` + 1 ms): later than `last` even if the clock stands still or was set back."""
+    minted = instant_from_time(now)
+    if last and minted <= last:
+        return instant_from_time(time_from_instant(last) + timedelta(milliseconds=1))
+    return minted
+
+
+def parse_as_of(text: str) -> str:
+    """Parse a time-travel argument: an instant, `yyyy-MM-dd`, or ISO 8601 date and time (default UTC). Raises `InvalidOption`."""
+    if re.fullmatch(r"\d{17}|\d{14}", text, re.ASCII):
+        return text if len(text) == 17 else text + "999"
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is not None and re.match(r"\d{4}-\d{2}-\d{2}", text):
+        return instant_from_time(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    raise InvalidOption(
+        f"as-of {text!r}", expected="an instant (17 digits), yyyy-MM-dd, or yyyy-MM-dd HH:mm:ss[.SSS] (UTC unless a zone is given)"
+    )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Instant:
+    """One action of a table in one state."""
+
+    time: str
+    action: Action
+    state: State
+
+
+_FILE = re.compile(r"^(\d{14,20})\.(?:(inflight)|([a-z]+)(?:\.(requested|inflight))?)\Z", re.ASCII)
+_LAYOUT_TWO = re.compile(r"^(\d{14,20})(?:_(\d{14,20}))?\.(.+)\Z", re.ASCII)
+_ON_TIMELINE = frozenset(Action) - {Action.ARCHIVAL}
+COMPLETED_AS = {Action.COMPACTION: Action.COMMIT, Action.LOG_COMPACTION: Action.DELTA_COMMIT}
+
+
+def completed_as(action: Action) -> Action:
+    """Return the action in the name of the completed file: a compaction becomes a commit, a log compaction a delta commit."""
+    return COMPLETED_AS.get(action, action)
+
+
+def timeline_file_name(instant: Instant) -> str:
+    """Return the file name inside `.hoodie` for an instant in its state (the table in 4.1)."""
+    if instant.state is State.COMPLETED:
+        return f"{instant.time}.{completed_as(instant.action)}"
+    if instant.state is State.INFLIGHT and instant.action is Action.COMMIT:
+        return f"{instant.time}.inflight"
+    return f"{instant.time}.{instant.action}.{instant.state}"
+
+
+def parse_timeline_file_name(name: str) -> Instant | None:
+    """Parse a file name inside `.hoodie`. Return None for names that are not timeline files."""
+    match = _FILE.match(name)
+    if match is None:
+        return None
+    time, bare_inflight, action, state = match.groups()
+    if bare_inflight:
+        return Instant(time, Action.COMMIT, State.INFLIGHT)
+    if action not in _ON_TIMELINE:
+        return None
+    return Instant(time, Action(action), State(state) if state else State.COMPLETED)
+
+
+def parse_layout_two_name(name: str) -> tuple[Instant, str] | None:
+    """Parse `<requested>[_<completed>].<action>[.<state>]`, a name in layout 2, which version 8 and later use (format reference 16.3).
+
+    Return the instant and its completion time, or None for other names. The completion time is empty for pending instants, and for
+    completed instants of releases that did not write it.
+    """
+    match = _LAYOUT_TWO.match(name)
+    if match is None:
+        return None
+    requested, completed, rest = match.groups()
+    # A pending clustering has a name of its own; a completed one is a replace commit.
+    instant = parse_timeline_file_name(f"{requested}.{re.sub(r'^clustering(?=[.])', Action.REPLACE_COMMIT, rest)}")
+    if instant is None or (completed and instant.state is not State.COMPLETED):
+        return None
+    return instant, completed or ""

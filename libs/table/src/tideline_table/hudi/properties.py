@@ -1,0 +1,153 @@
+"""`hoodie.properties`: the settings of a table (format reference 2)."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Mapping
+
+from tideline_table.errors import CorruptMetadata, ObjectNotFound
+from tideline_table.storage import Storage
+
+PROPERTIES_PATH = ".hoodie/hoodie.properties"
+BACKUP_PATH = ".hoodie/hoodie.properties.backup"
+WRITABLE_VERSION = 6
+"""The table version that this engine writes."""
+_MAX_BYTES = 16 * 1024 * 1024
+
+NAME = "hoodie.table.name"
+DATABASE = "hoodie.database.name"
+TYPE = "hoodie.table.type"
+VERSION = "hoodie.table.version"
+LAYOUT = "hoodie.timeline.layout.version"
+KEY_FIELDS = "hoodie.table.recordkey.fields"
+PARTITION_FIELDS = "hoodie.table.partition.fields"
+PRECOMBINE_FIELD = "hoodie.table.precombine.field"
+ORDERING_FIELDS = "hoodie.table.ordering.fields"
+KEYGEN_CLASS = "hoodie.table.keygenerator.class"
+KEYGEN_TYPE = "hoodie.table.keygenerator.type"
+BASE_FORMAT = "hoodie.table.base.file.format"
+PAYLOAD_CLASS = "hoodie.compaction.payload.class"
+MERGE_STRATEGY = "hoodie.record.merge.strategy.id"
+OLD_MERGE_STRATEGY = "hoodie.compaction.record.merger.strategy"
+MERGE_MODE = "hoodie.record.merge.mode"
+MERGE_PROPERTY_PREFIX = "hoodie.record.merge.property."
+PARTIAL_UPDATE_MODE = "hoodie.table.partial.update.mode"
+LEGACY_PAYLOAD_CLASS = "hoodie.table.legacy.payload.class"
+ARCHIVE_FOLDER = "hoodie.archivelog.folder"
+TIMELINE_PATH = "hoodie.timeline.path"
+HISTORY_PATH = "hoodie.timeline.history.path"
+TIMEZONE = "hoodie.table.timeline.timezone"
+POPULATE_META_FIELDS = "hoodie.populate.meta.fields"
+HIVE_STYLE = "hoodie.datasource.write.hive_style_partitioning"
+URL_ENCODE = "hoodie.datasource.write.partitionpath.urlencode"
+PARTITION_PATH_FIELD = "hoodie.datasource.write.partitionpath.field"
+COMPLEX_NEW_ENCODING = "hoodie.write.complex.keygen.new.encoding"
+LOGICAL_TIMESTAMPS = "hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled"
+DROP_PARTITION_COLUMNS = "hoodie.datasource.write.drop.partition.columns"
+CREATE_SCHEMA = "hoodie.table.create.schema"
+CHECKSUM = "hoodie.table.checksum"
+BOOTSTRAP_BASE_PATH = "hoodie.bootstrap.base.path"
+TABLE_FORMAT = "hoodie.table.format"
+METADATA_PARTITIONS = "hoodie.table.metadata.partitions"
+METADATA_PARTITIONS_INFLIGHT = "hoodie.table.metadata.partitions.inflight"
+
+_KEY = re.compile(r"(?:[^\\=: \t\f]|\\(?:.|$))*", re.DOTALL)
+"""Matches up to the first separator that is not escaped by a backslash."""
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def checksum(properties: Mapping[str, str]) -> str:
+    """Return the CRC-32 of `<database>.<table>` in decimal (2.2)."""
+    text = f"{properties.get(DATABASE, '')}.{properties.get(NAME, '')}"
+    return str(zlib.crc32(text.encode()))
+
+
+def parse_properties(content: bytes, path: str = PROPERTIES_PATH) -> dict[str, str]:
+    """Parse Java's properties format. Raises `CorruptMetadata` for a wrong checksum, a malformed escape, and more than 16 MiB."""
+    if len(content) > _MAX_BYTES:
+        raise CorruptMetadata(f"{path} of {len(content)} bytes", expected=f"at most {_MAX_BYTES} bytes")
+    properties: dict[str, str] = {}
+    for line in _logical_lines(content.decode("iso-8859-1")):
+        key, value = _split(line)
+        properties[_unescape(key, path)] = _unescape(value, path)
+    found = properties.get(CHECKSUM)
+    if found is not None and found != checksum(properties):
+        raise CorruptMetadata(
+            f"{path} with checksum {found}",
+            expected=f"{checksum(properties)} for this table name",
+            remedy="restore the file from its backup",
+        )
+    return properties
+
+
+def format_properties(properties: Mapping[str, str], comment: str) -> bytes:
+    """Format the file: one comment line, then `key=value` lines in order of key."""
+    lines = [f"#{comment}"]
+    lines += [f"{_escape(k, key=True)}={_escape(v, key=False)}" for k, v in sorted(properties.items())]
+    return ("\n".join(lines) + "\n").encode("iso-8859-1")
+
+
+def _logical_lines(text: str) -> list[str]:
+    lines: list[str] = []
+    pending = ""
+    for raw in re.split(r"\r\n|\r|\n", text):
+        line = raw.lstrip(" \t\f")
+        if not pending and (not line or line[0] in "#!"):
+            continue
+        tail = len(line) - len(line.rstrip("\\"))
+        if tail % 2:
+            pending += line[:-1]
+            continue
+        lines.append(pending + line)
+        pending = ""
+    if pending:
+        lines.append(pending)
+    return lines
+
+
+def _split(line: str) -> tuple[str, str]:
+    key = _KEY.match(line)
+    at = key.end() if key else 0
+    rest = line[at:].lstrip(" \t\f")
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(" \t\f")
+    return line[:at], rest
+
+
+def _unescape(text: str, path: str) -> str:
+    if "\\" not in text:
+        return text
+
+    def replace(match: re.Match[str]) -> str:
+        code = match.group(1)
+        if code == "u":
+            raise CorruptMetadata(f"{path} with a malformed \\u escape", expected="\\u and four hexadecimal digits")
+        return chr(int(code[1:], 16)) if len(code) == 5 else _ESCAPES.get(code, code)
+
+    joined = re.sub(r"\\(u[0-9a-fA-F]{4}|.)", replace, text, flags=re.DOTALL)
+    # Characters beyond the basic plane are written as two UTF-16 surrogates.
+    return joined.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _escape(text: str, *, key: bool) -> str:
+    out: list[str] = []
+    for at, char in enumerate(text):
+        if char in "\\=:#!" or (char == " " and (key or at == 0)):
+            out.append(f"\\{char}")
+        elif char in "\t\n\r\f":
+            out.append({"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}[char])
+        elif " " <= char <= "~":
+            out.append(char)
+        else:
+            units = char.encode("utf-16-be")
+            out += [f"\\u{units[i]:02X}{units[i + 1]:02X}" for i in range(0, len(units), 2)]
+    return "".join(out)
+
+
+def read_properties(storage: Storage) -> dict[str, str]:
+    """Read `hoodie.properties`, or its backup while a writer replaces the file (format reference 2.2)."""
+    try:
+        return parse_properties(storage.read(PROPERTIES_PATH))
+    except ObjectNotFound:
+        return parse_properties(storage.read(BACKUP_PATH), BACKUP_PATH)

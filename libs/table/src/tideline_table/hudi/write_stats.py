@@ -1,0 +1,161 @@
+"""Commit metadata: write stats and the JSON documents of completed write instants (format reference 5)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tideline_table.errors import parsing
+from tideline_table.hudi.avro_container import MAGIC, decode_document
+from tideline_table.json_text import parse_json
+
+NO_PREVIOUS_COMMIT = "null"
+"""Text that Hudi writes for a file group that did not exist before."""
+SCHEMA_KEY = "schema"
+LATEST_SCHEMA_KEY = "latest_schema"
+"""Extra metadata key, in tables whose columns have ids: the schema version that the write used."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStat:
+    """Changes of one write to one file group. Field names are those of Hudi's JSON in snake case."""
+
+    file_id: str
+    partition_path: str
+    path: str
+    prev_commit: str
+    num_writes: int
+    file_size_bytes: int
+    num_inserts: int = 0
+    num_updates: int = 0
+    num_deletes: int = 0
+    base_file: str = ""
+    log_files: tuple[str, ...] = ()
+    log_version: int = 0
+    log_files_compacted: int = 0
+
+    @property
+    def is_log(self) -> bool:
+        """Whether the file written is a log file."""
+        return ".log." in self.path.rsplit("/", 1)[-1]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return Hudi's JSON object for the write stat."""
+        stat: dict[str, Any] = {
+            "fileId": self.file_id,
+            "path": self.path,
+            "cdcStats": None,
+            "prevCommit": self.prev_commit,
+            "numWrites": self.num_writes,
+            "numDeletes": self.num_deletes,
+            "numUpdateWrites": self.num_updates,
+            "numInserts": self.num_inserts,
+            "totalWriteBytes": self.file_size_bytes,
+            "totalWriteErrors": 0,
+            "tempPath": None,
+            "partitionPath": self.partition_path,
+            "totalLogRecords": 0,
+            "totalLogFilesCompacted": self.log_files_compacted,
+            "totalLogSizeCompacted": 0,
+            "totalUpdatedRecordsCompacted": 0,
+            "totalLogBlocks": 0,
+            "totalCorruptLogBlock": 0,
+            "totalRollbackBlocks": 0,
+            "fileSizeInBytes": self.file_size_bytes,
+            "minEventTime": None,
+            "maxEventTime": None,
+            "runtimeStats": None,
+        }
+        if self.is_log:
+            # Every append creates a new file, so its blocks start at offset 0.
+            stat |= {
+                "logVersion": self.log_version,
+                "logOffset": 0,
+                "baseFile": self.base_file,
+                "logFiles": list(self.log_files),
+                "recordsStats": {"val": None},
+            }
+        return stat
+
+    @classmethod
+    def from_json(cls, stat: Mapping[str, Any]) -> WriteStat:
+        """Parse a write stat of any release. Absent numbers are 0."""
+        return cls(
+            file_id=str(stat["fileId"]),
+            partition_path=str(stat.get("partitionPath") or ""),
+            path=str(stat["path"] or ""),
+            prev_commit=str(stat.get("prevCommit") or NO_PREVIOUS_COMMIT),
+            num_writes=int(stat.get("numWrites") or 0),
+            file_size_bytes=int(stat.get("fileSizeInBytes") or 0),
+            num_inserts=int(stat.get("numInserts") or 0),
+            num_updates=int(stat.get("numUpdateWrites") or 0),
+            num_deletes=int(stat.get("numDeletes") or 0),
+            base_file=str(stat.get("baseFile") or ""),
+            log_files=tuple(stat.get("logFiles") or ()),
+            log_version=int(stat.get("logVersion") or 0),
+            log_files_compacted=int(stat.get("totalLogFilesCompacted") or 0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CommitMetadata:
+    """The document of a completed commit, delta commit or replace commit."""
+
+    operation: str
+    stats: tuple[WriteStat, ...]
+    extra: Mapping[str, str] = field(default_factory=dict)
+    replaced: Mapping[str, Sequence[str]] | None = None
+    compacted: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return Hudi's JSON document; that of a replace commit if `replaced` is not None."""
+        by_partition: dict[str, list[dict[str, Any]]] = {}
+        for stat in self.stats:
+            by_partition.setdefault(stat.partition_path, []).append(stat.to_json())
+        document: dict[str, Any] = {
+            "partitionToWriteStats": by_partition,
+            "compacted": self.compacted,
+            "extraMetadata": dict(self.extra),
+            "operationType": self.operation,
+        }
+        if self.replaced is not None:
+            document["partitionToReplaceFileIds"] = {p: list(ids) for p, ids in self.replaced.items()}
+        return document
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the completed timeline file."""
+        return json.dumps(self.to_json(), indent=2, ensure_ascii=False).encode()
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> CommitMetadata:
+        """Parse the document of any release. Unknown keys are ignored."""
+        stats = tuple(WriteStat.from_json(s) for part in (document.get("partitionToWriteStats") or {}).values() for s in part)
+        replaced = document.get("partitionToReplaceFileIds")
+        return cls(
+            operation=str(document.get("operationType") or "UNKNOWN"),
+            stats=stats,
+            extra={str(k): str(v) for k, v in (document.get("extraMetadata") or {}).items()},
+            replaced=None if replaced is None else {str(p): tuple(map(str, ids)) for p, ids in replaced.items()},
+            compacted=bool(document.get("compacted")),
+        )
+
+    @classmethod
+    def from_bytes(cls, content: bytes, path: str) -> CommitMetadata:
+        """Parse a completed timeline file in JSON. Raises `CorruptMetadata`, which names `path`, for a malformed file."""
+        with parsing(f"timeline file {path}", "commit metadata in JSON"):
+            return cls.from_json(parse_json(content) if content else {})
+
+
+def read_commit_metadata(content: bytes, path: str) -> CommitMetadata:
+    """Parse a completed timeline file in JSON (below table version 8) or Avro: upgraded tables mix both (format reference 5, 16.3).
+
+    Raises `CorruptMetadata`, which names `path`, for a malformed file.
+    """
+    if not content.startswith(MAGIC):
+        return CommitMetadata.from_bytes(content, path)
+    document = decode_document(content, path)
+    with parsing(f"timeline file {path}", "commit metadata in Avro"):
+        # All releases use the field names of the JSON document.
+        return CommitMetadata.from_json(document)

@@ -1,0 +1,13 @@
+"""State of Hudi-written tables, from timeline files and a listing, without a table log (format reference 4, 7, 11, 16.3)."""
+
+from tideline_table.hudi.history import ArchivedInstant
+from tideline_table.hudi_written.archive import is_archived, read_archived_instants
+from tideline_table.hudi_written.state import foreign_state, visible_instants
+
+__all__ = [
+    "ArchivedInstant",
+    "foreign_state",
+    "is_archived",
+    "read_archived_instants",
+    "visible_instants",
+]

@@ -1,0 +1,145 @@
+"""Derive file slices from the names in a listing, without I/O (format reference 8.1, 9.1, 11.1 to 11.3, 16.3)."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+
+from tideline_table.file_group.names import LogFileName, parse_base_file_name, parse_log_file_name
+from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
+from tideline_table.reader.log_blocks import VisibleInstants
+from tideline_table.storage import ObjectStat
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A log file of a listing. The write token separates files with the same instant and version (9.1)."""
+
+    name: str
+    size_bytes: int
+    parsed: LogFileName
+
+    @property
+    def order(self) -> tuple[str, int, str]:
+        """Merge order of log files: instant in the name, version as a number, write token as text."""
+        return (self.parsed.base_instant, self.parsed.version, self.parsed.write_token)
+
+
+@dataclass(slots=True)
+class ListedGroup:
+    """Files of one file group in a listing: base files by instant, and log files.
+
+    Several base files of one instant come from several attempts to write the file; at most one of them was committed.
+    """
+
+    base_files: dict[str, list[ObjectStat]] = field(default_factory=dict)
+    log_files: list[ListedFile] = field(default_factory=list)
+
+
+ListedGroups = Mapping[FileGroupId, ListedGroup]
+Slices = dict[FileGroupId, dict[str, FileSlice]]
+
+
+def listed_groups(partitions: Iterable[tuple[str, Iterable[ObjectStat]]]) -> dict[FileGroupId, ListedGroup]:
+    """Group the base and log files of partitions by file group. Checksum files, CDC log files and unknown names are left out."""
+    found: dict[FileGroupId, ListedGroup] = {}
+    for partition, objects in partitions:
+        for stat in objects:
+            name = stat.path.rsplit("/", 1)[-1]
+            log = parse_log_file_name(name)
+            if log is not None:
+                if not log.is_cdc:
+                    group = found.setdefault(FileGroupId(partition, log.file_id), ListedGroup())
+                    group.log_files.append(ListedFile(name, stat.size_bytes, log))
+                continue
+            base = parse_base_file_name(name)
+            if base is not None and base.extension != "crc":
+                group = found.setdefault(FileGroupId(partition, base.file_id), ListedGroup())
+                group.base_files.setdefault(base.instant, []).append(stat)
+    return found
+
+
+def tried_again(groups: ListedGroups) -> frozenset[str]:
+    """Return the instants with several attempts at a base file. Their commit metadata names the committed attempt."""
+    return frozenset(instant for listed in groups.values() for instant, attempts in listed.base_files.items() if len(attempts) > 1)
+
+
+def slices_by_name(
+    groups: ListedGroups, committed: VisibleInstants, compactions: AbstractSet[str], named: AbstractSet[str] = frozenset()
+) -> Slices:
+    """Return the slices of layout 1: the name of a log file holds the base instant of its slice. Ignores modification times (11.3).
+
+    Of several attempts at a base file, the one whose path is in `named` is used.
+
+    A slice opened by a pending compaction has no base file, even if a partly written one exists. It is a separate slice, to which
+    queries add the slice before it (11.2, `visible_slice`). Log files get no instant: block headers decide which blocks are valid.
+    """
+    found: Slices = {}
+    for group, listed in groups.items():
+        slices = _base_slices(group, listed, committed, named)
+        for log in sorted(listed.log_files, key=lambda f: f.order):
+            base_instant = log.parsed.base_instant
+            if base_instant in committed or base_instant in compactions:
+                _add_log(slices, group, base_instant, LogFile(log.name, log.size_bytes, "", log.parsed.version))
+        _keep(found, group, slices)
+    return found
+
+
+def slices_by_completion(
+    groups: ListedGroups,
+    committed: VisibleInstants,
+    compactions: Mapping[FileGroupId, str],
+    completion: Callable[[str], str],
+    named: AbstractSet[str] = frozenset(),
+) -> Slices:
+    """Return the slices of layout 2: the name of a log file holds the instant of the write that created it (16.3).
+
+    Log files of uncommitted instants are ignored. A committed log file belongs to the newest slice that began before its write
+    completed; if there is none, it opens a new slice. A pending compaction opens a slice without a base file in each group that it
+    names. `completion` returns the completion time of a committed instant. `named` is as in `slices_by_name`.
+    """
+    found: Slices = {}
+    for group, listed in groups.items():
+        slices = _base_slices(group, listed, committed, named)
+        begun = sorted({*slices, compactions[group]} if group in compactions else slices)
+        for log in sorted(listed.log_files, key=lambda f: f.order):
+            instant = log.parsed.base_instant
+            if instant not in committed:
+                continue
+            at = bisect.bisect_right(begun, completion(instant))
+            if at == 0:
+                begun.insert(0, instant)
+            base_instant = begun[max(at - 1, 0)]
+            _add_log(slices, group, base_instant, LogFile(log.name, log.size_bytes, instant, log.parsed.version))
+        _keep(found, group, slices)
+    return found
+
+
+def _base_slices(
+    group: FileGroupId, listed: ListedGroup, committed: VisibleInstants, named: AbstractSet[str]
+) -> dict[str, FileSlice]:
+    found = {}
+    for instant, attempts in listed.base_files.items():
+        if instant in committed:
+            stat = max(attempts, key=lambda a: (a.path in named, _attempt(a)))
+            found[instant] = FileSlice(group, instant, stat.path.rsplit("/", 1)[-1], stat.size_bytes, -1)
+    return found
+
+
+def _attempt(stat: ObjectStat) -> tuple[int, ...]:
+    """Return the stage and attempt numbers of the write token. They are larger for later attempts."""
+    parsed = parse_base_file_name(stat.path.rsplit("/", 1)[-1])
+    numbers = parsed.write_token.split("-")[1:] if parsed else ()
+    return tuple(int(number) for number in numbers if number.isdecimal() and len(number) < 19)
+
+
+def _add_log(slices: dict[str, FileSlice], group: FileGroupId, base_instant: str, log: LogFile) -> None:
+    below = slices.get(base_instant) or FileSlice(group, base_instant, "", 0, -1)
+    slices[base_instant] = replace(below, log_files=(*below.log_files, log))
+
+
+def _keep(found: Slices, group: FileGroupId, slices: dict[str, FileSlice]) -> None:
+    if slices:
+        found[group] = dict(sorted(slices.items()))

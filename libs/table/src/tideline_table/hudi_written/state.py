@@ -1,0 +1,227 @@
+"""State of a Hudi-written table, from its timeline files and a listing of its partitions (format reference 4, 11, 16.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+
+from tideline_table.errors import StorageError, UnsupportedTable, parsing
+from tideline_table.file_group.partition_listing import list_partitions
+from tideline_table.file_group.slice import FileGroupId
+from tideline_table.hudi.avro_container import decode_document
+from tideline_table.hudi.history import read_history
+from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State
+from tideline_table.hudi.listing import TimelineFolders, TimelineListing, list_timeline
+from tideline_table.hudi.properties import TYPE
+from tideline_table.hudi.write_stats import LATEST_SCHEMA_KEY, SCHEMA_KEY, CommitMetadata, read_commit_metadata
+from tideline_table.hudi_written.slices import (
+    ListedGroups,
+    listed_groups,
+    slices_by_completion,
+    slices_by_name,
+    tried_again,
+)
+from tideline_table.log.action import CLUSTER, ActionRecord
+from tideline_table.log.cleaned import CleanedFile, cleaned_files, first_whole
+from tideline_table.log.plan import Plan, parse_plan
+from tideline_table.log.progress import Progress, progress_in
+from tideline_table.log.state import TableState
+from tideline_table.reader.log_blocks import VisibleInstants
+from tideline_table.schema.identity import history_texts
+from tideline_table.storage import Storage
+
+SCHEMA_FOLDER = ".hoodie/.schema"
+SCHEMA_FILE_SUFFIX = ".schemacommit"
+_REMOVING = frozenset({Action.CLEAN, Action.ROLLBACK, Action.RESTORE})
+_LISTINGS = 5
+_COPY_ON_WRITE = "COPY_ON_WRITE"
+
+
+def foreign_state(storage: Storage, properties: Mapping[str, str] | None = None) -> TableState:
+    """Read the committed file slices and the active timeline of a table with these properties (default: layout 1).
+
+    `ActionRecord.since` of a completed action is its completion time as an instant; in layout 1, which has none, the instant
+    itself. Raises `CorruptMetadata` for malformed timeline files, `UnsupportedTable` for another timeline layout or log files in a
+    copy-on-write table, and `StorageError` if other writers kept removing files while the table was listed.
+    """
+    folders = TimelineFolders.from_properties(properties or {})
+    state = _listed_state(storage, folders)
+    if (properties or {}).get(TYPE) == _COPY_ON_WRITE:
+        logs = (path for file_slice in state.every_slice() for path in file_slice.log_paths)
+        for path in logs:
+            raise UnsupportedTable(f"log file {path} in a {_COPY_ON_WRITE} table", expected="base files only")
+    return state
+
+
+def _listed_state(storage: Storage, folders: TimelineFolders) -> TableState:
+    listing = list_timeline(storage, folders)
+    for _ in range(_LISTINGS):
+        groups = listed_groups((partition, level.objects) for partition, level in list_partitions(storage))
+        # List again if a clean, rollback or restore began or ended meanwhile: the files it deleted would be missing from the state.
+        after = list_timeline(storage, folders)
+        if _removals(after) == _removals(listing):
+            return _state(storage, folders, listing, groups)
+        listing = after
+    raise StorageError(f"other processes deleted files during each of {_LISTINGS} listings", remedy="read the table again")
+
+
+def _removals(listing: TimelineListing) -> frozenset[Instant]:
+    return frozenset(i for i in listing.instants if i.action in _REMOVING)
+
+
+@dataclass(slots=True)
+class _Found:
+    """Content of the timeline files, collected before the state is built."""
+
+    actions: dict[str, ActionRecord] = field(default_factory=dict)
+    replaced: dict[FileGroupId, str] = field(default_factory=dict)
+    plans: dict[str, Plan] = field(default_factory=dict)
+    schemas: dict[str, str] = field(default_factory=dict)
+    identified_schemas: tuple[str, ...] = ()
+    progress: dict[str, Progress] = field(default_factory=dict)
+    retained: str = ""
+    cleaned: list[CleanedFile] = field(default_factory=list)
+
+    @property
+    def newest_schema(self) -> str:
+        """The schema after the latest write."""
+        return next(reversed(self.schemas.values()), "")
+
+    def state(self) -> TableState:
+        """Return the state without the file slices and the fields derived from them."""
+        return TableState(
+            last_instant=max(self.actions, default=""),
+            actions=self.actions,
+            replaced=self.replaced,
+            plans=self.plans,
+            schema_json=self.newest_schema,
+            progress=self.progress,
+            schemas=self.schemas,
+        )
+
+
+def _state(storage: Storage, folders: TimelineFolders, listing: TimelineListing, groups: ListedGroups) -> TableState:
+    found = _Found()
+    named: set[str] = set()
+    ambiguous = tried_again(groups)
+    for number, instant in enumerate(listing.instants):
+        if instant.action is Action.SAVEPOINT and instant.time in found.actions:
+            continue  # a savepoint shares the instant of the commit that it protects
+        operation = _fold(storage, found, listing, instant, named if instant.time in ambiguous else None)
+        if instant.state is State.COMPLETED and instant.action is Action.CLEAN:
+            _fold_clean(storage, found, listing, instant)
+        found.actions[instant.time] = ActionRecord(
+            instant.time, instant.action, instant.state, operation, number, number, "", listing.completion.get(instant.time, "")
+        )
+    state = found.state()
+    completed = frozenset(a.instant for a in state.completed_writes())
+    first = _first_write(listing.instants, completed)
+    committed = VisibleInstants(completed, first, frozenset(a.instant for a in state.pending()))
+    if folders.layout == 1:
+        slices = slices_by_name(groups, committed, frozenset(a.instant for a in state.pending_compactions()), named)
+    else:
+        times = _completion(storage, folders, listing, groups, committed)
+        slices = slices_by_completion(groups, committed, state.groups_under_compaction(), times, named)
+    whole = first_whole(found.cleaned, {group: by_instant.keys() for group, by_instant in slices.items()}, found.replaced)
+    return replace(
+        state,
+        slices=slices,
+        identified_schemas=_identified_schemas(storage, listing, found.identified_schemas),
+        archived_before=first,
+        whole_since=whole,
+        last_clean_retained=max(found.retained, whole),
+    )
+
+
+def visible_instants(state: TableState) -> VisibleInstants:
+    """Return which instants in log block headers are valid, by the state of a Hudi-written table."""
+    completed = frozenset(a.instant for a in state.completed_writes())
+    return VisibleInstants(completed, state.archived_before, frozenset(a.instant for a in state.pending()))
+
+
+def _fold(storage: Storage, found: _Found, listing: TimelineListing, instant: Instant, named: set[str] | None) -> str:
+    """Add the files of an instant to `found`. Return its operation, if any. Adds the files that a commit names to `named`."""
+    if instant.state is State.COMPLETED and instant.action in WRITE_ACTIONS:
+        path = listing.path(instant)
+        metadata = read_commit_metadata(storage.read(path), path)
+        if named is not None:
+            named.update(stat.path for stat in metadata.stats)
+        return _fold_commit(found, instant, metadata)
+    if instant.action in (Action.REPLACE_COMMIT, Action.COMPACTION) and instant.state is not State.COMPLETED:
+        return _fold_plan(storage, found, listing, instant)
+    return ""
+
+
+def _fold_commit(found: _Found, instant: Instant, metadata: CommitMetadata) -> str:
+    for partition, file_ids in (metadata.replaced or {}).items():
+        for file_id in file_ids:
+            found.replaced[FileGroupId(partition, file_id)] = instant.time
+    schema = metadata.extra.get(SCHEMA_KEY, "")
+    if schema and schema != found.newest_schema:
+        found.schemas[instant.time] = schema
+    latest = metadata.extra.get(LATEST_SCHEMA_KEY, "")
+    if latest and latest not in found.identified_schemas:
+        found.identified_schemas += (latest,)
+    found.progress |= progress_in(metadata.extra, instant.time)
+    return metadata.operation
+
+
+def _identified_schemas(storage: Storage, listing: TimelineListing, known: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the full schema history, including schemas before the active timeline and before columns had ids."""
+    if not known:
+        return ()
+    files = [o.path for o in storage.list_folder(SCHEMA_FOLDER).objects if o.path.endswith(SCHEMA_FILE_SUFFIX)]
+    # Each file repeats the history of earlier files. Skip files of writes that did not complete.
+    for path in sorted(files, reverse=True):
+        instant = path.rsplit("/", 1)[-1].split(".")[0].split("_")[0]
+        if instant in listing.completion or not listing.completion:
+            return (*reversed(history_texts(storage.read(path), path)), *known)
+    return known
+
+
+def _fold_clean(storage: Storage, found: _Found, listing: TimelineListing, instant: Instant) -> None:
+    """Read the earliest instant that a clean retained, or the files that it deleted if it names no instant."""
+    path = listing.path(instant)
+    if not (content := storage.read(path)):
+        return
+    document = decode_document(content, path)
+    if retained := str(document.get("earliestCommitToRetain") or ""):
+        found.retained = max(found.retained, retained)
+        return
+    with parsing(f"timeline file {path}", "clean metadata with the files that the clean deleted"):
+        names = [(p, str(name)) for p, part in document["partitionMetadata"].items() for name in part["successDeleteFiles"]]
+        found.cleaned += cleaned_files(names, str(document.get("lastCompletedCommitTimestamp") or instant.time))
+
+
+def _fold_plan(storage: Storage, found: _Found, listing: TimelineListing, instant: Instant) -> str:
+    path = listing.path(Instant(instant.time, instant.action, State.REQUESTED))
+    content = storage.read(path)
+    plan = decode_document(content, path) if content else {}
+    operation = str(plan.get("operationType") or "")
+    if instant.action is Action.REPLACE_COMMIT and operation != CLUSTER:
+        return operation
+    with parsing(f"timeline file {path}", f"a {instant.action} plan that names file groups"):
+        if instant.action is Action.REPLACE_COMMIT:
+            plan["clusteringPlan"]["inputGroups"]
+        found.plans[instant.time] = parse_plan(instant.action, {"plan": plan})
+    return operation
+
+
+def _first_write(instants: Sequence[Instant], committed: AbstractSet[str]) -> str:
+    """Return the start of the active timeline; older base files are of archived commits (11.1). Savepoints delay archival."""
+    saved = {i.time for i in instants if i.action is Action.SAVEPOINT}
+    return min(committed - saved, default=min(committed, default=""))
+
+
+def _completion(
+    storage: Storage, folders: TimelineFolders, listing: TimelineListing, groups: ListedGroups, committed: VisibleInstants
+) -> Callable[[str], str]:
+    """Return a function from instant to completion time. Reads the history only if log files are older than the active timeline."""
+    written = {log.parsed.base_instant for group in groups.values() for log in group.log_files}
+    archived = [i for i in written if i in committed and i not in committed.completed]
+    times = dict(listing.completion)
+    if archived:
+        times |= {i.time: i.completion for i in read_history(storage, folders.history, min(archived), max(archived))}
+    # If the history has no such instant any more, use the instant: slices that began during such an old write are compacted by now.
+    return lambda instant: times.get(instant, instant)

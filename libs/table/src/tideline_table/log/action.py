@@ -1,0 +1,45 @@
+"""An action of the table: its instant and its current state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tideline_table.hudi.instant import Action, State
+from tideline_table.log.sharing import PEER_WRITER
+
+CLUSTER = "CLUSTER"
+COMPACT = "COMPACT"
+LOG_COMPACT = "LOG_COMPACT"
+
+
+@dataclass(frozen=True, slots=True)
+class ActionRecord:
+    """One instant of the table, as the table log records it."""
+
+    instant: str
+    action: Action
+    state: State
+    operation: str
+    sequence: int
+    """Sequence of the latest transition. For a completed action this is its place in the completion order."""
+    started_sequence: int
+    writer_id: str
+    since: str = ""
+    """When the latest transition was recorded (ISO 8601, UTC)."""
+    fenced_by: str = ""
+    """Instant of the rollback or restore that undoes this action; empty when there is none."""
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the action is requested or inflight."""
+        return self.state in (State.REQUESTED, State.INFLIGHT)
+
+    @property
+    def is_peers(self) -> bool:
+        """Whether Apache Hudi made the action: it was found on the timeline, not appended by Tideline."""
+        return self.writer_id == PEER_WRITER
+
+    @property
+    def is_clustering(self) -> bool:
+        """Whether the action is a clustering: a replace commit with a plan."""
+        return self.action is Action.REPLACE_COMMIT and self.operation == CLUSTER

@@ -1,0 +1,188 @@
+"""Bodies of log entries: one frozen class per kind of transition. Only this module parses and serialises them.
+
+`parse_body` chooses the class by the action and the state after the transition. Hudi documents in a body (plans, clean and rollback
+metadata) keep the form of the Avro records in timeline files. The constructor of a body reads the fields that the fold needs, and
+so checks them. A malformed body raises one of the exceptions in `errors.MALFORMED`. `to_json` returns the form that `parse_body` reads.
+"""
+
+# ruff: noqa: D102 - the module docstring describes to_json and from_json
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tideline_table.hudi.instant import PUBLISHING_ACTIONS, Action, State
+from tideline_table.hudi.write_stats import CommitMetadata
+from tideline_table.log.adopted import AdoptedTable
+from tideline_table.log.plan import ArchivedInstants, Document, Plan, RollbackStep, given, parse_plan
+from tideline_table.log.progress import Progress, progress_from, progress_json
+from tideline_table.log.rewind import Rewind
+from tideline_table.log.sharing import Sharing
+
+
+@dataclass(frozen=True, slots=True)
+class Bare:
+    """An empty body: the header of the entry says everything about the transition."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreBegun:
+    """The first attempt of a restore. From this entry on, the writes of `rewind` are undone. Later attempts have a `Bare` body."""
+
+    rewind: Rewind
+
+    def to_json(self) -> dict[str, Any]:
+        return {"rewind": self.rewind.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A completed write, clustering or compaction."""
+
+    metadata: CommitMetadata
+    inserted_key_hashes: str | None = None
+    """Sorted 64-bit hashes of the inserted keys with their partition paths, little-endian, base64. None if there are too many."""
+    inserted_key_hashes_of_table: str | None = None
+    """The same for the keys without partition paths, from writes whose keys are unique in the table."""
+    sharing: Sharing | None = None
+    """Set when the table is shared with Apache Hudi's writers from this entry on."""
+    adopted: AdoptedTable | None = None
+    """State of a Hudi-written table, in the first commit of its table log."""
+
+    @property
+    def without_hashes(self) -> Published:
+        """This body without key hashes. The fold does not need them; transactions read them from the entry itself."""
+        return replace(self, inserted_key_hashes=None, inserted_key_hashes_of_table=None)
+
+    def to_json(self) -> dict[str, Any]:
+        return given(
+            metadata=self.metadata.to_json(),
+            inserted_key_hashes=self.inserted_key_hashes,
+            inserted_key_hashes_of_table=self.inserted_key_hashes_of_table,
+            sharing=self.sharing and self.sharing.to_json(),
+            adopted=self.adopted and self.adopted.to_json(),
+        )
+
+    @classmethod
+    def from_json(cls, document: Document) -> Published:
+        return cls(
+            metadata=CommitMetadata.from_json(document["metadata"]),
+            inserted_key_hashes=document.get("inserted_key_hashes"),
+            inserted_key_hashes_of_table=document.get("inserted_key_hashes_of_table"),
+            sharing=Sharing.from_json(document["sharing"]) if document.get("sharing") else None,
+            adopted=AdoptedTable.from_json(document["adopted"]) if document.get("adopted") else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """A completed clean (`HoodieCleanMetadata`)."""
+
+    metadata: Document
+    retained: str = field(init=False, compare=False, repr=False)
+    """The earliest instant as of which a query still finds its files. Empty if Apache Hudi cleaned by file versions."""
+    names: frozenset[tuple[str, str]] = field(init=False, compare=False, repr=False)
+    """Partition path and name of each deleted file."""
+
+    def __post_init__(self) -> None:
+        parts = self.metadata["partitionMetadata"].items()
+        names = frozenset((str(p), str(name)) for p, part in parts for name in part["successDeleteFiles"])
+        object.__setattr__(self, "names", names)
+        object.__setattr__(self, "retained", str(self.metadata.get("earliestCommitToRetain") or ""))
+
+    @property
+    def files_deleted(self) -> int:
+        """Number of files that the clean deleted."""
+        return int(self.metadata["totalFilesDeleted"])
+
+    def to_json(self) -> dict[str, Any]:
+        return {"metadata": self.metadata}
+
+    @classmethod
+    def from_json(cls, document: Document) -> Cleaned:
+        return cls(document["metadata"])
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """A completed archival. `file` is the archive file that it wrote."""
+
+    archived: ArchivedInstants
+    file: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"metadata": self.archived.to_json(), "file": self.file}
+
+    @classmethod
+    def from_json(cls, document: Document) -> Archived:
+        return cls(ArchivedInstants.from_json(document["metadata"]), str(document.get("file", "")))
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A completed restore (`HoodieRestoreMetadata`). `undone` and `progress` are set only for a restore by Apache Hudi."""
+
+    metadata: Document | None = None
+    undone: tuple[str, ...] = ()
+    progress: Mapping[str, Progress] | None = None
+
+    @property
+    def files_deleted(self) -> int:
+        """Number of files that the restore deleted."""
+        by_instant = (self.metadata or {}).get("hoodieRestoreMetadata") or {}
+        return sum(int(one["totalFilesDeleted"]) for found in by_instant.values() for one in found)
+
+    def to_json(self) -> dict[str, Any]:
+        progress = None if self.progress is None else progress_json(self.progress)
+        return given(metadata=self.metadata, undone=list(self.undone) or None, progress=progress)
+
+    @classmethod
+    def from_json(cls, document: Document) -> Restored:
+        undone = tuple(str(instant) for instant in document.get("undone") or ())
+        progress = progress_from(document["progress"]) if "progress" in document else None
+        return cls(document.get("metadata"), undone, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointMade:
+    """A savepoint (`HoodieSavepointMetadata`) and the ingestion progress as of the write that it protects."""
+
+    metadata: Document
+    progress: Mapping[str, Progress]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"metadata": self.metadata, "progress": progress_json(self.progress)}
+
+    @classmethod
+    def from_json(cls, document: Document) -> SavepointMade:
+        metadata = document["metadata"]
+        if missing := {"savepointedBy", "comments"} - set(metadata):
+            raise KeyError(*sorted(missing))
+        return cls(metadata, progress_from(document["progress"]))
+
+
+Body = Bare | Plan | RestoreBegun | Published | Cleaned | Archived | Restored | SavepointMade
+
+_RESULTS: Mapping[Action, Callable[[Document], Body]] = dict.fromkeys(PUBLISHING_ACTIONS, Published.from_json) | {
+    Action.CLEAN: Cleaned.from_json,
+    Action.ARCHIVAL: Archived.from_json,
+    Action.RESTORE: Restored.from_json,
+    Action.SAVEPOINT: SavepointMade.from_json,
+}
+
+
+def parse_body(action: Action, after: State, document: Document) -> Body:
+    """Parse the body of a transition of `action` to the state `after`."""
+    if action is Action.ROLLBACK:
+        return RollbackStep.from_json(document)
+    if after is State.COMPLETED:
+        result = _RESULTS.get(action)
+        return Bare() if result is None else result(document)
+    if "plan" in document:
+        return parse_plan(action, document)
+    return RestoreBegun(Rewind.from_json(document["rewind"])) if "rewind" in document else Bare()

@@ -1,0 +1,257 @@
+"""Checkpoints of the table log. A checkpoint stores the fold up to a sequence, so that opening a table costs few requests.
+
+The object `latest` names the newest checkpoint and repeats the entries after it. Both only save requests: an outdated `latest`
+costs one GET per missing entry, a missing `latest` costs a listing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import Field, dataclass, fields, replace
+from operator import attrgetter
+from typing import Any
+
+from tideline_table.errors import MALFORMED, CorruptMetadata, ObjectNotFound, UnsupportedTable
+from tideline_table.file_group.slice import FileGroupId
+from tideline_table.hudi.instant import Action, State
+from tideline_table.json_text import parse_json
+from tideline_table.log.action import ActionRecord
+from tideline_table.log.adopted import slices_from, slices_json
+from tideline_table.log.body import Published
+from tideline_table.log.entry import Entry, sequence_in
+from tideline_table.log.plan import parse_plan
+from tideline_table.log.progress import Progress
+from tideline_table.log.retention import TRIM_FOLDER, Mark, markers_among
+from tideline_table.log.savepoint import Savepoint
+from tideline_table.log.sharing import Sharing
+from tideline_table.log.state import TableState
+from tideline_table.log.undo import Rewritten, excess_groups
+from tideline_table.storage import Folder, Storage
+
+CHECKPOINT_FOLDER = TRIM_FOLDER
+POINTER = ".hoodie/.tideline/checkpoint/latest"
+CHECKPOINT_FORMAT = 1
+TAIL_BYTES = 512 * 1024
+"""Limit for the total size of the entries that `latest` repeats."""
+MARKS_KEPT = 64
+_KEPT = 3
+"""Number of checkpoints to keep: a process that opens the table at this moment may be reading an older one."""
+_UNUSABLE = (CorruptMetadata, *MALFORMED)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A stored checkpoint: its sequence, its size, and the marks of the checkpoints up to it. Sequence 0: no checkpoint yet."""
+
+    sequence: int = 0
+    size_bytes: int = 0
+    marks: tuple[Mark, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Start of opening a table: the fold at a checkpoint, and the entries after it that `latest` repeats."""
+
+    state: TableState
+    checkpoint: Checkpoint
+    tail: tuple[Entry, ...] = ()
+
+
+def write_checkpoint(storage: Storage, state: TableState, marks: Sequence[Mark] = ()) -> tuple[Checkpoint, int]:
+    """Store the fold and delete old checkpoints. Return the newest checkpoint and the sequence of the oldest one that is kept.
+
+    If another writer has stored a newer checkpoint, return that one and do not change `latest`.
+    """
+    content = json.dumps(_to_json(state)).encode()
+    written = Checkpoint(state.sequence, len(content), _thinned(marks))
+    storage.put(_path(state.sequence), content)
+    kept = sorted({*_kept(storage.list_folder(CHECKPOINT_FOLDER)), state.sequence})
+    if kept[-1] == state.sequence:
+        write_tail(storage, written, ())
+    else:
+        written = Checkpoint(kept[-1])
+    for old in kept[:-_KEPT]:
+        storage.delete(_path(old))
+    return written, min(kept[-_KEPT:])
+
+
+def write_tail(storage: Storage, checkpoint: Checkpoint, tail: Sequence[bytes]) -> None:
+    """Write `latest` with the name of `checkpoint` and the entries directly after it (`tail_bytes` of each), up to `TAIL_BYTES`."""
+    kept: list[bytes] = []
+    size_bytes = 0
+    for content in tail:
+        size_bytes += len(content)
+        if size_bytes > TAIL_BYTES:
+            break
+        kept.append(content)
+    marks = json.dumps([[m.sequence, m.recorded] for m in checkpoint.marks])
+    head = f'{{"checkpoint": {checkpoint.sequence}, "size_bytes": {checkpoint.size_bytes}, "marks": {marks}, "tail": ['
+    storage.put(POINTER, head.encode() + b",".join(kept) + b"]}")
+
+
+def tail_bytes(entry: Entry) -> bytes:
+    """Return the content of `entry` for `latest`: only what the fold needs."""
+    if entry.body_reference is None and isinstance(entry.body, Published):
+        entry = replace(entry, body=entry.body.without_hashes)
+    return entry.to_bytes()
+
+
+def latest_checkpoint(storage: Storage) -> Checkpoint:
+    """Return the checkpoint that `latest` names, or sequence 0 if there is none or `latest` is unusable. Costs one request."""
+    try:
+        return _pointer(storage)[0]
+    except (ObjectNotFound, *_UNUSABLE):
+        return Checkpoint()
+
+
+def read_opening(storage: Storage) -> Opening:
+    """Return the state from which to continue reading the log. Usually costs two requests.
+
+    If `latest` or its checkpoint is unusable, start from the newest usable checkpoint. If there is none, start from the first
+    entry; raises `CorruptMetadata` if the log was trimmed.
+    """
+    tail: tuple[Entry, ...] = ()
+    try:
+        checkpoint, tail = _pointer(storage)
+        if checkpoint.sequence:
+            return Opening(_read(storage, checkpoint.sequence), checkpoint, tail)
+    except (ObjectNotFound, *_UNUSABLE):
+        checkpoint = None
+    listing = storage.list_folder(CHECKPOINT_FOLDER)
+    floor = max(markers_among(listing), default=0)
+    if checkpoint is not None and not checkpoint.sequence and not floor:
+        return Opening(TableState(), checkpoint, tail)
+    for sequence in reversed([n for n in _kept(listing) if n >= floor]):
+        try:
+            return Opening(_read(storage, sequence), Checkpoint(sequence))
+        except (ObjectNotFound, *_UNUSABLE):
+            continue
+    if floor:
+        raise CorruptMetadata(
+            f"the table log begins after entry {floor} and no checkpoint can be read",
+            expected=f"a checkpoint in {CHECKPOINT_FOLDER}",
+            remedy="restore the folder from a copy; nothing was changed",
+        )
+    return Opening(TableState(), Checkpoint())
+
+
+def _pointer(storage: Storage) -> tuple[Checkpoint, tuple[Entry, ...]]:
+    document = parse_json(storage.read(POINTER))
+    if isinstance(document, int):  # an early release stored only the sequence
+        return Checkpoint(document), ()
+    marks = tuple(Mark(int(sequence), str(recorded)) for sequence, recorded in document["marks"])
+    checkpoint = Checkpoint(int(document["checkpoint"]), int(document["size_bytes"]), marks)
+    tail: list[Entry] = []
+    for found in document["tail"]:
+        try:
+            entry = Entry.from_json(found, POINTER)
+        except (CorruptMetadata, UnsupportedTable):
+            break  # the caller reads the remaining entries from the log
+        if entry.sequence != checkpoint.sequence + len(tail) + 1:
+            break
+        tail.append(entry)
+    return checkpoint, tuple(tail)
+
+
+def _read(storage: Storage, sequence: int) -> TableState:
+    return _from_json(parse_json(storage.read(_path(sequence))), sequence)
+
+
+def _path(sequence: int) -> str:
+    return f"{CHECKPOINT_FOLDER}/{sequence:020d}.json"
+
+
+def _kept(listing: Folder) -> list[int]:
+    names = [found.path.rpartition("/")[2] for found in listing.objects]
+    found = (sequence_in(name.removesuffix(".json")) for name in names if name.endswith(".json"))
+    return sorted(sequence for sequence in found if sequence is not None)
+
+
+def _thinned(marks: Sequence[Mark]) -> tuple[Mark, ...]:
+    """Return at most `MARKS_KEPT` of the marks, in even steps."""
+    step = -(-len(marks) // MARKS_KEPT) or 1
+    return tuple(marks[::step])
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """JSON form of one field of the state. A checkpoint without a required field, which every release wrote, is unusable."""
+
+    write: Callable[[Any], object]
+    read: Callable[[Any], Any]
+    is_required: bool = False
+
+
+def _by_group(read: Callable[[Any], Any]) -> _Form:
+    return _Form(
+        lambda held: [[*group, value] for group, value in held.items()],
+        lambda rows: {FileGroupId(str(p), str(f)): read(value) for p, f, value in rows},
+        is_required=True,
+    )
+
+
+def _actions(rows: Iterable[Any]) -> dict[str, ActionRecord]:
+    return {
+        str(at): ActionRecord(str(at), Action(a), State(s), str(o), int(n), int(b), str(w), str(t), str(f))
+        for at, a, s, o, n, b, w, t, f in rows
+    }
+
+
+_ACTION_FIELDS = attrgetter(*(f.name for f in fields(ActionRecord)))
+_SPECIAL = {
+    "actions": _Form(lambda held: [_ACTION_FIELDS(action) for action in held.values()], _actions, is_required=True),
+    "slices": _Form(slices_json, slices_from, is_required=True),
+    "replaced": _by_group(str),
+    "plans": _Form(lambda held: {at: plan.to_json() for at, plan in held.items()}, dict, is_required=True),
+    "clustering_losses": _by_group(int),
+    "progress": _Form(
+        lambda held: [[key, p.value, p.instant] for key, p in held.items()],
+        lambda rows: {str(key): Progress(str(value), str(instant)) for key, value, instant in rows},
+    ),
+    "schemas": _Form(dict, lambda document: {str(at): str(text) for at, text in document.items()}),
+    "identified_schemas": _Form(list, lambda texts: tuple(map(str, texts))),
+    "savepoints": _Form(
+        lambda held: [s.to_json() for s in held.values()], lambda rows: {s.instant: s for s in map(Savepoint.from_json, rows)}
+    ),
+    "rewritten": _Form(
+        lambda held: [[r.first, r.sequence, r.instant] for r in held],
+        lambda rows: tuple(Rewritten(int(first), int(last), str(at)) for first, last, at in rows),
+    ),
+    "sharing": _Form(
+        lambda sharing: sharing.to_json() if sharing else None, lambda document: Sharing.from_json(document) if document else None
+    ),
+}
+_SCALARS = {name: _Form(str, str, is_required=True) for name in ("last_instant", "schema_json", "last_clean_retained")}
+_KEYS = {"schema_json": "schema"}
+_DERIVED = frozenset({"excess"})
+
+
+def _form(field: Field[Any]) -> _Form:
+    kind = type(field.default)
+    assert kind in (str, int), f"TableState.{field.name} needs a form in checkpoints"
+    return _Form(kind, kind)
+
+
+_FORMS = {
+    f.name: (_KEYS.get(f.name, f.name), _SPECIAL.get(f.name) or _SCALARS.get(f.name) or _form(f))
+    for f in fields(TableState)
+    if f.init and f.name not in _DERIVED
+}
+"""Field name → key in the document and form. A new field without a form fails the import."""
+
+
+def _to_json(state: TableState) -> dict[str, Any]:
+    return {"format": CHECKPOINT_FORMAT} | {key: form.write(getattr(state, name)) for name, (key, form) in _FORMS.items()}
+
+
+def _from_json(document: dict[str, Any], sequence: int) -> TableState:
+    if document["format"] != CHECKPOINT_FORMAT or document["sequence"] != sequence:
+        raise CorruptMetadata(f"checkpoint {sequence} in format {document['format']}", expected=f"format {CHECKPOINT_FORMAT}")
+    held = {name: form.read(document[key]) for name, (key, form) in _FORMS.items() if form.is_required or key in document}
+    held["plans"] = {str(at): parse_plan(held["actions"][at].action, body) for at, body in held["plans"].items()}
+    state = TableState(**held)
+    if "schemas" not in held and state.schema_json:
+        state.schemas = {"": state.schema_json}  # earlier releases kept the newest schema only
+    state.excess = excess_groups(state.slices, state.replaced)
+    return state

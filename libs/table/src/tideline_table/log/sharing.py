@@ -1,0 +1,73 @@
+"""Sharing of a table with Apache Hudi's writers: the lock that both sides take, and the options that Hudi writers must use."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tideline_table.errors import CorruptMetadata, InvalidOption
+
+PEER_WRITER = "apache-hudi"
+"""Writer id of log entries that were adopted from the timeline."""
+DEFAULT_EXPIRE_MIN = 10
+_PACKAGE = "org.apache.hudi.client.transaction.lock"
+
+
+class PeerLockKind(enum.StrEnum):
+    """Lock providers of Apache Hudi that both sides can use."""
+
+    FILE_SYSTEM = "filesystem"
+    STORAGE = "storage"
+
+    @classmethod
+    def fitting(cls, root: str) -> PeerLockKind:
+        """Return the kind for the location of a table: a lock object in an object store, a lock file on a disk."""
+        return cls.FILE_SYSTEM if root.startswith("file:") else cls.STORAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """The lock of a shared table. After `expire_min` minutes both sides treat a lock file as abandoned."""
+
+    lock: PeerLockKind
+    expire_min: int = DEFAULT_EXPIRE_MIN
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidOption` if `expire_min` is less than 1."""
+        if self.expire_min < 1:
+            raise InvalidOption(f"a lock that expires after {self.expire_min} minutes", expected="at least 1 minute")
+
+    def hudi_options(self) -> dict[str, str]:
+        """Return the write options for every Hudi writer of the table (format reference 13.2, 13.3, 16.1)."""
+        options = {
+            "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+            "hoodie.cleaner.policy.failed.writes": "LAZY",
+            "hoodie.write.table.version": "6",
+            "hoodie.write.auto.upgrade": "false",
+            "hoodie.metadata.enable": "false",
+        }
+        if self.lock is PeerLockKind.FILE_SYSTEM:
+            return options | {
+                "hoodie.write.lock.provider": f"{_PACKAGE}.FileSystemBasedLockProvider",
+                "hoodie.write.lock.filesystem.expire": str(self.expire_min),
+                "hoodie.write.lock.client.num_retries": "100",
+                "hoodie.write.lock.client.wait_time_ms_between_retry": "200",
+            }
+        return options | {"hoodie.write.lock.provider": f"{_PACKAGE}.StorageBasedLockProvider"}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form in log entries and checkpoints."""
+        return {"lock": self.lock.value, "expire_min": self.expire_min}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Sharing:
+        """Parse the JSON form. Raises `CorruptMetadata` for any other document."""
+        try:
+            return cls(PeerLockKind(document["lock"]), int(document["expire_min"]))
+        except (KeyError, TypeError, ValueError, OverflowError, InvalidOption) as error:
+            raise CorruptMetadata(
+                f"sharing settings {document!r} ({type(error).__name__}: {error})",
+                expected=f"a lock among {', '.join(PeerLockKind)} and its expiry in minutes",
+            ) from None

@@ -1,0 +1,128 @@
+"""Derive the Hudi timeline files of a log entry from the entry alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tideline_table.hudi.instant import Action, Instant, State, timeline_file_name
+from tideline_table.hudi.plans import (
+    CLEAN_METADATA,
+    CLEANER_PLAN,
+    COMPACTION_PLAN,
+    REQUESTED_REPLACE,
+    RESTORE_METADATA,
+    RESTORE_PLAN,
+    ROLLBACK_METADATA,
+    ROLLBACK_PLAN,
+    SAVEPOINT_METADATA,
+    encode_document,
+)
+from tideline_table.log.body import Cleaned, Published, RestoreBegun, Restored, SavepointMade
+from tideline_table.log.entry import Entry
+from tideline_table.log.plan import HUDI_PLANS, RollbackStep
+
+EMPTY_REPLACE_REQUEST = {"operationType": None, "clusteringPlan": None, "extraMetadata": None, "version": None}
+_PLANS = {
+    Action.REPLACE_COMMIT: REQUESTED_REPLACE,
+    Action.COMPACTION: COMPACTION_PLAN,
+    Action.CLEAN: CLEANER_PLAN,
+    Action.ROLLBACK: ROLLBACK_PLAN,
+    Action.RESTORE: RESTORE_PLAN,
+}
+_RESULTS = {
+    Action.CLEAN: CLEAN_METADATA,
+    Action.ROLLBACK: ROLLBACK_METADATA,
+    Action.RESTORE: RESTORE_METADATA,
+    Action.SAVEPOINT: SAVEPOINT_METADATA,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineFiles:
+    """Timeline files to create (only if absent) and to delete, as paths below the base path."""
+
+    create: tuple[tuple[str, bytes], ...]
+    delete: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TimelinePaths:
+    """The paths of `TimelineFiles` without contents, because the contents of large commits are large."""
+
+    create: tuple[str, ...]
+    delete: tuple[str, ...] = ()
+
+
+def timeline_path(instant: Instant) -> str:
+    """Return the path of a timeline file below the base path."""
+    return f".hoodie/{timeline_file_name(instant)}"
+
+
+def timeline_files(entry: Entry) -> TimelineFiles:
+    """Return the timeline files that `entry` creates and deletes."""
+    states, delete = _effect(entry)
+    return TimelineFiles(tuple((_path(entry, state), _content(entry, state)) for state in states), delete)
+
+
+def timeline_paths(entry: Entry) -> TimelinePaths:
+    """Return the paths of `timeline_files` without encoding the contents."""
+    states, delete = _effect(entry)
+    return TimelinePaths(tuple(_path(entry, state) for state in states), delete)
+
+
+def _effect(entry: Entry) -> tuple[tuple[State, ...], tuple[str, ...]]:
+    """Return the states of the instant whose files are created, in this order, and the paths of the files to delete."""
+    if entry.action is Action.SAVEPOINT:
+        files = (State.INFLIGHT, State.COMPLETED)
+        return (files, ()) if entry.after is State.COMPLETED else ((), tuple(_path(entry, s) for s in reversed(files)))
+    if entry.action is Action.RESTORE:
+        return _restore_effect(entry)
+    if entry.action is Action.ARCHIVAL:
+        return (), ()
+    states: list[State] = []
+    delete: tuple[str, ...] = ()
+    if entry.before is State.NONE:
+        states.append(State.REQUESTED)
+    if entry.after is State.INFLIGHT and entry.before is not State.INFLIGHT:
+        states.append(State.INFLIGHT)
+    if entry.after is State.COMPLETED:
+        states.append(State.COMPLETED)
+        if isinstance(entry.body, RollbackStep):
+            action = Action(entry.body.target_action)
+            delete = tuple(timeline_path(Instant(entry.target, action, s)) for s in (State.INFLIGHT, State.REQUESTED))
+    return tuple(states), delete
+
+
+def _restore_effect(entry: Entry) -> tuple[tuple[State, ...], tuple[str, ...]]:
+    if entry.after is not State.INFLIGHT:
+        return (entry.after,), ()
+    if not isinstance(entry.body, RestoreBegun):
+        return (), ()  # a later attempt
+    return (entry.after,), entry.body.rewind.timeline_files()
+
+
+def _path(entry: Entry, state: State) -> str:
+    return timeline_path(Instant(entry.instant, entry.action, state))
+
+
+def _content(entry: Entry, state: State) -> bytes:
+    if state is State.REQUESTED:
+        return _requested(entry)
+    return _completed(entry) if state is State.COMPLETED else b""
+
+
+def _requested(entry: Entry) -> bytes:
+    schema, body = _PLANS.get(entry.action), entry.body
+    if schema is None:
+        return b""
+    plan = body.plan if isinstance(body, HUDI_PLANS) else None
+    return encode_document(schema, EMPTY_REPLACE_REQUEST if plan is None else plan)
+
+
+def _completed(entry: Entry) -> bytes:
+    body = entry.body
+    if isinstance(body, Published):
+        return body.metadata.to_bytes()
+    assert isinstance(body, Cleaned | RollbackStep | Restored | SavepointMade)
+    assert body.metadata is not None
+    return encode_document(_RESULTS[entry.action], body.metadata)

@@ -1,0 +1,36 @@
+"""The timeline of a table, by who writes it."""
+
+from __future__ import annotations
+
+from tideline_table.coordination import ActiveTimeline, ExclusiveTimeline, HudiTimeline, LogReplica, OpenPeerLock, SharedTimeline
+from tideline_table.errors import UnsupportedTable
+from tideline_table.hudi.properties import WRITABLE_VERSION
+from tideline_table.table.definition import TableDefinition
+from tideline_table.table.identity import TableIdentity
+
+
+def open_timeline(
+    definition: TableDefinition, identity: TableIdentity | None, replica: LogReplica, peer_lock: OpenPeerLock | None
+) -> tuple[TableIdentity | None, ActiveTimeline]:
+    """Return the identity and the timeline of a table, loaded. The identity is None if the table has no log that can be used.
+
+    Raises `UnsupportedTable` for an exclusive table that was upgraded. An upgraded shared table is read by its timeline only.
+    """
+    if identity is None:
+        return None, HudiTimeline(replica, definition.properties)
+    replica.load()
+    sharing = replica.state.sharing
+    if definition.version != WRITABLE_VERSION:
+        if sharing is None:
+            raise UnsupportedTable(
+                f"table {definition.name!r} is Tideline's, yet has version {definition.version}",
+                expected=f"version {WRITABLE_VERSION}: others changed the table",
+                remedy="restore it, or read it with the Apache Hudi release that upgraded it",
+            )
+        return None, HudiTimeline(replica, definition.properties)
+    if sharing is None:
+        return identity, ExclusiveTimeline(replica)
+    opened = peer_lock(replica.storage, sharing, replica.log.writer_id, replica.clock, replica.options) if peer_lock else None
+    shared = SharedTimeline(replica, opened)
+    shared.look()
+    return identity, shared

@@ -1,0 +1,114 @@
+"""Tasks that write one file group, and their results: the values sent to workers and returned by them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tideline_table.config import Options
+from tideline_table.file_group.slice import FileSlice, SliceVersion
+from tideline_table.hudi.write_stats import WriteStat
+from tideline_table.index.key_hash import MAX_CARRIED_HASHES, key_hashes
+from tideline_table.index.scope import KeyScope
+from tideline_table.merge import Merging, deleted_mask
+from tideline_table.schema.meta_fields import META_FIELDS, MetaField, with_meta_fields
+from tideline_table.storage import Storage, open_storage
+from tideline_table.writer.operation import Operation, promises_unique_keys
+
+
+@dataclass(frozen=True, slots=True)
+class WriteContext:
+    """The values that all tasks of one write share; sent to workers."""
+
+    base_path: str
+    instant: str
+    operation: Operation
+    schema: pa.Schema
+    avro_schema: str
+    """The schema with meta fields, for the footers of files."""
+    merging: Merging
+    options: Mapping[str, str] = field(default_factory=dict)
+    is_merge_on_read: bool = False
+    has_meta_fields: bool = True
+    """False: the meta fields of all rows are null."""
+
+    def open_storage(self) -> Storage:
+        """Return the table's storage, opened where the task runs."""
+        return open_storage(self.base_path)
+
+
+@dataclass(frozen=True, slots=True)
+class FileGroupTask:
+    """One file group of one write. `base` is the slice to replace or append to, None for a new file group.
+
+    `adds`: some rows are new to the group. On merge-on-read tables, they are then written with the updates to a new base file;
+    updates and deletions alone are appended to the log.
+    """
+
+    number: int
+    partition_path: str
+    file_id: str
+    base: FileSlice | None
+    attempt: int = 0
+    adds: bool = False
+    log_inserts: int = 0
+    """How many of the rows, the last ones, are new to the group and still appended to its log (a new group's if `base` is None)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileGroupResult:
+    """What a task wrote, with hashes of the keys that it added (for the uniqueness check at the commit)."""
+
+    stat: WriteStat | None
+    inserted_hashes: bytes | None
+    """Ascending `key_hashes` as little-endian uint64s. None if no check needs them; see `result_of`."""
+    read: SliceVersion | None = None
+    """The version of the slice that was replaced or appended to, None for a new file group."""
+    table_hashes: bytes = b""
+    """Hashes of the same keys without partition, if the write promises that keys are unique in the table."""
+
+
+def result_of(context: WriteContext, task: FileGroupTask, stat: WriteStat, inserted: pa.ChunkedArray) -> FileGroupResult:
+    """Return the result of a task that added the keys `inserted`.
+
+    It has no hashes if the keys are more than a commit carries and the write does not compare its keys with those of other writers.
+    """
+    options, read = Options(context.options), task.base.version if task.base else None
+    unique = promises_unique_keys(context.operation, options)
+    if len(inserted) > MAX_CARRIED_HASHES and not unique:
+        return FileGroupResult(stat, None, read)
+    hashes = _sorted_hashes(task.partition_path, inserted)
+    of_table = unique and KeyScope.of(options) is KeyScope.TABLE
+    return FileGroupResult(stat, hashes, read, _sorted_hashes(None, inserted) if of_table else b"")
+
+
+def _sorted_hashes(partition_path: str | None, keys: pa.ChunkedArray) -> bytes:
+    return np.sort(key_hashes(partition_path, keys)).astype("<u8").tobytes()
+
+
+def live_rows(incoming: pa.Table) -> pa.Table:
+    """Return the incoming rows that are not deletions."""
+    deleted = deleted_mask(incoming)
+    return incoming.filter(pa.array(~deleted)) if deleted.any() else incoming
+
+
+def stored_rows(context: WriteContext, task: FileGroupTask, rows: pa.Table, file_name: str, *, nulls: bool = False) -> pa.Table:
+    """Return incoming `rows` in the schema of the table with meta fields; `nulls` leaves these null."""
+    schema, count = with_meta_fields(context.schema), rows.num_rows
+    constants = {
+        MetaField.COMMIT_TIME: context.instant,
+        MetaField.PARTITION_PATH: task.partition_path,
+        MetaField.FILE_NAME: file_name,
+    }
+    numbers = pa.array(np.arange(count)).cast(pa.string())
+    meta = {name: pa.repeat(pa.scalar(text, pa.string()), count) for name, text in constants.items()}
+    meta[MetaField.COMMIT_SEQNO] = pc.binary_join_element_wise(f"{context.instant}_{task.number}_", numbers, "")
+    meta[MetaField.RECORD_KEY] = rows.column(MetaField.RECORD_KEY)
+    if nulls:
+        meta = dict.fromkeys(meta, pa.nulls(count, pa.string()))
+    columns = [meta[MetaField(f.name)] if f.name in META_FIELDS else rows.column(f.name) for f in schema]
+    return pa.Table.from_arrays(columns, schema=schema)

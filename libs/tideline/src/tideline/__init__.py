@@ -1,0 +1,32 @@
+"""Create, open, write, read and query Apache Hudi tables from Python, and run their table services.
+
+    import tideline
+
+    table = tideline.create("/tmp/trips", schema=rows.schema, key="id", partition="day", ordering="updated_at")
+    table.upsert(rows)
+    table.read(columns=["id", "fare"], where="fare > 100")
+
+Rows are passed in as any object with the Arrow PyCapsule interface and are returned as Arrow. This package only translates between
+Python users and the engine (`tideline_table`). It makes no decisions about tables.
+"""
+
+from tideline import errors
+from tideline.query import Query
+from tideline.results import Archival, Clean, Clustering, Commit, Compaction, Restoration, Savepoint, ServiceResult
+from tideline.table import Table, create, open  # noqa: A004 - `tideline.open`, as `gzip.open`
+
+__all__ = [
+    "Archival",
+    "Clean",
+    "Clustering",
+    "Commit",
+    "Compaction",
+    "Query",
+    "Restoration",
+    "Savepoint",
+    "ServiceResult",
+    "Table",
+    "create",
+    "errors",
+    "open",
+]

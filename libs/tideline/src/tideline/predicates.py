@@ -1,0 +1,21 @@
+"""Query filters: SQL text or Arrow expressions."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tideline_table.reader import parse_where
+from tideline_table.schema import with_meta_fields
+
+Where: TypeAlias = str | pc.Expression | None
+"""A filter: SQL text (comparisons, AND, OR, NOT, IN, BETWEEN, IS NULL, LIKE over columns and literals) or an Arrow expression."""
+
+
+def expression_of(where: Where, schema: pa.Schema) -> pc.Expression | None:
+    """Return `where` as an Arrow expression over the columns of `schema` and the meta fields, or None to select all rows."""
+    if not isinstance(where, str):
+        return where
+    return parse_where(where, with_meta_fields(schema)) if where.strip() else None

@@ -1,0 +1,88 @@
+"""Results of writes and table services."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tideline_table.coordination import Committed
+from tideline_table.table import Savepoint
+
+__all__ = ["Archival", "Clean", "Clustering", "Commit", "Compaction", "Restoration", "Savepoint", "ServiceResult"]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A committed write. `sequence` is its position in the table log. Incremental readers continue from it."""
+
+    instant: str
+    sequence: int
+    rows_inserted: int
+    rows_updated: int
+    rows_deleted: int
+    attempts: int
+    """Number of attempts: 1 plus the number of conflicts after which the write was repeated."""
+
+    @classmethod
+    def of(cls, done: Committed) -> Commit:
+        """Return the counts of a transaction that the engine committed."""
+        return cls(done.instant, done.sequence, done.rows_inserted, done.rows_updated, done.rows_deleted, done.attempts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceResult:
+    """The result of a table service. It is false if there was nothing to do; `reason` then says why in one line."""
+
+    instant: str = ""
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.instant)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clustering(ServiceResult):
+    """A clustering: small files of a partition were rewritten as fewer, sorted files."""
+
+    sequence: int = 0
+    rows_rewritten: int = 0
+    files_written: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction(ServiceResult):
+    """A compaction: log files were merged into base files."""
+
+    sequence: int = 0
+    log_files_merged: int = 0
+    files_written: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clean(ServiceResult):
+    """A clean: files that no retained query reads were deleted."""
+
+    files_deleted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archival(ServiceResult):
+    """An archival: instants were moved from the active timeline into an archive file."""
+
+    instants: tuple[str, ...] = ()
+    file: str = ""
+    late_files_deleted: tuple[str, ...] = ()
+    """Files that tasks of rolled-back writes created after the rollback."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restoration:
+    """A restore to a savepoint and what it removes, newest first. `instant` is that of the restore; it is empty for a dry run."""
+
+    instant: str
+    savepoint: str
+    undone: tuple[str, ...]
+    """Completed writes that are undone."""
+    ended: tuple[str, ...]
+    """Inflight writes and pending plans that are ended."""
+    savepoints: tuple[str, ...]
+    files_deleted: int

@@ -1,0 +1,149 @@
+"""Arrow input: convert schemas, rows and keys of other libraries into types that a table can store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import date, datetime
+from typing import Any, Protocol, TypeGuard, cast
+
+import pyarrow as pa
+
+from tideline_table.errors import SchemaMismatch
+from tideline_table.schema import storable_field, without_meta_fields
+
+
+class ArrowStream(Protocol):
+    """Rows with the Arrow PyCapsule interface: a pyarrow Table or reader, a Polars or pandas DataFrame, a DuckDB relation."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return a capsule of a stream of record batches."""
+
+
+class ArrowArray(Protocol):
+    """One batch of rows with the Arrow PyCapsule interface."""
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
+        """Return the capsules of the schema and of a struct array."""
+
+
+class ArrowSchema(Protocol):
+    """A schema with the Arrow PyCapsule interface."""
+
+    def __arrow_c_schema__(self) -> object:
+        """Return the capsule of the schema."""
+
+
+Rows = ArrowStream | ArrowArray
+Schema = ArrowSchema | ArrowStream
+Keys = Rows | Iterable[object]
+Point = str | int | date | datetime
+"""A point in the history of a table: a sequence of the table log, an instant, a date, or a time (UTC if it has no zone)."""
+
+_UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
+"""Names of the columns that pandas adds for an index without a name."""
+
+
+def table_from(rows: Rows) -> pa.Table:
+    """Return all of `rows` in types that a table can store. An unnamed pandas index is dropped.
+
+    Raises `SchemaMismatch` for an object without the Arrow PyCapsule interface, and for values that the conversion would change:
+    timestamps finer than a microsecond, and unsigned numbers that are too large.
+    """
+    if not is_rows(rows):
+        raise SchemaMismatch(
+            f"rows of type {type(rows).__name__}",
+            expected="an object with the Arrow PyCapsule interface: of pyarrow, pandas, Polars or DuckDB",
+            remedy="pyarrow.table(...) and pyarrow.Table.from_pylist(...) convert Python objects",
+        )
+    try:
+        found = pa.table(rows)
+    except (pa.ArrowException, TypeError) as error:
+        raise SchemaMismatch(f"rows that Arrow cannot convert ({_first_line(error)})", expected="one type per column") from None
+    kept = [at for at, name in enumerate(found.column_names) if not _UNNAMED_INDEX.fullmatch(name)]
+    found = found.select(kept)
+    fields = [storable_field(field) for field in found.schema]
+    columns = [_cast(column, field) for column, field in zip(found.columns, fields, strict=True)]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields)) if columns else found.replace_schema_metadata()
+
+
+def schema_from(schema: Schema) -> pa.Schema:
+    """Return the columns of a table for such rows: storable types, without meta fields and without an unnamed pandas index."""
+    try:
+        if hasattr(schema, "__arrow_c_schema__"):
+            found = pa.schema(schema)
+        elif hasattr(schema, "__arrow_c_stream__"):
+            found = pa.RecordBatchReader.from_stream(schema).schema
+        else:
+            raise SchemaMismatch(
+                f"a schema of type {type(schema).__name__}", expected="an Arrow schema, or rows with the Arrow PyCapsule interface"
+            )
+    except (pa.ArrowException, TypeError) as error:
+        raise SchemaMismatch(f"a schema that Arrow cannot read ({_first_line(error)})", expected="an Arrow schema") from None
+    fields = [storable_field(field) for field in without_meta_fields(found) if not _UNNAMED_INDEX.fullmatch(field.name)]
+    return pa.schema(fields)
+
+
+def keys_from(keys: Keys, schema: pa.Schema, key_fields: tuple[str, ...]) -> pa.Table:
+    """Return `keys` as rows. They are rows or mappings with the key columns, or plain values if the key has one column."""
+    if is_rows(keys):
+        return table_from(keys)
+    if isinstance(keys, str | bytes | Mapping):
+        raise SchemaMismatch(f"keys of type {type(keys).__name__}", expected="rows with the key columns, or a list of keys")
+    given: list[Any] = list(cast("Iterable[object]", keys))
+    if given and all(isinstance(key, Mapping) for key in given):
+        names = [name for name in schema.names if name in given[0]]
+        columns = {name: [key.get(name) for key in given] for name in names}
+    elif len(key_fields) == 1:
+        columns = {key_fields[0]: given}
+    else:
+        raise SchemaMismatch(
+            "keys that are single values", expected=f"rows or mappings with the key columns {', '.join(key_fields)}"
+        )
+    try:
+        arrays = [pa.array(values, schema.field(name).type) for name, values in columns.items()]
+    except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+        raise SchemaMismatch(
+            f"keys that Arrow cannot convert ({_first_line(error)})", expected="values of the key columns' types"
+        ) from None
+    return pa.Table.from_arrays(arrays, list(columns))
+
+
+def column_list(names: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Return one name or several names as a tuple."""
+    if names is None:
+        return ()
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def point_text(point: Point) -> str:
+    """Return a point as the text that the engine parses."""
+    return point.isoformat() if isinstance(point, date) else str(point)
+
+
+def is_rows(value: object) -> TypeGuard[Rows]:
+    """Return whether `value` has the Arrow PyCapsule interface for rows."""
+    return hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__")
+
+
+def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    if column.type == field.type:
+        return column
+    try:
+        if pa.types.is_dictionary(column.type):
+            # Polars stores categories as string views, and Arrow 26 cannot take these by index.
+            chunks = [pa.DictionaryArray.from_arrays(c.indices, c.dictionary.cast(field.type)) for c in column.chunks]
+            column = pa.chunked_array(chunks, pa.dictionary(column.type.index_type, field.type))
+        found = column.cast(field.type)
+        found.validate()  # Arrow 26 casts list views to invalid lists
+    except pa.ArrowException as error:
+        raise SchemaMismatch(
+            f"column {field.name!r} of type {column.type} ({_first_line(error)})",
+            expected=f"values that fit into {field.type}",
+            remedy="round or cast the column",
+        ) from None
+    return found
+
+
+def _first_line(error: Any) -> str:
+    return str(error).split("\n", 1)[0]

@@ -1,0 +1,350 @@
+"""`Table`, the class for one table, and the functions that create and open it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+import duckdb
+import pyarrow as pa
+
+from tideline import services
+from tideline.predicates import Where, expression_of
+from tideline.query import Columns, Query, chosen_columns
+from tideline.relation import TableDataset, run_sql
+from tideline.results import Archival, Clean, Clustering, Commit, Compaction, Restoration, Savepoint
+from tideline.rows import Keys, Point, Rows, Schema, column_list, keys_from, point_text, schema_from, table_from
+from tideline_locks import attach_lock, open_peer_lock
+from tideline_table import action, config
+from tideline_table import table as engine
+from tideline_table.errors import InvalidOption, SchemaMismatch
+from tideline_table.hudi import parse_as_of
+from tideline_table.schema import fit_rows
+from tideline_table.writer import Operation
+
+Options = Mapping[str, object] | None
+
+
+def create(
+    path: str | os.PathLike[str],
+    *,
+    schema: Schema,
+    key: str | Iterable[str],
+    partition: str | Iterable[str] = (),
+    ordering: str = "",
+    type: str = "cow",  # noqa: A002 - the option's name in Hudi
+    name: str = "",
+    hive_style: bool = False,
+    url_encode: bool = False,
+    key_generator: str = "",
+    key_settings: Mapping[str, str] | None = None,
+    meta_fields: bool = True,
+    options: Options = None,
+    locks: str = "",
+) -> Table:
+    """Create an empty table at `path` (a local folder, `file:` or `s3://bucket/prefix`) and open it as `open` does.
+
+    `schema` has the Arrow PyCapsule interface for schemas or rows; no rows are written. `key` names the columns of the record key,
+    `partition` those of the partition path. Of two versions of a row the one with the larger `ordering` value wins, by default the
+    later one. `type` is `"cow"` (copy-on-write) or `"mor"` (merge-on-read). `name` is by default the last part of `path`.
+
+    Raises `TableExists`, `SchemaMismatch`, `InvalidOption` or `UnsupportedTable`, and then creates nothing.
+    """
+    if type.upper() not in engine.TableType.__members__:
+        raise InvalidOption(f"table type {type!r}", expected="cow or mor")
+    config.Options(options)  # validate before the table is created
+    base_path = os.fspath(path)
+    request = engine.TableRequest(
+        name=name or engine.default_name(base_path),
+        schema=schema_from(schema),
+        key_fields=column_list(key),
+        partition_fields=column_list(partition),
+        ordering_field=ordering,
+        type=engine.TableType[type.upper()],
+        hive_style=hive_style,
+        url_encode=url_encode,
+        key_generator=key_generator.upper().replace("-", "_"),
+        key_settings=key_settings or {},
+        meta_fields=meta_fields,
+    )
+    engine.create_table(base_path, request)
+    return open(base_path, options=options, locks=locks)
+
+
+def open(path: str | os.PathLike[str], *, options: Options = None, locks: str = "") -> Table:  # noqa: A001 - `tideline.open`
+    """Open the table at `path`, whether Tideline, Apache Hudi or both write it.
+
+    `options` apply to all calls on this table (docs/options.md). `locks` is the URL of the lock at which writers queue,
+    `redis://...` or `storage:`; without it the table log alone decides between writers. A table that is shared with Apache Hudi is
+    always written under the lock of both. Raises `TableNotFound`, `UnsupportedTable`, `CorruptMetadata`, `InvalidOption`.
+    """
+    table = engine.Table.open(os.fspath(path), options=options, peer_lock=open_peer_lock)
+    attach_lock(table, locks)
+    return Table(table, locks)
+
+
+class Table:
+    """An open table, made by `tideline.create` or `tideline.open`. It can be shared between threads.
+
+    A read sees what is committed when it begins. Each write is one atomic commit. A write that conflicts with another one is
+    repeated on the new state up to `tideline.write.conflict.retries` times, then it raises `WriteConflict`. `options` of a call are
+    added to those of the table. Errors are in `tideline.errors`.
+    """
+
+    def __init__(self, table: engine.Table, locks: str = "") -> None:
+        self._table = table
+        self._locks = locks
+
+    def __repr__(self) -> str:
+        return f"<tideline.Table {self.name} at {self.path}, {self.type}>"
+
+    @property
+    def path(self) -> str:
+        """The base path as a URI."""
+        return self._table.storage.root
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self._table.definition.name
+
+    @property
+    def type(self) -> str:
+        """`cow` (copy-on-write) or `mor` (merge-on-read)."""
+        return self._table.definition.type.name.lower()
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns of the record key."""
+        return tuple(self._table.definition.keygen.key_fields)
+
+    @property
+    def partition(self) -> tuple[str, ...]:
+        """The columns of the partition path."""
+        return tuple(self._table.definition.keygen.partition_fields)
+
+    @property
+    def ordering(self) -> str:
+        """The column that decides which version of a row wins. If it is empty, the later write wins."""
+        return self._table.definition.ordering_field
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, without meta fields, as of the last read, write or `refresh`."""
+        return self._table.schema
+
+    def refresh(self) -> None:
+        """Load the commits of other writers. Reads and writes do this themselves."""
+        self._table.refresh()
+
+    # --- writing --------------------------------------------------------------------------------------------------------------
+
+    def upsert(self, rows: Rows, *, options: Options = None) -> Commit:
+        """Insert rows, and replace the rows whose key the table already holds.
+
+        `rows` have the Arrow PyCapsule interface. All writes raise `SchemaMismatch` and `InvalidRecord` before anything is written,
+        and `WriteConflict` as described for the class.
+        """
+        return self._write(table_from(rows), Operation.UPSERT, options)
+
+    def insert(self, rows: Rows, *, options: Options = None) -> Commit:
+        """Add rows without looking up their keys, unless `hoodie.datasource.insert.dup.policy` requires it."""
+        return self._write(table_from(rows), Operation.INSERT, options)
+
+    def bulk_insert(self, rows: Rows, *, options: Options = None) -> Commit:
+        """Add rows as new files, sorted by `hoodie.bulkinsert.user.defined.partitioner.sort.columns`. Meant for initial loads."""
+        return self._write(table_from(rows), Operation.BULK_INSERT, options)
+
+    def insert_overwrite(self, rows: Rows, *, options: Options = None) -> Commit:
+        """Replace the content of the partitions that `rows` belong to."""
+        return self._write(table_from(rows), Operation.INSERT_OVERWRITE, options)
+
+    def insert_overwrite_table(self, rows: Rows, *, options: Options = None) -> Commit:
+        """Replace the content of the whole table with `rows`."""
+        return self._write(table_from(rows), Operation.INSERT_OVERWRITE_TABLE, options)
+
+    def delete(self, keys: Keys, *, options: Options = None) -> Commit:
+        """Delete rows by key, whatever their ordering values are.
+
+        `keys` are rows or mappings with the key columns, or plain values if the key has one column. If a partition column is
+        missing, all partitions are searched. Keys that the table does not hold are ignored.
+        """
+        given = self._keys(keys, self.schema)
+        anywhere = {} if set(self.partition) <= set(given.column_names) else {config.INDEX_TYPE.key: "GLOBAL_SIMPLE"}
+        return self._write(given, Operation.DELETE, {**anywhere, **(options or {})})
+
+    def delete_partitions(self, partitions: str | Iterable[str], *, options: Options = None) -> Commit:
+        """Delete the content of these partition paths, given as in `_hoodie_partition_path`."""
+        self._table.refresh()
+        return Commit.of(action.delete_partitions(self._table, column_list(partitions), options=options))
+
+    def _write(self, rows: pa.Table, operation: Operation, options: Options) -> Commit:
+        return Commit.of(action.write_rows(self._table, rows, operation, options=options))
+
+    # --- reading --------------------------------------------------------------------------------------------------------------
+
+    def scan(
+        self,
+        columns: Columns = None,
+        where: Where = None,
+        *,
+        as_of: Point = "",
+        read_optimized: bool = False,
+        meta_fields: bool = False,
+    ) -> pa.RecordBatchReader:
+        """Return a stream of record batches with `columns` (default: all) of the rows for which `where` is true.
+
+        `where` is SQL text such as `"fare > 100 and day is not null"`, or a `pyarrow.compute.Expression`. `as_of` is an instant, a
+        date or a time (UTC if it has no zone). `read_optimized` skips log files: faster, as of the last compaction of each file.
+        `meta_fields` puts the Hudi meta fields first. Raises `InstantNotFound` for a time whose files were cleaned.
+        """
+        self._table.refresh()
+        instant = _instant(as_of)
+        found = self._table.snapshot(instant, read_optimized=read_optimized)
+        return Query(found, self._table.schema_at(instant), instant, meta_fields=meta_fields).scan(columns, where)
+
+    def read(
+        self,
+        columns: Columns = None,
+        where: Where = None,
+        *,
+        as_of: Point = "",
+        read_optimized: bool = False,
+        meta_fields: bool = False,
+    ) -> pa.Table:
+        """Return all rows of `scan` as one table in memory."""
+        return self.scan(columns, where, as_of=as_of, read_optimized=read_optimized, meta_fields=meta_fields).read_all()
+
+    def lookup(
+        self, keys: Keys, columns: Columns = None, where: Where = None, *, as_of: Point = "", meta_fields: bool = False
+    ) -> pa.Table:
+        """Return the rows with these keys from the files that can hold them. `keys` as for `delete`; partitions are not needed."""
+        self._table.refresh()
+        instant = _instant(as_of)
+        schema = self._table.schema_at(instant)
+        fields = [schema.field(name) for name in self.key]
+        given = fit_rows(self._keys(keys, schema).select(self.key), pa.schema(fields))
+        wanted = self._table.definition.keygen.record_keys(given).to_pylist()
+        names = chosen_columns(columns, schema, meta_fields=meta_fields)
+        return self._table.look_up(wanted, names, instant, expression_of(where, schema))
+
+    def incremental(self, since: Point = "", until: Point = "", *, meta_fields: bool = False) -> Query:
+        """Return a query of the rows written after `since` (default: all) up to `until` (default: now), as of `until`, one per key.
+
+        A point is a sequence of the table log (`Commit.sequence`, `Query.until`), an instant, a date or a time (UTC without a
+        zone). Sequences also cover writes that completed late. Raises `HistoryUnavailable` for points whose files were cleaned.
+        """
+        start, end = self._points(since, until)
+        return Query(self._table.incremental(start, end), self._table.schema, end, meta_fields=meta_fields)
+
+    def changes(self, since: Point = "", until: Point = "", *, meta_fields: bool = False) -> Query:
+        """Return a query of changes: `op` (`i`, `u` or `d`), row `before` and `after`. Points as for `incremental`."""
+        start, end = self._points(since, until)
+        return Query(self._table.changes(start, end), self._table.schema, end, meta_fields=meta_fields)
+
+    def dataset(self, *, as_of: Point = "") -> TableDataset:
+        """Return a `pyarrow.dataset.Dataset` of the table for DuckDB and similar engines. A scan reads the table at its start."""
+        self._table.refresh()
+        return TableDataset(self._table.schema_at(_instant(as_of)), partial(self.scan, as_of=as_of))
+
+    def sql(self, query: str, *, as_of: Point = "", connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
+        """Return a DuckDB relation of `query`. The table's name is the last part of its path: `from trips` for `s3://bucket/trips`.
+
+        Evaluating it reads only the columns and rows that the query needs, of the state at that time or of `as_of`. To query
+        several tables, pass one `connection` to the `sql` of each, which registers that table, or use `dataset()` in `duckdb.sql`.
+        """
+        return run_sql(query, engine.folder_name(self._table.base_path), self.dataset(as_of=as_of), connection)
+
+    def _keys(self, keys: Keys, schema: pa.Schema) -> pa.Table:
+        given = keys_from(keys, schema, self.key)
+        missing = [name for name in self.key if name not in given.column_names]
+        if missing:
+            raise SchemaMismatch(
+                f"keys without column(s) {', '.join(map(repr, missing))}", expected=f"the key columns {', '.join(self.key)}"
+            )
+        return given
+
+    def _points(self, since: Point, until: Point) -> tuple[str, str]:
+        self._table.refresh()
+        return engine.parse_point(point_text(since)), engine.parse_point(point_text(until)) or self._table.newest_point()
+
+    # --- table services -------------------------------------------------------------------------------------------------------
+
+    def cluster(self, *, options: Options = None) -> Clustering:
+        """Plan and run a clustering in this process: rewrite small files of a partition as fewer, sorted files.
+
+        If no plan is due, run the oldest pending one. Raises `WriteConflict` after a conflict or if another process runs the plan.
+        """
+        return services.cluster(self._table, options)
+
+    def compact(self, *, options: Options = None) -> Compaction:
+        """Plan and run a compaction of a merge-on-read table: merge log files into base files. Raises the errors of `cluster`."""
+        return services.compact(self._table, options)
+
+    def clean(self, *, options: Options = None) -> Clean:
+        """Plan and run a clean: delete files that no query of the retained commits reads (`hoodie.cleaner.commits.retained`)."""
+        return services.clean(self._table, options)
+
+    def archive(self, *, options: Options = None) -> Archival:
+        """Plan and run an archival: move old instants from the timeline into an archive file (`hoodie.keep.max.commits`)."""
+        return services.archive(self._table, options)
+
+    def roll_back_dead(self) -> tuple[str, ...]:
+        """Roll back writes whose writer has no recent heartbeat, finish an interrupted restore, and return the undone instants."""
+        self._table.refresh()
+        return tuple(action.roll_back_dead(self._table))
+
+    # --- savepoints and sharing -----------------------------------------------------------------------------------------------
+
+    def savepoint(self, instant: str = "", *, comment: str = "", user: str = "") -> Savepoint:
+        """Keep the table readable as of a completed write (default: the newest one), whatever is cleaned later.
+
+        Raises `SavepointRefused` if that state cannot be kept.
+        """
+        return action.create_savepoint(self._table, instant, comment=comment, user=user)
+
+    def savepoints(self) -> tuple[Savepoint, ...]:
+        """Return the savepoints, oldest first."""
+        self._table.refresh()
+        return tuple(found for _, found in sorted(self._table.timeline.state.savepoints.items()))
+
+    def delete_savepoint(self, instant: str) -> None:
+        """Delete a savepoint. The next clean may delete the files that only this savepoint kept."""
+        action.delete_savepoint(self._table, instant)
+
+    def restore(self, instant: str, *, dry_run: bool = False) -> Restoration:
+        """Restore the table to the savepoint of `instant`. Newer writes are undone permanently, and writes under way fail.
+
+        `dry_run` only returns what would be lost, without an instant. Raises `InstantNotFound` if there is no such savepoint.
+        """
+        self._table.refresh()
+        if not dry_run:
+            done = action.restore_to_savepoint(self._table, instant)
+            return Restoration(done.instant, instant, done.undone, done.fenced, done.savepoints, done.files_deleted)
+        lost = action.preview_restore(self._table, instant)
+        undone, ended = ([at for at, _ in named] for named in (lost.undone, lost.fenced))
+        return Restoration("", instant, tuple(undone), tuple(ended), lost.savepoints, 0)
+
+    def share(self, lock: str = "", *, lock_expiry_min: int = engine.DEFAULT_EXPIRE_MIN) -> dict[str, str]:
+        """Share this table between Apache Hudi's writers and Tideline's under one lock; return the options for each Hudi writer.
+
+        `lock` is `filesystem` or `storage`, by default what fits the storage. A table that is already shared keeps its lock.
+        """
+        if self._table.sharing is None or lock:
+            kind = _lock_kind(lock) if lock else engine.PeerLockKind.fitting(self._table.storage.root)
+            self._table = engine.share_table(self._table, engine.Sharing(kind, lock_expiry_min), open_peer_lock)
+            attach_lock(self._table, self._locks)
+        assert self._table.sharing is not None
+        return self._table.sharing.hudi_options()
+
+
+def _lock_kind(lock: str) -> engine.PeerLockKind:
+    try:
+        return engine.PeerLockKind(lock)
+    except ValueError:
+        raise InvalidOption(f"lock {lock!r}", expected=f"one of {', '.join(engine.PeerLockKind)}") from None
+
+
+def _instant(as_of: Point) -> str:
+    return parse_as_of(point_text(as_of)) if as_of else ""

@@ -1,0 +1,96 @@
+"""The tick of the cleaner: roll back dead writers, clean files that no retained query reads, then archive old instants."""
+
+from __future__ import annotations
+
+from tideline_cleaner.metrics import ARCHIVED, FILES_DELETED, HALF_WRITTEN, LATE_FILES, ROLLBACKS
+from tideline_cleaner.settings import CleanerSettings
+from tideline_runtime.contract import ServiceContext
+from tideline_runtime.logging import get_logger
+from tideline_runtime.open_tables import OpenTables, open_tables
+from tideline_table.action import archive, roll_back_dead, run_clean, schedule_clean, sweep_half_written
+from tideline_table.config import ARCHIVE_AUTOMATIC
+from tideline_table.coordination import is_alive
+from tideline_table.hudi import Action
+from tideline_table.log import ActionRecord
+from tideline_table.table import Table
+
+_log = get_logger(__name__)
+
+
+class CleanerService:
+    """One shard of the cleaner. It does not watch events, because its work is never urgent."""
+
+    def __init__(self, settings: CleanerSettings, context: ServiceContext) -> None:
+        self._settings = settings
+        self._context = context
+        self._tables: OpenTables = open_tables(settings, context, settings.options)
+        self._checked: dict[str, int] = {}
+
+    def start(self) -> None:
+        """Do nothing: each tick opens the tables it needs."""
+
+    def tick(self) -> float | None:
+        """Maintain every table of the shard."""
+        failure = self._tables.visit(self._context, self._maintain)
+        if failure is not None:
+            raise failure
+        return None
+
+    def stop(self) -> None:
+        """Close the lock providers."""
+        self._tables.close()
+
+    def _maintain(self, table: Table) -> None:
+        # Checking for dead writers needs no listing of files. The table is changed only if one is found.
+        pending = list(table.state.pending())
+        if any(_is_abandoned(table, record) for record in pending):
+            for instant in roll_back_dead(table):
+                self._context.metrics.increment(ROLLBACKS, table=table.uid)
+                _log.info("rolled back", table=table.uid, name=table.definition.name, instant=instant)
+            self._sweep(table)
+        if any(record.action is Action.CLEAN for record in pending):
+            self._clean(table)  # a clean whose process died before it completed
+        if any(record.action is Action.ARCHIVAL for record in pending):
+            self._archive(table)
+        if self._commits_since_check(table) < self._settings.clean_min_commits:
+            return
+        self._sweep(table)  # before the clean: it needs no free space, so it also works on a full disk
+        if schedule_clean(table) is not None:
+            self._clean(table)
+        if table.options[ARCHIVE_AUTOMATIC] and table.timeline.is_archived_here:
+            self._archive(table)
+        self._checked[table.uid] = table.state.sequence
+
+    def _commits_since_check(self, table: Table) -> int:
+        last = self._checked.get(table.uid, 0)
+        return sum(1 for a in table.state.completed_writes() if a.sequence > last)
+
+    def _clean(self, table: Table) -> None:
+        deleted = run_clean(table)
+        if deleted is not None:
+            self._context.metrics.increment(FILES_DELETED, deleted, table=table.uid)
+            _log.info("cleaned", table=table.uid, name=table.definition.name, files=deleted)
+
+    def _sweep(self, table: Table) -> None:
+        deleted = sweep_half_written(table)
+        if deleted:
+            self._context.metrics.increment(HALF_WRITTEN, len(deleted), table=table.uid)
+            _log.info("incomplete files deleted", table=table.uid, name=table.definition.name, files=len(deleted))
+
+    def _archive(self, table: Table) -> None:
+        done, sweep = archive(table)
+        if sweep.deleted:
+            self._context.metrics.increment(LATE_FILES, len(sweep.deleted), table=table.uid)
+            _log.warning(
+                "late files of rolled-back writes deleted", table=table.uid, name=table.definition.name, files=sweep.deleted
+            )
+        if done is not None:
+            self._context.metrics.increment(ARCHIVED, len(done.instants), table=table.uid)
+            _log.info("archived", table=table.uid, name=table.definition.name, instants=len(done.instants), file=done.path)
+
+
+def _is_abandoned(table: Table, record: ActionRecord) -> bool:
+    """Return whether `record` is a write or rollback of a dead process. The launcher handles dead clusterings and compactions."""
+    if record.action in (Action.CLEAN, Action.COMPACTION, Action.ARCHIVAL) or (record.is_clustering and not record.fenced_by):
+        return False
+    return not is_alive(table.storage, record, table.clock, table.options)

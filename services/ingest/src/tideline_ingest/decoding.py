@@ -1,0 +1,194 @@
+"""Decodes values of records to Arrow rows, many at a time."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import fastavro.schema
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from tideline_ingest.errors import Undecodable
+from tideline_table.errors import CorruptMetadata, InvalidOption, UnsupportedTable
+from tideline_table.log_format import decode_datums, parse_schema, row_schema
+
+_SINGLE_OBJECT = b"\xc3\x01"
+_HEADER_BYTES = 10
+_LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
+"""In JSON, raw line ends can only occur between tokens."""
+
+
+class Decoder(Protocol):
+    """A decoder for one format."""
+
+    def decode(self, values: Sequence[bytes]) -> pa.Table:
+        """Return one row per value, in order. Raises `Undecodable` without naming the value."""
+        ...
+
+
+class JsonDecoder:
+    """One JSON object per value, with fields according to `schema`.
+
+    Dates and timestamps are ISO 8601 text, times of day integers in the unit of their column, decimals text or numbers. A missing
+    field is null, an unknown one is an error unless `ignores_unknown`. Raises `InvalidOption` for maps, which have no form here.
+    """
+
+    def __init__(self, schema: pa.Schema, *, ignores_unknown: bool = False) -> None:
+        self._schema = schema
+        self._wire = pa.schema([("v", pa.struct([_wire_field(f) for f in schema]))])
+        self._ignores_unknown = ignores_unknown
+        try:
+            self._parsed([b"{}"]).column(0).combine_chunks().flatten()
+            pa.table([pa.nulls(0, f.type) for f in self._wire.field("v").type], schema.names).cast(schema)
+        except pa.ArrowNotImplementedError as error:
+            raise InvalidOption(f"a schema that JSON cannot represent ({error})", expected="columns without maps") from None
+
+    def decode(self, values: Sequence[bytes]) -> pa.Table:
+        """See `Decoder.decode`."""
+        if not values:
+            return self._schema.empty_table()
+        try:
+            if self._ignores_unknown:
+                for value in values:
+                    json.loads(value)  # text after the object would pass below as an unknown field
+            rows = self._parsed(values)
+            if rows.num_rows != len(values):
+                raise Undecodable(f"{rows.num_rows} JSON objects in {len(values)} values", expected="one object per value")
+            objects = rows.column(0).combine_chunks()
+            objects = objects.chunk(0) if isinstance(objects, pa.ChunkedArray) else objects
+            if objects.null_count:
+                raise Undecodable("null", expected="a JSON object")
+            decoded = pa.Table.from_arrays(objects.flatten(), names=self._schema.names)
+            decoded.validate(full=True)
+            return decoded.cast(self._schema)
+        except (pa.ArrowInvalid, ValueError, RecursionError) as error:
+            raise Undecodable(
+                f"a value that is not JSON of the schema ({_first_line(error)})", expected="a JSON object of the schema"
+            ) from None
+
+    def _parsed(self, values: Sequence[bytes]) -> pa.Table:
+        # Wrapped in an object on its own line, a value cannot run into the next one, because a brace cannot follow a brace.
+        content = b"".join(b'{"v":%b}\n' % value.translate(_LINE_ENDS) for value in values)
+        return pa.json.read_json(
+            io.BytesIO(content),
+            pa.json.ReadOptions(use_threads=False, block_size=len(content) + 1),
+            pa.json.ParseOptions(
+                explicit_schema=self._wire, unexpected_field_behavior="ignore" if self._ignores_unknown else "error"
+            ),
+        )
+
+
+class AvroDecoder:
+    """One plain Avro datum per value, of the record schema `text`. Raises `CorruptMetadata` for other kinds of schemas."""
+
+    def __init__(self, text: str) -> None:
+        self._node = parse_schema(text)
+        self.schema = row_schema(text)
+
+    def decode(self, values: Sequence[bytes]) -> pa.Table:
+        """See `Decoder.decode`."""
+        if not values:
+            return self.schema.empty_table()
+        ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)))
+        begins = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
+        try:
+            columns = decode_datums(b"".join(values), begins, ends, self._node, self.schema, set(self.schema.names))
+            decoded = pa.Table.from_arrays(columns, schema=self.schema)
+            decoded.validate(full=True)
+        except (CorruptMetadata, UnsupportedTable, pa.ArrowInvalid) as error:
+            raise Undecodable(
+                f"a value that is not an Avro datum of the schema ({_first_line(error)})", expected="one complete datum"
+            ) from None
+        return decoded
+
+
+class SingleObjectDecoder:
+    """Avro's single-object encoding: each value names its writer's schema, one of `texts`, by fingerprint.
+
+    Raises `InvalidOption` for schemas whose rows do not fit into one table, because a batch may hold values of all of them.
+    """
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._by_header = {_SINGLE_OBJECT + fingerprint(text): AvroDecoder(text) for text in texts}
+        try:
+            pa.unify_schemas([decoder.schema for decoder in self._by_header.values()], promote_options="permissive")
+        except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
+            raise InvalidOption(
+                f"schemas that do not fit into one table ({_first_line(error)})",
+                expected="one type for each field, or types that widen to it",
+            ) from None
+
+    def decode(self, values: Sequence[bytes]) -> pa.Table:
+        """See `Decoder.decode`. Columns that a value's schema lacks are null."""
+        positions = positions_by_header(values, _HEADER_BYTES)
+        parts: list[pa.Table] = []
+        for header, found in positions.items():
+            decoder = self._by_header.get(header)
+            if decoder is None:
+                known = ", ".join(sorted(h[2:].hex() for h in self._by_header))
+                raise Undecodable(f"a value that begins with {header.hex()}", expected=f"c301 and a fingerprint among {known}")
+            parts.append(decoder.decode([values[p][_HEADER_BYTES:] for p in found]))
+        if not parts:
+            return next(iter(self._by_header.values())).schema.empty_table()
+        try:
+            return in_order(parts, positions, "permissive")
+        except pa.ArrowInvalid as error:
+            raise Undecodable(
+                f"values of schemas that do not fit together ({_first_line(error)})", expected="values that fit the wider types"
+            ) from None
+
+
+def positions_by_header(values: Sequence[bytes], header_bytes: int) -> dict[bytes, list[int]]:
+    """Return the positions of the values that begin with the same header, by header."""
+    positions: dict[bytes, list[int]] = {}
+    for position, value in enumerate(values):
+        positions.setdefault(value[:header_bytes], []).append(position)
+    return positions
+
+
+def in_order(parts: Sequence[pa.Table], positions: Mapping[bytes, list[int]], promote: str) -> pa.Table:
+    """Return the rows of `parts`, one per header in `positions`, in the order of their values."""
+    if len(parts) == 1:
+        return parts[0]
+    order = np.argsort(np.concatenate([np.array(found) for found in positions.values()]), kind="stable")
+    return pa.concat_tables(parts, promote_options=promote).take(pa.array(order))
+
+
+def fingerprint(text: str) -> bytes:
+    """Return the CRC-64-AVRO fingerprint of a schema's canonical form, in the bytes that a value holds."""
+    canonical = fastavro.schema.to_parsing_canonical_form(json.loads(text))
+    return bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
+
+
+def text_keys(keys: Sequence[bytes | None], field: pa.Field) -> pa.Table:
+    """Return the key column from keys that hold its values as text. Raises `Undecodable`."""
+    try:
+        texts = pa.array([None if key is None else key.decode() for key in keys], pa.string())
+        return pa.table({field.name: pc.cast(texts, field.type)})
+    except (UnicodeDecodeError, pa.ArrowInvalid) as error:
+        raise Undecodable(
+            f"a key that is not of type {field.type} ({_first_line(error)})", expected="the record key as text"
+        ) from None
+
+
+def _wire_field(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, _wire_type(field.type))
+
+
+def _wire_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_date(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([_wire_field(f) for f in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_wire_field(kind.value_field))
+    return kind
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0][:300]

@@ -1,0 +1,100 @@
+"""Settings of `tideline-ingest`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import SecretStr
+
+from tideline_runtime.settings import ServiceSettings, setting
+
+
+class IngestSettings(ServiceSettings):
+    """See `ServiceSettings`."""
+
+    section: ClassVar[str | None] = "ingest"
+
+    application_id: str = setting(
+        unit="-",
+        description="Name under which the table keeps the offsets. Applications with different names can write to one table.",
+        pattern=r"^[A-Za-z0-9_.:-]{1,180}$",
+    )
+    table: str = setting(unit="-", description="Base path of the table that is written.", min_length=1)
+    brokers: str = setting(unit="-", description="Kafka's bootstrap servers: `host:port,host:port`.", min_length=1)
+    kafka_options: dict[str, SecretStr] = setting(
+        {},
+        unit="-",
+        description="Options of librdkafka for the consumer and the dead-letter producer: `security.protocol`, `sasl.password`, ...",
+    )
+    topics: tuple[str, ...] = setting(unit="-", description="Topics that are read.", min_length=1)
+    partitions: tuple[int, ...] = setting(
+        (), unit="-", description="Partitions of the topics that are read, if several applications share the topics. Empty: all."
+    )
+    format: Literal["json", "avro", "avro_single_object", "avro_registry"] = setting(
+        "json",
+        unit="-",
+        description="Format of the values: a JSON object, a plain Avro datum, Avro after the fingerprint of its schema, or Avro after the id of its "
+        "schema in `schema_registry`.",
+    )
+    schema_files: tuple[Path, ...] = setting(
+        (),
+        unit="-",
+        description="Avro record schemas of the values: one, or for `avro_single_object` all schemas in the topics. Without a file, `json` uses the columns of the table.",
+    )
+    schema_registry: str = setting(
+        "",
+        unit="-",
+        description="Base URL of the schema registry for `avro_registry` (Confluent's API). Of several URLs, separated by commas, the next one is "
+        "used if one does not answer.",
+        pattern=r"^(https?://[^\s]+)?$",
+    )
+    schema_registry_options: dict[str, SecretStr] = setting(
+        {},
+        unit="-",
+        description="Options of the registry's client: `basic.auth.user.info`, `bearer.auth.token`, `ssl.ca.location`, ...",
+    )
+    schema_registry_timeout_s: float = setting(10.0, unit="s", description="Timeout of one request to the schema registry.", gt=0)
+    unknown_fields: Literal["refuse", "ignore"] = setting(
+        "refuse",
+        unit="-",
+        description="Effect of a JSON field that the schema lacks: the record is poison, or the field is ignored.",
+    )
+    operation: Literal["upsert", "insert", "bulk_insert"] = setting("upsert", unit="-", description="How rows are written.")
+    tombstones: Literal["refuse", "delete"] = setting(
+        "refuse",
+        unit="-",
+        description="Meaning of a record without a value: the record is poison, or it deletes the row of its key (with `upsert`).",
+    )
+    key_format: Literal["text", "json", "avro_registry"] = setting(
+        "text",
+        unit="-",
+        description="Format of the keys of tombstones: the record key as text (tables of one key column, unpartitioned), a JSON object of the key and "
+        "partition columns, or Avro after the id of its schema: a record of those columns, or the record key alone.",
+    )
+    poison: Literal["fail", "dead_letter"] = setting(
+        "fail",
+        unit="-",
+        description="Effect of a record that cannot be ingested: it stops the application, or is written to `dead_letter_topic`.",
+    )
+    dead_letter_topic: str = setting(
+        "", unit="-", description="An existing topic for poison records; each is written at least once."
+    )
+    start_at: Literal["earliest", "latest"] = setting(
+        "earliest", unit="-", description="Where an application without a commit begins."
+    )
+    on_lost_offsets: Literal["fail", "continue"] = setting(
+        "fail",
+        unit="-",
+        description="Effect of records that left the topic before they were ingested: the application stops, or continues without them.",
+    )
+    batch_rows: int = setting(50_000, unit="records", description="Maximum number of records in one commit.", ge=1, le=10_000_000)
+    batch_bytes: int = setting(
+        64 * 1024 * 1024, unit="bytes", description="Size of the values from which on a batch is committed.", ge=1
+    )
+    batch_wait_s: float = setting(10.0, unit="s", description="Longest time from the first record of a batch to its commit.", gt=0)
+    topic_rescan_s: float = setting(60.0, unit="s", description="Interval of the search for new partitions.", gt=0)
+    kafka_timeout_s: float = setting(30.0, unit="s", description="Timeout of one request to Kafka.", gt=0)
+    options: dict[str, str] = setting(
+        {}, unit="-", description="Engine options, such as `tideline.write.schema.evolution` or `tideline.write.conflict.retries`."
+    )

@@ -1,0 +1,172 @@
+"""The port to where applications run, and its values: what is launched, how it stands, how it ended.
+
+Platforms implement `Applications`: local processes and Kubernetes. Both pass the contract suite in `tests/contract/launcher`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from tideline_launcher.resources import Resources
+from tideline_table.action import TableService
+from tideline_table.errors import Recovery, TidelineError
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PlanKey:
+    """The identity of a plan."""
+
+    instant: str
+    table_uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationSpec:
+    """One application to launch. It carries only paths, options and the URL of the locks."""
+
+    name: str
+    key: PlanKey
+    attempt: int
+    service: TableService
+    base_path: str
+    options: Mapping[str, str]
+    resources: Resources
+    timeout_s: float
+    """The platform stops an application that runs longer."""
+    locks: str = ""
+    """URL of table locks and reservations. It may hold a password, so no user of the platform may see it."""
+
+
+class EndKind(enum.StrEnum):
+    """How an application ended."""
+
+    SUCCEEDED = "succeeded"
+    YIELDED = "yielded"
+    """Writers changed what the plan reads; the application rolled it back."""
+    SUPERSEDED = "superseded"
+    """Another process ended the plan."""
+    FAILED = "failed"
+    """The application failed, or a signal killed it."""
+    TIMED_OUT = "timed_out"
+    OUT_OF_MEMORY = "out_of_memory"
+    LOST = "lost"
+    """The platform ended it: evicted, preempted, node lost, pod deleted, SIGTERM."""
+    NOT_STARTED = "not_started"
+    """It never ran: its image, its settings or the platform's rules did not allow it."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of an application. `recovery` is that of the application's error, None if it reported none."""
+
+    kind: EndKind
+    reason: str
+    ended: datetime
+    recovery: Recovery | None = None
+
+
+class Obstacle(enum.StrEnum):
+    """Why an application does not start."""
+
+    IMAGE = "image"
+    """The image cannot be pulled."""
+    CONFIGURATION = "configuration"
+    """A secret or config map that the pod names is missing or has no such key."""
+    REFUSED = "refused"
+    """The API server refused the pod: permissions, Pod Security, quota, an invalid field."""
+    UNSCHEDULABLE = "unschedulable"
+    """No node has room for the pod, or fits it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Why an application does not start, in one line."""
+
+    obstacle: Obstacle
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """An application as the platform knows it. `end` is None until its death is certain."""
+
+    name: str
+    key: PlanKey
+    attempt: int
+    service: TableService
+    base_path: str
+    executors: int
+    memory_step: int
+    created: datetime
+    condition: Condition | None = None
+    end: End | None = None
+    is_collected: bool = False
+    """Whether a launcher has handled its end."""
+
+
+class LaunchRefused(TidelineError):
+    """The platform refused the application. Nothing was started."""
+
+    def __init__(self, found: str, *, expected: str = "", remedy: str = "") -> None:
+        super().__init__(found, expected=expected, remedy=remedy)
+
+    @property
+    def condition(self) -> Condition:
+        """The condition to show."""
+        return Condition(Obstacle.REFUSED, str(self))
+
+
+class Applications(Protocol):
+    """The applications of one fleet on a platform. Used by one thread.
+
+    Each call may raise `DependencyDown`: the platform did not answer. The call may have taken effect; it is safe to repeat.
+    """
+
+    @property
+    def name(self) -> str:
+        """The platform's name in job events."""
+        ...
+
+    @property
+    def poll_interval_s(self) -> float:
+        """How often to ask for changes while applications run."""
+        ...
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Begin to observe. `wake` is called from any thread when an application changed."""
+        ...
+
+    def launch(self, spec: ApplicationSpec) -> None:
+        """Start the application unless one of this name exists, running or ended. Safe to repeat after any error.
+
+        Raises `LaunchRefused`.
+        """
+        ...
+
+    def known(self) -> Sequence[Application]:
+        """Return all applications, also those that an earlier launcher started and those that ended and are not deleted yet."""
+        ...
+
+    def attempts(self, key: PlanKey) -> Sequence[Application]:
+        """Return the applications of a plan, read now: one that is absent or has an `end` is dead for certain."""
+        ...
+
+    def log_tail(self, name: str, max_bytes: int) -> bytes:
+        """Return the end of the application's log; empty if there is none any more."""
+        ...
+
+    def collect(self, name: str) -> None:
+        """Record that the end of the application was handled. The platform deletes it when it is no longer needed."""
+        ...
+
+    def tidy(self) -> None:
+        """Delete ended applications that are no longer needed."""
+        ...
+
+    def close(self, grace_s: float) -> None:
+        """Stop observing, and stop applications that cannot outlive this process; kill them after `grace_s` seconds."""
+        ...

@@ -1,0 +1,76 @@
+"""What earlier attempts at a plan mean for the next one: a fold of their ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tideline_launcher.application import Application, Condition, End, EndKind
+from tideline_runtime.loop import Backoff
+from tideline_table.errors import Recovery
+
+LOSSES_AT_ONCE = 3
+"""Attempts in a row that the platform may end before the next one has to wait."""
+_FRUITLESS = (EndKind.SUCCEEDED, EndKind.YIELDED, EndKind.SUPERSEDED)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The past of one plan. The default is a plan without attempts."""
+
+    attempt: int = 0
+    """Number of the last attempt, 0 for none."""
+    failures: int = 0
+    """Attempts that count against the maximum."""
+    disturbances: int = 0
+    """Attempts in a row that ended, or did not start, for reasons outside of the plan."""
+    memory_step: int = 0
+    not_before_s: float = 0.0
+    """Monotonic time of the earliest next attempt."""
+    is_hopeless: bool = False
+    """Whether the application said that the same attempt fails again until a user changes something."""
+    condition: Condition | None = None
+    """Why the last attempt did not start."""
+
+    def is_exhausted(self, max_attempts: int) -> bool:
+        """Return whether the plan is to be given up."""
+        return self.is_hopeless or self.failures >= max_attempts
+
+    def after(self, ended: Application, now_s: float, backoff: Backoff, *, can_grow: bool) -> History:
+        """Return the history after an application ended. `can_grow`: more memory than in this attempt is allowed."""
+        assert ended.end is not None
+        then = replace(self, attempt=max(self.attempt, ended.attempt), condition=ended.condition)
+        kind = ended.end.kind
+        if kind is EndKind.OUT_OF_MEMORY and can_grow:
+            return replace(then, memory_step=ended.memory_step + 1, disturbances=0)
+        if kind in (EndKind.LOST, EndKind.NOT_STARTED):
+            free = LOSSES_AT_ONCE if kind is EndKind.LOST else 0
+            return then.disturbed(now_s, backoff, free)
+        if kind in _FRUITLESS:
+            # The plan should be gone. If it is still pending, it must not be launched without a pause.
+            return then.disturbed(now_s, backoff, 0)
+        return replace(then, failures=self.failures + 1, disturbances=0, is_hopeless=_is_hopeless(ended.end))
+
+    def disturbed(self, now_s: float, backoff: Backoff, free: int, condition: Condition | None = None) -> History:
+        """Return the history after a disturbance: the next attempt waits, longer each time, but not the first `free` times."""
+        count = self.disturbances + 1
+        pause_s = backoff.pause_s(count - free, 0.0) if count > free else 0.0
+        return replace(self, disturbances=count, not_before_s=now_s + pause_s, condition=condition or self.condition)
+
+
+def _is_hopeless(end: End) -> bool:
+    return end.kind is EndKind.FAILED and end.recovery is Recovery.STOP
+
+
+def history_of(applications: Iterable[Application], now_s: float, backoff: Backoff) -> History:
+    """Return the history that the ended applications of a plan tell, for a launcher that has not seen them end.
+
+    Pauses begin now, because the times of their ends are those of another clock.
+    """
+    history = History()
+    for application in sorted(applications, key=lambda a: a.attempt):
+        if application.end is not None:
+            history = history.after(application, now_s, backoff, can_grow=True)
+        else:
+            history = replace(history, attempt=max(history.attempt, application.attempt))
+    return history

@@ -1,0 +1,288 @@
+"""The tick of the launcher: handle ended applications, read the pending plans, launch what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tideline_events import TIMELINE, Hint, JobEvent
+from tideline_launcher.application import (
+    Application,
+    Applications,
+    ApplicationSpec,
+    Condition,
+    EndKind,
+    LaunchRefused,
+    Obstacle,
+    PlanKey,
+)
+from tideline_launcher.decision import Decision, Launch, Limits, PendingPlan, decide
+from tideline_launcher.history import History, history_of
+from tideline_launcher.job_logs import keep_job_log
+from tideline_launcher.kubernetes import DriverPods
+from tideline_launcher.local_processes import LocalProcesses
+from tideline_launcher.metrics import APPLICATIONS, DURATION, EXECUTORS, OBSTACLES, RUNNING
+from tideline_launcher.names import application_name
+from tideline_launcher.resources import PlanWork, can_grow, work_of
+from tideline_launcher.settings import LauncherSettings
+from tideline_runtime.contract import ServiceContext
+from tideline_runtime.event_link import EventLink
+from tideline_runtime.logging import get_logger
+from tideline_runtime.loop import Backoff
+from tideline_runtime.open_tables import OpenTables, open_tables
+from tideline_runtime.table_source import JobFacts
+from tideline_table.action import TableService, is_run_by_hudi
+from tideline_table.coordination import is_dead, roll_back
+from tideline_table.errors import StorageError, TidelineError
+from tideline_table.hudi import State
+from tideline_table.table import Table
+
+_log = get_logger(__name__)
+_STOP_GRACE_S = 10.0
+_BACKOFF_INITIAL_S = 5.0
+_KEPT_LOGS = (EndKind.FAILED, EndKind.TIMED_OUT, EndKind.OUT_OF_MEMORY, EndKind.LOST)
+_UNREADY = (Obstacle.IMAGE, Obstacle.CONFIGURATION, Obstacle.REFUSED)
+"""Obstacles that last until a user removes them; a full cluster is none."""
+
+
+def applications_of(settings: LauncherSettings, context: ServiceContext) -> Applications:
+    """Return the platform that the settings name. Raises `InvalidSetting`."""
+    if settings.runner == "kubernetes":
+        return DriverPods(settings.kubernetes, context.clock)
+    return LocalProcesses(settings.state_folder, settings.local_cores, context.clock)
+
+
+class LauncherService:
+    """One shard of the launcher. It needs no stored state: heartbeats show which plans have no executor, the platform which run."""
+
+    def __init__(self, settings: LauncherSettings, context: ServiceContext, applications: Applications | None = None) -> None:
+        self._settings = settings
+        self._context = context
+        context.metrics.expose(RUNNING, EXECUTORS)
+        self._tables: OpenTables = open_tables(settings, context, settings.options)
+        self._applications = applications or applications_of(settings, context)
+        self._events = EventLink(settings, context, publishes=True, watches=[TIMELINE.name])
+        self._backoff = Backoff(_BACKOFF_INITIAL_S, max(settings.retry_backoff_max_s, _BACKOFF_INITIAL_S))
+        self._limits = Limits(settings.max_applications, settings.max_attempts, settings.resources)
+        self._histories: dict[PlanKey, History] = {}
+        self._seen: dict[str, PlanKey] = {}
+        self._work: dict[PlanKey, PlanWork] = {}
+        self._left_alone: set[PlanKey] = set()
+        self._reported: dict[PlanKey, Condition] = {}
+
+    def start(self) -> None:
+        """Watch for plans and for changes of applications."""
+        self._events.open()
+        self._applications.start(self._context.wake)
+
+    def tick(self) -> float | None:
+        """Handle ended applications, give up plans that failed too often, and launch pending plans."""
+        # Applications before plans: one that ends in between leaves a plan that is then seen as ended, too.
+        known = self._applications.known()
+        plans, failure = self._pending()
+        mine = [a for a in known if self._tables.by_uid(a.key.table_uid) is not None]
+        self._work |= {plan.key: plan.work for plan in plans}
+        for application in mine:
+            self._adopt(application, known)
+            if application.end is not None and not application.is_collected:
+                self._collect(application)
+        if failure is None and not self._context.stopping.is_set():
+            self._forget_gone(plans, known)
+        running = [a for a in mine if a.end is None]
+        now_s = self._context.clock.monotonic_s()
+        decision = decide(plans, running, self._histories, self._limits, now_s)
+        launched = self._act(decision)
+        self._applications.tidy()
+        self._report(running, plans, launched)
+        self._events.flush()
+        if failure is not None:
+            raise failure
+        waits = [self._histories[plan.key].not_before_s for plan in plans if plan.key in self._histories]
+        delays = [until_s - now_s for until_s in waits if until_s > now_s]
+        if running or launched:
+            delays.append(self._applications.poll_interval_s)
+        return min([*delays, self._settings.poll_interval_s]) if delays else None
+
+    def stop(self) -> None:
+        """Stop applications that cannot outlive this process. Their plans stay on the timeline for the next launcher."""
+        self._applications.close(_STOP_GRACE_S)
+        self._events.close()
+        self._tables.close()
+
+    def _pending(self) -> tuple[list[PendingPlan], TidelineError | None]:
+        plans: list[PendingPlan] = []
+
+        def look(table: Table) -> None:
+            for record in (*table.state.pending_clusterings(), *table.state.pending_compactions()):
+                driven = record.state is State.INFLIGHT and (
+                    is_run_by_hudi(table, record, table.options) or not is_dead(table.storage, record, table.clock, table.options)
+                )
+                service = TableService.CLUSTERING if record.is_clustering else TableService.COMPACTION
+                key = PlanKey(record.instant, table.uid)
+                if key in self._left_alone:
+                    continue
+                work = work_of(getattr(table.state.plans.get(record.instant), "plan", None) or {})
+                plans.append(PendingPlan(key, table.base_path, table.definition.name, driven, service, work))
+
+        return plans, self._tables.visit(self._context, look)
+
+    def _act(self, decision: Decision) -> list[Launch]:
+        for plan in decision.give_up:
+            self._give_up(plan)
+        return [chosen for chosen in decision.launch if not self._context.stopping.is_set() and self._launch(chosen)]
+
+    def _launch(self, launch: Launch) -> bool:
+        """Launch the next attempt at a plan, unless the platform still runs one. Return whether an application runs then."""
+        plan = launch.plan
+        known = self._applications.attempts(plan.key)
+        if any(a.end is None for a in known):
+            return True
+        history = self._histories.setdefault(plan.key, History())
+        attempt = max(history.attempt, *(a.attempt for a in known), 0) + 1
+        name = application_name(plan.table_name, plan.base_path, plan.key.instant, attempt)
+        settings = self._settings
+        spec = ApplicationSpec(
+            name,
+            plan.key,
+            attempt,
+            plan.service,
+            plan.base_path,
+            {**settings.options, **self._tables.own_options(plan.base_path)},
+            launch.resources,
+            settings.application_timeout_s,
+            str(settings.locks),
+        )
+        try:
+            self._applications.launch(spec)
+        except LaunchRefused as error:
+            now_s = self._context.clock.monotonic_s()
+            self._histories[plan.key] = history.disturbed(now_s, self._backoff, 0, error.condition)
+            return False
+        self._seen[name] = plan.key
+        self._histories[plan.key] = replace(history, condition=None)
+        self._publish(plan.key, plan.service, name, attempt, "retried" if attempt > 1 else "submitted")
+        self._publish(plan.key, plan.service, name, attempt, "running")
+        _log.info(
+            "launched",
+            application=name,
+            table=plan.key.table_uid,
+            instant=plan.key.instant,
+            attempt=attempt,
+            executors=launch.resources.executors,
+            memory_step=launch.resources.memory_step,
+        )
+        return True
+
+    def _adopt(self, application: Application, known: Sequence[Application]) -> None:
+        """Take over an application that another launcher started, with the attempts that the platform still knows."""
+        if application.name in self._seen:
+            return
+        self._seen[application.name] = application.key
+        if application.end is None:
+            _log.info("adopted", application=application.name, table=application.key.table_uid, attempt=application.attempt)
+        if application.key not in self._histories:
+            earlier = [a for a in known if a.key == application.key and a.is_collected]
+            self._histories[application.key] = history_of(earlier, self._context.clock.monotonic_s(), self._backoff)
+
+    def _collect(self, application: Application) -> None:
+        end, key = application.end, application.key
+        assert end is not None
+        ran_s = max(0.0, (end.ended - application.created).total_seconds())
+        work = self._work.get(key, PlanWork())
+        grows = can_grow(work, self._settings.resources, application.memory_step)
+        history = self._histories.get(key, History())
+        self._histories[key] = history.after(application, self._context.clock.monotonic_s(), self._backoff, can_grow=grows)
+        if end.kind in _KEPT_LOGS:
+            self._keep_log(application)
+        self._context.metrics.increment(APPLICATIONS, outcome=end.kind.value)
+        self._context.metrics.observe(DURATION, ran_s)
+        state = "succeeded" if end.kind is EndKind.SUCCEEDED else "failed"
+        reason = (
+            end.reason if end.kind is EndKind.FAILED and end.reason else f"{end.kind}: {end.reason}" if end.reason else end.kind
+        )
+        self._publish(key, application.service, application.name, application.attempt, state, reason)
+        self._hint(application.base_path, key, application.service, state)
+        log = _log.info if end.kind in (EndKind.SUCCEEDED, EndKind.YIELDED, EndKind.SUPERSEDED) else _log.warning
+        log("ended", application=application.name, outcome=end.kind.value, reason=end.reason, duration_s=round(ran_s, 2))
+        # Last: a launcher that dies before this handles the end again.
+        self._applications.collect(application.name)
+
+    def _keep_log(self, application: Application) -> None:
+        table = self._tables.by_uid(application.key.table_uid)
+        assert table is not None
+        try:
+            tail = self._applications.log_tail(application.name, self._settings.job_log_bytes)
+            if tail:
+                keep_job_log(table.storage, application.name, tail, self._settings.job_logs_kept)
+        except StorageError as error:
+            _log.warning("log of a failed application not kept", application=application.name, reason=str(error))
+
+    def _forget_gone(self, plans: Sequence[PendingPlan], known: Sequence[Application]) -> None:
+        names, keys = {a.name for a in known}, {a.key for a in known} | {p.key for p in plans}
+        self._seen = {name: key for name, key in self._seen.items() if name in names}
+        self._histories = {key: history for key, history in self._histories.items() if key in keys}
+        self._work = {key: work for key, work in self._work.items() if key in keys}
+
+    def _give_up(self, plan: PendingPlan) -> None:
+        table = self._tables.by_uid(plan.key.table_uid)
+        if table is None:
+            return
+        history = self._histories.pop(plan.key)
+        if plan.service is TableService.CLUSTERING:
+            # Its applications have ended, so the plan is rolled back and its file groups are free for a new plan.
+            roll_back(table.timeline, plan.key.instant, force=True)
+        else:
+            # Writers append to the file slices of the plan, so it cannot be rolled back. A restarted launcher runs it again.
+            self._left_alone.add(plan.key)
+        self._context.metrics.increment(APPLICATIONS, outcome="given_up")
+        name = application_name(plan.table_name, plan.base_path, plan.key.instant, history.attempt)
+        why = "its error is permanent" if history.is_hopeless else f"{history.failures} attempts failed"
+        self._publish(plan.key, plan.service, name, history.attempt, "given_up", why)
+        self._hint(plan.base_path, plan.key, plan.service, "given_up")
+        _log.error("given up", table=plan.key.table_uid, instant=plan.key.instant, attempts=history.attempt, reason=why)
+
+    def _report(self, running: Sequence[Application], plans: Sequence[PendingPlan], launched: Sequence[Launch]) -> None:
+        """Show what runs and what does not start: in metrics, in the health of the service, and once per change in the log."""
+        metrics = self._context.metrics
+        metrics.set(RUNNING, len(running) + len(launched))
+        metrics.set(EXECUTORS, sum(a.executors for a in running) + sum(chosen.resources.executors for chosen in launched))
+        pending = {p.key for p in plans}
+        found = {key: h.condition for key, h in self._histories.items() if h.condition is not None and key in pending}
+        found |= {a.key: a.condition for a in running if a.condition is not None}
+        for obstacle in Obstacle:
+            metrics.set(OBSTACLES, sum(c.obstacle is obstacle for c in found.values()), obstacle=obstacle.value)
+        for key, condition in found.items():
+            if self._reported.get(key) != condition:
+                _log.warning("does not start", table=key.table_uid, instant=key.instant, **_fields(condition))
+        self._reported = found
+        lasting = sorted({f"{c.obstacle}: {c.text}" for c in found.values() if c.obstacle in _UNREADY})
+        if lasting:
+            self._context.health.obstruct("applications", lasting[0])
+        else:
+            self._context.health.clear("applications")
+
+    def _publish(self, key: PlanKey, service: TableService, name: str, attempt: int, state: str, reason: str = "") -> None:
+        event = JobEvent(
+            table_uid=key.table_uid,
+            application_id=name,
+            plan_instant=key.instant,
+            action=service.value,
+            state=state,
+            time=self._context.clock.now(),
+            attempt=attempt,
+            runner=self._applications.name,
+            reason=reason or None,
+        )
+        self._events.queue(event)
+        table = self._tables.by_uid(key.table_uid)
+        if table is not None:
+            job = JobFacts(name, event.action, key.instant, attempt, state, event.time, reason)
+            self._tables.show_job(table.base_path, job)
+
+    def _hint(self, base_path: str, key: PlanKey, service: TableService, reason: str) -> None:
+        """Queue a hint, so that the mirror does not wait for its next poll."""
+        self._events.queue(Hint(key.table_uid, self._context.clock.now(), base_path=base_path, reason=f"{service} {reason}"))
+
+
+def _fields(condition: Condition) -> dict[str, str]:
+    return {"obstacle": condition.obstacle.value, "reason": condition.text}

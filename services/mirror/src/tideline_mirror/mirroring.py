@@ -1,0 +1,148 @@
+"""The tick of the mirror: read each table's log after the cursor, publish it and move the cursor in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import islice
+
+from tideline_events import HINTS, EventLogUnavailable, PendingPlan, PublisherFenced, PublishUnknown, TableRecord
+from tideline_mirror.metrics import ENTRIES, HEALED, LAG
+from tideline_mirror.settings import MirrorSettings
+from tideline_runtime.contract import ServiceContext
+from tideline_runtime.event_link import EventLink
+from tideline_runtime.logging import get_logger
+from tideline_runtime.open_tables import OpenTables, open_tables
+from tideline_runtime.transitions import table_identity, transition_of
+from tideline_table.action import action_name
+from tideline_table.errors import CorruptMetadata
+from tideline_table.log import Entry
+from tideline_table.table import Table, health_of
+
+_log = get_logger(__name__)
+HEAL_AFTER_S = 5.0
+"""If a writer has not created the timeline files of its entry after this time, the mirror creates them."""
+SCRUB_EVERY_S = 60.0
+"""Interval at which an idle table is checked for timeline files created after their action ended: Hudi readers trust them."""
+
+
+class MirrorService:
+    """One shard of the mirror. A newer instance of the same shard fences the older one."""
+
+    def __init__(self, settings: MirrorSettings, context: ServiceContext) -> None:
+        self._settings = settings
+        self._context = context
+        context.metrics.expose(HEALED)
+        self._tables: OpenTables = open_tables(settings, context)
+        self._events = EventLink(settings, context, publishes=True, watches=[HINTS.name])
+        self._cursors: dict[str, int] = {}
+        self._scrubbed_s: dict[str, float] = {}
+        self._is_behind = False
+
+    def start(self) -> None:
+        """Take over the shard, then watch for hints."""
+        self._events.open()
+
+    def tick(self) -> float | None:
+        """Publish the new log entries of every table of the shard."""
+        self._is_behind = False
+        failure = self._tables.visit(self._context, self._mirror, ends_on=(EventLogUnavailable, PublishUnknown, PublisherFenced))
+        self._tables.show()
+        if failure is not None:
+            raise failure
+        return 0.0 if self._is_behind else None
+
+    def stop(self) -> None:
+        """Close what `start` opened."""
+        self._events.close()
+        self._tables.close()
+
+    def _mirror(self, table: Table) -> None:
+        cursor = self._cursor(table)
+        entries = list(islice(table.timeline.log.after(cursor), self._settings.batch_entries))
+        if not entries:
+            if cursor < table.state.sequence:
+                self._skip_gap(table, cursor)
+                return
+            if table.timeline.heal(HEAL_AFTER_S):
+                self._context.metrics.increment(HEALED)
+                _log.info("created timeline files that the writer had not created", table=table.uid, sequence=table.state.sequence)
+            self._scrub(table)
+            return
+        # Checked after the reads: if the log was trimmed meanwhile, a paused writer may have put void entries there.
+        start = self._kept_from(table, cursor)
+        if start != cursor:
+            self._cursors[table.uid] = start
+            self._is_behind = True
+            return
+        table.refresh()
+        identity = table_identity(table)
+        transitions = [transition_of(identity, entry, "mirror") for entry in entries]
+        record = self._record(table, entries[-1].sequence)
+        # Removed before and set after publishing: if the outcome is unknown, the next tick reads the cursor from the event log.
+        del self._cursors[table.uid]
+        self._events.publish_transitions(table.uid, transitions, record)
+        self._cursors[table.uid] = entries[-1].sequence
+        self._observe(table, entries)
+        self._is_behind |= len(entries) == self._settings.batch_entries
+
+    def _scrub(self, table: Table) -> None:
+        now_s = self._context.clock.monotonic_s()
+        if table.timeline.has_late_files and now_s - self._scrubbed_s.get(table.uid, -SCRUB_EVERY_S) >= SCRUB_EVERY_S:
+            self._scrubbed_s[table.uid] = now_s
+            table.check_writable(keyed=False)
+
+    def _cursor(self, table: Table) -> int:
+        if table.uid not in self._cursors:
+            self._events.settle()
+            record = self._events.log.cursor(table.uid)
+            self._cursors[table.uid] = self._kept_from(table, record.sequence if record else 0)
+        return self._cursors[table.uid]
+
+    def _skip_gap(self, table: Table, cursor: int) -> None:
+        start = self._cursors[table.uid] = self._kept_from(table, cursor)
+        if start == cursor:
+            raise CorruptMetadata(
+                f"table log entry {cursor + 1} is missing, but the log continues to entry {table.state.sequence}",
+                expected="a log without gaps",
+                remedy="restore the entry from a copy",
+            )
+        self._is_behind = True
+
+    def _kept_from(self, table: Table, cursor: int) -> int:
+        """Return `cursor`, or the start of the log if it was trimmed past `cursor`. Trimmed entries can no longer be published."""
+        trimmed_to = table.timeline.log.trimmed_to()
+        if trimmed_to <= cursor:
+            return cursor
+        _log.error(
+            "log entries were trimmed before they were published; consumers see a gap, the table is complete",
+            table=table.uid,
+            first=cursor + 1,
+            last=trimmed_to,
+        )
+        return trimmed_to
+
+    def _observe(self, table: Table, entries: Sequence[Entry]) -> None:
+        now = self._context.clock.now()
+        self._context.metrics.increment(ENTRIES, len(entries), table=table.uid)
+        for entry in entries:
+            self._context.metrics.observe(LAG, max(0.0, (now - datetime.fromisoformat(entry.recorded)).total_seconds()))
+        _log.info("published", table=table.uid, name=table.definition.name, entries=len(entries), sequence=entries[-1].sequence)
+
+    def _record(self, table: Table, sequence: int) -> TableRecord:
+        health, latest = health_of(table), table.state.latest_slices()
+        logs = [log for file_slice in latest for log in file_slice.log_files]
+        pending = tuple(PendingPlan(a.instant, action_name(a.action, a.operation), a.state.value) for a in table.state.pending())
+        return TableRecord(
+            table=table_identity(table),
+            sequence=sequence,
+            time=self._context.clock.now(),
+            last_instant=table.state.last_instant or None,
+            pending_plans=pending,
+            file_count=sum(len(file_slice.paths) for file_slice in latest),
+            size_bytes=sum(file_slice.total_bytes for file_slice in latest),
+            log_file_count=len(logs),
+            log_size_bytes=sum(log.size_bytes for log in logs),
+            health="healthy" if health.is_healthy else "stuck",
+            health_reason="; ".join(health.problems) or None,
+        )

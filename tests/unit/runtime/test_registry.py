@@ -1,0 +1,177 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.runtime.processes import clean_environment
+
+from tideline_runtime import registry as registry_module
+from tideline_runtime.errors import InvalidSetting
+from tideline_runtime.metrics import TABLE_SCAN_FAILURES, TABLES, Metrics
+from tideline_runtime.registry import MAX_DEPTH, TablePattern, TableRegistry, find_tables, shard_of
+from tideline_table.clock import ManualClock
+from tideline_table.errors import StorageError
+from tideline_table.storage import MemoryStorage, open_storage, root_uri
+
+
+def make_table(base_path):
+    folder = base_path / ".hoodie"
+    folder.mkdir(parents=True)
+    (folder / "hoodie.properties").write_text("hoodie.table.name=t\n")
+    return root_uri(str(base_path))
+
+
+def registry(*tables, clock=None, **options):
+    return TableRegistry([str(t) for t in tables], clock or ManualClock(), **options)
+
+
+def test_base_paths_are_tables_only_while_they_hold_one(tmp_path):
+    clock = ManualClock()
+    found = registry(tmp_path / "a", tmp_path / "b", clock=clock, rescan_s=60)
+    a = make_table(tmp_path / "a")
+    assert found.tables() == (a,)
+    b = make_table(tmp_path / "b")
+    clock.advance(59)
+    assert found.tables() == (a,)
+    assert found.next_scan_in_s() == 1
+    clock.advance(1)
+    assert found.tables() == tuple(sorted((a, b)))
+    (tmp_path / "a/.hoodie/hoodie.properties").unlink()
+    found.rescan()
+    assert found.tables() == (b,)
+
+
+def test_star_is_one_level_and_double_star_any(tmp_path):
+    near, far = make_table(tmp_path / "r/near"), make_table(tmp_path / "r/x/y/far")
+    make_table(tmp_path / "r")  # `r/*` does not mean r itself
+    make_table(tmp_path / "r/near/inside")  # not looked for inside a table
+    make_table(tmp_path / "r/.hidden/t")
+    assert registry(tmp_path / "r/*").tables() == (near,)
+    assert registry(tmp_path / "r/**").tables() == (near, far)
+    assert registry(f"{tmp_path}/r/**", f"{tmp_path}/r/near/", f"file:{tmp_path}/r/*").tables() == (near, far)
+    assert registry(tmp_path / "none/**").tables() == ()
+
+
+def test_wildcards_within_names_and_literal_brackets(tmp_path):
+    a = make_table(tmp_path / "eu/orders_1")
+    make_table(tmp_path / "eu/items_1")
+    bracket = make_table(tmp_path / "eu/orders_[1]")
+    assert registry(tmp_path / "*/orders_?").tables() == (a,)
+    assert registry(tmp_path / "eu/orders_[1]").tables() == (bracket,)
+    assert registry(tmp_path / "eu/orders_[*").tables() == (bracket,)
+
+
+def test_a_table_has_one_name_however_it_is_found(tmp_path):
+    odd = make_table(tmp_path / "r/a b%20ü+1")
+    assert registry(tmp_path / "r/*", tmp_path / "r/a b%20ü+1").tables() == (odd,)
+    assert open_storage(odd).stat(".hoodie/hoodie.properties").size_bytes > 0
+
+
+def test_relative_patterns(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    a = make_table(tmp_path / "a")
+    assert registry("*").tables() == (a,)
+
+
+def test_names_that_no_storage_path_can_have_are_passed_over(tmp_path):
+    a = make_table(tmp_path / "a")
+    make_table(tmp_path / "b\\c")
+    assert registry(tmp_path / "*").tables() == (a,)
+
+
+def test_symbolic_links_are_not_followed(tmp_path):
+    make_table(tmp_path / "elsewhere/t")
+    (tmp_path / "root").mkdir()
+    os.symlink(tmp_path / "elsewhere", tmp_path / "root/link")
+    os.symlink(tmp_path / "root", tmp_path / "root/loop")
+    assert registry(tmp_path / "root/**").tables() == ()
+
+
+def test_depth_is_bounded(tmp_path):
+    deepest = tmp_path.joinpath(*["d"] * MAX_DEPTH)
+    at_bound = make_table(deepest)
+    assert registry(tmp_path / "**").tables() == (at_bound,)
+    (deepest / ".hoodie/hoodie.properties").unlink()
+    make_table(deepest / "d")
+    assert registry(tmp_path / "**").tables() == ()
+
+
+def test_number_of_tables_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry_module, "MAX_TABLES", 2)
+    for name in "abc":
+        make_table(tmp_path / name)
+    with pytest.raises(InvalidSetting, match="at most 2 tables"):
+        registry(tmp_path / "*").rescan()
+
+
+@pytest.mark.parametrize("text", ["", "/a/**/b", "/a/x**", "s3://b/*", "gs://bucket/t"])
+def test_patterns_that_cannot_be_understood(text):
+    with pytest.raises(InvalidSetting) as caught:
+        registry(text)
+    assert caught.value.name == "tables"
+
+
+class FailingStorage(MemoryStorage):
+    fails = False
+
+    def list_folder(self, path):
+        if self.fails:
+            raise StorageError("no answer")
+        return super().list_folder(path)
+
+
+def test_a_root_that_does_not_answer_keeps_its_tables():
+    dark, bright = FailingStorage("memory:/dark"), FailingStorage("memory:/bright")
+    for storage in (dark, bright):
+        storage.put("t/.hoodie/hoodie.properties", b"")
+    stores = {root_uri("/dark"): dark, root_uri("/bright"): bright}
+    metrics = Metrics("probe")
+    found = registry("/dark/*", "/bright/*", storage_of=stores.__getitem__, metrics=metrics)
+    assert found.tables() == ("memory:/bright/t", "memory:/dark/t")
+    dark.fails = True
+    bright.put("u/.hoodie/hoodie.properties", b"")
+    found.rescan()
+    assert found.tables() == ("memory:/bright/t", "memory:/bright/u", "memory:/dark/t")
+    assert metrics.value(TABLE_SCAN_FAILURES) == 1
+    assert metrics.value(TABLES) == 3
+
+
+def test_shards_split_the_tables_without_gap_or_overlap(tmp_path):
+    everything = {make_table(tmp_path / f"t{n}") for n in range(40)}
+    shards = [set(registry(tmp_path / "*", shard_index=i, shard_count=3).tables()) for i in range(3)]
+    assert set().union(*shards) == everything
+    assert sum(map(len, shards)) == 40
+    assert all(shards)
+
+
+@given(st.text(max_size=40), st.integers(1, 200))
+def test_more_shards_move_a_table_only_to_the_new_one(identity, count):
+    before, after = shard_of(identity, count), shard_of(identity, count + 1)
+    assert 0 <= before < count
+    assert after in (before, count)
+
+
+def test_shards_are_even():
+    counts = [0] * 8
+    for n in range(8000):
+        counts[shard_of(f"file:/data/t{n}", 8)] += 1
+    assert all(850 < count < 1150 for count in counts)
+
+
+def test_shards_are_equal_in_every_process():
+    names = [f"file:/data/t{n}" for n in range(20)]
+    code = f"import json; from tideline_runtime.registry import shard_of; print(json.dumps([shard_of(n, 7) for n in {names!r}]))"
+    environment = clean_environment(PYTHONHASHSEED="1")
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, text=True, env=environment, timeout=60
+    ).stdout
+    assert json.loads(out) == [shard_of(n, 7) for n in names]
+
+
+def test_memory_storage_names():
+    storage = MemoryStorage("memory:/lake")
+    storage.put("a/.hoodie/hoodie.properties", b"")
+    assert list(find_tables(TablePattern("memory:/lake", ("*",)), storage)) == ["memory:/lake/a"]

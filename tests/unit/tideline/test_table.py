@@ -1,0 +1,270 @@
+"""Every method of `tideline.Table`, on both table types."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from tests.unit.tideline.conftest import FIRST, SCHEMA, ids, sorted_rows, trips_of
+
+import tideline
+from tideline.errors import InstantNotFound, InvalidOption, SchemaMismatch, TableExists, TableNotFound, TidelineError
+
+NOW = {"hoodie.compact.inline.max.delta.commits": 1, "tideline.clustering.min.input.files": 2}
+
+
+def data_files(folder: Path) -> list[Path]:
+    return [
+        found for day in ("mon", "tue") for found in (folder / day).iterdir() if ".parquet" in found.name or ".log." in found.name
+    ]
+
+
+def test_a_created_table_tells_what_it_is(table: tideline.Table, tmp_path: Path) -> None:
+    assert (table.name, table.path) == ("trips", f"file:{tmp_path}/trips")
+    assert (table.key, table.partition, table.ordering) == (("id",), ("day",), "updated_at")
+    assert table.schema == SCHEMA
+    assert tideline.open(tmp_path / "trips").type == table.type
+    assert table.type in repr(table)
+
+
+@pytest.mark.parametrize("several", [tuple, list])
+def test_key_and_partition_take_names(several, tmp_path: Path) -> None:
+    made = tideline.create(tmp_path / "t", schema=SCHEMA, key=several(["id", "updated_at"]), partition=several(["day"]))
+    made.upsert(trips_of(*FIRST, ("a", "mon", 1.0, 2)))
+    assert made.key == ("id", "updated_at")
+    assert ids(made.read()) == ["a", "a", "b", "c"]
+    assert made.lookup(trips_of(("a", "", None, 2)))["fare"].to_pylist() == [1.0]
+    assert made.lookup([{"id": "a", "updated_at": 1}, {"id": "x", "updated_at": 1}])["fare"].to_pylist() == [90.0]
+    assert made.delete([{"id": "a", "updated_at": 1}]).rows_deleted == 1
+    with pytest.raises(SchemaMismatch, match="id, updated_at"):
+        made.delete(["a"])
+
+
+def test_upsert_replaces_and_inserts(table: tideline.Table) -> None:
+    before = tideline.open(table.path).changes().until
+    done = table.upsert(trips_of(("a", "mon", 95.0, 2), ("d", "tue", 7.0, 1), ("b", "mon", 0.0, 0)))
+    assert re.fullmatch(r"\d{17}", done.instant)
+    assert (done.rows_inserted, done.attempts) == (1, 1)
+    assert done.sequence > before
+    fares = {row["id"]: row["fare"] for row in table.read().to_pylist()}
+    assert fares == {"a": 95.0, "b": 200.0, "c": None, "d": 7.0}  # b was older than what the table holds
+
+
+def test_insert_and_bulk_insert_add_rows(table: tideline.Table) -> None:
+    assert table.insert(trips_of(("d", "tue", 1.0, 1))).rows_inserted == 1
+    assert table.bulk_insert(trips_of(("e", "wed", 1.0, 1), ("f", "wed", 2.0, 1))).rows_inserted == 2
+    assert ids(table.read()) == ["a", "b", "c", "d", "e", "f"]
+
+
+def test_overwrites_replace_partitions_and_tables(table: tideline.Table) -> None:
+    table.insert_overwrite(trips_of(("x", "mon", 1.0, 1)))
+    assert ids(table.read()) == ["c", "x"]
+    table.insert_overwrite_table(trips_of(("y", "wed", 1.0, 1)))
+    assert ids(table.read()) == ["y"]
+
+
+@pytest.mark.parametrize(
+    "keys", [["a", "c", "none"], [{"id": "a"}, {"id": "c"}], pa.table({"id": ["c", "a"]})], ids=["values", "mappings", "rows"]
+)
+def test_delete_finds_keys_in_all_partitions(table: tideline.Table, keys) -> None:
+    table.delete(keys)
+    assert ids(table.read()) == ["b"]
+
+
+def test_delete_looks_only_where_partition_columns_say(table: tideline.Table) -> None:
+    table.delete(pa.table({"id": ["a", "c"], "day": ["tue", "tue"]}))
+    assert ids(table.read()) == ["a", "b"]
+
+
+def test_delete_partitions_takes_a_name_or_names(table: tideline.Table) -> None:
+    table.delete_partitions("mon")
+    assert ids(table.read()) == ["c"]
+    table.upsert(trips_of(*FIRST))
+    table.delete_partitions(["mon", "tue"])
+    assert table.read().num_rows == 0
+
+
+def test_read_and_scan_return_the_columns_of_the_table(table: tideline.Table) -> None:
+    assert table.read().schema.names == SCHEMA.names
+    assert sorted_rows(table.read("id", "fare > 100")) == [{"id": "b"}]
+    assert ids(table.read(columns=["fare", "id"], where=pc.field("fare").is_null())) == ["c"]
+    reader = table.scan(columns=["id"], where="day = 'mon' and fare is not null")
+    assert isinstance(reader, pa.RecordBatchReader)
+    assert ids(reader.read_all()) == ["a", "b"]
+    assert table.read(["id"], meta_fields=True).schema.names[2:] == [
+        "_hoodie_record_key", "_hoodie_partition_path", "_hoodie_file_name", "id",
+    ]  # fmt: skip
+    assert table.read(meta_fields=True).schema.names[5:] == SCHEMA.names
+    assert table.read(["id", "_hoodie_partition_path"]).num_columns == 2
+    assert table.read(columns=[]).num_rows == 3
+
+
+def test_where_speaks_of_meta_fields_too(table: tideline.Table) -> None:
+    assert ids(table.read("id", where="_hoodie_partition_path = 'tue'")) == ["c"]
+    with pytest.raises(TidelineError, match="fares"):
+        table.read(where="fares > 1")
+
+
+def test_lookup_reads_rows_by_key(table: tideline.Table) -> None:
+    assert sorted_rows(table.lookup(["c", "a", "none"], "id")) == [{"id": "a"}, {"id": "c"}]
+    assert table.lookup([]).num_rows == 0
+    assert table.lookup(["a"], where="fare > 100").num_rows == 0
+    assert table.lookup(["a"], meta_fields=True)["_hoodie_record_key"].to_pylist() == ["a"]
+    with pytest.raises(SchemaMismatch, match="str"):
+        table.lookup("a")
+    with pytest.raises(SchemaMismatch, match="cannot convert"):
+        table.lookup([1])
+
+
+def test_reads_see_what_others_committed(table: tideline.Table) -> None:
+    other = tideline.open(table.path)
+    other.upsert(trips_of(("d", "tue", 1.0, 1)))
+    assert ids(table.read("id")) == ["a", "b", "c", "d"]
+    other.delete(["d"])
+    assert table.lookup(["d"]).num_rows == 0
+    assert ids(table.changes(since=0).read(["id"])["after"].to_pylist()) == ["a", "b", "c"]
+
+
+def test_time_travel_takes_instants_times_and_dates(table: tideline.Table) -> None:
+    then = table.upsert(trips_of(("d", "tue", 1.0, 1))).instant
+    at = datetime.now(UTC)
+    table.delete(["a", "b", "c"])
+    assert ids(table.read(as_of=then)) == ["a", "b", "c", "d"]
+    assert table.lookup(["a"], as_of=at).num_rows == 1
+    assert table.read(as_of=date(2020, 1, 1)).num_rows == 0
+    assert table.sql("select count(*) from trips", as_of=then).fetchall() == [(4,)]
+    assert table.sql("select count(*) from trips").fetchall() == [(1,)]
+    with pytest.raises(InvalidOption):
+        table.read(as_of="yesterday")
+
+
+def test_read_optimized_leaves_out_log_files(table: tideline.Table) -> None:
+    table.upsert(trips_of(("a", "mon", 95.0, 2)))
+    expected = 90.0 if table.type == "mor" else 95.0
+    assert table.read(where="id = 'a'", read_optimized=True)["fare"].to_pylist() == [expected]
+
+
+def test_cluster_rewrites_small_files(table: tideline.Table) -> None:
+    none = table.cluster(options={"tideline.clustering.min.input.files": 9})
+    assert not none
+    assert "9 or more files" in none.reason
+    table.bulk_insert(trips_of(("d", "mon", 1.0, 1)))
+    before = sorted_rows(table.read())
+    done = table.cluster(options=NOW)
+    assert done
+    assert (done.rows_rewritten, done.files_written, done.reason) == (3, 1, "")
+    assert sorted_rows(table.read()) == before
+    assert table.read(where="day = 'mon'", meta_fields=True)["_hoodie_file_name"].unique().to_pylist() != []
+
+
+def test_compact_merges_log_files(table: tideline.Table) -> None:
+    if table.type == "cow":
+        with pytest.raises(tideline.errors.UnsupportedTable):
+            table.compact()
+        return
+    none = table.compact()
+    assert not none
+    assert "1 delta commit(s) since" in none.reason
+    table.upsert(trips_of(("a", "mon", 95.0, 2)))
+    done = table.compact(options=NOW)
+    assert done
+    assert (done.log_files_merged, done.files_written) == (1, 1)
+    assert table.read(where="id = 'a'", read_optimized=True)["fare"].to_pylist() == [95.0]
+
+
+def test_clean_and_archive_remove_what_is_old(table: tideline.Table, tmp_path: Path) -> None:
+    assert not table.clean()
+    assert not table.archive()
+    assert "keeps all 1 completed writes" in table.clean().reason
+    assert "keeps all 1 completed writes" in table.archive().reason
+    if table.type == "mor":  # archival keeps the delta commits that the next compaction counts
+        table.upsert(trips_of(("a", "mon", 95.0, 2)))
+        table.compact(options=NOW)
+    for at in range(5):
+        table.insert_overwrite(trips_of((f"n{at}", "mon", 1.0, at)))
+    files = data_files(tmp_path / "trips")
+    cleaned = table.clean(options={"hoodie.cleaner.commits.retained": 1})
+    assert cleaned
+    assert len(data_files(tmp_path / "trips")) == len(files) - cleaned.files_deleted < len(files)
+    few = {
+        "hoodie.cleaner.commits.retained": 1,
+        "hoodie.keep.min.commits": 2,
+        "hoodie.keep.max.commits": 3,
+        "tideline.archive.min.age": 0,
+    }
+    archived = table.archive(options=few)
+    assert archived
+    assert archived.instants
+    assert (tmp_path / "trips" / archived.file).exists()
+    assert ids(table.read()) == ["c", "n4"]
+
+
+def test_a_savepoint_is_restored(table: tideline.Table) -> None:
+    kept = table.savepoint(comment="before the import")
+    assert [s.instant for s in table.savepoints()] == [kept.instant]
+    gone = table.upsert(trips_of(("d", "mon", 1.0, 1)))
+    preview = table.restore(kept.instant, dry_run=True)
+    assert (preview.instant, preview.undone) == ("", (gone.instant,))
+    assert "d" in ids(table.read())
+    done = table.restore(kept.instant)
+    assert done.undone == (gone.instant,)
+    assert ids(table.read()) == ["a", "b", "c"]
+    table.delete_savepoint(kept.instant)
+    assert table.savepoints() == ()
+    with pytest.raises(InstantNotFound):
+        table.restore(kept.instant)
+
+
+def test_roll_back_dead_finds_nothing_in_a_sound_table(table: tideline.Table) -> None:
+    assert table.roll_back_dead() == ()
+
+
+def test_requests_that_make_no_sense_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(TableNotFound):
+        tideline.open(tmp_path / "none")
+    with pytest.raises(InvalidOption, match="cow or mor"):
+        tideline.create(tmp_path / "t", schema=SCHEMA, key="id", type="row")
+    with pytest.raises(SchemaMismatch):
+        tideline.create(tmp_path / "t", schema=SCHEMA, key="nope")
+    with pytest.raises(InvalidOption, match="unknown option"):
+        tideline.create(tmp_path / "t", schema=SCHEMA, key="id", options={"tideline.write.conflict.retrys": 1})
+    made = tideline.create(tmp_path / "t", schema=SCHEMA, key="id")
+    with pytest.raises(TableExists):
+        tideline.create(tmp_path / "t", schema=SCHEMA, key="id")
+    with pytest.raises(SchemaMismatch, match="tip"):
+        made.upsert(pa.table({"id": ["a"], "tip": [1]}))
+    with pytest.raises(InvalidOption):
+        made.share("zookeeper")
+
+
+def test_locks_by_url_serve_a_table(tmp_path: Path) -> None:
+    made = tideline.create(tmp_path / "t", schema=SCHEMA, key="id", locks="storage:")
+    made.upsert(trips_of(*FIRST))
+    assert list((tmp_path / "t/.hoodie/.tideline/locks").iterdir())
+    with pytest.raises(InvalidOption):
+        tideline.open(tmp_path / "t", locks="zookeeper:")
+
+
+def test_a_shared_table_is_written_under_hudis_lock(table: tideline.Table, tmp_path: Path) -> None:
+    options = table.share(lock_expiry_min=7)
+    assert options["hoodie.write.lock.provider"].endswith("FileSystemBasedLockProvider")
+    assert table.share() == options
+    table.upsert(trips_of(("d", "tue", 1.0, 1)))
+    other = tideline.open(table.path)
+    other.delete(["a"])
+    assert ids(table.read()) == ["b", "c", "d"]
+    assert other.share() == options
+    with pytest.raises(tideline.errors.UnsupportedTable):
+        table.archive()
+
+
+def test_all_errors_are_exported() -> None:
+    def below(kind: type) -> set[type]:
+        return {kind}.union(*(below(sub) for sub in kind.__subclasses__()))
+
+    engine = {e.__name__ for e in below(TidelineError) if e.__module__ in ("tideline_table.errors", "tideline_locks.errors")}
+    assert engine <= set(tideline.errors.__all__)
