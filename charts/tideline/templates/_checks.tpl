@@ -1,0 +1,36 @@
+{{/* What values.schema.json cannot say: what has to be set together, with the remedy. */}}
+{{- define "tideline.check" -}}
+{{- $services := include "tideline.services" . | fromYaml -}}
+{{- $names := list -}}
+{{- range .Values.ingest.applications -}}
+{{- if has .name $names -}}
+{{- fail (printf "ingest.applications: two applications have the name %q; give each its own" .name) -}}
+{{- end -}}
+{{- $names = append $names .name -}}
+{{- end -}}
+{{- if and $services (not .Values.tables) (not .Values.tableResources.enabled) -}}
+{{- fail "tables is empty; expected base paths or patterns, such as --set 'tables={s3://bucket/warehouse/**}', or tableResources.enabled=true" -}}
+{{- end -}}
+{{- if and (or $services .Values.ingest.applications) (not (include "tideline.kafka.brokers" .)) -}}
+{{- fail "kafka.brokers is empty; expected host:port,host:port, or trial.kafka.enabled=true" -}}
+{{- end -}}
+{{- if and .Values.kafka.brokers .Values.trial.kafka.enabled -}}
+{{- fail "kafka.brokers is set and trial.kafka.enabled is true; choose one of them" -}}
+{{- end -}}
+{{- if and (or .Values.redis.address .Values.redis.urlSecret.name) .Values.trial.redis.enabled -}}
+{{- fail "redis.address or redis.urlSecret is set and trial.redis.enabled is true; choose one of them" -}}
+{{- end -}}
+{{- if and .Values.redis.address .Values.redis.urlSecret.name -}}
+{{- fail "redis.address and redis.urlSecret are both set; choose one of them" -}}
+{{- end -}}
+{{- $security := .Values.kafka.security -}}
+{{- if and (hasPrefix "SASL" $security.protocol) (not $security.credentialsSecret.name) (not .Values.kafka.optionsSecret.name) -}}
+{{- fail (printf "kafka.security.protocol is %s without kafka.security.credentialsSecret.name; create a Secret with user name and password and name it" $security.protocol) -}}
+{{- end -}}
+{{- if and (hasKey $services "lock-service") (not .Values.http.tokenSecret.name) -}}
+{{- fail "http.tokenSecret.name is empty; the lock service takes requests from other pods only with a token. Create it with: kubectl create secret generic tideline-http --from-literal=token=$(openssl rand -hex 24), or set lockService.enabled=false" -}}
+{{- end -}}
+{{- if and (hasKey $services "lock-service") (gt (int .Values.lockService.shards) 1) (not (include "tideline.redis.isUsed" .)) -}}
+{{- fail (printf "lockService.shards is %d and locks are in the tables' folders, where a shard knows the locks of its own tables only; set redis.address or lockService.shards=1" (int .Values.lockService.shards)) -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,86 @@
+{{/* A setting's value as text of an environment variable: lists and mappings as JSON, whole numbers without exponent. */}}
+{{- define "tideline.settingText" -}}
+{{- if kindIs "string" . -}}{{ . }}{{- else -}}{{ toJson . }}{{- end -}}
+{{- end -}}
+
+{{/* Variables of one component from the values `settings`: `root`, `section`, `own` (its settings). */}}
+{{- define "tideline.settingVariables" -}}
+{{- range $name, $value := .root.Values.settings }}
+TIDELINE_{{ upper $name }}: {{ include "tideline.settingText" $value | quote }}
+{{- end }}
+{{- $section := .section }}
+{{- range $name, $value := .own }}
+TIDELINE_{{ $section }}__{{ upper $name }}: {{ include "tideline.settingText" $value | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* The data of a component's ConfigMap: `root`, `section`, `own`, `shards`. Everything but secrets and the shard's index. */}}
+{{- define "tideline.configuration" -}}
+TIDELINE_STATE_FOLDER: /var/lib/tideline
+TIDELINE_HTTP_HOST: {{ .root.Values.http.host | quote }}
+TIDELINE_HTTP_PORT: {{ .root.Values.http.port | quote }}
+{{- if .tables }}
+TIDELINE_TABLES: {{ toJson .root.Values.tables | quote }}
+{{- if .root.Values.tableResources.enabled }}
+TIDELINE_TABLE_RESOURCES__ENABLED: "true"
+TIDELINE_TABLE_RESOURCES__NAMESPACE: {{ include "tideline.tableResources.namespace" .root | quote }}
+{{- end }}
+TIDELINE_SHARD_COUNT: {{ .shards | quote }}
+TIDELINE_EVENT_LOG: {{ printf "kafka://%s" (include "tideline.kafka.brokers" .root) | quote }}
+{{- end }}
+{{- with .more }}
+{{ . }}
+{{- end }}
+{{- include "tideline.settingVariables" . }}
+{{- include "tideline.objectStore.variables" .root }}
+{{- if .root.Values.trust.configMap.name }}
+SSL_CERT_FILE: /etc/tideline/trust/ca.crt
+{{- end }}
+{{- end -}}
+
+{{- define "tideline.tableResources.namespace" -}}
+{{- default .Release.Namespace .Values.tableResources.namespace -}}
+{{- end -}}
+
+{{/* "true" for a component that calls the API server: `root`, `component`. */}}
+{{- define "tideline.callsApiServer" -}}
+{{- if or (eq .component "launcher") (and .root.Values.tableResources.enabled (ne .component "ingest")) -}}true{{- end -}}
+{{- end -}}
+
+{{/* How long a component may take to stop, in whole seconds, with 15 s for what surrounds it. */}}
+{{- define "tideline.gracePeriod" -}}
+{{- $stop := default 25 (default .root.Values.settings.stop_grace_s .own.stop_grace_s) -}}
+{{- add 15 (int (ceil $stop)) -}}
+{{- end -}}
+
+{{/* Variables of one shard that are no part of the ConfigMap: `root`, `component`, `index`, `name` of its Deployment. */}}
+{{- define "tideline.service.env" -}}
+- name: TIDELINE_SHARD_INDEX
+  value: {{ .index | quote }}
+{{ include "tideline.locks.env" .root }}
+{{ include "tideline.kafka.env" (dict "root" .root "variable" "TIDELINE_EVENT_LOG_OPTIONS") }}
+{{- if include "tideline.asksForToken" . }}
+{{ include "tideline.secretVariable" (dict "variable" "TIDELINE_HTTP_TOKEN" "name" .root.Values.http.tokenSecret.name "key" .root.Values.http.tokenSecret.key) }}
+{{- end }}
+{{- if and (eq .component "launcher") (eq (include "tideline.applications.namespace" .root) .root.Release.Namespace) }}
+- name: TIDELINE_LAUNCHER__KUBERNETES__OWNER
+  value: Deployment/{{ .name }}
+{{- end }}
+{{- end -}}
+
+{{/* "true" for a component whose routes need the bearer token. */}}
+{{- define "tideline.asksForToken" -}}
+{{- if or (eq .component "lock-service") (and .root.Values.http.tokenForAll .root.Values.http.tokenSecret.name) -}}true{{- end -}}
+{{- end -}}
+
+{{/* Variables of an ingest application that are no part of its ConfigMap: `root`, `application`. */}}
+{{- define "tideline.ingest.env" -}}
+{{ include "tideline.locks.env" .root }}
+{{ include "tideline.kafka.env" (dict "root" .root "variable" "TIDELINE_INGEST__KAFKA_OPTIONS") }}
+{{- with .application.registryOptionsSecret }}
+{{ include "tideline.secretVariable" (dict "variable" "TIDELINE_INGEST__SCHEMA_REGISTRY_OPTIONS" "name" .name "key" .key) }}
+{{- end }}
+{{- if include "tideline.asksForToken" (dict "root" .root "component" "ingest") }}
+{{ include "tideline.secretVariable" (dict "variable" "TIDELINE_HTTP_TOKEN" "name" .root.Values.http.tokenSecret.name "key" .root.Values.http.tokenSecret.key) }}
+{{- end }}
+{{- end -}}
