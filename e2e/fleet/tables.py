@@ -1,0 +1,68 @@
+"""The tables in the object store, seen from outside of the cluster by this engine."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping
+
+import pyarrow.parquet as pq
+
+import tideline
+from e2e.fleet.servers import INCOMING, LAKE, Servers
+from e2e.fleet.source import TABLES, Batch
+from tideline_table.hudi import State
+from tideline_table.table import Table
+
+WAREHOUSE = f"s3://{LAKE}/warehouse"
+
+
+def base_path(name: str) -> str:
+    """Return the base path of a table of the run."""
+    return f"{WAREHOUSE}/{name}"
+
+
+def create_tables() -> dict[str, Table]:
+    """Create the empty tables and open them."""
+    for kind in TABLES.values():
+        partition = [kind.partition] if kind.partition else []
+        tideline.create(
+            base_path(kind.name),
+            schema=kind.schema,
+            key=kind.key,
+            partition=partition,
+            ordering=kind.ordering,
+            type=kind.type,
+        )
+    return {name: Table.open(base_path(name)) for name in TABLES}
+
+
+def upload(servers: Servers, batches: Iterable[Batch]) -> None:
+    """Store the rows of batches where writers read them."""
+    storage = servers.store.storage(INCOMING)
+    for batch in batches:
+        content = io.BytesIO()
+        pq.write_table(batch.rows, content)
+        storage.put(batch.file, content.getvalue())
+
+
+def state_of(table: Table, instant: str) -> State:
+    """Return the state of an action now, NONE for an instant that the table does not know."""
+    table.refresh()
+    record = table.state.actions.get(instant)
+    return State.NONE if record is None else record.state
+
+
+def pending(tables: Mapping[str, Table]) -> list[str]:
+    """Return the actions that are requested or inflight now, each as a few words."""
+    found = []
+    for name, table in tables.items():
+        table.refresh()
+        found += [f"{name} {record.action.value} {record.instant} {record.state.value}" for record in table.state.pending()]
+    return found
+
+
+def heads(tables: Mapping[str, Table]) -> dict[str, int]:
+    """Return the newest sequence of each table now, by its uid."""
+    for table in tables.values():
+        table.refresh()
+    return {table.uid: table.state.sequence for table in tables.values()}
