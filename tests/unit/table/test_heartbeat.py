@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from datetime import timedelta
 
 import pytest
 from tests.unit.table.tables import DEATH_S, QUIET
@@ -12,6 +13,7 @@ from tideline_table.coordination.heartbeat import Heartbeat, beats, forget_silen
 from tideline_table.errors import ObjectNotFound, StorageError
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log.action import ActionRecord
+from tideline_table.log.entry import entry_path
 from tideline_table.storage import MemoryStorage
 
 INSTANT = "20260101000000000"
@@ -61,6 +63,20 @@ def test_a_machine_whose_clock_is_ahead_takes_nobody_for_dead(place, silent_s, d
     assert not is_alive(storage, record, ahead, Options(QUIET))
     assert is_dead(storage, record, ahead, Options(QUIET)) is dead
     assert is_dead(storage, record, clock, Options(QUIET)) is dead
+
+
+@pytest.mark.parametrize(("silent_s", "dead"), [(0, False), (DEATH_S / 2, False), (DEATH_S + 1, True)])
+@pytest.mark.parametrize("by_transition", [True, False], ids=["transition", "heartbeat"])
+def test_a_machine_whose_clock_is_behind_finds_the_dead(place, silent_s, dead, by_transition):
+    storage, record, clock = place
+    if by_transition:
+        storage.delete(heartbeat_path(INSTANT))
+        storage.put(entry_path(record.sequence), b"")
+    behind = ManualClock(clock.now() - timedelta(seconds=20 * DEATH_S))
+    clock.advance(silent_s)
+    behind.advance(silent_s)
+    assert is_alive(storage, record, behind, Options(QUIET)) is not dead
+    assert is_dead(storage, record, behind, Options(QUIET)) is dead
 
 
 def test_whoever_beats_while_the_store_is_asked_for_its_time_is_alive(place):

@@ -11,7 +11,7 @@ from types import TracebackType
 
 from tideline_table.clock import Clock
 from tideline_table.config import CLUSTERING_EXPIRATION_MIN, HEARTBEAT_INTERVAL_MS, HEARTBEAT_MISSES, Options
-from tideline_table.errors import ObjectNotFound, StorageFull, TidelineError
+from tideline_table.errors import ObjectNotFound, StorageError, StorageFull, TidelineError
 from tideline_table.hudi.instant import Instant, State, time_from_instant
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.entry import entry_path
@@ -40,10 +40,9 @@ def allowed_silence(options: Options) -> timedelta:
 def is_alive(storage: Storage, record: ActionRecord, clock: Clock, options: Options) -> bool:
     """Return whether the process that runs `record` recently renewed its heartbeat or appended the transition.
 
-    Uses this machine's clock only. Before an action on a dead writer, ask `is_dead`.
+    Uses this machine's clock, unless a sign of life shows that it is behind. Before an action on a dead writer, ask `is_dead`.
     """
-    # Read the clock before the request, so that a slow reply cannot make a live writer look dead.
-    return _is_recent(storage, record, clock.now(), allowed_silence(options))
+    return _seems_alive(storage, record, clock, allowed_silence(options))
 
 
 def is_dead(storage: Storage, record: ActionRecord, clock: Clock, options: Options) -> bool:
@@ -56,9 +55,21 @@ def is_dead(storage: Storage, record: ActionRecord, clock: Clock, options: Optio
 
 def is_silent(storage: Storage, record: ActionRecord, clock: Clock, allowed: timedelta) -> bool:
     """Return whether `record` showed no sign of life for longer than `allowed`, by both clocks as in `is_dead`."""
-    if _is_recent(storage, record, clock.now(), allowed):
+    if _seems_alive(storage, record, clock, allowed):
         return False
-    return not _is_recent(storage, record, store_time(storage), allowed)
+    silence = _silence(storage, record, store_time(storage), allowed)
+    return silence is None or silence > allowed
+
+
+def _seems_alive(storage: Storage, record: ActionRecord, clock: Clock, allowed: timedelta) -> bool:
+    # Read the clock before the request, so that a slow reply cannot make a live writer look dead.
+    silence = _silence(storage, record, clock.now(), allowed)
+    if silence is not None and silence < -allowed:
+        # This clock is behind: by it, a dead writer would stay alive until the clock has caught up. A reader may not be allowed to
+        # write the file that tells the store's time.
+        with contextlib.suppress(StorageError):
+            silence = _silence(storage, record, store_time(storage), allowed)
+    return silence is not None and silence <= allowed
 
 
 def store_time(storage: Storage) -> datetime:
@@ -67,7 +78,8 @@ def store_time(storage: Storage) -> datetime:
     return storage.stat(STORE_TIME_PATH).modified
 
 
-def _is_recent(storage: Storage, record: ActionRecord, now: datetime, allowed: timedelta) -> bool:
+def _silence(storage: Storage, record: ActionRecord, now: datetime, allowed: timedelta) -> timedelta | None:
+    """Return the time since the last sign of life, negative for a sign in the future. None without a sign."""
     signs: list[datetime] = [datetime.fromisoformat(record.since)] if record.since else []
     if record.is_peers:
         # The log entry only has the time when this engine adopted the action.
@@ -80,7 +92,7 @@ def _is_recent(storage: Storage, record: ActionRecord, now: datetime, allowed: t
     # Without a file, the heartbeat was not created yet or its writer ended: then the time of the transition decides.
     with contextlib.suppress(ObjectNotFound):
         signs.append(storage.stat(heartbeat_path(record.instant)).modified)
-    return bool(signs) and now - max(signs) <= allowed
+    return now - max(signs) if signs else None
 
 
 def beats(storage: Storage, instant: str, clock: Clock, options: Options) -> bool:
