@@ -33,7 +33,7 @@ written at creation, and by sharing under the lock that both engines take.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -284,22 +284,9 @@ def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[Ins
                 with_instant=under[group],
                 remedy="run the compaction, then retry: tideline run compaction PATH",
             )
-    if own.update_strategy is not None and (own.based_on or overwritten):
-        under = state.groups_under_clustering()
-        for group in (*own.based_on, *overwritten):
-            clustering = under.get(group)
-            if clustering is not None and state.actions[clustering].is_peers:
-                return WriteConflict(
-                    f"file group {group.file_id} is under clustering {clustering} of Apache Hudi, which lets no writer pass",
-                    with_instant=clustering,
-                    remedy="retry when it is done, or run it: tideline run clustering PATH",
-                )
-            if clustering is not None and own.update_strategy(state, clustering):
-                return ClusteringFirst(
-                    f"file group {group.file_id} is under clustering {clustering}, which goes first",
-                    with_instant=clustering,
-                    remedy="retry when it is done, or run it: tideline run clustering PATH",
-                )
+    held = _held_by_clustering(own, overwritten, state)
+    if held is not None:
+        return held
     for other_keys in inserted_since:
         if other_keys.found_in is not None or (
             other_keys.hashes is not None and len(own.inserted) and len(np.intersect1d(own.inserted, other_keys.hashes))
@@ -309,6 +296,30 @@ def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[Ins
                 f"record keys{where} were inserted by {other_keys.instant} at the same time", with_instant=other_keys.instant
             )
     return SliceGrew(frozenset(grown), max(grown.values())) if grown else None
+
+
+def _held_by_clustering(own: WriteSet, overwritten: Sequence[FileGroupId], state: TableState) -> WriteConflict | None:
+    """Return the conflict with a planned clustering that goes before `own`, by its update strategy."""
+    if own.update_strategy is None or not (own.based_on or overwritten):
+        return None
+    under = state.groups_under_clustering()
+    for group in (*own.based_on, *overwritten):
+        clustering = under.get(group)
+        if clustering is None:
+            continue
+        if state.actions[clustering].is_peers:
+            return WriteConflict(
+                f"file group {group.file_id} is under clustering {clustering} of Apache Hudi, which lets no writer pass",
+                with_instant=clustering,
+                remedy="retry when it is done, or run it: tideline run clustering PATH",
+            )
+        if own.update_strategy(state, clustering):
+            return ClusteringFirst(
+                f"file group {group.file_id} is under clustering {clustering}, which goes first",
+                with_instant=clustering,
+                remedy="retry when it is done, or run it: tideline run clustering PATH",
+            )
+    return None
 
 
 def _only_grew(latest: FileSlice, read: SliceVersion) -> bool:
