@@ -158,7 +158,8 @@ def test_sort_columns_of_the_source_win_over_those_by_table_name(fleet, source):
 
 
 def test_the_client_of_kubernetes_is_needed_only_where_the_setting_asks_for_it(fleet, monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("tideline_runtime.kubernetes")]:
+    importing = ("tideline_runtime.kubernetes", "tideline_runtime.api_server")
+    for name in [name for name in sys.modules if name.startswith(importing)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     open_tables(fleet.settings(MirrorSettings), fleet.context("mirror")).close()
