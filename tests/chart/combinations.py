@@ -75,7 +75,7 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
     ),
     "settings": _with(
         {
-            "settings": {"stop_grace_s": 240.5, "poll_interval_s": 2, "log_level": "debug"},
+            "settings": {"stop_grace_s": 240.5, "poll_interval_s": 2, "log_level": "debug", "tables_unready_after_s": 60},
             "mirror": {"settings": {"batch_entries": 5000, "stop_grace_s": 30}},
             "planner": {
                 "settings": {"options": {"hoodie.parquet.max.file.size": "125829120"}, "clustering_sort_columns": {"orders": "a,b"}}

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from tests.chart.combinations import BASE, COMBINATIONS, EVERY_CONNECTION, ORDERS, SERVICES
 from tests.chart.manifests import component_of, environment, matches, module_of, named, of_kind, pods, services
-from tests.chart.tools import ChartToolFailed, linted, object_schemas, rendered
+from tests.chart.tools import CHART, ChartToolFailed, linted, object_schemas, rendered
 
 from tideline_runtime.members import import_all_declarations
 from tideline_runtime.settings import declared_settings
@@ -470,6 +470,9 @@ def test_monitoring_is_what_the_values_say():
     assert 'absent(tideline_runtime_ready{namespace="data", container="lock-service"})' in absent
     containers = {d["spec"]["template"]["spec"]["containers"][0]["name"] for d in services(manifests)}
     assert all(re.search(r'container="([a-z-]+)"', expression)[1] in containers for expression in absent)
+    (reach,) = (rule for rule in group["rules"] if rule["alert"] == "TidelineTablesOutOfReach")
+    assert "tideline_runtime_table_trouble" in reach["expr"]
+    assert reach["labels"] == {"severity": "critical"}
     assert group["rules"][0]["annotations"]["runbook_url"] == "https://runbooks.example/kubernetes.md#tidelineserviceabsent"
     for _, pod in pods(manifests):
         assert "prometheus.io/scrape" not in pod["metadata"].get("annotations", {})
@@ -489,6 +492,11 @@ def test_the_probe_test_asks_every_shard():
         "tideline-lock-service-pods": "3",
     }
     assert {target.partition("=")[0] for target in targets} <= services_named
+    # The script that tests/chart/test_probe_script.py tries is the one that runs.
+    (volume,) = (v for v in pod["spec"]["volumes"] if v["name"] == "script")
+    data = named(manifests_of("shards"), "ConfigMap", volume["configMap"]["name"])["data"]
+    assert data == {"probes.py": (CHART / "files/probes.py").read_text()}
+    assert "/etc/tideline/test/probes.py" in pod["spec"]["containers"][0]["args"]
     assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
 
 

@@ -1,6 +1,7 @@
+import math
 import threading
 
-from tideline_runtime.health import PROBE_EVERY_S, Health
+from tideline_runtime.health import PROBE_EVERY_S, Health, Verdict
 from tideline_table.clock import ManualClock
 from tideline_table.errors import StorageError
 
@@ -26,6 +27,24 @@ def test_ready_when_started_and_unobstructed():
     health.clear("tick")
     health.stopping()
     assert health.ready().reasons == ("stop: stopping",)
+
+
+def test_an_obstacle_is_a_condition_until_it_has_lasted():
+    clock = ManualClock()
+    health = Health(clock, 10)
+    health.started()
+    health.obstruct("tables", "at s3://u:pw@h", after_s=5)
+    health.obstruct("more", "for ever", after_s=math.inf)
+    clock.advance(4)
+    health.obstruct("tables", "another cause", after_s=5)
+    assert health.ready() == Verdict((), {"tables": "another cause", "more": "for ever"})
+    clock.advance(1)
+    assert health.ready() == Verdict(("tables: another cause",), {"more": "for ever"})
+    health.clear("tables")
+    health.obstruct("tables", "again", after_s=5)
+    assert health.ready().is_ok
+    clock.advance(1e9)
+    assert health.ready().conditions == {"more": "for ever"}
 
 
 def test_ready_needs_what_is_required_and_asks_at_most_once_a_second():

@@ -65,6 +65,17 @@ def test_probes_are_open_but_keep_reasons_to_themselves(serve):
         assert (answer.status_code, answer.json()) == (503, {"service": "probe", "ok": False})
 
 
+def test_conditions_are_named_to_all_and_explained_to_clients_with_the_token(serve):
+    client, health = serve(TOKEN)
+    health.obstruct("table search", "inner matters", after_s=60)
+    with client:
+        answer = client.get("/readyz")
+        assert (answer.status_code, answer.json()) == (200, {"service": "probe", "ok": True, "degraded": ["table search"]})
+        client.headers["authorization"] = f"bearer {TOKEN}"
+        assert client.get("/readyz").json()["conditions"] == ["table search: inner matters"]
+        assert "degraded" not in client.get("/healthz").json()
+
+
 def test_bodies_are_bounded_with_and_without_a_declared_length(serve):
     client, _ = serve()
 

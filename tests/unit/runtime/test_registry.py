@@ -139,6 +139,29 @@ def test_a_root_that_does_not_answer_keeps_its_tables():
     assert metrics.value(TABLES) == 3
 
 
+def test_a_search_fails_if_it_fails_everywhere_and_the_cause_is_one_line():
+    dark, other = FailingStorage("memory:/dark"), FailingStorage("memory:/other")
+    stores = {root_uri("/dark"): dark, root_uri("/other"): other}
+    # Two patterns at one root are searched one by one.
+    found = registry("/dark/*", "/dark/**", "/other/*", storage_of=stores.__getitem__)
+    assert found.search_failure() is None
+    dark.fails = other.fails = True
+    found.rescan()
+    assert found.search_failure() == "every search for tables fails: file:/dark/* (and 2 more): no answer"
+    other.fails = False
+    found.rescan()
+    assert found.search_failure() is None
+    assert registry(storage_of=stores.__getitem__).search_failure() is None
+
+
+def test_a_search_gives_signs_of_life_at_every_folder(tmp_path):
+    for name in ("a", "b/c", "b/d"):
+        make_table(tmp_path / name)
+    beats = []
+    registry(f"{tmp_path}/**", beat=lambda: beats.append(1)).rescan()
+    assert len(beats) == 6  # the pattern, its root, a, b, b/c and b/d
+
+
 def test_shards_split_the_tables_without_gap_or_overlap(tmp_path):
     everything = {make_table(tmp_path / f"t{n}") for n in range(40)}
     shards = [set(registry(tmp_path / "*", shard_index=i, shard_count=3).tables()) for i in range(3)]

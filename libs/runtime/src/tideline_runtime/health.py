@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from threading import Lock
 
 from tideline_runtime.redaction import redacted_text
@@ -15,14 +15,25 @@ PROBE_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of a check: `is_ok`, or the reasons against it, one sentence each."""
+    """The outcome of a check: `is_ok`, or the reasons against it, one sentence each.
+
+    `conditions` are obstacles that are no reason yet, by topic: the service works worse than it should, or not at all.
+    """
 
     reasons: tuple[str, ...] = ()
+    conditions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_ok(self) -> bool:
         """Whether there is no reason against it."""
         return not self.reasons
+
+
+@dataclass(frozen=True, slots=True)
+class _Obstacle:
+    reason: str
+    begun_s: float
+    after_s: float
 
 
 class Health:
@@ -35,7 +46,7 @@ class Health:
         self._clock = clock
         self._live_deadline_s = live_deadline_s
         self._last_beat_s = clock.monotonic_s()
-        self._obstacles: dict[str, str] = {"start": "not started yet"}
+        self._obstacles: dict[str, _Obstacle] = {"start": _Obstacle("not started yet", clock.monotonic_s(), 0.0)}
         self._probes: dict[str, Callable[[], None]] = {}
         self._probed_at_s: float | None = None
         self._unreachable: dict[str, str] = {}
@@ -54,10 +65,16 @@ class Health:
         with self._lock:
             self._probes[name] = probe
 
-    def obstruct(self, topic: str, reason: str) -> None:
-        """Make the service unready because of `reason`, until `clear(topic)`."""
+    def obstruct(self, topic: str, reason: str, *, after_s: float = 0.0) -> None:
+        """Make the service unready because of `reason`, until `clear(topic)`.
+
+        Until `after_s` seconds have passed since the first call for this topic, it is a condition of a service that is ready.
+        With `math.inf` it stays one.
+        """
         with self._lock:
-            self._obstacles[topic] = reason
+            before = self._obstacles.get(topic)
+            begun_s = before.begun_s if before else self._clock.monotonic_s()
+            self._obstacles[topic] = _Obstacle(redacted_text(reason), begun_s, after_s)
 
     def clear(self, topic: str) -> None:
         """Remove the obstacle `topic`, if there is one."""
@@ -87,9 +104,13 @@ class Health:
                 self._probe()
             finally:
                 self._probing.release()
+        now_s = self._clock.monotonic_s()
         with self._lock:
-            own = [f"{topic}: {reason}" for topic, reason in self._obstacles.items()]
-            return Verdict((*own, *(f"{name} is not reachable: {reason}" for name, reason in self._unreachable.items())))
+            due = {topic: o.reason for topic, o in self._obstacles.items() if now_s - o.begun_s >= o.after_s}
+            waiting = {topic: o.reason for topic, o in self._obstacles.items() if topic not in due}
+            own = [f"{topic}: {reason}" for topic, reason in due.items()]
+            unreachable = [f"{name} is not reachable: {reason}" for name, reason in self._unreachable.items()]
+            return Verdict((*own, *unreachable), waiting)
 
     def _probe(self) -> None:
         now_s = self._clock.monotonic_s()

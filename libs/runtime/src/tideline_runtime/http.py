@@ -145,13 +145,21 @@ class Route:
 def service_app(
     service: str, health: Health, metrics: Metrics, *, routes: Sequence[Route] = (), token: str | None = None
 ) -> Application:
-    """Return the application. With a `token`, clients without it get 401; only probes answer them, but without reasons."""
+    """Return the application. With a `token`, clients without it get 401; only probes answer them, but without reasons.
+
+    A probe that answers 200 may list topics as `degraded`: conditions under which the service stays ready.
+    """
     rendering = anyio.CapacityLimiter(_RENDERING)
 
     def judged(verdict: Verdict, call: Call) -> Reply:
         body: dict[str, object] = {"service": service, "ok": verdict.is_ok}
         if call.is_authorized:
             body["reasons"] = list(verdict.reasons)
+        if verdict.conditions:
+            # The topics are words of this program, so that everybody may read them.
+            body["degraded"] = sorted(verdict.conditions)
+            if call.is_authorized:
+                body["conditions"] = [f"{topic}: {reason}" for topic, reason in verdict.conditions.items()]
         return Reply(body, 200 if verdict.is_ok else 503)
 
     async def healthz(call: Call) -> Reply:

@@ -187,4 +187,11 @@ TABLE_SCAN_FAILURES = Counter(
     unit="searches",
     doc="Searches for tables that failed because storage, or the API server with the HudiTable resources, did not answer.",
 )
+TABLE_TROUBLE = Gauge(
+    "tideline_runtime_table_trouble",
+    unit="boolean",
+    doc="1 while the service can work on no table, by kind: search (every search for tables fails) or open (no table that was found "
+    "can be opened).",
+    labels=("kind",),
+)
 SHARED_METRICS: tuple[Metric, ...] = (TICKS, TICK_TIME, CONSECUTIVE_FAILURES, READY)

@@ -11,6 +11,7 @@ from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
 from tideline_runtime.registry import TableRegistry
 from tideline_runtime.settings import ServiceSettings
+from tideline_runtime.table_reach import TableReach
 from tideline_runtime.table_source import JobFacts, NamedTable, TableFacts, TableSource, Trouble, open_table_source
 from tideline_table.clock import Clock
 from tideline_table.config import LOCK_UNREACHABLE, Options
@@ -34,9 +35,11 @@ def open_tables(settings: ServiceSettings, context: ServiceContext, options: Map
         shard_count=settings.shard_count,
         metrics=context.metrics,
         source=source,
+        beat=context.health.beat,
     )
     writer_id = f"{context.name}-{settings.shard_index}"
-    return OpenTables(registry, context.clock, writer_id, LockProviders(settings.locks, context.clock), options, source)
+    reach = TableReach(context.health, context.metrics, settings.tables_unready_after_s)
+    return OpenTables(registry, context.clock, writer_id, LockProviders(settings.locks, context.clock), options, source, reach)
 
 
 @dataclass(slots=True)
@@ -53,22 +56,32 @@ class OpenTables:
     lock_providers: LockProviders
     options: Mapping[str, object] | None = None
     source: TableSource | None = None
+    reach: TableReach | None = None
     _opened_with: dict[str, Mapping[str, str]] = field(default_factory=dict, init=False)
     _open: dict[str, Table] = field(default_factory=dict, init=False)
     _refused: dict[str, str] = field(default_factory=dict, init=False)
+    _left_alone: set[str] = field(default_factory=set, init=False)
+    """Those of the refused tables that are not Tideline's: a fleet may well have only such tables."""
     _troubled: dict[str, str] = field(default_factory=dict, init=False)
 
     def each(self) -> Iterator[Table]:
         """Yield all tables, refreshed, in order of base path; a table that fails is skipped."""
         looks_again = self.registry.next_scan_in_s() <= 0
-        wanted = self.registry.tables()
+        wanted = self._search()
         for known in (self._open, self._opened_with, self._refused, self._troubled):
             for base_path in known.keys() - set(wanted):
                 del known[base_path]
+        self._left_alone &= set(wanted)
         for base_path in wanted:
+            if self.reach is not None:
+                # While storage is away, each table takes as long as its retries.
+                self.reach.health.beat()
             table = self._table(base_path, looks_again=looks_again)
             if table is not None:
                 yield table
+        if self.reach is not None:
+            failures = {base_path: why for base_path, why in self._refused.items() if base_path not in self._left_alone}
+            self.reach.opened(len(self._open), failures)
 
     def visit(
         self, context: ServiceContext, look: Callable[[Table], None], *, ends_on: tuple[type[TidelineError], ...] = ()
@@ -119,6 +132,17 @@ class OpenTables:
             self.source.close()
         self.lock_providers.close()
 
+    def _search(self) -> tuple[str, ...]:
+        try:
+            found = self.registry.tables()
+        except TidelineError as error:
+            if self.reach is not None:
+                self.reach.searched(" ".join(str(error).split()))
+            raise
+        if self.reach is not None:
+            self.reach.searched(self.registry.search_failure())
+        return found
+
     def _state_of(self, base_path: str) -> TableFacts | Trouble:
         for reason, texts in (("Refused", self._refused), ("Failed", self._troubled)):
             if base_path in texts:
@@ -146,6 +170,7 @@ class OpenTables:
             table.refresh()
         except TidelineError as error:
             self._open.pop(base_path, None)
+            (self._left_alone.add if isinstance(error, UnsupportedTable) else self._left_alone.discard)(base_path)
             if self._refused.get(base_path) != str(error):
                 self._refused[base_path] = str(error)
                 _log.warning("table skipped", base_path=base_path, reason=str(error))

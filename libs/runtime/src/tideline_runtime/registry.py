@@ -40,6 +40,11 @@ class TablePattern:
     root: str
     parts: tuple[str, ...]
 
+    @property
+    def text(self) -> str:
+        """The pattern as a setting says it, canonical."""
+        return "/".join((self.root, *self.parts))
+
     @classmethod
     def parse(cls, text: str) -> TablePattern:
         """Parse a pattern. Raises `InvalidSetting` for `**` anywhere but at the end and for an unsupported scheme."""
@@ -95,7 +100,7 @@ class TableRegistry:
     """The tables of this shard, scanned again at an interval. Used by one thread.
 
     A table that a `source` names is searched for as soon as the source names it; the source decides whether the service works on it.
-    The constructor raises `InvalidSetting` for an invalid pattern.
+    `beat` is called at every folder that a search lists, because a search can take minutes. The constructor raises `InvalidSetting` for an invalid pattern.
     """
 
     def __init__(
@@ -109,6 +114,7 @@ class TableRegistry:
         metrics: Metrics | None = None,
         storage_of: Callable[[str], Storage] = open_storage,
         source: NamingSource | None = None,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
         self._patterns = tuple(dict.fromkeys(TablePattern.parse(text) for text in tables))
         self._clock = clock
@@ -118,10 +124,12 @@ class TableRegistry:
         self._metrics = metrics
         self._storage_of = storage_of
         self._source = source
+        self._beat = beat
         self._revision = 0
         self._named: Mapping[str, Wish] = {}
-        self._failed: dict[str, str] = {}
+        self._failed: dict[TablePattern, str] = {}
         self._found: dict[TablePattern, tuple[str, ...]] = {}
+        self._searched: set[TablePattern] = set(self._patterns)
         self._tables: tuple[str, ...] = ()
         self._scanned_at_s: float | None = None
 
@@ -142,8 +150,19 @@ class TableRegistry:
         return tuple(base for base, wish in self._named.items() if wish.is_wanted and self._is_mine(base))
 
     def failure(self, base_path: str) -> str | None:
-        """Return why the last search at this root failed, None if it did not."""
-        return self._failed.get(base_path)
+        """Return why the last search for a table at this base path failed, None if it did not."""
+        return self._failed.get(TablePattern(base_path, ()))
+
+    def search_failure(self) -> str | None:
+        """Return the cause in one line if the last search failed for every pattern and every named table, else None.
+
+        None, too, if there was nothing to search for.
+        """
+        if not self._failed or self._failed.keys() < self._searched:
+            return None
+        pattern, cause = min(self._failed.items(), key=lambda item: item[0].text)
+        others = f" (and {len(self._failed) - 1} more)" if len(self._failed) > 1 else ""
+        return " ".join(f"every search for tables fails: {pattern.text}{others}: {cause}".split())
 
     def next_scan_in_s(self) -> float:
         """Return the seconds until a scan is due, 0 if it is."""
@@ -165,8 +184,10 @@ class TableRegistry:
         self._named = self._source.named()
         # The services of another shard search for the others.
         named = tuple(TablePattern(base, ()) for base, wish in self._named.items() if wish.is_wanted and self._is_mine(base))
-        for pattern in self._found.keys() - {*self._patterns, *named}:
-            del self._found[pattern]
+        for known in (self._found, self._failed):
+            for pattern in known.keys() - {*self._patterns, *named}:
+                del known[pattern]
+        self._searched = {*self._patterns, *named}
         return named
 
     def _is_mine(self, base_path: str) -> bool:
@@ -174,14 +195,16 @@ class TableRegistry:
 
     def _search(self, patterns: Iterable[TablePattern]) -> None:
         for pattern in patterns:
-            self._failed.pop(pattern.root, None)
+            self._beat()
+            self._failed.pop(pattern, None)
             try:
-                self._found[pattern] = tuple(_bounded(find_tables(pattern, self._storage_of(pattern.root)), pattern))
+                found = find_tables(pattern, self._storage_of(pattern.root), self._beat)
+                self._found[pattern] = tuple(_bounded(found, pattern))
             except TidelineError as error:
                 if not isinstance(error, StorageError) and pattern.root not in self._named:
                     raise
                 # A wrong setting ends the service; a base path that a source names must not.
-                self._failed[pattern.root] = str(error)
+                self._failed[pattern] = str(error)
                 _log.warning("search for tables failed", root=pattern.root, exc_info=error)
                 if self._metrics:
                     self._metrics.increment(TABLE_SCAN_FAILURES)
@@ -194,16 +217,17 @@ class TableRegistry:
             self._metrics.set(TABLES, len(self._tables))
 
 
-def find_tables(pattern: TablePattern, storage: Storage) -> Iterator[str]:
+def find_tables(pattern: TablePattern, storage: Storage, beat: Callable[[], None] = lambda: None) -> Iterator[str]:
     """Yield canonical base paths that match and hold a table. `storage` is opened on the pattern's root. Raises `StorageError`.
 
-    Does not search inside tables or hidden folders, nor through symbolic links.
+    Does not search inside tables or hidden folders, nor through symbolic links. `beat` is called before each folder.
     """
-    for folder in _matching(storage, "", pattern.parts, 0):
+    for folder in _matching(storage, "", pattern.parts, 0, beat):
         yield f"{storage.root.rstrip('/')}/{_quoted(storage, folder)}" if folder else storage.root
 
 
-def _matching(storage: Storage, folder: str, parts: tuple[str, ...], depth: int) -> Iterator[str]:
+def _matching(storage: Storage, folder: str, parts: tuple[str, ...], depth: int, beat: Callable[[], None]) -> Iterator[str]:
+    beat()
     if not parts or parts == (_EVERY_DEPTH,):
         # `root/**` matches folders below root only; a plain base path names root itself.
         if (not parts or depth) and _is_table(storage, folder):
@@ -217,7 +241,7 @@ def _matching(storage: Storage, folder: str, parts: tuple[str, ...], depth: int)
         # A name with a backslash is not a valid path of the storage port, so no table can be there.
         if not name.startswith(".") and "\\" not in name and wanted.fullmatch(name):
             inner = f"{folder}/{name}" if folder else name
-            yield from _matching(storage, inner, parts if every_depth else parts[1:], depth + 1)
+            yield from _matching(storage, inner, parts if every_depth else parts[1:], depth + 1, beat)
 
 
 def _is_table(storage: Storage, folder: str) -> bool:
@@ -236,7 +260,7 @@ def _quoted(storage: Storage, folder: str) -> str:
 def _bounded(found: Iterator[str], pattern: TablePattern) -> Iterator[str]:
     for count, base_path in enumerate(found):
         if count >= MAX_TABLES:
-            raise _wrong_pattern("/".join((pattern.root, *pattern.parts)), f"a pattern for at most {MAX_TABLES} tables")
+            raise _wrong_pattern(pattern.text, f"a pattern for at most {MAX_TABLES} tables")
         yield base_path
 
 

@@ -121,6 +121,12 @@ class ServiceSettings(BaseSettings):
     tables_rescan_s: float = setting(
         60.0, unit="s", description="Interval of the search for tables that match the patterns in `tables`.", gt=0
     )
+    tables_unready_after_s: float = setting(
+        300.0,
+        unit="s",
+        description="Time for which a service that has found tables before stays ready while every search for tables fails.",
+        gt=0,
+    )
     table_resources: TableResourceSettings = setting(
         TableResourceSettings(), unit="-", description="HudiTable resources of Kubernetes that name tables."
     )
