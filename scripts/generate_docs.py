@@ -124,8 +124,12 @@ def _type_text(kind: object) -> str:
 
 
 def _setting_table(rows: Iterable[SettingRow]) -> str:
-    shown = [(f"`{r.name}`", f"`{r.variable}`", r.type, f"`{r.default}`", r.unit, r.description) for r in rows]
+    shown = [(f"`{r.name}`", f"`{r.variable}`", r.type, f"`{r.default}`", r.unit, _meaning(r)) for r in rows]
     return _table(("setting", "variable", "type", "default", "unit", "meaning"), shown)
+
+
+def _meaning(row: SettingRow) -> str:
+    return f"{row.description} Also [per table](table-resources.md#settings-per-table)." if row.is_per_table else row.description
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -150,19 +150,24 @@ def test_no_value_is_a_secret():
 
 
 def test_generated_files_are_current_and_check_finds_a_difference(script, tmp_path, capsys):
-    (tmp_path / "files").mkdir()
-    for name in (script.SCHEMA, script.DASHBOARD):
+    for folder in ("files", "crds"):
+        (tmp_path / folder).mkdir()
+    for name in (script.SCHEMA, script.DASHBOARD, script.DEFINITION):
         (tmp_path / name).write_text((CHART / name).read_text())
     schema = json.loads((tmp_path / script.SCHEMA).read_text())
     del schema["definitions"]["mirrorSettings"]["properties"]["batch_entries"]
     schema["definitions"]["name"]["description"] = "Written by hand."
     (tmp_path / script.SCHEMA).write_text(json.dumps(schema))
+    defined = (tmp_path / script.DEFINITION).read_text()
+    (tmp_path / script.DEFINITION).write_text(defined.replace("clean_min_commits", "clean_commits"))
     assert script.main(["--chart", str(tmp_path), "--check"]) == 1
-    assert '"batch_entries"' in capsys.readouterr().err
+    assert '"batch_entries"' in (error := capsys.readouterr().err)
+    assert re.search(r"^-\s+clean_commits:$", error, re.MULTILINE)
     assert script.main(["--chart", str(tmp_path)]) == 0
     written = json.loads((tmp_path / script.SCHEMA).read_text())
     assert written["definitions"]["mirrorSettings"]["properties"]["batch_entries"]["maximum"] == 5000
     assert written["definitions"]["name"]["description"] == "Written by hand."
+    assert (tmp_path / script.DEFINITION).read_text() == defined
     assert script.main(["--chart", str(tmp_path), "--check"]) == 0
 
 

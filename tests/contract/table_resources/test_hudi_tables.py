@@ -1,4 +1,5 @@
 import json
+from contextlib import contextmanager
 
 import pytest
 from tests.contract.launcher.api_proxy import ApiProxy
@@ -79,6 +80,15 @@ def ready(mirror, resources, name, *, status="True", reason="Mirrored"):
         ("s3://lake/trips", {"options": {"tideline.lock.ttl": "9"}}, "hold for a whole fleet"),
         ("s3://lake/trips", {"options": {RETAINED: 3}}, "must be of type string"),
         ("s3://lake/trips", {"service": ["mirror"]}, "unknown field"),
+        ("s3://lake/trips", {"settings": {"planner": {"clustering_min_files": 1}}}, "spec.settings.planner.clustering_min_files"),
+        (
+            "s3://lake/trips",
+            {"settings": {"launcher": {"application_timeout_s": 0}}},
+            "spec.settings.launcher.application_timeout_s",
+        ),
+        ("s3://lake/trips", {"settings": {"cleaner": {"clean_min_commits": "3"}}}, "must be of type integer"),
+        ("s3://lake/trips", {"settings": {"planner": {"poll_interval_s": 3}}}, "unknown field"),
+        ("s3://lake/trips", {"settings": {"lock-service": {}}}, "unknown field"),
     ],
 )
 def test_the_schema_refuses_wrong_resources(resources, base_path, spec, message):
@@ -114,6 +124,48 @@ def test_resources_name_tables_for_the_services_that_they_want(resources, opened
     assert source.revision > before
     resources.delete("a")
     wait_until(lambda: list(source.named()) == ["s3://lake/b"])
+
+
+def test_settings_reach_the_service_that_they_name(resources, opened):
+    settings = {"cleaner": {"clean_min_commits": 3}, "launcher": {"application_timeout_s": 60.5, "resources": {"driver_cores": 1}}}
+    resources.create("a", "s3://lake/a", settings=settings)
+    for service in ("cleaner", "launcher", "mirror"):
+        assert opened.source(service).named() == {"s3://lake/a": NamedTable(settings=settings.get(service, {}))}
+
+
+def test_settings_that_an_older_schema_let_pass_are_a_condition(kubernetes_api, resources, fleet, mirror):
+    """The definition is installed once: services may know bounds that it does not have yet."""
+    table = fleet.create("trips")
+    resources.create("trips", table.base_path)
+    with _definition_without_bounds(kubernetes_api):
+        wait_until(
+            lambda: resources.create("wrong", "s3://lake/a", settings={"cleaner": {"clean_min_commits": 0}}).status_code == 201
+        )
+        ready(mirror, resources, "wrong", status="False", reason="NotAccepted")
+        (accepted,) = (c for c in resources.status("wrong")["conditions"] if c["type"] == "Accepted")
+        assert accepted["reason"] == "InvalidSettings"
+        assert accepted["message"] == "spec.settings.cleaner.clean_min_commits is 0; expected greater than or equal to 1"
+        ready(mirror, resources, "trips")
+        resources.delete("wrong")
+
+
+@contextmanager
+def _definition_without_bounds(server):
+    """The definition of HudiTable without the lowest value of one setting, for a while."""
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/huditables.tideline.dev"
+    place = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/settings/properties/cleaner/properties"
+    place += "/clean_min_commits/minimum"
+    headers = {"Content-Type": "application/json-patch+json"}
+
+    def patch(client, **operation):
+        client.patch(path, content=json.dumps([{"path": place, **operation}]), headers=headers).raise_for_status()
+
+    with server.client() as client:
+        patch(client, op="remove")
+        try:
+            yield
+        finally:
+            patch(client, op="add", value=1)
 
 
 def test_a_status_wakes_nothing(resources, opened, fleet, settings):

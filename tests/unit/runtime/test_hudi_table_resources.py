@@ -49,6 +49,13 @@ def test_options_are_those_of_the_resource():
     assert selected(item(options=options)).named("cleaner") == {"s3://lake/trips": NamedTable(is_wanted=True, options=options)}
 
 
+def test_each_service_gets_its_own_settings():
+    settings = {"planner": {"clustering_min_files": 3}, "cleaner": {"clean_min_commits": 9}, "mirror": None}
+    named = selected(item(settings={**settings, "mirror": {}})).named
+    for service in SERVICE_NAMES:
+        assert named(service)["s3://lake/trips"] == NamedTable(settings=settings.get(service) or {})
+
+
 @pytest.mark.parametrize(
     ("spec", "reason", "text"),
     [
@@ -59,6 +66,13 @@ def test_options_are_those_of_the_resource():
         ({"options": {"hoodie.cleaner.commits.retaned": "3"}}, "InvalidOptions", "hoodie.cleaner.commits.retained"),
         ({"options": {"hoodie.cleaner.commits.retained": "many"}}, "InvalidOptions", "a whole number"),
         ({"options": {"tideline.lock.unreachable": "fail"}}, "InvalidOptions", "a whole fleet"),
+        (
+            {"settings": {"planner": {"clustering_min_files": 1}}},
+            "InvalidSettings",
+            "spec.settings.planner.clustering_min_files is 1; expected greater than or equal to 2",
+        ),
+        ({"settings": {"planner": {"clustering_files": 9}}}, "InvalidSettings", "spec.settings.planner.clustering_files is no"),
+        ({"settings": {"sweeper": {}}}, "InvalidSettings", "spec.settings.sweeper has no settings per table; expected one of"),
     ],
 )
 def test_a_wrong_resource_is_refused_and_the_others_stay(spec, reason, text):
@@ -112,6 +126,20 @@ def test_the_mirror_shows_facts_troubles_and_refusals():
     refused = table_status(shown, Trouble("DuplicateBasePath", "t"), FACTS)
     assert conditions(refused) == {"Accepted": ("False", "DuplicateBasePath"), "Ready": ("False", "NotAccepted")}
     assert "sequence" not in applied(refused, shown.status, TABLE_FIELDS)
+
+
+def test_wrong_settings_are_a_condition_of_their_resource():
+    wrong = item("wrong", "s3://lake/wrong", settings={"cleaner": {"clean_min_commits": 0}})
+    selection = selected(wrong, item("right", settings={"cleaner": {"clean_min_commits": 2}}))
+    status = table_status(Resource.of(wrong), selection.refused["wrong"], None)
+    assert conditions(status) == {"Accepted": ("False", "InvalidSettings"), "Ready": ("False", "NotAccepted")}
+    message = "spec.settings.cleaner.clean_min_commits is 0; expected greater than or equal to 1"
+    assert status["conditions"][0]["message"] == message
+    assert {path: t.is_wanted for path, t in selection.named("cleaner").items()} == {
+        "s3://lake/wrong": False,
+        "s3://lake/trips": True,
+    }
+    assert not selection.named("mirror")["s3://lake/wrong"].is_wanted, "no service works with half of what was meant"
 
 
 def test_long_lists_are_cut_and_counted():

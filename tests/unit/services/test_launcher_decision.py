@@ -6,7 +6,7 @@ from tideline_launcher.application import (
     Application,
     PlanKey,
 )
-from tideline_launcher.decision import Limits, PendingPlan, decide
+from tideline_launcher.decision import Limits, PendingPlan, TableLimits, decide
 from tideline_launcher.history import History
 from tideline_launcher.resources import PlanWork
 from tideline_launcher.settings import GIB, ResourceSettings
@@ -87,3 +87,17 @@ def test_executors_stay_below_the_caps_of_table_and_fleet():
     assert [(c.plan.key.instant, c.resources.executors) for c in chosen] == [("1", 4), ("2", 1), ("4", 1), ("5", 0)]
     chosen = decide(plans, [running("9", "x", executors=5)], {}, limits(9, **caps), 0).launch
     assert [(c.plan.key.instant, c.resources.executors) for c in chosen] == [("1", 1), ("5", 0)]
+
+
+def test_a_table_with_caps_of_its_own_keeps_to_them_and_to_those_of_the_fleet():
+    large = PlanWork((GIB,) * 8)
+    caps = {"max_executors_per_application": 4, "max_executors_per_table": 5, "max_executors": 9}
+    tight = TableLimits(1, ResourceSettings(max_executors_per_application=2, max_executors_per_table=3, driver_cores=1))
+    wide = TableLimits(9, ResourceSettings(max_executors_per_application=8, max_executors_per_table=8, max_executors=99))
+    plans = [plan("1", work=large, limits=tight), plan("2", work=large, limits=tight)]
+    plans += [plan("3", table="u", work=large), plan("4", table="v", work=large, limits=wide)]
+    chosen = decide(plans, [], {}, limits(9, **caps), 0).launch
+    assert [(c.plan.key.instant, c.resources.executors) for c in chosen] == [("1", 2), ("2", 1), ("3", 4), ("4", 2)]
+    failed = {p.key: History(failures=2) for p in plans}
+    decision = decide(plans, [], failed, limits(9, **caps), 0)
+    assert [p.key.instant for p in decision.give_up] == ["1", "2"], "after one failure; the others have more attempts"

@@ -1,14 +1,19 @@
 """What services do with tables that a source of tables names, beside those of patterns."""
 
 import sys
+from dataclasses import replace
 
 import pytest
-from tests.unit.services.fleet import write
-from tests.unit.services.test_launcher import HeldPlatform, launcher, name_of, planned
+from tests.unit.services.fleet import update, write
+from tests.unit.services.test_launcher import EPOCH, HeldPlatform, launcher, name_of, planned
 from tests.unit.services.test_planner import SORT, planner, sorted_by
 
+from tideline_cleaner.cleaning import CleanerService
+from tideline_cleaner.metrics import FILES_DELETED
 from tideline_cleaner.settings import CleanerSettings
-from tideline_launcher.application import EndKind
+from tideline_launcher.application import End, EndKind
+from tideline_launcher.job_logs import read_job_log
+from tideline_launcher.settings import GIB, MIB
 from tideline_mirror.mirroring import MirrorService
 from tideline_mirror.settings import MirrorSettings
 from tideline_runtime import open_tables as open_tables_module
@@ -155,6 +160,96 @@ def test_sort_columns_of_the_source_win_over_those_by_table_name(fleet, source):
     service, _ = planner(fleet, tables=(), clustering_sort_columns={"a": "id", "b": "id"})
     service.tick()
     assert [sorted_by(table) for table in tables] == ["fare", "id"]
+
+
+def test_thresholds_of_the_planner_are_those_of_the_table_and_take_effect_at_once(fleet, source):
+    tables = {name: fleet.create(name) for name in "abc"}
+    for table in tables.values():
+        for n in range(3):
+            write(table, 10 * n)
+        source.say(table.base_path)
+
+    def plans():
+        return {name: len(table.refresh().pending_clusterings()) for name, table in tables.items()}
+
+    source.say(fleet.path("a"), settings={"clustering_min_files": 4})
+    source.say(fleet.path("b"), settings={"clustering_min_commits": 4})
+    service, _ = planner(fleet, tables=())
+    service.tick()
+    assert plans() == {"a": 0, "b": 0, "c": 1}
+    source.say(fleet.path("a"), settings={"clustering_min_files": 3})
+    source.say(fleet.path("b"))
+    service.tick()
+    assert plans() == {"a": 1, "b": 1, "c": 1}, "without another commit"
+
+
+def test_wrong_settings_stop_their_table_only(fleet, source):
+    tables = [fleet.create(name) for name in "ab"]
+    for table in tables:
+        for n in range(3):
+            write(table, 10 * n)
+        source.say(table.base_path)
+    source.say(fleet.path("a"), settings={"clustering_min_files": 0})
+    service, _ = planner(fleet, tables=())
+    service.tick()
+    assert [len(table.refresh().pending_clusterings()) for table in tables] == [0, 1]
+
+
+def test_the_cleaner_looks_at_a_table_as_often_as_it_says(fleet, source):
+    tables = [fleet.create(name) for name in "ab"]
+    source.say(fleet.path("a"), settings={"clean_min_commits": 3})
+    source.say(fleet.path("b"))
+    service, context = fleet.service(
+        CleanerService, CleanerSettings, "cleaner", tables=(), clean_min_commits=5, options={RETAINED: "1"}
+    )
+
+    def has_deleted():
+        service.tick()
+        return [context.metrics.value(FILES_DELETED, table=table.uid) > 0 for table in tables]
+
+    for updates, expected in ((3, [True, False]), (2, [True, True])):
+        for table in tables:
+            for _ in range(updates):
+                update(table, 0)
+        assert has_deleted() == expected
+
+
+def test_the_mirror_publishes_as_many_entries_at_once_as_the_table_says(fleet, source):
+    table = fleet.create("a")
+    for n in range(2):
+        write(table, 10 * n)
+    source.say(fleet.path("a"), settings={"batch_entries": 2})
+    service, _ = fleet.service(MirrorService, MirrorSettings, "mirror", tables=())
+    assert [service.tick(), service.tick(), service.tick()] == [0.0, 0.0, None]
+
+
+def test_an_application_gets_the_caps_of_its_table(fleet, source):
+    made = {name: planned(fleet, name)[0] for name in "ab"}
+    source.say(
+        fleet.path("a"),
+        settings={
+            "application_timeout_s": 60,
+            "max_attempts": 1,
+            "job_log_bytes": 1024,
+            "resources": {"driver_cores": 1, "heap_bytes": 600 * MIB},
+        },
+    )
+    source.say(fleet.path("b"))
+    platform = HeldPlatform()
+    service, _ = launcher(fleet, platform, tables=(), max_applications=2, job_log_bytes=4096)
+    service.tick()
+    specs = {spec.base_path.rpartition("/")[2]: spec for spec in platform.specs}
+    assert {name: (s.timeout_s, s.resources.heap_bytes) for name, s in specs.items()} == {"a": (60, 600 * MIB), "b": (3600.0, GIB)}
+    for spec in platform.specs:
+        platform.logs[spec.name] = b"x" * 3000
+        platform.by_name[spec.name] = replace(platform.by_name[spec.name], end=End(EndKind.FAILED, "no luck", EPOCH))
+    service.tick()
+    kept = {name: len(read_job_log(made[name].storage, spec.name)) for name, spec in specs.items()}
+    assert kept == {"a": 1024, "b": 3000}
+    fleet.clock.advance(600)
+    service.tick()
+    assert {name: len(table.refresh().pending_clusterings()) for name, table in made.items()} == {"a": 0, "b": 1}, "one is given up"
+    assert [spec.base_path.rpartition("/")[2] for spec in platform.specs[2:]] == ["b"]
 
 
 def test_the_client_of_kubernetes_is_needed_only_where_the_setting_asks_for_it(fleet, monkeypatch):

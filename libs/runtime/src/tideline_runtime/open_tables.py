@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tideline_locks import OnUnreachable, open_peer_lock
 from tideline_locks.table_lock import LockProviders, check_unreachable
@@ -115,6 +116,10 @@ class OpenTables:
     def own_options(self, base_path: str) -> Mapping[str, str]:
         """Return the engine options that the source of tables gives this table; they override those of the settings."""
         return {} if self.source is None else self.source.named().get(base_path, _UNNAMED).options
+
+    def own_settings(self, base_path: str) -> Mapping[str, Any]:
+        """Return the settings of this service that the source of tables overrides for this table, by name."""
+        return {} if self.source is None else self.source.named().get(base_path, _UNNAMED).settings
 
     def show(self) -> None:
         """Show the source of tables the state of those that it names; does nothing without one."""

@@ -39,9 +39,9 @@ def invalid_setting(
         return InvalidSetting(
             f"setting {name!r} is missing", name=name, origin=origin, expected="a value: it has no default", remedy=also
         )
-    shown = HIDDEN if path and _holds_secret(fields, path) else redacted_text(_shortened(repr(first["input"])))
+    shown = HIDDEN if path and _holds_secret(fields, path) else redacted_text(shortened(repr(first["input"])))
     return InvalidSetting(
-        f"setting {name!r} is {shown} ({origin})", name=name, origin=origin, expected=_expectation(first), remedy=also
+        f"setting {name!r} is {shown} ({origin})", name=name, origin=origin, expected=expectation(first), remedy=also
     )
 
 
@@ -70,11 +70,13 @@ def _holds_secret(fields: Mapping[str, Any], path: tuple[str, ...]) -> bool:
     return any(is_secret(resolve(fields, path[:length])) for length in range(1, len(path) + 1))
 
 
-def _shortened(text: str) -> str:
+def shortened(text: str) -> str:
+    """Return a value found as it is shown: in one line, and not too long."""
     text = " ".join(text.split())
     return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
 
 
-def _expectation(error: ErrorDetails) -> str:
+def expectation(error: ErrorDetails) -> str:
+    """Return what pydantic expected, without its words about the type of error."""
     message = error["msg"].removeprefix("Value error, ")
     return re.sub(r"^\w+ should (be |have )?", "", message)

@@ -29,6 +29,8 @@ class SettingRow:
     unit: str
     description: str
     is_secret: bool
+    is_per_table: bool
+    """Whether a HudiTable resource may override it for its table."""
 
 
 def setting_rows(settings: type[ServiceSettings]) -> tuple[SettingRow, ...]:
@@ -65,6 +67,7 @@ def _rows(model: type[BaseModel], path: tuple[str, ...], prefix: str) -> Iterato
             unit=str(extra["unit"]),
             description=field.description or "",
             is_secret=is_secret(field.annotation),
+            is_per_table=extra.get("per_table") is True,
         )
 
 

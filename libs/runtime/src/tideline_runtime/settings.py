@@ -44,14 +44,16 @@ def setting(
     description: str,
     default_factory: Callable[[dict[str, Any]], Any] | None = None,
     default_text: str | None = None,
+    per_table: bool = False,
     **constraints: Any,
 ) -> Any:
     """Declare one setting of a settings class or of a model nested in one.
 
     `unit` is what the value counts (`s`, `bytes`, `tables`; `-` for none). `default_factory` computes the default from the settings
-    declared above, and `default_text` describes it. `constraints` are pydantic's (`ge`, `le`, `min_length`, ...).
+    declared above, and `default_text` describes it. `constraints` are pydantic's (`ge`, `le`, `min_length`, ...). A setting is `per_table`
+    if the service reads it anew for each table, so that a HudiTable resource may override it (`tideline_runtime.table_settings`).
     """
-    extra: dict[str, Any] = {"unit": unit, "default_text": default_text}
+    extra: dict[str, Any] = {"unit": unit, "default_text": default_text, "per_table": per_table}
     if default_factory is not None:
         return Field(default_factory=default_factory, description=description, json_schema_extra=extra, **constraints)
     return Field(default, description=description, json_schema_extra=extra, **constraints)
@@ -89,7 +91,7 @@ class TableResourceSettings(BaseModel):
     enabled: bool = setting(
         False,
         unit="-",
-        description="Whether the HudiTable resources of a namespace name tables, too, with the services wanted and engine options.",
+        description="Whether the HudiTable resources of a namespace name tables, too, with services wanted, engine options and settings.",
     )
     namespace: str = setting("", unit="-", description="Namespace of the resources; empty: the one of the service's pod.")
     kubeconfig: Path | None = setting(

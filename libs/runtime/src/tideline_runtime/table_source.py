@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from tideline_events import PendingPlan
 from tideline_runtime.contract import ServiceContext
@@ -24,10 +24,14 @@ _OPTIONAL = ("kubernetes", "urllib3")
 
 @dataclass(frozen=True, slots=True)
 class NamedTable:
-    """What a source says of a base path. `options` override the engine options of the service's settings."""
+    """What a source says of a base path to one service.
+
+    `options` override the engine options of the service's settings, `settings` those of its settings that are declared per table.
+    """
 
     is_wanted: bool = True
     options: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from tideline_cleaner.settings import CleanerSettings
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
 from tideline_runtime.open_tables import OpenTables, open_tables
+from tideline_runtime.table_settings import TableSettings
 from tideline_table.action import archive, roll_back_dead, run_clean, schedule_clean, sweep_half_written
 from tideline_table.config import ARCHIVE_AUTOMATIC
 from tideline_table.coordination import is_alive
@@ -21,9 +22,9 @@ class CleanerService:
     """One shard of the cleaner. It does not watch events, because its work is never urgent."""
 
     def __init__(self, settings: CleanerSettings, context: ServiceContext) -> None:
-        self._settings = settings
         self._context = context
         self._tables: OpenTables = open_tables(settings, context, settings.options)
+        self._per_table = TableSettings(settings, self._tables.own_settings)
         self._checked: dict[str, int] = {}
 
     def start(self) -> None:
@@ -52,7 +53,7 @@ class CleanerService:
             self._clean(table)  # a clean whose process died before it completed
         if any(record.action is Action.ARCHIVAL for record in pending):
             self._archive(table)
-        if self._commits_since_check(table) < self._settings.clean_min_commits:
+        if self._commits_since_check(table) < self._per_table.of(table.base_path).clean_min_commits:
             return
         self._sweep(table)  # before the clean: it needs no free space, so it also works on a full disk
         if schedule_clean(table) is not None:

@@ -13,7 +13,11 @@ class CleanerSettings(ServiceSettings):
     section: ClassVar[str | None] = "cleaner"
 
     clean_min_commits: int = setting(
-        5, unit="instants", description="Number of completed writes after which the cleaner checks a table again.", ge=1
+        5,
+        unit="instants",
+        description="Number of completed writes after which the cleaner checks a table again.",
+        per_table=True,
+        ge=1,
     )
     options: dict[str, str] = setting(
         {}, unit="-", description="Engine options of the cleaner, such as `hoodie.cleaner.commits.retained`."

@@ -15,6 +15,14 @@ _NEW = History()
 
 
 @dataclass(frozen=True, slots=True)
+class TableLimits:
+    """The caps of one table, in place of the launcher's. `max_executors` of its resources has no meaning: that holds for all tables."""
+
+    max_attempts: int
+    resources: ResourceSettings
+
+
+@dataclass(frozen=True, slots=True)
 class PendingPlan:
     """A plan that is not completed. `is_driven` is true while Apache Hudi or a live process executes it."""
 
@@ -24,6 +32,8 @@ class PendingPlan:
     is_driven: bool
     service: TableService = TableService.CLUSTERING
     work: PlanWork = field(default_factory=PlanWork)
+    limits: TableLimits | None = None
+    """The caps of its table, None for those of the launcher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +76,7 @@ def decide(
     taken = {a.key for a in running}
     idle = [p for p in sorted(plans, key=lambda p: p.key) if p.key not in taken and not p.is_driven]
     past = {p.key: histories.get(p.key, _NEW) for p in idle}
-    give_up = tuple(p for p in idle if past[p.key].is_exhausted(limits.max_attempts))
+    give_up = tuple(p for p in idle if past[p.key].is_exhausted((p.limits or limits).max_attempts))
     ready = [p for p in idle if p not in give_up and past[p.key].not_before_s <= now_s]
     slots = max(0, limits.max_applications - len(running))
     used = sum(a.executors for a in running)
@@ -78,8 +88,8 @@ def decide(
     for plan in ready:
         if len(launch) >= slots:
             break
-        uid, caps = plan.key.table_uid, limits.resources
-        free = min(caps.max_executors - used, caps.max_executors_per_table - used_by_table.get(uid, 0))
+        uid, caps = plan.key.table_uid, (plan.limits or limits).resources
+        free = min(limits.resources.max_executors - used, caps.max_executors_per_table - used_by_table.get(uid, 0))
         resources = granted(resources_for(plan.work, caps, past[plan.key].memory_step), free=free)
         if resources is None:
             continue

@@ -16,7 +16,7 @@ from tideline_launcher.application import (
     Obstacle,
     PlanKey,
 )
-from tideline_launcher.decision import Decision, Launch, Limits, PendingPlan, decide
+from tideline_launcher.decision import Decision, Launch, Limits, PendingPlan, TableLimits, decide
 from tideline_launcher.history import History, history_of
 from tideline_launcher.job_logs import keep_job_log
 from tideline_launcher.kubernetes import DriverPods
@@ -30,6 +30,7 @@ from tideline_runtime.event_link import EventLink
 from tideline_runtime.logging import get_logger
 from tideline_runtime.loop import Backoff
 from tideline_runtime.open_tables import OpenTables, open_tables
+from tideline_runtime.table_settings import TableSettings
 from tideline_runtime.table_source import JobFacts
 from tideline_table.action import TableService, is_run_by_hudi
 from tideline_table.coordination import is_dead, roll_back
@@ -63,6 +64,7 @@ class LauncherService:
         self._applications = applications or applications_of(settings, context)
         self._events = EventLink(settings, context, publishes=True, watches=[TIMELINE.name])
         self._backoff = Backoff(_BACKOFF_INITIAL_S, max(settings.retry_backoff_max_s, _BACKOFF_INITIAL_S))
+        self._per_table = TableSettings(settings, self._tables.own_settings)
         self._limits = Limits(settings.max_applications, settings.max_attempts, settings.resources)
         self._histories: dict[PlanKey, History] = {}
         self._seen: dict[str, PlanKey] = {}
@@ -113,6 +115,8 @@ class LauncherService:
         plans: list[PendingPlan] = []
 
         def look(table: Table) -> None:
+            own = self._per_table.of(table.base_path)
+            limits = None if own is self._settings else TableLimits(own.max_attempts, own.resources)
             for record in (*table.state.pending_clusterings(), *table.state.pending_compactions()):
                 driven = record.state is State.INFLIGHT and (
                     is_run_by_hudi(table, record, table.options) or not is_dead(table.storage, record, table.clock, table.options)
@@ -122,7 +126,7 @@ class LauncherService:
                 if key in self._left_alone:
                     continue
                 work = work_of(getattr(table.state.plans.get(record.instant), "plan", None) or {})
-                plans.append(PendingPlan(key, table.base_path, table.definition.name, driven, service, work))
+                plans.append(PendingPlan(key, table.base_path, table.definition.name, driven, service, work, limits))
 
         return plans, self._tables.visit(self._context, look)
 
@@ -149,7 +153,7 @@ class LauncherService:
             plan.base_path,
             {**settings.options, **self._tables.own_options(plan.base_path)},
             launch.resources,
-            settings.application_timeout_s,
+            self._per_table.of(plan.base_path).application_timeout_s,
             str(settings.locks),
         )
         try:
@@ -189,7 +193,7 @@ class LauncherService:
         assert end is not None
         ran_s = max(0.0, (end.ended - application.created).total_seconds())
         work = self._work.get(key, PlanWork())
-        grows = can_grow(work, self._settings.resources, application.memory_step)
+        grows = can_grow(work, self._per_table.of(application.base_path).resources, application.memory_step)
         history = self._histories.get(key, History())
         self._histories[key] = history.after(application, self._context.clock.monotonic_s(), self._backoff, can_grow=grows)
         if end.kind in _KEPT_LOGS:
@@ -210,10 +214,11 @@ class LauncherService:
     def _keep_log(self, application: Application) -> None:
         table = self._tables.by_uid(application.key.table_uid)
         assert table is not None
+        own = self._per_table.of(table.base_path)
         try:
-            tail = self._applications.log_tail(application.name, self._settings.job_log_bytes)
+            tail = self._applications.log_tail(application.name, own.job_log_bytes)
             if tail:
-                keep_job_log(table.storage, application.name, tail, self._settings.job_logs_kept)
+                keep_job_log(table.storage, application.name, tail, own.job_logs_kept)
         except StorageError as error:
             _log.warning("log of a failed application not kept", application=application.name, reason=str(error))
 

@@ -33,27 +33,48 @@ class ResourceSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     driver_only_bytes: int = setting(
-        256 * MIB, unit="bytes", description="A plan that reads at most so much runs in the driver alone, without executors.", ge=0
+        256 * MIB,
+        unit="bytes",
+        description="A plan that reads at most so much runs in the driver alone, without executors.",
+        per_table=True,
+        ge=0,
     )
     bytes_per_core: int = setting(
-        512 * MIB, unit="bytes", description="Input of a plan for which one core is asked; file groups bound the cores.", ge=1
+        512 * MIB,
+        unit="bytes",
+        description="Input of a plan for which one core is asked; file groups bound the cores.",
+        per_table=True,
+        ge=1,
     )
     memory_per_input_byte: float = setting(
         6.0,
         unit="-",
         description="Memory of a task per byte of the largest file group that it reads: decompressed rows, and their sorted copy.",
+        per_table=True,
         gt=0,
     )
-    executor_cores: int = setting(2, unit="cores", description="Most tasks that one executor runs at once.", ge=1)
-    driver_cores: int = setting(2, unit="cores", description="Most tasks at once of a plan that runs in the driver alone.", ge=1)
-    heap_bytes: int = setting(
-        1 * GIB, unit="bytes", description="Heap of the driver's and each executor's JVM; rows stay outside of it.", ge=512 * MIB
+    executor_cores: int = setting(2, unit="cores", description="Most tasks that one executor runs at once.", per_table=True, ge=1)
+    driver_cores: int = setting(
+        2, unit="cores", description="Most tasks at once of a plan that runs in the driver alone.", per_table=True, ge=1
     )
-    max_executor_memory_bytes: int = setting(8 * GIB, unit="bytes", description="Most memory of an executor pod.", ge=1 * GIB)
-    max_driver_memory_bytes: int = setting(8 * GIB, unit="bytes", description="Most memory of a driver pod.", ge=1 * GIB)
-    max_executors_per_application: int = setting(8, unit="executors", description="Most executors of one application.", ge=1)
+    heap_bytes: int = setting(
+        1 * GIB,
+        unit="bytes",
+        description="Heap of the driver's and each executor's JVM; rows stay outside of it.",
+        per_table=True,
+        ge=512 * MIB,
+    )
+    max_executor_memory_bytes: int = setting(
+        8 * GIB, unit="bytes", description="Most memory of an executor pod.", per_table=True, ge=1 * GIB
+    )
+    max_driver_memory_bytes: int = setting(
+        8 * GIB, unit="bytes", description="Most memory of a driver pod.", per_table=True, ge=1 * GIB
+    )
+    max_executors_per_application: int = setting(
+        8, unit="executors", description="Most executors of one application.", per_table=True, ge=1
+    )
     max_executors_per_table: int = setting(
-        8, unit="executors", description="Most executors of all applications of one table at once.", ge=1
+        8, unit="executors", description="Most executors of all applications of one table at once.", per_table=True, ge=1
     )
     max_executors: int = setting(
         32, unit="executors", description="Most executors of all applications of this launcher (of each shard) at once.", ge=1
@@ -147,16 +168,21 @@ class LauncherSettings(ServiceSettings):
         unit="attempts",
         description="Failed attempts at one plan before it is given up and rolled back, so that a new one can be made. Attempts that ended "
         "because of the cluster (evicted, node lost, image not pulled) do not count.",
+        per_table=True,
         ge=1,
     )
     local_cores: int = setting(1, unit="cores", description="Cores of a local Spark application.", ge=1)
-    application_timeout_s: float = setting(3600.0, unit="s", description="A Spark application that runs longer is stopped.", gt=0)
+    application_timeout_s: float = setting(
+        3600.0, unit="s", description="A Spark application that runs longer is stopped.", per_table=True, gt=0
+    )
     options: dict[str, str] = setting(
         {}, unit="-", description="Engine options handed to applications, such as the codec of base files."
     )
     job_log_bytes: int = setting(
-        256 * 1024, unit="bytes", description="Most of a failed application's log that is kept: its end.", ge=1024
+        256 * 1024, unit="bytes", description="Most of a failed application's log that is kept: its end.", per_table=True, ge=1024
     )
-    job_logs_kept: int = setting(20, unit="logs", description="Logs of failed applications that are kept per table.", ge=1)
+    job_logs_kept: int = setting(
+        20, unit="logs", description="Logs of failed applications that are kept per table.", per_table=True, ge=1
+    )
     resources: ResourceSettings = setting(ResourceSettings(), unit="-", description="Resources of an application on Kubernetes.")
     kubernetes: KubernetesSettings = setting(KubernetesSettings(), unit="-", description="Pods of the runner `kubernetes`.")

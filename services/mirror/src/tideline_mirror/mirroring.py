@@ -13,6 +13,7 @@ from tideline_runtime.contract import ServiceContext
 from tideline_runtime.event_link import EventLink
 from tideline_runtime.logging import get_logger
 from tideline_runtime.open_tables import OpenTables, open_tables
+from tideline_runtime.table_settings import TableSettings
 from tideline_runtime.transitions import table_identity, transition_of
 from tideline_table.action import action_name
 from tideline_table.errors import CorruptMetadata
@@ -30,11 +31,11 @@ class MirrorService:
     """One shard of the mirror. A newer instance of the same shard fences the older one."""
 
     def __init__(self, settings: MirrorSettings, context: ServiceContext) -> None:
-        self._settings = settings
         self._context = context
         context.metrics.expose(HEALED)
         self._tables: OpenTables = open_tables(settings, context)
         self._events = EventLink(settings, context, publishes=True, watches=[HINTS.name])
+        self._per_table = TableSettings(settings, self._tables.own_settings)
         self._cursors: dict[str, int] = {}
         self._scrubbed_s: dict[str, float] = {}
         self._is_behind = False
@@ -59,7 +60,8 @@ class MirrorService:
 
     def _mirror(self, table: Table) -> None:
         cursor = self._cursor(table)
-        entries = list(islice(table.timeline.log.after(cursor), self._settings.batch_entries))
+        batch_entries = self._per_table.of(table.base_path).batch_entries
+        entries = list(islice(table.timeline.log.after(cursor), batch_entries))
         if not entries:
             if cursor < table.state.sequence:
                 self._skip_gap(table, cursor)
@@ -84,7 +86,7 @@ class MirrorService:
         self._events.publish_transitions(table.uid, transitions, record)
         self._cursors[table.uid] = entries[-1].sequence
         self._observe(table, entries)
-        self._is_behind |= len(entries) == self._settings.batch_entries
+        self._is_behind |= len(entries) == batch_entries
 
     def _scrub(self, table: Table) -> None:
         now_s = self._context.clock.monotonic_s()

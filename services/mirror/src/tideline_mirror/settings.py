@@ -13,5 +13,10 @@ class MirrorSettings(ServiceSettings):
     section: ClassVar[str | None] = "mirror"
 
     batch_entries: int = setting(
-        200, unit="entries", description="Maximum number of log entries of a table that one transaction publishes.", ge=1, le=5000
+        200,
+        unit="entries",
+        description="Maximum number of log entries of a table that one transaction publishes.",
+        per_table=True,
+        ge=1,
+        le=5000,
     )

@@ -11,6 +11,7 @@ from tideline_runtime.contract import ServiceContext
 from tideline_runtime.event_link import EventLink
 from tideline_runtime.logging import get_logger
 from tideline_runtime.open_tables import OpenTables, open_tables
+from tideline_runtime.table_settings import TableSettings
 from tideline_table.action import (
     Due,
     Reason,
@@ -34,18 +35,18 @@ class PlannerService:
     """One shard of the planner."""
 
     def __init__(self, settings: PlannerSettings, context: ServiceContext) -> None:
-        self._settings = settings
         self._context = context
         self._tables: OpenTables = open_tables(settings, context, settings.options)
         self._events = EventLink(settings, context, watches=[TIMELINE.name])
-        self._decided: dict[str, int] = {}
+        self._per_table = TableSettings(settings, self._tables.own_settings)
+        self._decided: dict[str, tuple[int, PlannerSettings]] = {}
 
     def start(self) -> None:
         """Watch for transitions."""
         self._events.open()
 
     def tick(self) -> float | None:
-        """Decide for every table whose log grew since its last decision."""
+        """Decide for every table whose log grew, or whose settings changed, since its last decision."""
         failure = self._tables.visit(self._context, self._plan)
         if failure is not None:
             raise failure
@@ -57,16 +58,17 @@ class PlannerService:
         self._tables.close()
 
     def _plan(self, table: Table) -> None:
-        if self._decided.get(table.uid) == table.state.sequence:
+        basis = (table.state.sequence, self._per_table.of(table.base_path))
+        if self._decided.get(table.uid) == basis:
             return
         with self._context.metrics.timed(PLANNING):
             self._plan_clustering(table)
             if table.definition.type is TableType.MOR:
                 self._plan_compaction(table)
-        self._decided[table.uid] = table.state.sequence
+        self._decided[table.uid] = basis
 
     def _plan_clustering(self, table: Table) -> None:
-        settings = self._settings
+        settings = self._per_table.of(table.base_path)
         trigger = Trigger(settings.clustering_min_files, settings.clustering_min_commits)
         own = settings.clustering_sort_columns.get(table.definition.name)
         is_overridden = CLUSTERING_SORT_COLUMNS.key in self._tables.own_options(table.base_path)

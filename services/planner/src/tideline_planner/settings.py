@@ -13,10 +13,18 @@ class PlannerSettings(ServiceSettings):
     section: ClassVar[str | None] = "planner"
 
     clustering_min_files: int = setting(
-        8, unit="files", description="Minimum number of small file slices in one partition for a clustering plan.", ge=2
+        8,
+        unit="files",
+        description="Minimum number of small file slices in one partition for a clustering plan.",
+        per_table=True,
+        ge=2,
     )
     clustering_min_commits: int = setting(
-        4, unit="instants", description="Minimum number of writes completed since the last clustering plan of a table.", ge=1
+        4,
+        unit="instants",
+        description="Minimum number of writes completed since the last clustering plan of a table.",
+        per_table=True,
+        ge=1,
     )
     clustering_sort_columns: dict[str, str] = setting(
         {},

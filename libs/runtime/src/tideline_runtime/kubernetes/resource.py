@@ -9,6 +9,7 @@ from typing import Any
 from tideline_runtime.api_server import Item
 from tideline_runtime.members import PLATFORM
 from tideline_runtime.registry import TablePattern
+from tideline_runtime.table_settings import overrides_problem
 from tideline_runtime.table_source import NamedTable, Trouble
 from tideline_table.config import Options
 from tideline_table.errors import TidelineError
@@ -31,6 +32,8 @@ class Resource:
     base_path: str
     services: frozenset[str] = SERVICE_NAMES
     options: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By the name of the service."""
     problem: Trouble | None = None
     status: Mapping[str, Any] = field(default_factory=dict)
 
@@ -39,6 +42,7 @@ class Resource:
         """Return the resource that the API server describes. What the schema lets pass and the engine refuses is its `problem`."""
         metadata, spec = item["metadata"], item.get("spec") or {}
         text, options, wanted = str(spec.get("basePath") or ""), dict(spec.get("options") or {}), spec.get("services")
+        settings = dict(spec.get("settings") or {})
         base_path, problem = _canonical(text)
         services = SERVICE_NAMES if wanted is None else frozenset(str(name) for name in wanted)
         return cls(
@@ -49,7 +53,8 @@ class Resource:
             base_path=base_path,
             services=services,
             options=options,
-            problem=problem or _problem_of(options),
+            settings=settings,
+            problem=problem or _problem_of(options) or _problem_of_settings(settings),
             status=item.get("status") or {},
         )
 
@@ -66,7 +71,7 @@ class Selection:
     def of(cls, resources: Iterable[Resource]) -> Selection:
         """Let the oldest resource of a base path decide: a later one must not change what services do to a table.
 
-        One with wrong options decides, too: without it, the cleaner could delete files that its options were meant to keep.
+        One with wrong options or settings decides, too: without it, the cleaner could delete files that they were meant to keep.
         """
         deciding: dict[str, Resource] = {}
         refused: dict[str, Trouble] = {}
@@ -83,7 +88,10 @@ class Selection:
 
     def named(self, service: str) -> dict[str, NamedTable]:
         """Return the tables as they concern a service of this name. None wants one whose resource has a problem."""
-        return {path: NamedTable(r.problem is None and service in r.services, r.options) for path, r in self.deciding.items()}
+        return {
+            path: NamedTable(r.problem is None and service in r.services, r.options, r.settings.get(service) or {})
+            for path, r in self.deciding.items()
+        }
 
 
 def _canonical(text: str) -> tuple[str, Trouble | None]:
@@ -105,4 +113,12 @@ def _problem_of(options: Mapping[str, str]) -> Trouble | None:
         Options(options)
     except TidelineError as error:
         return Trouble("InvalidOptions", str(error))
+    return None
+
+
+def _problem_of_settings(settings: Mapping[str, Any]) -> Trouble | None:
+    for service, own in settings.items():
+        text = overrides_problem(service, own)
+        if text is not None:
+            return Trouble("InvalidSettings", f"spec.settings.{text}")
     return None
