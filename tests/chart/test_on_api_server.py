@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
+from tests.chart.access import FORBIDDEN, RELEASE, VERBS, Account, Request, accounts, allows, forbidden, needed
 from tests.chart.combinations import COMBINATIONS
 from tests.chart.manifests import of_kind, pods
-from tests.chart.tools import rendered
+from tests.chart.tools import api_resources, rendered
 from tests.real.kubernetes_api import KubernetesApi
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
@@ -72,54 +74,116 @@ def test_a_pod_that_breaks_the_rules_is_refused(api):
         created(api, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "wrong", "namespace": "data"}, "spec": spec}, DRY_RUN)
 
 
-@pytest.mark.parametrize(
-    ("account", "verb", "resource", "allowed"),
-    [
-        ("launcher", "create", "pods", True),
-        ("launcher", "watch", "pods", True),
-        ("launcher", "patch", "pods", True),
-        ("launcher", "delete", "pods", True),
-        ("launcher", "get", "pods/log", True),
-        ("launcher", "create", "pods/exec", False),
-        ("launcher", "update", "pods", False),
-        ("launcher", "get", "secrets", False),
-        ("launcher", "list", "configmaps", False),
-        ("driver", "create", "pods", True),
-        ("driver", "deletecollection", "pods", True),
-        ("driver", "deletecollection", "configmaps", True),
-        ("driver", "list", "persistentvolumeclaims", True),
-        ("driver", "get", "pods/log", False),
-        ("driver", "create", "pods/exec", False),
-        ("driver", "get", "secrets", False),
-        ("executor", "get", "pods", False),
-        ("mirror", "get", "pods", False),
-        ("planner", "get", "secrets", False),
-    ],
-)
-def test_accounts_may_do_what_they_need_and_no_more(api, granted, account, verb, resource, allowed):
-    name, _, subresource = resource.partition("/")
-    attributes = {"namespace": "data", "verb": verb, "resource": name, "subresource": subresource}
-    review = {"user": f"system:serviceaccount:data:tideline-{account}", "resourceAttributes": attributes}
+def may(api: httpx.Client, account: Account, request: Request) -> bool:
+    """What the API server itself decides about an account."""
+    name, _, subresource = request.resource.partition("/")
+    attributes = {
+        "namespace": request.namespace,
+        "verb": request.verb,
+        "group": request.group,
+        "resource": name,
+        "subresource": subresource,
+        "name": request.name,
+    }
+    review = {"user": account.user, "groups": list(account.groups), "resourceAttributes": attributes}
     answer = api.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", json={"spec": review}).raise_for_status()
-    assert answer.json()["status"]["allowed"] is allowed
+    return bool(answer.json()["status"]["allowed"])
 
 
-@pytest.mark.parametrize("account", ["mirror", "planner", "launcher", "cleaner", "lock-service"])
-def test_accounts_read_hudi_tables_and_two_write_their_status(api, granted, account):
-    def may(verb: str, subresource: str = "") -> bool:
-        asked = {"namespace": "jobs", "verb": verb, "group": "tideline.dev", "resource": "huditables", "subresource": subresource}
-        spec = {"user": f"system:serviceaccount:data:tideline-{account}", "resourceAttributes": asked}
-        answer = api.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", json={"spec": spec}).raise_for_status()
-        return answer.json()["status"]["allowed"]
+@pytest.mark.parametrize("component", accounts())
+def test_accounts_may_do_what_they_need(api, granted, component):
+    refused = [r for r in needed(component, RELEASE, "jobs") if not may(api, accounts()[component], r)]
+    assert refused == []
 
-    assert all(may(verb) for verb in ("get", "list", "watch"))
-    assert may("patch", "status") is (account in ("mirror", "launcher"))
-    assert not any(may(verb) for verb in ("create", "update", "patch", "delete"))
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_accounts_may_not_do_what_is_forbidden(api, granted, what):
+    known = accounts()
+    asked = [(component, request) for reason, component, request in forbidden() if reason == what]
+    assert asked
+    assert [(component, request) for component, request in asked if may(api, known[component], request)] == []
+
+
+@pytest.mark.parametrize("component", ["launcher", "driver", "mirror", "planner"])
+@pytest.mark.parametrize("namespace", ["data", "jobs"])
+def test_the_evaluation_without_a_cluster_decides_as_the_api_server_does(api, granted, component, namespace):
+    account = accounts()[component]
+    for group, resource in api_resources():
+        # What Kubernetes itself lets every account ask about itself.
+        if resource.startswith("selfsubject") or resource == "clustertrustbundles":
+            continue
+        for verb in VERBS:
+            request = Request(verb, group, resource, namespace)
+            assert may(api, account, request) is allows(granted, account, request), request
+
+
+ATTEMPTS = [
+    ("mirror", "GET", "/api/v1/namespaces/data/secrets"),
+    ("mirror", "POST", "/api/v1/namespaces/data/pods"),
+    ("planner", "GET", "/api/v1/namespaces/data/pods"),
+    ("planner", "PATCH", "/apis/tideline.dev/v1alpha1/namespaces/jobs/huditables/orders/status"),
+    ("cleaner", "DELETE", "/apis/tideline.dev/v1alpha1/namespaces/jobs/huditables/orders"),
+    ("lock-service", "GET", "/api/v1/namespaces/data/configmaps"),
+    ("launcher", "GET", "/api/v1/namespaces/data/secrets/object-store"),
+    ("launcher", "GET", "/api/v1/namespaces/kube-system/pods"),
+    ("launcher", "POST", "/api/v1/namespaces/data/pods/any/exec?command=id"),
+    ("launcher", "POST", "/api/v1/namespaces/data/serviceaccounts/tideline-mirror/token"),
+    ("launcher", "PATCH", "/apis/apps/v1/namespaces/data/deployments/tideline-launcher-0"),
+    ("launcher", "POST", "/apis/rbac.authorization.k8s.io/v1/namespaces/data/rolebindings"),
+    ("driver", "GET", "/api/v1/namespaces/data/secrets"),
+    ("driver", "GET", "/api/v1/namespaces/data/pods/any/log"),
+    ("executor", "GET", "/api/v1/namespaces/data/pods"),
+    ("ingest", "GET", "/api/v1/namespaces/data/secrets"),
+    ("test", "GET", "/api/v1/namespaces/data/secrets"),
+]
 
 
 @pytest.fixture(scope="module")
-def granted(api) -> None:
-    """The roles and bindings of a release, in effect, and those for HudiTable resources."""
-    more = [m for m in rendered(COMBINATIONS["table-resources"]) if m["metadata"]["name"].endswith("-tables")]
-    for manifest in of_kind([*rendered(COMBINATIONS["least"]), *more], "Role", "RoleBinding"):
+def manifest() -> dict[str, Any]:
+    """A pod that the namespace admits."""
+    (pod,) = (pod for name, pod in pods(rendered(COMBINATIONS["least"])) if name == "tideline-test")
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "tried", "namespace": "data"}, "spec": pod["spec"]}
+
+
+def tried(api: httpx.Client, component: str, method: str, path: str, body: dict[str, Any], **query: str) -> httpx.Response:
+    """A request in the name of an account."""
+    account = accounts()[component]
+    headers = [("Impersonate-User", account.user), *(("Impersonate-Group", group) for group in account.groups)]
+    if method == "PATCH":
+        headers.append(("Content-Type", "application/merge-patch+json"))
+    content = {"content": json.dumps(body)} if method == "PATCH" else {"json": body} if method == "POST" else {}
+    url, _, more = path.partition("?")
+    return api.request(
+        method, url, params={**dict(p.split("=") for p in more.split("&") if p), **query}, headers=headers, **content
+    )
+
+
+@pytest.mark.parametrize(("component", "method", "path"), ATTEMPTS)
+def test_attempts_in_the_name_of_an_account_are_refused(api, granted, manifest, component, method, path):
+    answer = tried(api, component, method, path, manifest, dryRun="All")
+    assert answer.status_code == 403, answer.text
+    assert accounts()[component].user in answer.json()["message"], "refused for the account, not for the one who impersonates it"
+
+
+@pytest.mark.parametrize(
+    ("component", "method", "path", "status"),
+    [
+        ("launcher", "POST", "/api/v1/namespaces/data/pods", 201),
+        ("launcher", "GET", "/api/v1/namespaces/data/pods", 200),
+        ("driver", "POST", "/api/v1/namespaces/data/pods", 201),
+        ("driver", "DELETE", "/api/v1/namespaces/data/configmaps", 200),
+    ],
+)
+def test_what_an_account_needs_is_done_in_its_name(api, granted, manifest, component, method, path, status):
+    query = {} if method == "GET" else {"dryRun": "All"}
+    answer = tried(api, component, method, path, manifest, **query)
+    assert answer.status_code == status, answer.text
+
+
+@pytest.fixture(scope="module")
+def granted(api) -> list[dict[str, Any]]:
+    """The roles and bindings of a release with HudiTable resources in another namespace, in effect."""
+    manifests = of_kind(rendered(COMBINATIONS["table-resources"]), "Role", "RoleBinding")
+    for manifest in manifests:
         created(api, manifest, {})
+    return manifests

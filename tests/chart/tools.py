@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -27,6 +28,9 @@ BUILD_TIMEOUT_S = 1800
 RENDER_TIMEOUT_S = 60
 MONITORING = ("servicemonitors", "prometheusrules")
 
+_RESOURCE_PATH = re.compile(
+    r"/(?:api|apis/(?P<group>[^/]+))/v[^/]+/(?!watch/)(?:namespaces/\{namespace\}/)?(?P<resource>[a-z]+)(?:/\{name\}(?P<sub>/[a-z]+)?)?(?:/\{path\})?"
+)
 _LOOSE: dict[str, dict[str, Any]] = {
     "io.k8s.apimachinery.pkg.util.intstr.IntOrString": {"type": ["integer", "string"]},
     "io.k8s.apimachinery.pkg.api.resource.Quantity": {"type": ["number", "string"]},
@@ -93,6 +97,19 @@ def object_schemas() -> dict[tuple[str, str], dict[str, Any]]:
     for kind, schema in stored["monitoring"].items():
         found["monitoring.coreos.com/v1", kind] = schema
     return found
+
+
+def api_resources() -> list[tuple[str, str]]:
+    """Group and name of every resource and subresource that an API server of Kubernetes serves, from its own API description."""
+    path = cache_folder() / "kubernetes-schemas" / f"{KUBERNETES_VERSION}-resources.json"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        api = json.loads((_module_folder(KUBERNETES) / "api/openapi-spec/swagger.json").read_text())
+        found = {(m["group"] or "", m["resource"] + (m["sub"] or "")) for m in map(_RESOURCE_PATH.fullmatch, api["paths"]) if m}
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+            json.dump(sorted(found), file)
+        os.replace(file.name, path)
+    return [(group, resource) for group, resource in json.loads(path.read_text())]
 
 
 def _definitions() -> dict[str, Any]:
