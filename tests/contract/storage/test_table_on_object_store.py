@@ -199,6 +199,34 @@ def test_discovery(base_path, table):
     assert "verysecret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "pattern", "cause"),
+    [
+        ("AWS_SECRET_ACCESS_KEY", "another-secret", "", "403"),
+        ("AWS_ACCESS_KEY_ID", "nobody", "", "403"),
+        ("AWS_REGION", "", "s3://no-such-bucket/warehouse/*", "there is no bucket 'no-such-bucket'"),
+    ],
+)
+def test_a_search_that_the_store_refuses_is_told_from_one_that_finds_nothing(
+    base_path, table, monkeypatch, variable, value, pattern, cause
+):
+    root = base_path.rpartition("/")[0]
+    right = TableRegistry([f"{root}/none/*", base_path], SystemClock())
+    assert (right.tables(), right.search_failure()) == ((base_path,), None)
+    nothing = TableRegistry([f"{root}/none/*"], SystemClock())
+    assert (nothing.tables(), nothing.search_failure()) == ((), None)
+    if value:
+        monkeypatch.setenv(variable, value)
+    refused = TableRegistry([pattern or f"{root}/*", *([] if pattern else [base_path])], SystemClock())
+    assert refused.tables() == ()
+    failure = refused.search_failure()
+    assert failure is not None
+    assert failure.startswith("every search for tables fails: s3://")
+    assert cause in failure
+    assert "another-secret" not in failure
+    assert len(failure.splitlines()) == 1
+
+
 def test_the_command_line(base_path, tmp_path):
     rows = tmp_path / "rows.csv"
     rows.write_text("id,city,n\na,Rome,1\nb,Oslo,2\n")
