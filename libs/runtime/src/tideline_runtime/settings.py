@@ -126,7 +126,7 @@ class ServiceSettings(BaseSettings):
     tables_unready_after_s: float = setting(
         300.0,
         unit="s",
-        description="Time for which a service that has found tables before stays ready while every search for tables fails.",
+        description="Time for which a service whose search for tables succeeded before stays ready while every search fails.",
         gt=0,
     )
     table_resources: TableResourceSettings = setting(
