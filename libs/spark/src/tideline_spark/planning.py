@@ -8,10 +8,17 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-KNOWN_FILES = {"spark.sql.sources.parallelPartitionDiscovery.threshold": str(2**31 - 1)}
-"""Reads name every file; by default Spark starts a job to check more than 32 paths."""
+_KNOWN_FILES = {"spark.sql.sources.parallelPartitionDiscovery.threshold": str(2**31 - 1)}
 _PLANNING = threading.Lock()
 """Held while settings are changed, because threads share the settings of a session."""
+
+
+def known_files(root: str) -> dict[str, str]:
+    """Return settings for a scan that names every file below `root`.
+
+    By default Spark starts a job to check more than 32 paths. On disks the driver alone is faster; in an object store each check is a request.
+    """
+    return _KNOWN_FILES if root.startswith("file:") else {}
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from tideline_spark.arrow_rows import map_snapshots, spark_batches, spark_schema, spread
-from tideline_spark.planning import KNOWN_FILES, planning_settings
+from tideline_spark.planning import known_files, planning_settings
 from tideline_spark.tagging import scan_files
 from tideline_table.errors import InvalidOption
 from tideline_table.file_group import FileSlice
@@ -130,7 +130,7 @@ def query_of(
 def _scanned(spark: SparkSession, snapshot: Snapshot, schema: StructType, keys: pa.Array | None) -> DataFrame:
     root, paths = snapshot.storage.root, [s.path for s in snapshot.slices]
     condition, column = _condition(snapshot.commit_times, keys)
-    with planning_settings(spark, KNOWN_FILES):
+    with planning_settings(spark, known_files(root)):
         if condition is None:
             return scan_files(spark, root, paths, schema)
         scanned = schema if column in schema.names else StructType(list(schema)).add(column, "string")

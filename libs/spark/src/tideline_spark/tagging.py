@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from tideline_spark.hadoop_s3 import scan_options
 from tideline_spark.keys import NativeKeys
 from tideline_spark.layout import WriteLayout
 from tideline_table.action import TargetSchema, target_schema
@@ -204,13 +205,17 @@ def paths_by_unit(layout: WriteLayout, slices: Sequence[FileSlice]) -> Iterator[
 
 
 def scan_files(spark: SparkSession, root: str, paths: Sequence[str], schema: Any) -> DataFrame:
-    """Return Spark's scan of exactly these files below the base path, without partition discovery or a listing job."""
+    """Return Spark's scan of exactly these files below the base path, without partition discovery.
+
+    Raises `ObjectStoreScanUnavailable` if the table is in an object store that the session cannot read.
+    """
     reader = (
         spark.read.schema(schema)
         # A key that a scan misses silently would be inserted a second time.
         .option("ignoreMissingFiles", "false")
         .option("ignoreCorruptFiles", "false")
         .option("mergeSchema", "false")
+        .options(**scan_options(spark, root))
     )
     base = unquote(root)
     return reader.parquet(*(_GLOB.sub(r"\\\g<0>", f"{base}/{path}") for path in paths))

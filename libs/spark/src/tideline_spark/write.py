@@ -25,7 +25,7 @@ from tideline_spark.global_tagging import GlobalTagging
 from tideline_spark.jobs import tagged_jobs
 from tideline_spark.keys import NativeKeys
 from tideline_spark.layout import WriteLayout, decide_layout
-from tideline_spark.planning import KNOWN_FILES, planning_settings
+from tideline_spark.planning import known_files, planning_settings
 from tideline_spark.report import WriteReport, jobs_with_tag, report_of
 from tideline_spark.small_source import DriverAndTasks, goes_through_driver, small_rows
 from tideline_spark.tagging import LogKeys, Routing, evolved_by, log_key_table, routed_rows, source_columns
@@ -237,7 +237,7 @@ class _Attempt:
             appended=layout.appended,
             inserts_to_log=layout.inserts_to_log,
         )
-        with planning_settings(self.df.sparkSession, _settings(layout)):
+        with planning_settings(self.df.sparkSession, _settings(self.table.storage.root, layout)):
             # With a global index, workers return the keys of slices with log files.
             log_keys = LogKeys() if self.routing.is_global else LogKeys(log_key_table(layout, self.table.index), deleted)
             anywhere = None
@@ -285,9 +285,9 @@ class _Attempt:
         return rows
 
 
-def _settings(layout: WriteLayout) -> dict[str, str]:
+def _settings(root: str, layout: WriteLayout) -> dict[str, str]:
     # Spark's runtime Bloom filter would evaluate the source a second time to prune the table's keys.
-    settings = {**KNOWN_FILES, "spark.sql.optimizer.runtime.bloomFilter.enabled": "false"}
+    settings = {**known_files(root), "spark.sql.optimizer.runtime.bloomFilter.enabled": "false"}
     if not layout.broadcasts_keys:
         # Adaptive execution runs each exchange as a separate job: four jobs with a shuffled look-up.
         settings["spark.sql.adaptive.enabled"] = "false"

@@ -7,6 +7,7 @@ from tideline_table.storage.disk_errors import refused_write, writing
 from tideline_table.storage.local import STAGING, LocalStorage
 from tideline_table.storage.location import open_storage, root_uri
 from tideline_table.storage.memory import MemoryStorage
+from tideline_table.storage.object_settings import object_store_endpoint, object_store_region, object_store_settings
 from tideline_table.storage.object_store import ObjectStorage
 from tideline_table.storage.port import ConditionalStorage, Folder, ObjectStat, Storage, checked_path, exists, holds
 
@@ -22,6 +23,9 @@ __all__ = [
     "checked_path",
     "exists",
     "holds",
+    "object_store_endpoint",
+    "object_store_region",
+    "object_store_settings",
     "open_storage",
     "refused_write",
     "root_uri",

@@ -24,6 +24,7 @@ from obstore.store import S3Store
 
 from tideline_table.errors import ObjectExists, ObjectNotFound, StorageError, StorageRefused
 from tideline_table.storage.object_errors import translated_error
+from tideline_table.storage.object_settings import object_store_endpoint, object_store_settings
 from tideline_table.storage.object_stream import FAILURES, PART_BYTES, MultipartSink, ObjectKey, RangedObject
 from tideline_table.storage.port import Folder, ObjectStat, checked_folder, checked_path
 
@@ -50,8 +51,7 @@ class ObjectStorage:
         self._bucket = bucket
         self._prefix = checked_path(prefix)
         self._start = f"{self._prefix}/" if self._prefix else ""
-        settings = {**_environment(), **{_setting(name): value for name, value in (options or {}).items()}}
-        self._store = _store(bucket, os.getpid(), tuple(sorted(settings.items())))
+        self._store = _store(bucket, os.getpid(), tuple(sorted(object_store_settings(options).items())))
 
     @property
     def root(self) -> str:
@@ -198,27 +198,18 @@ def _without_markers(found: list[ObjectStat]) -> Iterator[ObjectStat]:
             yield one
 
 
-def _environment() -> dict[str, str]:
-    return {_setting(name): value for name, value in os.environ.items() if name.startswith("AWS_") and value}
-
-
-def _setting(name: str) -> str:
-    """Return one name per setting: `AWS_REGION`, `aws_region` and `region` are the same."""
-    return name.lower().removeprefix("aws_")
-
-
 @lru_cache(maxsize=64)
 def _store(bucket: str, process_id: int, settings: tuple[tuple[str, str], ...]) -> S3Store:
     """Return the client of a bucket. All storages of a process share it to reuse connections; a forked child does not."""
     assert process_id == os.getpid()
     chosen = dict(settings)
-    endpoint = chosen.get("endpoint_url_s3") or chosen.get("endpoint_url") or chosen.get("endpoint") or ""
+    endpoint = object_store_endpoint(chosen)
     client: ClientConfig = {**_TIMEOUTS}
     if endpoint.startswith("http://") or chosen.get("allow_http", "").lower() == "true":
         client["allow_http"] = True
     config = {name: value for name, value in chosen.items() if name in _SETTINGS}
     if endpoint:
-        config["endpoint"] = endpoint.rstrip("/")
+        config["endpoint"] = endpoint
     try:
         return S3Store(bucket, config=cast("Any", config), client_options=client, retry_config=_RETRIES)
     except FAILURES as error:
