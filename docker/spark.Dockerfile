@@ -26,7 +26,7 @@ RUN /opt/tools/bin/pip wheel -q --no-cache-dir --no-deps --no-build-isolation --
         /build/libs/table /build/libs/locks /build/libs/spark \
     && /opt/tools/bin/pip --python /opt/tideline/bin/python install -q --no-cache-dir --no-compile --no-deps /build/wheels/*.whl
 
-FROM ${BASE} AS runtime
+FROM ${BASE} AS java
 # The set-up of the Java packages writes into the folder of manual pages; Hadoop needs a name and a home for the user.
 RUN mkdir -p /usr/share/man/man1 \
     && apt-get update -qq \
@@ -34,7 +34,19 @@ RUN mkdir -p /usr/share/man/man1 \
     && useradd --uid 1000 --home-dir /tmp --no-create-home --shell /usr/sbin/nologin tideline \
     && install -d -o tideline -g tideline /var/lib/tideline /opt/spark/conf \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt /var/cache/debconf /var/log/*
+
+FROM java AS jars
+# What Spark needs to scan tables in an object store: hadoop-aws, and of the AWS SDK only the modules that it loads.
+# Options of Java while it resolves them (proxies, the store of certificate authorities), and another repository.
+ARG JDK_JAVA_OPTIONS=
+ARG TIDELINE_MAVEN_MIRROR=
+COPY --from=packages /opt/tideline/lib/python3.11/site-packages/pyspark/jars/ivy-*.jar /build/ivy/
+COPY docker/maven.py docker/spark_s3_jars.json /build/docker/
+RUN python3 /build/docker/maven.py --ivy /build/ivy/ivy-*.jar /build/docker/spark_s3_jars.json /build/jars
+
+FROM java AS runtime
 COPY --from=packages /opt/tideline /opt/tideline
+COPY --from=jars /build/jars/ /opt/tideline/lib/python3.11/site-packages/pyspark/jars/
 ENV JAVA_HOME=/usr/lib/jvm/java-17-openjdk-amd64 \
     SPARK_HOME=/opt/tideline/lib/python3.11/site-packages/pyspark \
     SPARK_CONF_DIR=/opt/spark/conf \
@@ -45,14 +57,15 @@ ENV JAVA_HOME=/usr/lib/jvm/java-17-openjdk-amd64 \
 
 FROM runtime AS materials
 COPY --from=tools /opt/tools /opt/tools
-COPY docker/bill_of_materials.py docker/components.py /build/docker/
+COPY docker/bill_of_materials.py docker/components.py docker/spark_check.py /build/docker/
 WORKDIR /build
 ARG VERSION=0.0.0
 RUN /opt/tools/bin/python -m docker.bill_of_materials --name tideline-spark --version ${VERSION} \
     --environment /opt/tideline --output /build/bom.json
 # What is left out must not be missed.
 RUN python -c "import tideline_spark.application, tideline_spark.data_source, tideline_locks.redis" \
-    && AWS_REGION=none python -c "from tideline_table.storage import open_storage; open_storage('s3://bucket/table')"
+    && AWS_REGION=none python -c "from tideline_table.storage import open_storage; open_storage('s3://bucket/table')" \
+    && AWS_REGION=none python /build/docker/spark_check.py
 
 FROM runtime
 COPY docker/spark_entrypoint.py /opt/spark/bin/entrypoint.py

@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +19,12 @@ from e2e.cluster.folders import Folders
 from e2e.cluster.packages import IMAGE_PROGRAMS, ensure_packages
 from e2e.cluster.processes import Processes
 from e2e.images import base
-from e2e.images.image import REPOSITORY_ROOT, Image, version
+from e2e.images.image import REPOSITORY_ROOT, SPARK, Image, version
 from e2e.images.store import Store
 
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+JAVA_CERTIFICATES = Path("/etc/ssl/certs/java/cacerts")
+JAVA_OPTIONS, MAVEN_MIRROR = "JDK_JAVA_OPTIONS", "TIDELINE_MAVEN_MIRROR"
 HOME_IN_BUILD = Path("/root")
 BILL_IN_IMAGE = "usr/share/tideline/bom.json"
 READABLE = 0o644
@@ -96,7 +98,7 @@ def build(folders: Folders, store: Store, image: Image) -> Built:
     base.ensure_base(folders, store)
     inputs = inputs_digest()
     folders.images.mkdir(parents=True, exist_ok=True)
-    store.buildah(*build_arguments(image, base.REFERENCE, revision(), _mounts(folders)))
+    store.buildah(*build_arguments(image, base.REFERENCE, revision(), _mounts(folders), resolver_arguments(image, os.environ)))
     archive = image.archive(folders)
     new = archive.with_suffix(".new")
     new.unlink(missing_ok=True)
@@ -109,9 +111,14 @@ def build(folders: Folders, store: Store, image: Image) -> Built:
     return Built(archive, archive.stat().st_size, store.size_bytes(image.reference))
 
 
-def build_arguments(image: Image, base_reference: str, revision_text: str, mounts: list[str]) -> list[str]:
-    """Return buildah's arguments: no pull, so that the base is the local one, and docker's format, because OCI's has no health check."""
-    arguments = {"BASE": base_reference, "VERSION": version(), "REVISION": revision_text}
+def build_arguments(
+    image: Image, base_reference: str, revision_text: str, mounts: list[str], more: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return buildah's arguments: no pull, so that the base is the local one, and docker's format, because OCI's has no health check.
+
+    `more` are further arguments of the Dockerfile.
+    """
+    arguments = {"BASE": base_reference, "VERSION": version(), "REVISION": revision_text, **(more or {})}
     command = ["build", "--quiet", "--isolation", "chroot", "--network", "host", "--pull-never", "--layers", "--format", "docker"]
     for mount in mounts:
         command += ["--volume", mount]
@@ -131,8 +138,20 @@ def revision() -> str:
         return "unknown"
 
 
+def resolver_arguments(image: Image, environment: Mapping[str, str], certificates: Path = JAVA_CERTIFICATES) -> dict[str, str]:
+    """Return the arguments with which the Spark image resolves jars as this machine does: Java's options and certificates, the mirror."""
+    if image != SPARK:
+        return {}
+    trusted = (
+        f"-Djavax.net.ssl.trustStore={HOME_IN_BUILD / certificates.name}" if CERTIFICATES.exists() and certificates.exists() else ""
+    )
+    options = " ".join(filter(None, (environment.get(JAVA_OPTIONS, ""), trusted)))
+    found = {JAVA_OPTIONS: options, MAVEN_MIRROR: environment.get(MAVEN_MIRROR, "")}
+    return {name: value for name, value in found.items() if value}
+
+
 def _mounts(folders: Folders) -> list[str]:
-    """Return mounts for the time of the build: a home for root whose settings name this machine's certificate authorities to pip.
+    """Return mounts for the time of the build: a home for root with this machine's certificate authorities for pip and Java.
 
     A mount point that a base lacks would stay in the image as an empty file; root's home exists in all of them.
     """
@@ -140,6 +159,8 @@ def _mounts(folders: Folders) -> list[str]:
         return []
     home = folders.images / "build-home"
     write_if_different(home / CERTIFICATES.name, CERTIFICATES.read_text(), mode=READABLE)
+    if JAVA_CERTIFICATES.exists():
+        shutil.copyfile(JAVA_CERTIFICATES, home / JAVA_CERTIFICATES.name)
     settings = f"[global]\ncert = {HOME_IN_BUILD / CERTIFICATES.name}\n"
     write_if_different(home / ".config" / "pip" / "pip.conf", settings, mode=READABLE)
     return [f"{home}:{HOME_IN_BUILD}:ro"]

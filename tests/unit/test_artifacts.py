@@ -61,7 +61,7 @@ def test_a_wrong_checksum_is_refused(mirror: Path, tmp_path: Path) -> None:
 
 def test_an_artifact_that_the_mirror_lacks_is_named(mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert mirror.is_dir()
-    monkeypatch.setattr("tests.artifacts.TRIES", 1)
+    monkeypatch.setattr("tests.artifacts.maven.TRIES", 1)
     with pytest.raises(ArtifactsFailed, match=r"org\.example#absent;1\.0: not found.*TIDELINE_MAVEN_MIRROR"):
         ensure_artifacts({"org.example:absent:1.0": SHA256})
 

@@ -10,10 +10,12 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from docker.maven import Coordinates
+from docker.pruning import is_unused
 from e2e.cluster.archive import write_program_image
 from e2e.images import build
-from e2e.images.build import build_arguments
-from e2e.images.image import IMAGES, REPOSITORY_ROOT, SERVICE
+from e2e.images.build import build_arguments, resolver_arguments
+from e2e.images.image import IMAGES, REPOSITORY_ROOT, SERVICE, SPARK
 
 
 def test_every_blob_of_an_archive_has_its_digest(tmp_path: Path) -> None:
@@ -50,18 +52,51 @@ def test_a_build_pulls_nothing() -> None:
     assert arguments[-1] == str(REPOSITORY_ROOT)
 
 
+def test_jars_of_the_spark_image_are_resolved_as_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tmp_path / "cacerts"
+    monkeypatch.setattr(build, "CERTIFICATES", store)
+    environment = {
+        "JDK_JAVA_OPTIONS": "-Dhttps.proxyHost=proxy.example",
+        "TIDELINE_MAVEN_MIRROR": "https://maven.example",
+        "OTHER": "x",
+    }
+    assert resolver_arguments(SPARK, environment, store) == {name: environment[name] for name in list(environment)[:2]}
+    assert resolver_arguments(SPARK, {}, store) == {}
+    store.touch()
+    found = resolver_arguments(SPARK, environment, store)
+    assert found["JDK_JAVA_OPTIONS"] == "-Dhttps.proxyHost=proxy.example -Djavax.net.ssl.trustStore=/root/cacerts"
+    assert resolver_arguments(SERVICE, environment, store) == {}, "it resolves none"
+    dockerfile = SPARK.dockerfile.read_text()
+    assert all(f"\nARG {name}=\n" in dockerfile for name in found)
+    arguments = build_arguments(SPARK, "localhost/base:1", "abc", [], found)
+    assert "TIDELINE_MAVEN_MIRROR=https://maven.example" in arguments
+
+
+def test_jars_of_the_spark_image_are_pinned_and_reach_sparks_folder() -> None:
+    text = SPARK.dockerfile.read_text()
+    assert "docker/maven.py docker/spark_s3_jars.json" in text
+    home = re.search(r"SPARK_HOME=(\S+)", text)
+    assert home is not None
+    assert f"COPY --from=jars /build/jars/ {home[1]}/jars/\n" in text
+    pins = json.loads((REPOSITORY_ROOT / "docker" / "spark_s3_jars.json").read_text())
+    assert pins
+    assert all(re.fullmatch(r"[0-9a-f]{64}", sha256) for sha256 in pins.values())
+    assert not any(is_unused(Coordinates.parse(text).file) for text in pins)
+
+
 @pytest.mark.parametrize("image", IMAGES.values(), ids=lambda image: image.name)
 def test_dockerfiles_keep_their_promises(image: object) -> None:
     dockerfile = IMAGES[getattr(image, "name")].dockerfile  # noqa: B009
     text = dockerfile.read_text()
     stages = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
-    assert set(stages) == {"${BASE}", "tools", "runtime"}
+    assert set(stages) - {"java"} == {"${BASE}", "tools", "runtime"}
     last = text[text.rindex("\nFROM ") :]
     assert re.search(r"^USER 1000:1000$", last, re.MULTILINE)
     assert "HEALTHCHECK" in last
     assert "org.opencontainers.image.revision" in last
     # Commands without a shell, packages by hash.
     assert all(line.split(maxsplit=1)[1].startswith("[") for line in re.findall(r"^(?:ENTRYPOINT|CMD) .*$", text, re.MULTILINE))
+    assert not re.search(r"\b(?:curl|wget|ADD)\b", text), "every download is checked by a hash"
     for command in re.findall(r"pip\b[^&]*? install (?:[^&\\]|\\\n)*", text):
         assert "--require-hashes" in command or "--no-deps" in command, command
     # All that it copies from the repository exists and is not ignored.

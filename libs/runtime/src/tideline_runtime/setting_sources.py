@@ -26,7 +26,7 @@ Fields = Mapping[str, Any]
 _variables: dict[str, str] = {
     FILE_VARIABLE: "Path of the settings file (TOML). `--settings` overrides it.",
     "TIDELINE_CACHE": "Folder for downloads of the tests. Services ignore it.",
-    "TIDELINE_MAVEN_MIRROR": "URL of the repository from which tests download Maven artifacts. Services ignore it.",
+    "TIDELINE_MAVEN_MIRROR": "URL of the repository from which tests and builds of the Spark image download Maven artifacts. Services ignore it.",
 }
 
 
