@@ -101,11 +101,13 @@ def main(text: str) -> None:
     }
     spark, root = local_session("object-store", 2, extra=extra, short_lived=True), settings["root"]
     try:
-        seen: dict[str, Any] = {kind.name: written(spark, f"{root}/{kind.name} t", kind) for kind in (TableType.COW, TableType.MOR)}
+        seen: dict[str, Any] = {
+            kind.name: written(spark, f"{root}/{kind.name} é%2F", kind) for kind in (TableType.COW, TableType.MOR)
+        }
         seen["spark"] = paths_of_spark(spark, root)
         seen["settings"] = json.dumps([spark.sparkContext.getConf().getAll(), spark.sql("SET -v").collect()])
-        seen["plan"] = read(spark, f"{root}/COW t")._jdf.queryExecution().toString()
-        seen["refused"] = refused_credentials(spark, f"{root}/COW t")
+        seen["plan"] = read(spark, f"{root}/COW é%2F")._jdf.queryExecution().toString()
+        seen["refused"] = refused_credentials(spark, f"{root}/COW é%2F")
     finally:
         stop_session(spark)
     print(json.dumps(seen))

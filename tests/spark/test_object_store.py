@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from pyspark.sql import SparkSession
@@ -62,7 +63,7 @@ def test_writes_and_scans_of_spark_agree_with_the_engine(
     found = seen[kind]
     assert found["inserted"] == BEFORE
     assert found["files"], "Spark scans the base files itself"
-    assert all(file.startswith(f"s3://{BUCKET}/tables/{kind}%20t/") for file in found["files"])
+    assert all(unquote(file).startswith(f"s3://{BUCKET}/tables/{kind} é%2F/") for file in found["files"])
     assert found["key_scans"] == [False, True], "the upsert looked its keys up by a scan of Spark"
     assert found["upserted"] == AFTER
     assert found["incremental"] == content(rows(30, 60, 2))
@@ -72,7 +73,7 @@ def test_writes_and_scans_of_spark_agree_with_the_engine(
         assert found["optimized"] != AFTER, "updates are in log files, which workers merge"
     for name, value in store.settings.items():
         monkeypatch.setenv(name, value)
-    table = Table.open(f"s3://{BUCKET}/tables/{kind} t")
+    table = Table.open(f"s3://{BUCKET}/tables/{kind} é%2F")
     assert content(table.read()) == AFTER
     assert content(table.read(as_of=found["instant"])) == AFTER
 

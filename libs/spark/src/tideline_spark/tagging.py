@@ -217,5 +217,6 @@ def scan_files(spark: SparkSession, root: str, paths: Sequence[str], schema: Any
         .option("mergeSchema", "false")
         .options(**scan_options(spark, root))
     )
-    base = unquote(root)
+    # Names in object stores are not quoted.
+    base = unquote(root) if root.startswith("file:") else root
     return reader.parquet(*(_GLOB.sub(r"\\\g<0>", f"{base}/{path}") for path in paths))
