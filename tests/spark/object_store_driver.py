@@ -78,16 +78,23 @@ def paths_of_spark(spark: SparkSession, root: str) -> dict[str, Any]:
     return {"renamed": renamed, "sum": sum(row.id for row in spark.read.parquet(f"{root}/plain/old").collect())}
 
 
-def refused_credentials(spark: SparkSession, path: str) -> str:
-    table = Table.open(path)  # the engine's client keeps the credentials with which it was opened
+def refused_credentials(spark: SparkSession, path: str) -> dict[str, Any]:
+    """A read and a write that need Spark's scan, in a process with other credentials than its JVM."""
+    table = Table.open(path, options=OPTIONS)  # the engine's client keeps the credentials with which it was opened
     os.environ["AWS_SESSION_TOKEN"] = "a-token-of-later"
+    said = []
     try:
-        read(spark, table).collect()
-    except ObjectStoreScanUnavailable as error:
-        return str(error)
+        for attempt in (
+            lambda: read(spark, table).collect(),
+            lambda: write_dataframe(table, spark.createDataFrame(rows(0, 5, 9)), Operation.UPSERT),
+        ):
+            try:
+                attempt()
+            except ObjectStoreScanUnavailable as error:
+                said.append(str(error))
     finally:
         del os.environ["AWS_SESSION_TOKEN"]
-    return "not refused"
+    return {"said": said, "pending": len(list(table.refresh().pending())), "rows": content(table.read())}
 
 
 def main(text: str) -> None:

@@ -111,8 +111,12 @@ def test_no_setting_plan_or_event_log_holds_credentials(seen: dict[str, Any], st
 @pytest.mark.real
 @pytest.mark.timeout(TIMEOUT_S + 60)
 def test_credentials_that_the_jvm_lacks_are_refused_by_name(seen: dict[str, Any]) -> None:
-    assert seen["refused"].startswith("AWS_SESSION_TOKEN in this process other than in Spark's JVM; expected the same credentials")
-    assert "a-token-of-later" not in seen["refused"]
+    found = seen["refused"]
+    assert len(found["said"]) == 2, "the read and the write"
+    for said in found["said"]:
+        assert said.startswith("AWS_SESSION_TOKEN in this process other than in Spark's JVM; expected the same credentials")
+        assert "a-token-of-later" not in said
+    assert (found["pending"], found["rows"]) == (0, AFTER), "the write was rolled back"
 
 
 def test_a_session_without_hadoop_aws_is_one_line_with_coordinates(spark: SparkSession) -> None:
