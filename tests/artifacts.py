@@ -36,4 +36,5 @@ def cache_folder() -> Path:
 
 def ensure_artifacts(pins: Mapping[str, str], *, ivy: Path | None = None, java_home: Path | None = None) -> list[Path]:
     """Files of the pinned artifacts in the cache folder; see `ensure_artifacts` of `docker/maven.py`."""
-    return maven.ensure_artifacts(cache_folder() / "maven", pins, ivy=ivy, java_home=java_home)
+    files: list[Path] = maven.ensure_artifacts(cache_folder() / "maven", pins, ivy=ivy, java_home=java_home)
+    return files
