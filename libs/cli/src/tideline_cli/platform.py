@@ -37,7 +37,7 @@ def up(
     if settings:
         environment["TIDELINE_SETTINGS_FILE"] = str(settings)
     if state_folder:
-        environment["TIDELINE_STATE_FOLDER"] = str(state_folder.absolute())
+        environment["TIDELINE_STATE_FOLDER"] = os.path.abspath(os.path.expanduser(state_folder))
     _become("tideline_cli.up", environment=environment)
 
 

@@ -27,6 +27,7 @@ from tideline_runtime.running import Running, announce, running_file, withdraw
 from tideline_runtime.setting_text import settings_toml
 from tideline_runtime.settings import ServiceSettings
 from tideline_runtime.signals import on_termination
+from tideline_runtime.state_folder import make_state_folder
 from tideline_table.clock import Clock, SystemClock
 from tideline_table.errors import InvalidOption, StorageError
 
@@ -86,7 +87,7 @@ def _arguments(name: str, argv: Sequence[str] | None) -> argparse.Namespace:
 def _run(service_factory: ServiceFactory[SettingsT], settings: SettingsT, name: str, clock: Clock) -> int:
     context = ServiceContext(name, clock, Metrics(name, *SHARED_METRICS), Health(clock, settings.live_deadline_s))
     service = service_factory(settings, context)
-    _make_folder(settings)
+    make_state_folder(settings)
     token = settings.http_token.get_secret_value() if settings.http_token else None
     if context.routes and token is None and not is_loopback(settings.http_host):
         raise InvalidSetting(
@@ -184,21 +185,3 @@ def _announced(server: HttpServer, path: Path, name: str, clock: Clock) -> Itera
     finally:
         withdraw(path)
         server.stop()
-
-
-def _make_folder(settings: ServiceSettings) -> None:
-    folder = settings.state_folder
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        found = f"setting 'state_folder' is '{folder}': {error.strerror}"
-    else:
-        if os.access(folder, os.W_OK | os.X_OK):
-            return
-        found = f"setting 'state_folder' is '{folder}': not writable"
-    raise InvalidSetting(
-        f"{found} ({settings.origin('state_folder')})",
-        name="state_folder",
-        origin=settings.origin("state_folder"),
-        expected="a folder that this user can write to",
-    )

@@ -67,7 +67,13 @@ def _checked_url(text: str) -> str:
 
 
 def _absolute(path: Path) -> Path:
-    return Path(os.path.abspath(path.expanduser()))
+    if "\0" in str(path):
+        raise ValueError("a path without null characters")
+    try:
+        return Path(os.path.abspath(path.expanduser()))
+    except RuntimeError:
+        # In a container, a user id may have no entry in the list of users and no HOME.
+        raise ValueError("an absolute path, or ~ of a user who has a home folder") from None
 
 
 def _lowered(value: Any) -> Any:
@@ -160,7 +166,8 @@ class ServiceSettings(BaseSettings):
     http_port: int = setting(
         0,
         unit="-",
-        description="Port for health and metrics. 0 selects a free port, which the service writes to `<state_folder>/<service>.json`.",
+        description="Port for health and metrics. 0 selects a free port, which the service writes to `<state_folder>/<service>.json`. "
+        "Services on one machine need ports of their own: set it in the table of each service.",
         ge=0,
         le=65535,
     )
