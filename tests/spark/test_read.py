@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from tests.spark.tables import Tables, content, rows
@@ -43,6 +44,23 @@ def test_snapshots_as_of_and_columns(spark: SparkSession, tables: Tables) -> Non
     assert some.where(f.col("ts") == 2).count() == 90
     with pytest.raises(SchemaMismatch):
         read(spark, table, columns=["absent"])
+
+
+@pytest.mark.parametrize("type_", list(TableType))
+def test_a_condition_selects_rows_by_columns_that_are_not_read(spark: SparkSession, tables: Tables, type_: TableType) -> None:
+    table = tables.create("t", type=type_)
+    write_rows(table, rows(0, 30, 1), Operation.UPSERT)
+    write_rows(table, rows(20, 50, 2), Operation.UPSERT)
+    path = str(tables.folder / "t")
+    expected = sorted(table.read(["id"], "ts = 2").column("id").to_pylist())
+    assert len(expected) == 30
+    for where in ("ts = 2", f.col("ts") == 2):
+        found = read(spark, path, columns=["id"], where=where)
+        assert found.columns == ["id"]
+        assert sorted(row.id for row in found.collect()) == expected
+    assert read(spark, table, where="ts = 2").columns == [*META_FIELDS, "id", "region", "ts", "amount"]
+    with pytest.raises(AnalysisException, match="absent"):
+        read(spark, table, where="absent = 2")
 
 
 def test_time_travel_shows_the_schema_of_its_time(spark: SparkSession, tables: Tables) -> None:

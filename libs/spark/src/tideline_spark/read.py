@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,12 +37,15 @@ def read(
     *,
     as_of: str = "",
     columns: Sequence[str] | None = None,
+    where: Column | str | None = None,
     read_optimized: bool = False,
     since: str | int = "",
     until: str | int = "",
     keys: Iterable[str] | None = None,
 ) -> DataFrame:
     """Return a query as a DataFrame: all columns with the meta fields first, unless `columns` names them.
+
+    `where` selects rows, by any columns of the table: a condition of Spark, as a column or as SQL text.
 
     The query is a snapshot, now or at the instant `as_of` (inclusive), with `read_optimized` of base files only; or the rows
     written after the point `since` up to `until`, as `Table.incremental`. With `keys`, a snapshot query returns only rows with
@@ -54,6 +58,26 @@ def read(
     else:
         table.refresh()
     found = query_of(table, as_of=as_of, read_optimized=read_optimized, since=since, until=until)
+    if where is not None:
+        full = spark_schema(found.output())
+        conditioned = _columns_of(spark, full, where)
+        output = full.names if columns is None else found.output(columns).names
+        columns = [*output, *(name for name in conditioned if name not in output)]
+        rows = _rows(spark, table, found, columns, keys).where(where)
+        return rows.select(*(f.col(f"`{name}`") for name in output))
+    return _rows(spark, table, found, columns, keys)
+
+
+def _columns_of(spark: SparkSession, schema: StructType, where: Column | str) -> list[str]:
+    """Return the columns that a condition on rows of `schema` reads. Raises Spark's `AnalysisException` for a wrong condition."""
+    plan: Any = spark.createDataFrame([], schema).where(where)._jdf.queryExecution().analyzed()  # noqa: SLF001 - the plan has no other access
+    references = plan.condition().references().toSeq()
+    return [references.apply(at).name() for at in range(references.length())]
+
+
+def _rows(
+    spark: SparkSession, table: Table, found: Snapshot, columns: Sequence[str] | None, keys: Iterable[str] | None
+) -> DataFrame:
     schema = spark_schema(found.output(columns))
     wanted = None if keys is None else sorted_keys(keys)
     if wanted is not None:

@@ -250,19 +250,22 @@ class Table:
     def scan(
         self,
         columns: Sequence[str] | None = None,
-        where: pc.Expression | None = None,
+        where: pc.Expression | str | None = None,
         as_of: str = "",
         *,
         read_optimized: bool = False,
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """Return the schema and the batches of a snapshot query: all columns, meta fields first, unless `columns` names some."""
+        """Return the schema and the batches of a snapshot query: all columns, meta fields first, unless `columns` names some.
+
+        `where` is an expression, or SQL text as `tideline_table.reader.parse_where` reads it.
+        """
         found = self.snapshot(as_of, read_optimized=read_optimized)
         return found.output(columns), found.scan(columns, where)
 
     def read(
         self,
         columns: Sequence[str] | None = None,
-        where: pc.Expression | None = None,
+        where: pc.Expression | str | None = None,
         as_of: str = "",
         *,
         read_optimized: bool = False,
@@ -271,7 +274,7 @@ class Table:
         return self.snapshot(as_of, read_optimized=read_optimized).read(columns, where)
 
     def look_up(
-        self, keys: Iterable[str], columns: Sequence[str] | None = None, as_of: str = "", where: pc.Expression | None = None
+        self, keys: Iterable[str], columns: Sequence[str] | None = None, as_of: str = "", where: pc.Expression | str | None = None
     ) -> pa.Table:
         """Return the rows with these record keys, reading only files and blocks that can hold them.
 
