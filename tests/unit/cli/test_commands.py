@@ -163,6 +163,18 @@ def test_a_copy_is_adopted_and_written(done, filled, tmp_path):
     assert len(done("read", filled).rows) == 4
 
 
+def test_a_table_at_its_recorded_place_keeps_its_uid_without_yes(done, cli, filled, tmp_path):
+    uid = done("show", filled, "--json").document["uid"]
+    refused = cli("adopt", filled)
+    assert refused.code == 2
+    assert "neither copied nor moved" in refused.stderr
+    assert done("show", filled, "--json").document["uid"] == uid
+    filled.rename(tmp_path / "moved")
+    done("adopt", tmp_path / "moved")
+    adopted = done("adopt", tmp_path / "moved", "--yes", "--json").document
+    assert len({uid, adopted["previous_uid"], adopted["uid"]}) == 3
+
+
 @pytest.mark.parametrize("through", ["--locks", "TIDELINE_LOCKS"])
 def test_commits_go_through_the_lock(done, cli, filled, monkeypatch, through):
     arguments = ["write", filled, "--from", "-"]
