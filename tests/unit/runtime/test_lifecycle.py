@@ -104,6 +104,16 @@ def test_incurable_failures_end_the_process_at_the_bound(tmp_path):
         assert list(tmp_path.iterdir()) == []
 
 
+def test_a_refused_input_ends_the_process_without_a_traceback(tmp_path):
+    with tiny(tmp_path, behaviour="bad-input") as program:
+        assert program.await_end() == 1
+        lines = program.logged()
+        failed = [line for line in lines if line.get("error") == "InputRefused"]
+        assert [line["event"] for line in failed] == ["tick failed", "giving up"]
+        assert (failed[0]["found"], failed[0]["remedy"]) == ("record 5 of t/0 cannot be ingested", "correct it")
+        assert not any("exception" in line for line in lines)
+
+
 def test_readiness_goes_at_the_first_incurable_failure(tmp_path):
     with tiny(tmp_path, behaviour="broken-once") as program:
         program.await_event("tick failed")
