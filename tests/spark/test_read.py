@@ -63,6 +63,16 @@ def test_a_condition_selects_rows_by_columns_that_are_not_read(spark: SparkSessi
         read(spark, table, where="absent = 2")
 
 
+def test_fields_of_structs_are_columns(spark: SparkSession, tables: Tables) -> None:
+    schema = pa.schema([pa.field("id", pa.string(), nullable=False), ("a", pa.struct([("x", pa.int64())]))])
+    table = tables.create("t", schema=schema, partition_fields=(), ordering_field="")
+    write_rows(table, pa.table({"id": ["1", "2"], "a": [{"x": 5}, None]}, schema), Operation.UPSERT)
+    found = read(spark, table, columns=["a.x", "id"])
+    assert found.columns == ["a.x", "id"]
+    assert sorted(map(tuple, found.collect()), key=str) == [(5, "1"), (None, "2")]
+    assert [row.id for row in read(spark, table, columns=["id"], where="a.x = 5").collect()] == ["1"]
+
+
 def test_time_travel_shows_the_schema_of_its_time(spark: SparkSession, tables: Tables) -> None:
     table = tables.create("t", options={"tideline.write.schema.evolution": "evolve"})
     first = write_rows(table, rows(0, 5, 1), Operation.UPSERT)

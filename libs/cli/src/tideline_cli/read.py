@@ -38,7 +38,11 @@ def read(
     path: TablePath,
     *,
     columns: Annotated[
-        list[str] | None, option(metavar="COLUMNS", help="Only these columns, in this order. Repeatable or a,b. Default: all.")
+        list[str] | None,
+        option(
+            metavar="COLUMNS",
+            help="Only these columns, in this order; address.city is a field of a struct. Repeatable or a,b. Default: all.",
+        ),
     ] = None,
     where: Annotated[
         str,

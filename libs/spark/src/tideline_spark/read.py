@@ -25,7 +25,7 @@ from tideline_table.errors import InvalidOption
 from tideline_table.file_group import FileSlice
 from tideline_table.hudi import CREATE_SCHEMA
 from tideline_table.reader import BaseFileScan, LogIndexes, may_hold_nulls
-from tideline_table.schema import MetaField, arrow_from_avro
+from tideline_table.schema import MetaField, arrow_from_avro, field_path, top_columns
 from tideline_table.table import CommitTimes, Snapshot, Table, sorted_keys
 
 _FOOTERS_AT_ONCE = 16
@@ -45,7 +45,8 @@ def read(
 ) -> DataFrame:
     """Return a query as a DataFrame: all columns with the meta fields first, unless `columns` names them.
 
-    `where` selects rows, by any columns of the table: a condition of Spark, as a column or as SQL text.
+    `columns` may name fields of structs by dotted paths. `where` selects rows, by any columns of the table: a condition of Spark, as
+    a column or as SQL text.
 
     The query is a snapshot, now or at the instant `as_of` (inclusive), with `read_optimized` of base files only; or the rows
     written after the point `since` up to `until`, as `Table.incremental`. With `keys`, a snapshot query returns only rows with
@@ -58,14 +59,13 @@ def read(
     else:
         table.refresh()
     found = query_of(table, as_of=as_of, read_optimized=read_optimized, since=since, until=until)
-    if where is not None:
-        full = spark_schema(found.output())
-        conditioned = _columns_of(spark, full, where)
-        output = full.names if columns is None else found.output(columns).names
-        columns = [*output, *(name for name in conditioned if name not in output)]
-        rows = _rows(spark, table, found, columns, keys).where(where)
-        return rows.select(*(f.col(f"`{name}`") for name in output))
-    return _rows(spark, table, found, columns, keys)
+    if where is None and (columns is None or set(columns) <= set(found.schema.names)):
+        return _rows(spark, table, found, columns, keys)
+    output = found.output(columns).names
+    conditioned = [] if where is None else _columns_of(spark, spark_schema(found.output()), where)
+    rows = _rows(spark, table, found, top_columns(found.schema, [*output, *conditioned]), keys)
+    chosen = rows if where is None else rows.where(where)
+    return chosen.select(*(f.col(".".join(f"`{part}`" for part in field_path(found.schema, name))).alias(name) for name in output))
 
 
 def _columns_of(spark: SparkSession, schema: StructType, where: Column | str) -> list[str]:
