@@ -2,7 +2,9 @@ import json
 import os
 import signal
 import socket
+import tempfile
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -10,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.runtime.processes import tiny
 
 from tideline_runtime.running import read_running
+from tideline_runtime.state_folder import open_log_file
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -241,6 +244,45 @@ def test_a_state_folder_that_cannot_be_made_is_exit_code_2(tmp_path):
     with tiny(blocked / "below") as program:
         assert program.await_end() == 2
         assert "state_folder" in program.lines[0]
+
+
+def test_what_a_service_creates_is_for_its_user_only(tmp_path):
+    state = tmp_path / "state"
+    with tiny(state) as program:
+        program.await_event("ticked")
+        assert state.stat().st_mode & 0o777 == 0o700
+        assert (state / "tiny.json").stat().st_mode & 0o777 == 0o600
+        program.terminate()
+        assert program.await_end() == 0
+    log = open_log_file(tmp_path / "logs" / "a.log")
+    log.close()
+    assert [path.stat().st_mode & 0o777 for path in (tmp_path / "logs", tmp_path / "logs" / "a.log")] == [0o700, 0o600]
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "warned"),
+    [
+        ('http_token = "abcdefgh"', 0o644, "http_token"),
+        ('[tiny]\npassword = "hunter22"', 0o644, "password"),
+        ('locks = "redis://user:hunter22@redis.example:6379/0"', 0o644, "locks"),
+        ('[event_log_options]\n"sasl.password" = "hunter22"', 0o644, "event_log_options"),
+        ('http_token = "abcdefgh"', 0o640, ""),
+        ("http_port = 0", 0o644, ""),
+    ],
+)
+def test_secrets_in_a_file_that_all_users_can_read_are_reported(content, mode, warned):
+    # Not below pytest's own folder, which other users cannot enter.
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        file = Path(folder) / "tideline.toml"
+        file.write_text(content)
+        file.chmod(mode)
+        with tiny(Path(folder) / "state", "--settings", str(file), "--check") as program:
+            assert program.await_end() == 0
+            lines = list(program.lines)
+        expected = f"tiny: warning: settings file {file} has secrets ({warned}) and all users of this machine can read it"
+        assert [line.partition(":")[0] for line in lines] == (["tiny"] if warned else [])
+        assert not warned or lines[0].startswith(expected)
 
 
 def test_check_and_print_settings(tmp_path):

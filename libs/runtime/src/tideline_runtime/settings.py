@@ -32,7 +32,7 @@ from tideline_runtime.members import PREFIX as MEMBER_PREFIX
 from tideline_runtime.members import SERVICES, import_declarations
 from tideline_runtime.redaction import url_passwords
 from tideline_runtime.setting_errors import invalid_setting
-from tideline_runtime.setting_sources import FILE_VARIABLE, Known, environment_layer, file_layer
+from tideline_runtime.setting_sources import FILE_ORIGIN, FILE_VARIABLE, Known, environment_layer, file_layer
 
 _REQUIRED: Any = ...
 
@@ -119,7 +119,9 @@ class ServiceSettings(BaseSettings):
     """Table of the settings file and part of the variable names: the package's name without `tideline_`."""
 
     state_folder: StatePath = setting(
-        Path("~/.local/state/tideline"), unit="-", description="Folder for local files of the services. It may be deleted."
+        Path("~/.local/state/tideline"),
+        unit="-",
+        description="Folder for local files of the services. It may be deleted. A service creates it, and its files, only for its user.",
     )
     tables: tuple[str, ...] = setting(
         (),
@@ -241,6 +243,15 @@ class ServiceSettings(BaseSettings):
             return self._origins[path]
         parent, dot, _ = path.rpartition(".")
         return self.origin(parent) if dot else "default"
+
+    def secrets_in_file(self) -> tuple[str, ...]:
+        """Return the names of the settings with secrets, or with URLs with passwords, that the settings file gives."""
+
+        def is_given(name: str) -> bool:
+            own = (origin for path, origin in self._origins.items() if path == name or path.startswith(f"{name}."))
+            return any(origin.startswith(FILE_ORIGIN) for origin in own)
+
+        return tuple(name for name in type(self).model_fields if is_given(name) and any(_secrets(getattr(self, name))))
 
     def secret_values(self) -> tuple[str, ...]:
         """Return the secrets among the settings and the passwords in their URLs, in clear text, for logging to hide them."""

@@ -22,6 +22,7 @@ from tideline_cli.demo.verification import verify
 from tideline_cli.demo.view import View
 from tideline_events import open_event_log
 from tideline_runtime.signals import on_termination
+from tideline_runtime.state_folder import PRIVATE_FOLDER
 from tideline_table.action import schedule_clustering
 from tideline_table.config import CLUSTERING_SMALL_FILE_LIMIT, CLUSTERING_SORT_COLUMNS
 from tideline_table.errors import InvalidOption, TidelineError
@@ -124,8 +125,9 @@ def _prepare(folder: Path) -> Layout:
                     expected="an empty folder, or the tables of an earlier demo",
                 )
             shutil.rmtree(folder)
-        for made in (layout.tables, layout.state, layout.logs):
+        for made in (layout.tables, layout.logs):
             made.mkdir(parents=True, exist_ok=True)
+        layout.state.mkdir(PRIVATE_FOLDER, exist_ok=True)
         (folder / MARK).write_text("The tables of tideline demo; the next demo in this folder deletes them.\n")
         layout.write_settings()
     return layout
