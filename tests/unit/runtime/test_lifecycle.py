@@ -300,6 +300,12 @@ def test_check_and_print_settings(tmp_path):
     assert "hunter22" not in shown
 
 
+def test_check_refuses_a_lock_url_that_the_start_would_refuse(tmp_path):
+    with tiny(tmp_path, "--check", TIDELINE_LOCKS="zookeeper://host.example:2181") as program:
+        assert program.await_end() == 2
+        assert "setting 'locks': lock provider zookeeper:" in program.lines[0]
+
+
 def test_shards_have_files_of_their_own(tmp_path):
     with tiny(tmp_path, TIDELINE_SHARD_COUNT="2", TIDELINE_SHARD_INDEX="1") as program:
         program.await_event("ticked")

@@ -32,7 +32,7 @@ def up(
     """
     environment: dict[str, str] = {}
     if tables:
-        paths = [os.path.abspath(os.path.expanduser(path)) if ":" not in path else path for path in tables]
+        paths = [os.path.abspath(os.path.expanduser(path)) if ":" not in path and path[:1] != "!" else path for path in tables]
         environment["TIDELINE_TABLES"] = json.dumps(paths)
     if settings:
         environment["TIDELINE_SETTINGS_FILE"] = str(settings)

@@ -9,6 +9,7 @@ from tideline_cli.failure import report_failure
 from tideline_runtime.errors import InvalidSetting
 from tideline_runtime.logging import logs
 from tideline_runtime.members import PLATFORM, PREFIX, import_declarations
+from tideline_runtime.setting_checks import check_settings
 from tideline_runtime.setting_sources import FILE_VARIABLE
 from tideline_runtime.settings import ServiceSettings, declared_settings
 from tideline_runtime.state_folder import make_state_folder
@@ -33,7 +34,7 @@ def run_services() -> int:
 
 
 def _check_ports() -> None:
-    """Raise `InvalidSetting` if two services would serve on one port; a port that all services share is the usual cause."""
+    """Check the settings of each service. Raise `InvalidSetting` if two services would serve on one port; a port that all services share is the usual cause."""
     classes = {
         of.section: of for name in PLATFORM if import_declarations(f"{PREFIX}{name}", "settings") for of in declared_settings()
     }
@@ -42,6 +43,7 @@ def _check_ports() -> None:
     for name in PLATFORM:
         if name in classes:
             own = classes[name].load()
+            check_settings(own)
             users.setdefault((own.http_host, own.http_port), []).append(name)
             origins[own.http_host, own.http_port] = own.origin("http_port")
     for place, names in users.items():

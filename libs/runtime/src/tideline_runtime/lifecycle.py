@@ -24,6 +24,7 @@ from tideline_runtime.loop import Backoff, TickLoop
 from tideline_runtime.metrics import READY, SHARED_METRICS, Metrics
 from tideline_runtime.redaction import redacted_text
 from tideline_runtime.running import Running, announce, running_file, withdraw
+from tideline_runtime.setting_checks import check_settings
 from tideline_runtime.setting_sources import FILE_VARIABLE
 from tideline_runtime.setting_text import settings_toml
 from tideline_runtime.settings import ServiceSettings
@@ -60,6 +61,7 @@ def run_service(
         if arguments.print_settings:
             sys.stdout.write(settings_toml(settings))
             return EXIT_STOPPED
+        check_settings(settings)
         exposed = _exposed_secrets(settings, arguments.settings)
         if arguments.check:
             if exposed:

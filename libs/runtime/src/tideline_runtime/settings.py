@@ -126,7 +126,8 @@ class ServiceSettings(BaseSettings):
     tables: tuple[str, ...] = setting(
         (),
         unit="-",
-        description="Base paths of tables, or patterns: `root/*` matches folders in root, `root/**` folders at any depth below it.",
+        description="Base paths of tables, or patterns: `root/*` matches folders in root, `root/**` folders at any depth below it. "
+        "No pattern excludes tables. One that selects no table is logged.",
     )
     tables_rescan_s: float = setting(
         60.0, unit="s", description="Interval of the search for tables that match the patterns in `tables`.", gt=0
