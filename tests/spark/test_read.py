@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from tests.spark.tables import Tables, content, rows
@@ -43,6 +44,33 @@ def test_snapshots_as_of_and_columns(spark: SparkSession, tables: Tables) -> Non
     assert some.where(f.col("ts") == 2).count() == 90
     with pytest.raises(SchemaMismatch):
         read(spark, table, columns=["absent"])
+
+
+@pytest.mark.parametrize("type_", list(TableType))
+def test_a_condition_selects_rows_by_columns_that_are_not_read(spark: SparkSession, tables: Tables, type_: TableType) -> None:
+    table = tables.create("t", type=type_)
+    write_rows(table, rows(0, 30, 1), Operation.UPSERT)
+    write_rows(table, rows(20, 50, 2), Operation.UPSERT)
+    path = str(tables.folder / "t")
+    expected = sorted(table.read(["id"], "ts = 2").column("id").to_pylist())
+    assert len(expected) == 30
+    for where in ("ts = 2", f.col("ts") == 2):
+        found = read(spark, path, columns=["id"], where=where)
+        assert found.columns == ["id"]
+        assert sorted(row.id for row in found.collect()) == expected
+    assert read(spark, table, where="ts = 2").columns == [*META_FIELDS, "id", "region", "ts", "amount"]
+    with pytest.raises(AnalysisException, match="absent"):
+        read(spark, table, where="absent = 2")
+
+
+def test_fields_of_structs_are_columns(spark: SparkSession, tables: Tables) -> None:
+    schema = pa.schema([pa.field("id", pa.string(), nullable=False), ("a", pa.struct([("x", pa.int64())]))])
+    table = tables.create("t", schema=schema, partition_fields=(), ordering_field="")
+    write_rows(table, pa.table({"id": ["1", "2"], "a": [{"x": 5}, None]}, schema), Operation.UPSERT)
+    found = read(spark, table, columns=["a.x", "id"])
+    assert found.columns == ["a.x", "id"]
+    assert sorted(map(tuple, found.collect()), key=str) == [(5, "1"), (None, "2")]
+    assert [row.id for row in read(spark, table, columns=["id"], where="a.x = 5").collect()] == ["1"]
 
 
 def test_time_travel_shows_the_schema_of_its_time(spark: SparkSession, tables: Tables) -> None:

@@ -104,6 +104,13 @@ def test_keys_of_several_columns_and_types(spark: SparkSession, tables: Tables) 
     write_both(spark, (pair[0], pair[1]), written.slice(2), Operation.DELETE)
 
 
+def test_a_table_is_named_by_its_base_path(spark: SparkSession, tables: Tables) -> None:
+    table = tables.create("t")
+    write_dataframe(str(tables.folder / "t"), spark.createDataFrame(rows(0, 30, 1)), Operation.UPSERT)
+    table.refresh()
+    assert content(table.read()) == content(rows(0, 30, 1))
+
+
 def test_an_empty_source_commits_nothing_but_itself(spark: SparkSession, tables: Tables) -> None:
     pair = (tables.create("engine"), tables.create("native"))
     write_both(spark, pair, rows(0, 0, 1), Operation.UPSERT)

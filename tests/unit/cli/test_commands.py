@@ -25,7 +25,6 @@ def test_read_selects_columns_rows_and_a_number_of_them(done, filled):
 def test_read_as_of_an_instant(done, filled):
     first = done("timeline", filled, "--json").document["instants"][-1]["instant"]
     assert {r["id"]: r["n"] for r in done("read", filled, "--as-of", first).rows} == {"a": 1, "b": 2, "c": 3}
-    assert done("read", filled, "--as-of", "2020-01-01").rows == []
 
 
 def test_output_is_whole_or_not_there(cli, done, filled, tmp_path):
@@ -163,6 +162,18 @@ def test_a_copy_is_adopted_and_written(done, filled, tmp_path):
     assert len(done("read", filled).rows) == 4
 
 
+def test_a_table_at_its_recorded_place_keeps_its_uid_without_yes(done, cli, filled, tmp_path):
+    uid = done("show", filled, "--json").document["uid"]
+    refused = cli("adopt", filled)
+    assert refused.code == 2
+    assert "neither copied nor moved" in refused.stderr
+    assert done("show", filled, "--json").document["uid"] == uid
+    filled.rename(tmp_path / "moved")
+    done("adopt", tmp_path / "moved")
+    adopted = done("adopt", tmp_path / "moved", "--yes", "--json").document
+    assert len({uid, adopted["previous_uid"], adopted["uid"]}) == 3
+
+
 @pytest.mark.parametrize("through", ["--locks", "TIDELINE_LOCKS"])
 def test_commits_go_through_the_lock(done, cli, filled, monkeypatch, through):
     arguments = ["write", filled, "--from", "-"]
@@ -197,11 +208,39 @@ def test_going_on_without_redis_needs_redis(cli, filled):
         assert "redis:" in outcome.stderr
 
 
-def test_an_empty_input_changes_no_row(done, filled, tmp_path):
-    (tmp_path / "none.csv").write_text("id,city\n")
-    report = done("write", filled, "--from", tmp_path / "none.csv", "--from", "-", "--json").document
+@pytest.mark.parametrize("heading", ["id,city\n", "id,city"])
+def test_an_empty_input_makes_no_commit_unless_asked_for(done, filled, tmp_path, heading):
+    (tmp_path / "none.csv").write_text(heading)
+    empty = ("write", filled, "--from", tmp_path / "none.csv", "--from", "-")
+    before = done("timeline", filled, "--json").document["total"]
+    assert "nothing to do: no rows in" in done(*empty).text
+    report = done(*empty, "--operation", "insert_overwrite_table", "--json").document
+    assert (report["instant"], report["operation"]) == (None, "insert_overwrite_table")
+    assert done("timeline", filled, "--json").document["total"] == before
+    report = done(*empty, "--allow-empty", "--json").document
     assert (report["rows_inserted"], report["rows_updated"]) == (0, 0)
+    assert done("timeline", filled, "--json").document["total"] == before + 1
     assert len(done("read", filled).rows) == 4
+
+
+@pytest.mark.parametrize("heading", ["id,city\n", "id,city"])
+def test_a_heading_line_makes_a_table_of_text_columns(cli, done, tmp_path, heading):
+    (tmp_path / "heading.csv").write_text(heading)
+    created = cli("create", tmp_path / "t", "--schema-from", tmp_path / "heading.csv", "--key", "id", "--json")
+    assert created.code == 0
+    assert [(c["name"], c["type"]) for c in created.document["columns"]] == [("id", "string"), ("city", "string")]
+    assert created.stderr.startswith("tideline: warning: ")
+    assert "no value in column(s) id, city: they become text" in created.stderr
+    (tmp_path / "row.csv").write_text(f"{heading.strip()}\na,Oslo")
+    assert done("write", tmp_path / "t", "--from", tmp_path / "row.csv", "--json").document["rows_inserted"] == 1
+
+
+def test_a_time_before_the_first_write_is_reported(cli, done, filled, table):
+    first = done("timeline", filled, "--json").document["instants"][-1]["instant"]
+    early = cli("read", filled, "--as-of", "2001-01-01")
+    assert (early.code, early.stdout) == (0, b"")
+    assert early.stderr == (f"tideline: warning: the table had no write yet as of 20010101000000000; its first one is {first}\n")
+    assert len(done("read", filled, "--as-of", first).rows) == 3
 
 
 def test_every_command_teaches_with_an_example(done):

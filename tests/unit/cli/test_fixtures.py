@@ -63,3 +63,8 @@ def in_order(rows: list[dict[str, Any]], columns: dict[str, str]) -> list[dict[s
     """Rows by key; columns of type float as the 32-bit numbers that they are, however they were printed."""
     rounded = [{name: float(np.float32(v)) if columns[name] == "float" else v for name, v in row.items()} for row in rows]
     return sorted(rounded, key=lambda row: json.dumps([row["_hoodie_record_key"], row], sort_keys=True))
+
+
+def test_show_advises_sharing_only_where_share_accepts_the_table(unpacked, cli, done):
+    advised = "tideline share PATH" in done("show", unpacked).text
+    assert (cli("share", unpacked).code == 0) == advised

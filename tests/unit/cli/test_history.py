@@ -3,7 +3,10 @@
 from tests.unit.table.tables import new_table, write
 
 from tideline_cli.history import instant_document
+from tideline_table.action import run_clustering, schedule_clustering
+from tideline_table.action.clustering.plan import cluster_group
 from tideline_table.log.entry import entry_path
+from tideline_table.writer import Operation
 
 
 def test_counts_of_a_trimmed_entry_come_from_the_timeline_file() -> None:
@@ -19,3 +22,15 @@ def test_counts_of_a_trimmed_entry_come_from_the_timeline_file() -> None:
     assert {**expected, **dict.fromkeys(("rows_inserted", "rows_updated", "rows_deleted", "files"))} == instant_document(
         table, record
     )
+
+
+def test_clustering_moves_rows_and_inserts_none() -> None:
+    table, storage, _ = new_table()
+    for key in "ab":
+        write(table, [(key, "p", 1, "x")], Operation.BULK_INSERT)
+    schedule_clustering(table)
+    clustered = run_clustering(table, run=lambda tasks: [cluster_group(task, storage) for task in tasks])
+    assert clustered is not None
+    assert (clustered.rows_inserted, sum(s.num_writes for s in clustered.stats)) == (0, 2)
+    document = instant_document(table, table.state.actions[clustered.instant])
+    assert (document["operation"], document["rows_inserted"], document["files"]) == ("CLUSTER", 0, 1)

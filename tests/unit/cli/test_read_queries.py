@@ -107,3 +107,14 @@ def test_changes_with_images(rides, done, tmp_path):
 )
 def test_refusals(rides, refused, arguments):
     refused("read", rides[0], *arguments)
+
+
+def test_fields_of_structs_are_named_by_dotted_paths(done, tmp_path):
+    rows = [{"id": 1, "a": {"city": "Oslo"}}, {"id": 2, "a": None}, {"id": 3, "a": {"city": "Rome"}}]
+    (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    done("create", tmp_path / "t", "--schema-from", tmp_path / "s.jsonl", "--key", "id")
+    done("write", tmp_path / "t", "--from", tmp_path / "s.jsonl")
+    assert done("read", tmp_path / "t", "--columns", "a.city,id", "--where", "a.city = 'Rome'").rows == [
+        {"a.city": "Rome", "id": 3}
+    ]
+    assert done("read", tmp_path / "t", "--columns", "id", "--where", "a.city IS NULL").rows == [{"id": 2}]

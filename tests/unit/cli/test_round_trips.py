@@ -212,9 +212,9 @@ def test_feather_and_arrow_streams_are_read(done, table, tmp_path):
         ),
     ],
 )
-def test_schema_comes_from_the_file(done, tmp_path, name, content, expected):
+def test_schema_comes_from_the_file(cli, tmp_path, name, content, expected):
     (tmp_path / name).write_text(content)
-    report = done("create", tmp_path / "1 odd-näme", "--schema-from", tmp_path / name, "--key", "id", "--json").document
+    report = cli("create", tmp_path / "1 odd-näme", "--schema-from", tmp_path / name, "--key", "id", "--json").document
     kinds = {c["name"]: c["type"] for c in report["columns"]}
     assert kinds == {
         "id": expected,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,17 @@ def test_client_options_are_passed_on_but_not_shown() -> None:
     settings = KafkaSettings("h:1", client_options={"sasl.password": "secret"})
     assert settings.client()["sasl.password"] == "secret"
     assert "secret" not in repr(settings)
+
+
+def test_a_new_event_database_is_for_its_user_only(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "events.db"
+    log = open_event_log(f"sqlite://{path}")
+    log.ensure_topics()
+    with closing(log.publisher("w")):
+        modes = {found.name: found.stat().st_mode & 0o777 for found in (path.parent, *path.parent.iterdir())}
+    assert modes.pop("state") == 0o700
+    assert set(modes) >= {"events.db", "events.db-wal"}
+    assert set(modes.values()) == {0o600}
+    path.chmod(0o660)
+    log.ensure_topics()
+    assert path.stat().st_mode & 0o777 == 0o660, "a mode that an administrator chose stays"

@@ -12,7 +12,7 @@ from tideline_ingest.errors import OffsetsLost, PoisonRecord
 from tideline_ingest.metrics import COMMITS, GAPS, LAG, MOVED, RECORDS
 from tideline_locks import LockTimeout, LockUnreachable, open_peer_lock
 from tideline_locks.table_lock import attach_lock
-from tideline_runtime.errors import InvalidSetting
+from tideline_runtime.errors import InputRefused, InvalidSetting
 from tideline_table.action import schedule_clustering
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock, SystemClock
@@ -207,6 +207,7 @@ def test_a_poison_record_is_named_and_nothing_of_its_batch_is_written(storage, t
     service, _ = application(topics, storage, tmp_path, batch_rows=10)
     with pytest.raises(PoisonRecord, match=r"record 1 of t/1 cannot be ingested \(.*" + reason) as refused:
         run(service, 1)
+    assert isinstance(refused.value, InputRefused)
     assert (refused.value.topic, refused.value.partition, refused.value.offset) == ("t", 1, 1)
     assert not open_table(storage).state.completed_writes()
 

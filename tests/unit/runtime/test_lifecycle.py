@@ -2,7 +2,9 @@ import json
 import os
 import signal
 import socket
+import tempfile
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -10,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.runtime.processes import tiny
 
 from tideline_runtime.running import read_running
+from tideline_runtime.state_folder import open_log_file
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -102,6 +105,16 @@ def test_incurable_failures_end_the_process_at_the_bound(tmp_path):
         assert "hunter22" not in "\n".join(program.lines)
         assert [line["event"] for line in lines][-3:] == ["giving up", "stop called", "stopped"]
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refused_input_ends_the_process_without_a_traceback(tmp_path):
+    with tiny(tmp_path, behaviour="bad-input") as program:
+        assert program.await_end() == 1
+        lines = program.logged()
+        failed = [line for line in lines if line.get("error") == "InputRefused"]
+        assert [line["event"] for line in failed] == ["tick failed", "giving up"]
+        assert (failed[0]["found"], failed[0]["remedy"]) == ("record 5 of t/0 cannot be ingested", "correct it")
+        assert not any("exception" in line for line in lines)
 
 
 def test_readiness_goes_at_the_first_incurable_failure(tmp_path):
@@ -233,6 +246,45 @@ def test_a_state_folder_that_cannot_be_made_is_exit_code_2(tmp_path):
         assert "state_folder" in program.lines[0]
 
 
+def test_what_a_service_creates_is_for_its_user_only(tmp_path):
+    state = tmp_path / "state"
+    with tiny(state) as program:
+        program.await_event("ticked")
+        assert state.stat().st_mode & 0o777 == 0o700
+        assert (state / "tiny.json").stat().st_mode & 0o777 == 0o600
+        program.terminate()
+        assert program.await_end() == 0
+    log = open_log_file(tmp_path / "logs" / "a.log")
+    log.close()
+    assert [path.stat().st_mode & 0o777 for path in (tmp_path / "logs", tmp_path / "logs" / "a.log")] == [0o700, 0o600]
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "warned"),
+    [
+        ('http_token = "abcdefgh"', 0o644, "http_token"),
+        ('[tiny]\npassword = "hunter22"', 0o644, "password"),
+        ('locks = "redis://user:hunter22@redis.example:6379/0"', 0o644, "locks"),
+        ('[event_log_options]\n"sasl.password" = "hunter22"', 0o644, "event_log_options"),
+        ('http_token = "abcdefgh"', 0o640, ""),
+        ("http_port = 0", 0o644, ""),
+    ],
+)
+def test_secrets_in_a_file_that_all_users_can_read_are_reported(content, mode, warned):
+    # Not below pytest's own folder, which other users cannot enter.
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        file = Path(folder) / "tideline.toml"
+        file.write_text(content)
+        file.chmod(mode)
+        with tiny(Path(folder) / "state", "--settings", str(file), "--check") as program:
+            assert program.await_end() == 0
+            lines = list(program.lines)
+        expected = f"tiny: warning: settings file {file} has secrets ({warned}) and all users of this machine can read it"
+        assert [line.partition(":")[0] for line in lines] == (["tiny"] if warned else [])
+        assert not warned or lines[0].startswith(expected)
+
+
 def test_check_and_print_settings(tmp_path):
     file = tmp_path / "tideline.toml"
     file.write_text('poll_interval_s = 2\n[tiny]\npassword = "hunter22"\nhttp_port = 1\n')
@@ -246,6 +298,12 @@ def test_check_and_print_settings(tmp_path):
     assert f"http_port = 1  # settings file {file}, table [tiny]" in shown
     assert 'password = "**********"' in shown
     assert "hunter22" not in shown
+
+
+def test_check_refuses_a_lock_url_that_the_start_would_refuse(tmp_path):
+    with tiny(tmp_path, "--check", TIDELINE_LOCKS="zookeeper://host.example:2181") as program:
+        assert program.await_end() == 2
+        assert "setting 'locks': lock provider zookeeper:" in program.lines[0]
 
 
 def test_shards_have_files_of_their_own(tmp_path):

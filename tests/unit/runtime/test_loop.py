@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tideline_runtime.contract import ServiceContext
-from tideline_runtime.errors import TooManyFailures
+from tideline_runtime.errors import InputRefused, TooManyFailures
 from tideline_runtime.health import Health
 from tideline_runtime.loop import Backoff, TickLoop, may_be_cured
 from tideline_runtime.metrics import CONSECUTIVE_FAILURES, READY, TICKS, Metrics
@@ -107,6 +107,15 @@ def test_incurable_failures_count_in_a_row():
         run(service, given_context)
     assert service.ticks == 3
     assert "ValueError: c" in caught.value.found
+    assert given_context.metrics.value(READY) == 0
+
+
+def test_a_refused_input_ends_the_loop_at_the_first_tick():
+    given_context = context()
+    service = Scripted(given_context, InputRefused("record 5 cannot be ingested"), 0)
+    with pytest.raises(InputRefused, match="record 5"):
+        run(service, given_context)
+    assert service.ticks == 1
     assert given_context.metrics.value(READY) == 0
 
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.runtime.processes import clean_environment
@@ -42,6 +43,24 @@ def test_base_paths_are_tables_only_while_they_hold_one(tmp_path):
     (tmp_path / "a/.hoodie/hoodie.properties").unlink()
     found.rescan()
     assert found.tables() == (b,)
+
+
+def test_a_pattern_that_selects_no_table_is_logged_once(tmp_path):
+    make_table(tmp_path / "a/t")
+    found = registry(tmp_path / "a/*", tmp_path / "b/*", tmp_path / "c")
+
+    def logged():
+        with structlog.testing.capture_logs() as lines:
+            found.rescan()
+        return [(line["event"], line["pattern"]) for line in lines]
+
+    nothing = "no table matches"
+    assert logged() == [(nothing, f"{root_uri(str(tmp_path / 'b'))}/*"), (nothing, root_uri(str(tmp_path / "c")))]
+    assert logged() == []
+    make_table(tmp_path / "c")
+    assert logged() == []
+    (tmp_path / "c/.hoodie/hoodie.properties").unlink()
+    assert logged() == [(nothing, root_uri(str(tmp_path / "c")))]
 
 
 def test_star_is_one_level_and_double_star_any(tmp_path):

@@ -146,6 +146,12 @@ def test_what_only_follows_from_another_wrong_setting_is_not_named():
     assert error.remedy == "also wrong: tables"
 
 
+@pytest.mark.parametrize("folder", ["~absent-user/state", "a\0b"])
+def test_a_state_folder_that_cannot_be_a_path_is_refused(folder):
+    error = refused(state_folder=folder)
+    assert (error.name, error.origin) == ("state_folder", "argument")
+
+
 def test_missing_setting():
     with pytest.raises(InvalidSetting, match=r"setting 'digger.depth_m' is missing; expected a value"):
         DiggerSettings.load(environment={})

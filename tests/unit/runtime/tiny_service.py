@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import SecretStr
 
-from tideline_runtime.errors import InvalidSetting
+from tideline_runtime.errors import InputRefused, InvalidSetting
 from tideline_runtime.http import Reply, Route
 from tideline_runtime.lifecycle import run_service
 from tideline_runtime.logging import bound, get_logger
@@ -27,6 +27,7 @@ class TinySettings(ServiceSettings):
         "retry",
         "broken",
         "broken-once",
+        "bad-input",
         "broken-start",
         "late-start",
         "refused-start",
@@ -72,6 +73,8 @@ class TinyService:
             raise StorageError("storage did not answer", remedy="wait")
         if behaviour == "broken":
             raise ValueError(f"a defect near {self.settings.password.get_secret_value() if self.settings.password else ''}")
+        if behaviour == "bad-input":
+            raise InputRefused("record 5 of t/0 cannot be ingested", remedy="correct it")
         if behaviour == "broken-once":
             if self.ticks == 1:
                 raise ValueError("a defect")

@@ -8,12 +8,14 @@ from tideline_cleaner.cleaning import CleanerService
 from tideline_cleaner.metrics import ARCHIVED, FILES_DELETED, HALF_WRITTEN, LATE_FILES, ROLLBACKS
 from tideline_cleaner.settings import CleanerSettings
 from tideline_table.action import schedule_archival, schedule_clean, schedule_clustering, write_rows
+from tideline_table.coordination.heartbeat import heartbeat_path
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log.body import Bare
 from tideline_table.log.plan import RollbackStep
 from tideline_table.log.table_log import Draft
 from tideline_table.storage import STAGING
 from tideline_table.writer import Operation
+from tideline_table.writer.marker import MarkerType, create_marker
 
 RETAINED = {"hoodie.cleaner.commits.retained": "1"}
 
@@ -46,6 +48,18 @@ def test_rolls_a_dead_writer_back_and_leaves_a_live_one_alone(fleet):
     assert table.state.actions[live.instant].state is State.INFLIGHT
     assert context.metrics.value(ROLLBACKS, table=table.uid) == 1
     live.roll_back()
+
+
+def test_deletes_what_a_writer_killed_after_its_commit_left(fleet):
+    table = fleet.create()
+    done = upsert(table)
+    table.storage.put(heartbeat_path(done.instant), b"")
+    create_marker(table.storage, done.instant, done.stats[0].path, MarkerType.CREATE)
+    fleet.clock.advance(HEARTBEAT_GONE_S)
+    service, _ = cleaner(fleet, clean_min_commits=1)
+    service.tick()
+    for folder in (".hoodie/.heartbeat", ".hoodie/.temp"):
+        assert list(table.storage.list_objects(folder)) == []
 
 
 def test_finishes_a_rollback_that_died(fleet):

@@ -106,3 +106,11 @@ def test_other_releases_are_read():
 def test_broken_documents_are_typed_errors(content):
     with pytest.raises(CorruptMetadata, match=r"some/file"):
         CommitMetadata.from_bytes(content, "some/file")
+
+
+@pytest.mark.parametrize("operation", ["cluster", "CLUSTER", "COMPACT", "LOG_COMPACT"])
+def test_a_rewrite_inserts_no_rows_although_hudi_counts_them(operation):
+    stat = {"fileId": "f", "path": "p/f", "partitionPath": "p", "numInserts": 3, "numWrites": 3}
+    document = {"partitionToWriteStats": {"p": [stat]}, "operationType": operation}
+    assert CommitMetadata.from_json(document).rows_inserted == 0
+    assert CommitMetadata.from_json({**document, "operationType": "UPSERT"}).rows_inserted == 3

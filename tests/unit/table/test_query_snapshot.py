@@ -9,7 +9,7 @@ from tests.unit.table.tables import contents, create, open_table, write
 from tideline_table.action import run_compaction, schedule_compaction
 from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.clock import ManualClock
-from tideline_table.errors import SchemaMismatch
+from tideline_table.errors import InvalidPredicate, SchemaMismatch
 from tideline_table.merge import MergeMode, Merging
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import TableType
@@ -112,6 +112,16 @@ def test_filters_never_revive_what_a_base_row_won(table):
     write(table, [("a", "p", 3, "log"), ("b", "p", 3, "log")])
     assert table.read(["id"], pc.field("v") == "log").column("id").to_pylist() == ["b"]
     assert table.read(["id"], pc.field("ts") < 4).column("id").to_pylist() == ["b"]
+
+
+def test_a_condition_may_be_text(table):
+    write(table, [("a", "p", 5, "base"), ("b", "p", 1, "base")])
+    write(table, [("b", "p", 3, "log")])
+    assert table.read(["id"], where="v = 'log' AND ts < 4").column("id").to_pylist() == ["b"]
+    assert table.look_up(["a", "b"], ["id"], where="v = 'base'").column("id").to_pylist() == ["a"]
+    assert table.read(["id"], where=" ").num_rows == 2
+    with pytest.raises(InvalidPredicate, match="nope"):
+        table.read(["id"], where="nope = 1")
 
 
 def test_unknown_columns_are_refused(table):

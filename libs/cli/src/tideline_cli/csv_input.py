@@ -30,16 +30,16 @@ def read_csv_rows(path: str, kinds: dict[str, pa.DataType]) -> pa.Table:
         quoted_strings_can_be_null=False,
         column_types=dict.fromkeys(names, pa.string()),
     )
-    rows = _read(path, convert)
+    rows = _read(path, convert, pa.string())
     columns = [_parsed(path, name, rows.column(name), kinds.get(name, pa.string())) for name in rows.column_names]
     return pa.table(columns, names=rows.column_names)
 
 
 def infer_csv_schema(path: str) -> pa.Schema:
-    """Return the schema that Arrow infers from all values of the file."""
+    """Return the schema that Arrow infers from all values of the file; of the type null for columns without values."""
     _heading(path)
     convert = pv.ConvertOptions(null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False)
-    return _read(path, convert).schema
+    return _read(path, convert, pa.null()).schema
 
 
 def _heading(path: str) -> list[str]:
@@ -52,7 +52,11 @@ def _heading(path: str) -> list[str]:
     return names
 
 
-def _read(path: str, convert: pv.ConvertOptions) -> pa.Table:
+def _read(path: str, convert: pv.ConvertOptions, empty: pa.DataType) -> pa.Table:
+    """Return the rows that Arrow reads; without rows, columns of the type `empty`."""
+    if next(itertools.islice(_records(path), 1, None), None) is None:
+        # Arrow refuses a heading line without a line end.
+        return pa.schema([(name, empty) for name in _heading(path)]).empty_table()
     try:
         return pv.read_csv(path, read_options=_READ, parse_options=_PARSE, convert_options=convert)
     except pa.ArrowInvalid as error:

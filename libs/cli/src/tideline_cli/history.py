@@ -41,7 +41,7 @@ def instant_document(table: Table, record: ActionRecord) -> dict[str, Any]:
     if record.action in WRITE_ACTIONS:
         metadata = _commit_metadata(table, record)
         if metadata is not None:
-            document["rows_inserted"] = sum(s.num_inserts for s in metadata.stats)
+            document["rows_inserted"] = metadata.rows_inserted
             document["rows_updated"] = sum(s.num_updates for s in metadata.stats)
             document["rows_deleted"] = sum(s.num_deletes for s in metadata.stats)
             document["files"] = len(metadata.stats)

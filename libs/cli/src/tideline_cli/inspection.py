@@ -14,7 +14,7 @@ from tideline_cli.savepoints import savepoint_documents
 from tideline_cli.tables import column_documents, known_rows, slice_document
 from tideline_table.file_group import FileSlice
 from tideline_table.log import PeerLockKind
-from tideline_table.table import Table, TableSummary, summarise
+from tideline_table.table import Table, TableSummary, summarise, why_unsharable
 
 app = typer.Typer()
 
@@ -86,10 +86,11 @@ def _writers(table: Table, summary: TableSummary) -> str:
     if table.sharing is not None:
         lock = "file" if table.sharing.lock is PeerLockKind.FILE_SYSTEM else "storage"
         return f"Tideline and Apache Hudi (shared, Hudi's {lock} lock), uid {summary.uid}"
+    if table.has_log:
+        return f"Tideline only, uid {summary.uid}"
+    why = why_unsharable(table)
     return (
-        f"Tideline only, uid {summary.uid}"
-        if table.has_log
-        else "Apache Hudi only; Tideline can read it (tideline share PATH enables writing)"
+        f"Apache Hudi only; Tideline can read it{f', but not write it: {why}' if why else ' (tideline share PATH enables writing)'}"
     )
 
 

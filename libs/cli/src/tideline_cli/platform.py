@@ -32,12 +32,12 @@ def up(
     """
     environment: dict[str, str] = {}
     if tables:
-        paths = [os.path.abspath(os.path.expanduser(path)) if ":" not in path else path for path in tables]
+        paths = [os.path.abspath(os.path.expanduser(path)) if ":" not in path and path[:1] != "!" else path for path in tables]
         environment["TIDELINE_TABLES"] = json.dumps(paths)
     if settings:
         environment["TIDELINE_SETTINGS_FILE"] = str(settings)
     if state_folder:
-        environment["TIDELINE_STATE_FOLDER"] = str(state_folder.absolute())
+        environment["TIDELINE_STATE_FOLDER"] = os.path.abspath(os.path.expanduser(state_folder))
     _become("tideline_cli.up", environment=environment)
 
 

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 import typer
 
 from tideline_cli.arguments import AsJson, TablePath, choice, column_names, option
-from tideline_cli.report import print_result, stdout_bytes
+from tideline_cli.report import print_result, print_warning, stdout_bytes
 from tideline_cli.sinks import JsonDocument, RowFormat, RowSink, file_sink, format_of, stdout_sink
 from tideline_table.errors import InvalidOption
-from tideline_table.hudi import parse_as_of
+from tideline_table.hudi import WRITE_ACTIONS, State, parse_as_of
 from tideline_table.reader import parse_where
 from tideline_table.schema import with_meta_fields
 from tideline_table.table import Table, parse_point
@@ -38,7 +38,11 @@ def read(
     path: TablePath,
     *,
     columns: Annotated[
-        list[str] | None, option(metavar="COLUMNS", help="Only these columns, in this order. Repeatable or a,b. Default: all.")
+        list[str] | None,
+        option(
+            metavar="COLUMNS",
+            help="Only these columns, in this order; address.city is a field of a struct. Repeatable or a,b. Default: all.",
+        ),
     ] = None,
     where: Annotated[
         str,
@@ -101,6 +105,8 @@ def read(
     )
     query.check()
     table = Table.open(path)
+    if query.as_of:
+        _warn_before_the_first_write(table, query.as_of)
     condition = parse_where(where, with_meta_fields(table.schema_at(query.as_of))) if where.strip() else None
     schema, batches = query.run(table, condition)
     chosen = choice("--format", row_format, RowFormat) if row_format else None
@@ -113,6 +119,17 @@ def read(
     sink = JsonDocument(stream, schema) if as_json else stdout_sink(chosen or RowFormat.JSONL, stream, schema)
     _copy(batches, sink, limit)
     sink.close()
+
+
+def _warn_before_the_first_write(table: Table, as_of: str) -> None:
+    """Print a warning if no write was completed by `as_of`, because the empty result looks like that of an empty table."""
+    done = [a.instant for a in table.state.actions.values() if a.state is State.COMPLETED and a.action in WRITE_ACTIONS]
+    if table.slices(as_of) or any(instant <= as_of for instant in done):
+        return
+    if table.state.archived_sequence:
+        print_warning(f"the table has no rows as of {as_of}; its instants before {table.state.archived_before} are archived")
+    elif done:
+        print_warning(f"the table had no write yet as of {as_of}; its first one is {min(done)}")
 
 
 @dataclass(frozen=True, slots=True)

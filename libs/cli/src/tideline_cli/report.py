@@ -43,6 +43,11 @@ def print_line(text: str) -> None:
     _console().print(printable(text), soft_wrap=True)
 
 
+def print_warning(text: str) -> None:
+    """Print one line on stderr about something that succeeded, but perhaps not as meant."""
+    print(f"tideline: warning: {printable(' '.join(text.split()))}", file=sys.stderr)  # noqa: T201 - a command's output
+
+
 def print_result(document: object, text: str, *, as_json: bool) -> None:
     """Print the result of a command: the JSON document for programs, or one line for people."""
     if as_json:

@@ -163,13 +163,24 @@ def _roll_back(table: Table) -> dict[str, Any]:
 
 
 @app.command(epilog="Example: cp -r ./trips ./trial; tideline adopt ./trial")
-def adopt(path: TablePath, *, as_json: AsJson = False) -> None:
+def adopt(
+    path: TablePath,
+    *,
+    yes: Annotated[
+        bool,
+        typer.Option(
+            "--yes", help="Also give a table that is at its recorded place another uid. Its open writers stop with an error."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Give a copied or moved table its own identity, so that it can be written at its new place.
 
-    Run it for the copy, not for the original, and while no writer uses the copy.
+    Run it for the copy, not for the original, and while no writer uses the copy. A table that was neither copied nor moved is
+    refused without --yes.
     """
     table = Table.open(path)
     before = table.uid
-    identity = table.adopt()
+    identity = table.adopt(in_place=yes)
     text = f"table {table.definition.name} at {identity.base_path} now has uid {identity.uid} (before: {before})"
     print_result({"uid": identity.uid, "base_path": identity.base_path, "previous_uid": before}, text, as_json=as_json)

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from tideline_cli.csv_input import infer_csv_schema, read_csv_rows
 from tideline_cli.errors import InvalidInput
 from tideline_cli.json_input import infer_json_schema, read_json_rows
+from tideline_cli.report import print_warning
 from tideline_table.errors import CorruptMetadata
 from tideline_table.schema import IS_DELETED, arrow_from_avro, storable_field, without_meta_fields
 
@@ -78,7 +79,7 @@ def _read_file(file: str, kinds: dict[str, pa.DataType]) -> pa.Table:
 def read_schema(file: str) -> pa.Schema:
     """Return the storable schema, without meta fields, of a file of rows (inferred for CSV and JSON) or of an Avro schema.
 
-    Timestamps become microseconds. Columns without any value become text. Raises `InvalidInput`.
+    Timestamps become microseconds. Columns without any value become text, with a warning. Raises `InvalidInput`.
     """
     kind = _checked_format(file, f"{_ROWS}, or an Avro schema .avsc", schema_only=True)
     try:
@@ -87,6 +88,10 @@ def read_schema(file: str) -> pa.Schema:
         raise InvalidInput(f"{file}: {error.found}", expected=error.expected) from None
     except (pa.ArrowInvalid, UnicodeDecodeError, OSError) as error:
         raise InvalidInput(f"{file} cannot be read ({error})", expected=f"a file of format {kind}") from None
+    if unknown := [field.name for field in found if pa.types.is_null(field.type)]:
+        print_warning(
+            f"{file} has no value in column(s) {', '.join(unknown)}: they become text; an Avro schema (.avsc) names types"
+        )
     return pa.schema([storable_field(field, empty=pa.string()) for field in without_meta_fields(found)])
 
 

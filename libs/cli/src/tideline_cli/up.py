@@ -6,13 +6,15 @@ import os
 import sys
 
 from tideline_cli.failure import report_failure
+from tideline_runtime.errors import InvalidSetting
 from tideline_runtime.logging import logs
-from tideline_runtime.members import PLATFORM
+from tideline_runtime.members import PLATFORM, PREFIX, import_declarations
+from tideline_runtime.setting_checks import check_settings
 from tideline_runtime.setting_sources import FILE_VARIABLE
-from tideline_runtime.settings import ServiceSettings
+from tideline_runtime.settings import ServiceSettings, declared_settings
+from tideline_runtime.state_folder import make_state_folder
 from tideline_runtime.supervisor import Child, Supervisor
 from tideline_table.errors import InvalidOption, TidelineError
-from tideline_table.storage import writing
 
 _KILL_GRACE_S = 5.0
 
@@ -24,11 +26,35 @@ def run_services() -> int:
         raise InvalidOption("no tables", expected="base paths or patterns", remedy="tideline up --tables '/data/lake/*'")
     settings_file = os.environ.get(FILE_VARIABLE)
     arguments = ("--settings", settings_file) if settings_file else ()
-    with writing(repr(str(settings.state_folder))):
-        settings.state_folder.mkdir(parents=True, exist_ok=True)
+    _check_ports()
+    make_state_folder(settings)
     children = [Child(name, (sys.executable, "-m", f"tideline_{name}", *arguments)) for name in PLATFORM]
     with logs("up", level=settings.log_level, log_format=settings.log_format, secrets=settings.secret_values()):
         return Supervisor(children, settings.state_folder, grace_s=settings.stop_grace_s + _KILL_GRACE_S).run()
+
+
+def _check_ports() -> None:
+    """Check the settings of each service. Raise `InvalidSetting` if two services would serve on one port; a port that all services share is the usual cause."""
+    classes = {
+        of.section: of for name in PLATFORM if import_declarations(f"{PREFIX}{name}", "settings") for of in declared_settings()
+    }
+    users: dict[tuple[str, int], list[str]] = {}
+    origins: dict[tuple[str, int], str] = {}
+    for name in PLATFORM:
+        if name in classes:
+            own = classes[name].load()
+            check_settings(own)
+            users.setdefault((own.http_host, own.http_port), []).append(name)
+            origins[own.http_host, own.http_port] = own.origin("http_port")
+    for place, names in users.items():
+        if place[1] and len(names) > 1:
+            raise InvalidSetting(
+                f"setting 'http_port' is {place[1]} for {', '.join(names)} ({origins[place]})",
+                name="http_port",
+                origin=origins[place],
+                expected="another port for each service, or 0",
+                remedy=f"set http_port in the table of each service ([{names[0]}], ...; TIDELINE_{names[0].upper()}__HTTP_PORT)",
+            )
 
 
 if __name__ == "__main__":

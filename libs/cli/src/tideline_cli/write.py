@@ -8,7 +8,7 @@ import typer
 
 from tideline_cli.arguments import AsJson, LockUrl, Settings, TablePath, choice, option, settings_from
 from tideline_cli.opening import open_writable
-from tideline_cli.report import print_facts, print_json
+from tideline_cli.report import print_facts, print_json, print_result
 from tideline_cli.sources import read_rows
 from tideline_cli.tables import committed_document
 from tideline_table.action import delete_partitions, write_rows
@@ -43,18 +43,25 @@ def write(
     operation: Annotated[
         str, typer.Option(metavar="|".join(ROW_OPERATIONS), help="Operation on the rows. delete needs only their key columns.")
     ] = Operation.UPSERT.value,
+    allow_empty: Annotated[bool, typer.Option("--allow-empty", help="Also commit an input without rows.")] = False,
     option: Settings = None,
     locks: LockUrl = "",
     as_json: AsJson = False,
 ) -> None:
-    """Write the rows of all files as one atomic commit.
+    """Write the rows of all files as one atomic commit. Without any row, nothing is committed unless --allow-empty is given.
 
     Text in CSV and JSON is parsed to the table's types: dates and timestamps in ISO 8601 (UTC if no zone is given), decimals
     exactly, bytes in base64. In CSV an empty field is null. A write that conflicts with another one is repeated on the new state.
     """
     chosen = choice("--operation", operation, Operation)
     table = open_writable(path, settings_from(option), locks)
-    committed = write_rows(table, read_rows(files, table.schema), chosen)
+    rows = read_rows(files, table.schema)
+    if not rows.num_rows and not allow_empty:
+        reason = f"no rows in {', '.join(files)}"
+        text = f"nothing to do: {reason}; no commit was made (--allow-empty makes one)"
+        print_result({"operation": chosen.value, "instant": None, "reason": reason}, text, as_json=as_json)
+        return
+    committed = write_rows(table, rows, chosen)
     _report(chosen, committed, as_json=as_json)
 
 

@@ -16,7 +16,7 @@ from tideline_events.errors import (
     PublishUnknown,
     TopicMismatch,
 )
-from tideline_events.location import open_event_log
+from tideline_events.location import check_event_log_url, open_event_log
 from tideline_events.log import EventLog, Publisher, Subscription, transition_records
 from tideline_events.payload import (
     DeadLetter,
@@ -71,6 +71,7 @@ __all__ = [
     "Transition",
     "TransitionConsumer",
     "UnknownEvent",
+    "check_event_log_url",
     "decode",
     "encode",
     "is_data_change",

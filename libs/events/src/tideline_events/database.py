@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import tenacity
@@ -15,6 +15,8 @@ from tideline_events.errors import EventLogCorrupt, EventLogUnavailable
 BUSY_TIMEOUT_S = 10.0
 FORMAT_VERSION = 1
 APPLICATION_ID = 0x54494445
+_PRIVATE_FOLDER = 0o700
+_PRIVATE_FILE = 0o600
 
 _CREATE = (
     # AUTOINCREMENT never reuses an offset, even after the newest records were deleted.
@@ -35,13 +37,16 @@ _CREATE = (
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Return a connection in autocommit mode to the event log at `path`, which is created if absent.
+    """Return a connection in autocommit mode to the event log at `path`, which is created if absent, only for this user.
 
     Write-ahead logging lets readers continue beside the one writer. A power failure may lose the newest transactions, but never a
     part of one: cursor, events and positions are lost together, so that the mirror publishes the missing events again.
     """
     with translated(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(_PRIVATE_FOLDER, parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            # SQLite gives its other files the mode of the database. Never open an existing one: closing it would release SQLite's locks.
+            path.touch(_PRIVATE_FILE, exist_ok=False)
         connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         try:
             _prepare(connection)

@@ -26,13 +26,22 @@ def open_event_log(
     The last three arguments are for Kafka: partitions and replicas (-1: the broker's default) of topics that must be created, and
     `client_options`, which librdkafka gets unchanged, for TLS and SASL. Errors: `InvalidOption`.
     """
+    check_event_log_url(url)
     clock = clock or SystemClock()
     parts = urlsplit(url)
-    if parts.scheme == "sqlite" and not parts.netloc and parts.path.strip("/"):
+    if parts.scheme == "sqlite":
         return SqliteEventLog(Path("/" + unquote(parts.path).lstrip("/")), clock)
+    options = dict(client_options or {})
+    return KafkaEventLog(KafkaSettings(parts.netloc, partition_count, replication_factor, client_options=options), clock)
+
+
+def check_event_log_url(url: str) -> None:
+    """Raise `InvalidOption` for a URL that `open_event_log` cannot open. Connects to nothing."""
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite" and not parts.netloc and parts.path.strip("/"):
+        return
     if parts.scheme == "kafka" and parts.netloc and "@" not in parts.netloc and not parts.path.strip("/"):
-        options = dict(client_options or {})
-        return KafkaEventLog(KafkaSettings(parts.netloc, partition_count, replication_factor, client_options=options), clock)
+        return
     # The URL may contain a password, so the message omits it.
     raise InvalidOption(
         f"an event log URL of scheme {parts.scheme!r}", expected="sqlite:///folder/events.db or kafka://host:port,host:port"

@@ -10,7 +10,7 @@ from tideline_locks.hudi_lock import HudiLockProvider
 from tideline_locks.in_process import InProcessLockProvider
 from tideline_locks.intents import InProcessIntents, RedisIntents, StorageIntents
 from tideline_locks.lease import Lease
-from tideline_locks.location import hudi_file_lock, hudi_storage_lock, open_intent_board, open_lock_provider
+from tideline_locks.location import check_lock_url, hudi_file_lock, hudi_storage_lock, open_intent_board, open_lock_provider
 from tideline_locks.peer_lock import HudiPeerLock, open_peer_lock
 from tideline_locks.port import LeaseState, LockProvider
 from tideline_locks.redis import OnUnreachable, RedisLockProvider
@@ -41,6 +41,7 @@ __all__ = [
     "StorageIntents",
     "StorageLockProvider",
     "attach_lock",
+    "check_lock_url",
     "hudi_file_lock",
     "hudi_storage_lock",
     "open_intent_board",

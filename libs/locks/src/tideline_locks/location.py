@@ -16,8 +16,8 @@ from tideline_locks.redis_connection import RedisConnection
 from tideline_locks.storage_lease import StorageLockProvider
 from tideline_table.clock import Clock
 from tideline_table.coordination import IntentBoard
-from tideline_table.errors import InvalidOption
-from tideline_table.storage import LocalStorage, MemoryStorage, ObjectStorage, Storage, open_storage
+from tideline_table.errors import InvalidOption, UnsupportedTable
+from tideline_table.storage import LocalStorage, MemoryStorage, ObjectStorage, Storage, open_storage, root_uri
 
 HUDI_FILE_SYSTEM, HUDI_STORAGE = "hudi-filesystem", "hudi-storage"
 EXPECTED_URL = (
@@ -54,6 +54,23 @@ def open_lock_provider(url: str, *, clock: Clock, on_unreachable: OnUnreachable 
         with _spaces_guard:
             return InProcessLockProvider(clock=clock, table=_spaces.setdefault(rest, LeaseTable(clock)))
     raise InvalidOption(f"lock provider {scheme}:", expected=EXPECTED_URL)
+
+
+def check_lock_url(url: str) -> None:
+    """Raise `InvalidOption` for the URL of a `locks` setting that cannot be opened. Connects to nothing, and shows no password.
+
+    `storage:` without a base path is valid: leases are beside each table.
+    """
+    scheme, colon, rest = url.partition(":")
+    if scheme in ("redis", "rediss"):
+        _checked_redis(url)
+    elif scheme in ("storage", HUDI_FILE_SYSTEM, HUDI_STORAGE) and (rest or scheme == "storage") and colon:
+        try:
+            root_uri(rest or "/")
+        except UnsupportedTable as error:
+            raise InvalidOption(f"lock provider {scheme}: on {error.found}", expected=error.expected) from error
+    elif scheme != "memory":
+        raise InvalidOption(f"lock provider {scheme}:", expected=EXPECTED_URL)
 
 
 def hudi_file_lock(storage: Storage, *, clock: Clock, expire_min: int = 0) -> HudiLockProvider:

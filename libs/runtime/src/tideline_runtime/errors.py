@@ -27,5 +27,12 @@ class DependencyDown(TidelineError):
     recovery = Recovery.RETRY
 
 
+class InputRefused(TidelineError):
+    """An input of the service, which the error names, is wrong. Reading it again changes nothing: the service ends at once.
+
+    The log shows it without a traceback, because the program is not at fault.
+    """
+
+
 class TooManyFailures(TidelineError):
     """A service or child process failed more often in a row than allowed."""

@@ -24,9 +24,12 @@ from tideline_runtime.loop import Backoff, TickLoop
 from tideline_runtime.metrics import READY, SHARED_METRICS, Metrics
 from tideline_runtime.redaction import redacted_text
 from tideline_runtime.running import Running, announce, running_file, withdraw
+from tideline_runtime.setting_checks import check_settings
+from tideline_runtime.setting_sources import FILE_VARIABLE
 from tideline_runtime.setting_text import settings_toml
 from tideline_runtime.settings import ServiceSettings
 from tideline_runtime.signals import on_termination
+from tideline_runtime.state_folder import is_readable_by_others, make_state_folder
 from tideline_table.clock import Clock, SystemClock
 from tideline_table.errors import InvalidOption, StorageError
 
@@ -58,10 +61,16 @@ def run_service(
         if arguments.print_settings:
             sys.stdout.write(settings_toml(settings))
             return EXIT_STOPPED
+        check_settings(settings)
+        exposed = _exposed_secrets(settings, arguments.settings)
         if arguments.check:
+            if exposed:
+                sys.stderr.write(f"{name}: warning: {exposed}\n")
             sys.stdout.write(f"{name}: the settings are valid\n")
             return EXIT_STOPPED
         with logs(name, level=settings.log_level, log_format=settings.log_format, secrets=settings.secret_values()):
+            if exposed:
+                _log.warning(exposed)
             return _run(service_factory, settings, name, clock or SystemClock())
     except InvalidOption as error:
         # A value may contain line breaks; the report must not.
@@ -70,6 +79,15 @@ def run_service(
     except StorageError as error:
         sys.stderr.write(f"{name}: {redacted_text(' '.join(str(error).split()))}\n")
         return EXIT_FAILED
+
+
+def _exposed_secrets(settings: ServiceSettings, named: Path | None) -> str:
+    """Return a warning if other users can read a settings file that holds secrets; empty for none."""
+    file = named or Path(os.environ.get(FILE_VARIABLE, ""))
+    secret = settings.secrets_in_file()
+    if not secret or not is_readable_by_others(file):
+        return ""
+    return f"settings file {file} has secrets ({', '.join(secret)}) and all users of this machine can read it: chmod 600 {file}"
 
 
 def _arguments(name: str, argv: Sequence[str] | None) -> argparse.Namespace:
@@ -86,7 +104,7 @@ def _arguments(name: str, argv: Sequence[str] | None) -> argparse.Namespace:
 def _run(service_factory: ServiceFactory[SettingsT], settings: SettingsT, name: str, clock: Clock) -> int:
     context = ServiceContext(name, clock, Metrics(name, *SHARED_METRICS), Health(clock, settings.live_deadline_s))
     service = service_factory(settings, context)
-    _make_folder(settings)
+    make_state_folder(settings)
     token = settings.http_token.get_secret_value() if settings.http_token else None
     if context.routes and token is None and not is_loopback(settings.http_host):
         raise InvalidSetting(
@@ -184,21 +202,3 @@ def _announced(server: HttpServer, path: Path, name: str, clock: Clock) -> Itera
     finally:
         withdraw(path)
         server.stop()
-
-
-def _make_folder(settings: ServiceSettings) -> None:
-    folder = settings.state_folder
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        found = f"setting 'state_folder' is '{folder}': {error.strerror}"
-    else:
-        if os.access(folder, os.W_OK | os.X_OK):
-            return
-        found = f"setting 'state_folder' is '{folder}': not writable"
-    raise InvalidSetting(
-        f"{found} ({settings.origin('state_folder')})",
-        name="state_folder",
-        origin=settings.origin("state_folder"),
-        expected="a folder that this user can write to",
-    )

@@ -18,6 +18,7 @@ from typing import Any, Literal, TextIO
 import structlog
 from structlog.typing import EventDict, Processor
 
+from tideline_runtime.errors import InputRefused
 from tideline_runtime.redaction import redacted_text, redactor
 from tideline_table.errors import TidelineError
 
@@ -133,6 +134,8 @@ def _error_fields(_logger: Any, _method: str, line: EventDict) -> EventDict:
         line["error"] = type(error).__name__
     if isinstance(error, TidelineError):
         line.update(recovery=error.recovery.value, found=error.found, expected=error.expected, remedy=error.remedy)
+    if isinstance(error, InputRefused):
+        del line["exc_info"]
     return line
 
 

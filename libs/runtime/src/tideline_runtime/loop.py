@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 
 from tideline_runtime.contract import Service, ServiceContext
-from tideline_runtime.errors import TooManyFailures
+from tideline_runtime.errors import InputRefused, TooManyFailures
 from tideline_runtime.logging import get_logger
 from tideline_runtime.metrics import CONSECUTIVE_FAILURES, READY, TICK_TIME, TICKS
 from tideline_table.errors import Recovery, TidelineError
@@ -58,7 +58,8 @@ class TickLoop:
     def run(self) -> None:
         """Start the service, then tick until the request to stop.
 
-        Raises what `start` raised if no retry cures it, and `TooManyFailures` after too many incurable failures in a row.
+        Raises what `start` raised if no retry cures it, `InputRefused` of a tick, and `TooManyFailures` after too many incurable
+        failures in a row.
         """
         stopping = self.context.stopping
         if not self._start():
@@ -123,6 +124,8 @@ class TickLoop:
             _log.warning("tick failed, trying again", pause_s=round(pause_s, 3), failures=self.failures, exc_info=error)
         else:
             _log.error("tick failed", pause_s=round(pause_s, 3), failures=self.incurable, exc_info=error)
+        if isinstance(error, InputRefused):
+            raise error
         if self.incurable >= self.max_consecutive_failures:
             raise TooManyFailures(
                 f"{self.incurable} ticks in a row failed, the last with {type(error).__name__}: {error}",

@@ -47,7 +47,9 @@ class TablePattern:
 
     @classmethod
     def parse(cls, text: str) -> TablePattern:
-        """Parse a pattern. Raises `InvalidSetting` for `**` anywhere but at the end and for an unsupported scheme."""
+        """Parse a pattern. Raises `InvalidSetting` for `!`, for `**` anywhere but at the end, and for an unsupported scheme."""
+        if text.startswith("!"):
+            raise _wrong_pattern(text, "patterns of tables to work on: no pattern can exclude tables")
         levels = text.rstrip("/").split("/")
         first = next((i for i, level in enumerate(levels) if _WILDCARD.search(level)), len(levels))
         root, parts = "/".join(levels[:first]) or ("/" if text.startswith("/") else "."), tuple(levels[first:])
@@ -129,6 +131,7 @@ class TableRegistry:
         self._named: Mapping[str, Wish] = {}
         self._failed: dict[TablePattern, str] = {}
         self._found: dict[TablePattern, tuple[str, ...]] = {}
+        self._unmatched: set[TablePattern] = set()
         self._searched: set[TablePattern] = set(self._patterns)
         self._tables: tuple[str, ...] = ()
         self._scanned_at_s: float | None = None
@@ -208,6 +211,16 @@ class TableRegistry:
                 _log.warning("search for tables failed", root=pattern.root, exc_info=error)
                 if self._metrics:
                     self._metrics.increment(TABLE_SCAN_FAILURES)
+            else:
+                self._report_match(pattern)
+
+    def _report_match(self, pattern: TablePattern) -> None:
+        """Log a setting that selects no table: once, and again after it selected some."""
+        if self._found[pattern]:
+            self._unmatched.discard(pattern)
+        elif pattern in self._patterns and pattern not in self._unmatched:
+            self._unmatched.add(pattern)
+            _log.warning("no table matches", setting="tables", pattern="/".join((pattern.root, *pattern.parts)))
 
     def _select(self) -> None:
         unwanted = {base for base, wish in self._named.items() if not wish.is_wanted}

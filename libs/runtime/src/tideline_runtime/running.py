@@ -9,6 +9,7 @@ import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tideline_runtime.state_folder import PRIVATE_FILE
 from tideline_table.storage import writing
 
 
@@ -39,6 +40,7 @@ def announce(path: Path, running: Running) -> None:
     staged = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with writing(repr(str(path))):
+            staged.touch(PRIVATE_FILE)
             staged.write_text(json.dumps(asdict(running), indent=2) + "\n")
             os.replace(staged, path)
     finally:

@@ -19,6 +19,8 @@ from tideline_runtime.errors import InvalidSetting
 PREFIX = "TIDELINE_"
 DELIMITER = "__"
 FILE_VARIABLE = "TIDELINE_SETTINGS_FILE"
+FILE_ORIGIN = "settings file"
+"""How the origin of a value in the settings file begins."""
 MAX_FILE_BYTES = 1 << 20
 
 Fields = Mapping[str, Any]
@@ -140,7 +142,7 @@ def _variable(*names: str) -> str:
 
 
 def _from_table(path: Path, section: str | None, table: Mapping[str, Any], fields: Fields) -> Iterator[_Given]:
-    where = f"settings file {path}" + (f", table [{section}]" if section else "")
+    where = f"{FILE_ORIGIN} {path}" + (f", table [{section}]" if section else "")
     for names, value in _leaves(table, fields):
         if resolve(fields, names) is None:
             dotted = ".".join(names)

@@ -32,7 +32,7 @@ from tideline_runtime.members import PREFIX as MEMBER_PREFIX
 from tideline_runtime.members import SERVICES, import_declarations
 from tideline_runtime.redaction import url_passwords
 from tideline_runtime.setting_errors import invalid_setting
-from tideline_runtime.setting_sources import FILE_VARIABLE, Known, environment_layer, file_layer
+from tideline_runtime.setting_sources import FILE_ORIGIN, FILE_VARIABLE, Known, environment_layer, file_layer
 
 _REQUIRED: Any = ...
 
@@ -67,7 +67,13 @@ def _checked_url(text: str) -> str:
 
 
 def _absolute(path: Path) -> Path:
-    return Path(os.path.abspath(path.expanduser()))
+    if "\0" in str(path):
+        raise ValueError("a path without null characters")
+    try:
+        return Path(os.path.abspath(path.expanduser()))
+    except RuntimeError:
+        # In a container, a user id may have no entry in the list of users and no HOME.
+        raise ValueError("an absolute path, or ~ of a user who has a home folder") from None
 
 
 def _lowered(value: Any) -> Any:
@@ -113,12 +119,15 @@ class ServiceSettings(BaseSettings):
     """Table of the settings file and part of the variable names: the package's name without `tideline_`."""
 
     state_folder: StatePath = setting(
-        Path("~/.local/state/tideline"), unit="-", description="Folder for local files of the services. It may be deleted."
+        Path("~/.local/state/tideline"),
+        unit="-",
+        description="Folder for local files of the services. It may be deleted. A service creates it, and its files, only for its user.",
     )
     tables: tuple[str, ...] = setting(
         (),
         unit="-",
-        description="Base paths of tables, or patterns: `root/*` matches folders in root, `root/**` folders at any depth below it.",
+        description="Base paths of tables, or patterns: `root/*` matches folders in root, `root/**` folders at any depth below it. "
+        "No pattern excludes tables. One that selects no table is logged.",
     )
     tables_rescan_s: float = setting(
         60.0, unit="s", description="Interval of the search for tables that match the patterns in `tables`.", gt=0
@@ -160,7 +169,8 @@ class ServiceSettings(BaseSettings):
     http_port: int = setting(
         0,
         unit="-",
-        description="Port for health and metrics. 0 selects a free port, which the service writes to `<state_folder>/<service>.json`.",
+        description="Port for health and metrics. 0 selects a free port, which the service writes to `<state_folder>/<service>.json`. "
+        "Services on one machine need ports of their own: set it in the table of each service.",
         ge=0,
         le=65535,
     )
@@ -234,6 +244,15 @@ class ServiceSettings(BaseSettings):
             return self._origins[path]
         parent, dot, _ = path.rpartition(".")
         return self.origin(parent) if dot else "default"
+
+    def secrets_in_file(self) -> tuple[str, ...]:
+        """Return the names of the settings with secrets, or with URLs with passwords, that the settings file gives."""
+
+        def is_given(name: str) -> bool:
+            own = (origin for path, origin in self._origins.items() if path == name or path.startswith(f"{name}."))
+            return any(origin.startswith(FILE_ORIGIN) for origin in own)
+
+        return tuple(name for name in type(self).model_fields if is_given(name) and any(_secrets(getattr(self, name))))
 
     def secret_values(self) -> tuple[str, ...]:
         """Return the secrets among the settings and the passwords in their URLs, in clear text, for logging to hide them."""

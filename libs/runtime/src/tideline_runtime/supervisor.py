@@ -19,6 +19,7 @@ from tideline_runtime.lifecycle import EXIT_FAILED, EXIT_SETTINGS, EXIT_STOPPED
 from tideline_runtime.logging import get_logger
 from tideline_runtime.loop import Backoff
 from tideline_runtime.signals import on_termination
+from tideline_runtime.state_folder import open_log_file
 from tideline_table.clock import Clock, SystemClock
 from tideline_table.storage import writing
 
@@ -175,10 +176,9 @@ class Supervisor:
         child = kept.child
         path = self._log_file(child)
         with writing(repr(str(path))):
-            path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
                 os.replace(path, path.with_name(f"{path.name}.1"))
-            log_file = path.open("ab")
+            log_file = open_log_file(path)
         # -I keeps this package's folder off the module path, where its `logging` and `http` would shadow Python's.
         tied = (sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *child.command)
         with log_file:

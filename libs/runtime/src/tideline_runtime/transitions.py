@@ -56,7 +56,7 @@ def transition_of(identity: TableIdentity, entry: Entry, observed_by: str) -> Tr
         undone_instant=entry.target or (min(back.undone_instants, default=None) if back is not None else None),
         files_added=len(stats),
         files_removed=sum(len(ids) for ids in (commit.replaced or {}).values()) if commit else cleaned,
-        rows_added=sum(s.num_inserts for s in stats),
+        rows_added=commit.rows_inserted if commit else 0,
         rows_removed=sum(s.num_deletes for s in stats),
         bytes_added=sum(s.file_size_bytes for s in stats),
         partitions=tuple(sorted({s.partition_path for s in stats})),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,7 +25,7 @@ from tideline_table.errors import InvalidOption
 from tideline_table.file_group import FileSlice
 from tideline_table.hudi import CREATE_SCHEMA
 from tideline_table.reader import BaseFileScan, LogIndexes, may_hold_nulls
-from tideline_table.schema import MetaField, arrow_from_avro
+from tideline_table.schema import MetaField, arrow_from_avro, field_path, top_columns
 from tideline_table.table import CommitTimes, Snapshot, Table, sorted_keys
 
 _FOOTERS_AT_ONCE = 16
@@ -36,12 +37,16 @@ def read(
     *,
     as_of: str = "",
     columns: Sequence[str] | None = None,
+    where: Column | str | None = None,
     read_optimized: bool = False,
     since: str | int = "",
     until: str | int = "",
     keys: Iterable[str] | None = None,
 ) -> DataFrame:
     """Return a query as a DataFrame: all columns with the meta fields first, unless `columns` names them.
+
+    `columns` may name fields of structs by dotted paths. `where` selects rows, by any columns of the table: a condition of Spark, as
+    a column or as SQL text.
 
     The query is a snapshot, now or at the instant `as_of` (inclusive), with `read_optimized` of base files only; or the rows
     written after the point `since` up to `until`, as `Table.incremental`. With `keys`, a snapshot query returns only rows with
@@ -54,6 +59,25 @@ def read(
     else:
         table.refresh()
     found = query_of(table, as_of=as_of, read_optimized=read_optimized, since=since, until=until)
+    if where is None and (columns is None or set(columns) <= set(found.schema.names)):
+        return _rows(spark, table, found, columns, keys)
+    output = found.output(columns).names
+    conditioned = [] if where is None else _columns_of(spark, spark_schema(found.output()), where)
+    rows = _rows(spark, table, found, top_columns(found.schema, [*output, *conditioned]), keys)
+    chosen = rows if where is None else rows.where(where)
+    return chosen.select(*(f.col(".".join(f"`{part}`" for part in field_path(found.schema, name))).alias(name) for name in output))
+
+
+def _columns_of(spark: SparkSession, schema: StructType, where: Column | str) -> list[str]:
+    """Return the columns that a condition on rows of `schema` reads. Raises Spark's `AnalysisException` for a wrong condition."""
+    plan: Any = spark.createDataFrame([], schema).where(where)._jdf.queryExecution().analyzed()  # noqa: SLF001 - the plan has no other access
+    references = plan.condition().references().toSeq()
+    return [references.apply(at).name() for at in range(references.length())]
+
+
+def _rows(
+    spark: SparkSession, table: Table, found: Snapshot, columns: Sequence[str] | None, keys: Iterable[str] | None
+) -> DataFrame:
     schema = spark_schema(found.output(columns))
     wanted = None if keys is None else sorted_keys(keys)
     if wanted is not None:

@@ -18,6 +18,7 @@ from pyspark import SparkConf
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from tideline_locks import open_peer_lock
 from tideline_spark.deleted_keys import deleted_key_table
 from tideline_spark.early_check import ended_when_lost
 from tideline_spark.errors import spark_failure, translated
@@ -64,7 +65,7 @@ _UNKNOWN_BYTES = 2**50
 
 
 def write_dataframe(
-    table: Table,
+    table: Table | str,
     df: DataFrame,
     operation: Operation,
     *,
@@ -74,7 +75,7 @@ def write_dataframe(
     on_conflict: OnConflict | None = None,
     on_report: OnReport | None = None,
 ) -> Committed:
-    """Write the rows of `df` as one commit, on the executors of its session.
+    """Write the rows of `df` as one commit of `table` (open, or its base path) on the executors of its session.
 
     A small source (up to `tideline.spark.collect.bytes`) is evaluated once, a larger one once per attempt: cache it if it is
     expensive or may change. A conflict rolls the attempt back; `on_conflict` is called and the write repeated on fresh state, up to
@@ -88,7 +89,9 @@ def write_dataframe(
     fit; `InvalidRecord`, `SchemaMismatch`, `DuplicateKey` for rows that do not (rolled back); `InvalidOption`, `TableFrozen`,
     `UnsupportedTable`; `SparkFailed` when the Spark job fails.
     """
-    chosen = table.options.merged(options or {})
+    if isinstance(table, str):
+        table = Table.open(table, peer_lock=open_peer_lock)
+        chosen = table.options.merged(options or {})
     table.check_writable()
     check_moves(table, operation, chosen)
     contention = Contention(table, chosen)

@@ -55,6 +55,7 @@ class CleanerService:
             self._archive(table)
         if self._commits_since_check(table) < self._per_table.of(table.base_path).clean_min_commits:
             return
+        table.timeline.tidy_up()
         self._sweep(table)  # before the clean: it needs no free space, so it also works on a full disk
         if schedule_clean(table) is not None:
             self._clean(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tideline_runtime.errors import InputRefused
 from tideline_table.errors import Recovery, TidelineError
 
 
@@ -9,7 +10,7 @@ class Undecodable(TidelineError):
     """Values do not match the declared format and schema."""
 
 
-class PoisonRecord(TidelineError):
+class PoisonRecord(InputRefused):
     """A record cannot become a row. Nothing of its batch was written."""
 
     def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:

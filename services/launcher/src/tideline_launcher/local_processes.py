@@ -15,6 +15,7 @@ from tideline_launcher.application import Application, ApplicationSpec, End, End
 from tideline_launcher.failure import exit_text, kind_of_exit, recovery_in
 from tideline_locks.table_lock import LOCKS_VARIABLE
 from tideline_runtime import tether
+from tideline_runtime.state_folder import open_log_file
 from tideline_spark.invocation import MODULE, Invocation
 from tideline_table.clock import Clock
 from tideline_table.storage import writing
@@ -57,8 +58,7 @@ class LocalProcesses:
             return
         log_file = local_log_file(self._logs.parent, spec.name)
         with writing(repr(str(log_file))):
-            self._logs.mkdir(parents=True, exist_ok=True)
-            sink = log_file.open("ab")
+            sink = open_log_file(log_file)
         invocation = Invocation(spec.service, spec.base_path, spec.key.instant, spec.options, self._cores)
         command = [sys.executable, "-m", MODULE, *invocation.arguments()]
         environment = {**os.environ, LOCKS_VARIABLE: spec.locks}

@@ -22,9 +22,11 @@ from tideline_cli.demo.verification import verify
 from tideline_cli.demo.view import View
 from tideline_events import open_event_log
 from tideline_runtime.signals import on_termination
+from tideline_runtime.state_folder import PRIVATE_FOLDER
 from tideline_table.action import schedule_clustering
 from tideline_table.config import CLUSTERING_SMALL_FILE_LIMIT, CLUSTERING_SORT_COLUMNS
 from tideline_table.errors import InvalidOption, TidelineError
+from tideline_table.storage import writing
 from tideline_table.table import Table, create_table
 
 MARK = "tideline-demo"
@@ -114,18 +116,20 @@ def _interruptible() -> Iterator[Pause]:
 
 def _prepare(folder: Path) -> Layout:
     """Create an empty folder with the mark and the settings. Refuses to empty a folder that is not the demo's."""
-    if folder.exists() and any(folder.iterdir()):
-        if not (folder / MARK).exists():
-            raise InvalidOption(
-                f"folder {str(folder)!r} has files that are not from the demo",
-                expected="an empty folder, or the tables of an earlier demo",
-            )
-        shutil.rmtree(folder)
     layout = Layout(folder.absolute())
-    for made in (layout.tables, layout.state, layout.logs):
-        made.mkdir(parents=True, exist_ok=True)
-    (folder / MARK).write_text("The tables of tideline demo; the next demo in this folder deletes them.\n")
-    layout.write_settings()
+    with writing(repr(str(folder))):
+        if folder.exists() and any(folder.iterdir()):
+            if not (folder / MARK).exists():
+                raise InvalidOption(
+                    f"folder {str(folder)!r} has files that are not from the demo",
+                    expected="an empty folder, or the tables of an earlier demo",
+                )
+            shutil.rmtree(folder)
+        for made in (layout.tables, layout.logs):
+            made.mkdir(parents=True, exist_ok=True)
+        layout.state.mkdir(PRIVATE_FOLDER, exist_ok=True)
+        (folder / MARK).write_text("The tables of tideline demo; the next demo in this folder deletes them.\n")
+        layout.write_settings()
     return layout
 
 

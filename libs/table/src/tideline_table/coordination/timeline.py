@@ -196,7 +196,7 @@ class ActiveTimeline(ABC):
     def catch_up(self) -> None:  # noqa: B027 - only shared tables need it
         """Append to the log what it lacks of other engines' steps, so that they can be rolled back."""
 
-    def tidy_up(self) -> None:  # noqa: B027 - only shared tables need it
+    def tidy_up(self) -> None:  # noqa: B027 - not for tables that are only read
         """Remove what dead processes left and what no rollback of a write removes."""
 
     def give_up(self, plan: ActionRecord) -> None:  # noqa: B027 - only shared tables need it

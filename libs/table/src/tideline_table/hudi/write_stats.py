@@ -99,6 +99,10 @@ class WriteStat:
         )
 
 
+_REWRITES = frozenset({"CLUSTER", "COMPACT", "LOG_COMPACT"})
+"""Operations that keep the rows of a table as they are."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommitMetadata:
     """The document of a completed commit, delta commit or replace commit."""
@@ -108,6 +112,11 @@ class CommitMetadata:
     extra: Mapping[str, str] = field(default_factory=dict)
     replaced: Mapping[str, Sequence[str]] | None = None
     compacted: bool = False
+
+    @property
+    def rows_inserted(self) -> int:
+        """The number of rows with new keys: 0 for a rewrite. Apache Hudi counts the rows that its clustering moves as inserts."""
+        return 0 if self.compacted or self.operation.upper() in _REWRITES else sum(s.num_inserts for s in self.stats)
 
     def to_json(self) -> dict[str, Any]:
         """Return Hudi's JSON document; that of a replace commit if `replaced` is not None."""

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from tideline_table.errors import InvalidRecord, SchemaMismatch, UnsupportedTable
 from tideline_table.keygen.text import key_text
 from tideline_table.keygen.timebased import TimeBased
+from tideline_table.schema.nested import field_path
 
 DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 NULL_KEY = "__null__"
@@ -195,4 +196,9 @@ def check_key_columns(schema: pa.Schema, columns: Sequence[str], purpose: str) -
 
 def _check_exists(schema: pa.Schema, name: str, purpose: str) -> None:
     if name not in schema.names:
-        raise SchemaMismatch(f"{purpose} column {name!r} is not in the schema", expected=f"one of {', '.join(schema.names)}")
+        inner = bool(field_path(schema, name))
+        raise SchemaMismatch(
+            f"{purpose} column {name!r} is {'a field of a struct' if inner else 'not in the schema'}",
+            expected=f"one of {', '.join(schema.names)}",
+            remedy="write its value to a column of its own" if inner else "",
+        )

@@ -1,6 +1,6 @@
 r"""Filters written as text: a small SQL boolean expression over the columns of a table becomes a filter of the scan.
 
-Comparisons (= <> != < <= > >=) of a column with a literal or with another column, AND, OR, NOT, IN, BETWEEN, IS NULL, IS NOT NULL,
+Comparisons (= <> != < <= > >=) of a column (or a field of a struct, `address.city`) with a literal or with another column, AND, OR, NOT, IN, BETWEEN, IS NULL, IS NOT NULL,
 LIKE (% and _, \ escapes), and boolean columns by name. Literals become values of the column's type: numbers, 'text', TRUE, FALSE,
 dates and timestamps as text (optional DATE or TIMESTAMP in front). As in SQL, a comparison with NULL is neither true nor false.
 
@@ -26,6 +26,7 @@ from lark.visitors import Transformer_NonRecursive, v_args
 
 from tideline_table.errors import InvalidPredicate
 from tideline_table.schema.arrow import is_numeric
+from tideline_table.schema.nested import field_of, field_path
 from tideline_table.schema.text_values import REFUSALS, cast_text, expected_text
 
 MAX_LENGTH = 100_000
@@ -39,6 +40,8 @@ _MAX_DIGITS = 38
 """Digits before and after the point of a number compared exactly: those of a 128-bit decimal; a 256-bit one has twice as many."""
 _INT64_DIGITS = 19
 _SHOWN = 80
+_PATH = b"tideline.path"
+"""Metadata of a field inside of a struct: its dotted path."""
 _SYNTAX = "comparisons, AND, OR, NOT, IN, BETWEEN, IS NULL and LIKE over columns and literals"
 
 _GRAMMAR = r"""
@@ -74,7 +77,7 @@ _LIKE.2: /LIKE\b/i
 _IS.2: /IS\b/i
 NULL.2: /NULL\b/i
 BOOLEAN.2: /(TRUE|FALSE)\b/i
-NAME: /[^\W\d]\w*/
+NAME: /[^\W\d]\w*(\.[^\W\d]\w*)*/
 %ignore /\s+/
 """
 
@@ -165,7 +168,13 @@ def _condition(part: _Part) -> _Condition:
         raise InvalidPredicate(
             f"where uses column {part.name!r} as a condition", expected=f"a comparison: the column is of type {part.type}"
         )
-    return _Condition(pc.field(part.name))
+    return _Condition(_reference(part))
+
+
+def _reference(field: pa.Field) -> pc.Expression:
+    """Return the reference to a column, or to a field of a struct, of which `column` keeps the path."""
+    path = (field.metadata or {}).get(_PATH)
+    return pc.field(field.name) if path is None else pc.field(*path.decode().split("."))
 
 
 def _joined(parts: Sequence[_Condition], join: Compare) -> _Condition:
@@ -196,7 +205,7 @@ def _nested(part: _Condition) -> _Condition:
 
 def _one_of(field: pa.Field, values: Sequence[pa.Scalar]) -> _Condition:
     """Return the test that the column equals one of `values`, looked up by hash; null for null as in SQL."""
-    column = pc.field(field.name)
+    column = _reference(field)
     expression = column == values[0]
     if len(values) > 1:
         # `isin` is false for a null; the comparison keeps it null.
@@ -235,13 +244,15 @@ class _Translation(Transformer_NonRecursive[Token, _Part]):
     def disjunction(self, *parts: _Part) -> _Condition:
         # Equalities of one column become one condition.
         members: dict[str, list[pa.Scalar]] = {}
+        fields: dict[str, pa.Field] = {}
         others = []
         for part in map(_condition, parts):
             if part.field is None:
                 others.append(part)
             else:
                 members.setdefault(part.field.name, []).extend(part.members)
-        found = [_one_of(self._schema.field(name), values) for name, values in members.items()]
+                fields[part.field.name] = part.field
+        found = [_one_of(fields[name], values) for name, values in members.items()]
         return found[0] if len(found) == 1 and not others else _joined([*others, *found], operator.or_)
 
     def conjunction(self, *parts: _Part) -> _Condition:
@@ -260,18 +271,18 @@ class _Translation(Transformer_NonRecursive[Token, _Part]):
                 raise _mismatch(left, right, f"columns of one type, not {left.type} and {right.type}")
             if pa.types.is_nested(left.type):
                 raise _mismatch(left, right, f"plain columns, not {left.type}")
-            return _Condition(straight(pc.field(left.name), pc.field(right.name)))
+            return _Condition(straight(_reference(left), _reference(right)))
         if isinstance(right, pa.Field):
             left, right, straight = right, left, mirrored
         field, (value,) = _compared(left, [right])
-        return _one_of(field, [value]) if straight is operator.eq else _Condition(straight(pc.field(field.name), value))
+        return _one_of(field, [value]) if straight is operator.eq else _Condition(straight(_reference(field), value))
 
     def membership(self, left: _Part, negated: Token | None, *items: _Part) -> _Condition:
         return _one_of(*_compared(left, items)).negated(negated)
 
     def between(self, left: _Part, negated: Token | None, low: _Part, high: _Part) -> _Condition:
         field, (lowest, highest) = _compared(left, [low, high])
-        column = pc.field(field.name)
+        column = _reference(field)
         return _Condition((column >= lowest) & (column <= highest)).negated(negated)
 
     def like(self, left: _Part, negated: Token | None, pattern: _Part) -> _Condition:
@@ -281,21 +292,23 @@ class _Translation(Transformer_NonRecursive[Token, _Part]):
             and isinstance(pattern, _Literal)
             and pattern.kind == "text"
         ):
-            return _Condition(pc.match_like(pc.field(left.name), pattern.text)).negated(negated)
+            return _Condition(pc.match_like(_reference(left), pattern.text)).negated(negated)
         raise _mismatch(left, pattern, "a text column LIKE 'pattern'")
 
     def null_test(self, left: _Part, negated: Token | None, _: Token) -> _Condition:
         if not isinstance(left, pa.Field):
             raise InvalidPredicate(f"where has {_part_text(left)} IS NULL", expected="a column name")
-        return _Condition(pc.field(left.name).is_null()).negated(negated)
+        return _Condition(_reference(left).is_null()).negated(negated)
 
     def column(self, name: str) -> pa.Field:
         name = name[1:-1].replace('""', '"') if name.startswith('"') else str(name)
-        if name not in self._schema.names:
+        path = field_path(self._schema, name)
+        if not path:
             near = difflib.get_close_matches(name[:_SHOWN], self._schema.names, n=1)
             known = f"{near[0]!r}?" if near else f"one of {', '.join(self._schema.names)}"
             raise InvalidPredicate(f"where names column {_shown(name)}, which the table does not have", expected=known)
-        return self._schema.field(name)
+        found = field_of(self._schema, path)
+        return found if len(path) == 1 else found.with_metadata({_PATH: name.encode()})
 
     def number(self, token: Token) -> _Literal:
         return _Literal(token, "".join(token.split()).removeprefix("+"), "number")

@@ -10,7 +10,7 @@ from tideline_table.table.health import TableHealth, TableSummary, health_of, su
 from tideline_table.table.identity import check_stands, read_identity
 from tideline_table.table.images import Images, images_schema
 from tideline_table.table.query import CommitTimes, Snapshot, sorted_keys
-from tideline_table.table.sharing import share_table
+from tideline_table.table.sharing import share_table, why_unsharable
 
 __all__ = [
     "DEFAULT_EXPIRE_MIN",
@@ -40,4 +40,5 @@ __all__ = [
     "share_table",
     "sorted_keys",
     "summarise",
+    "why_unsharable",
 ]

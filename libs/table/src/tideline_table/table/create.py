@@ -24,7 +24,7 @@ from tideline_table.hudi.properties import (
     format_properties,
 )
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType
-from tideline_table.schema import META_FIELDS, arrow_from_avro, avro_from_arrow
+from tideline_table.schema import META_FIELDS, arrow_from_avro, avro_from_arrow, field_path
 from tideline_table.storage import Storage, exists, open_storage, root_uri
 from tideline_table.table.declared_keys import KEY_SETTINGS, read_keygen
 from tideline_table.table.definition import TableType, new_properties
@@ -149,7 +149,12 @@ def requested_keygen(request: TableRequest) -> KeyGenerator:
 
 def _check_ordering(schema: pa.Schema, name: str) -> None:
     if name not in schema.names:
-        raise SchemaMismatch(f"ordering column {name!r} is not in the schema", expected=f"one of {', '.join(schema.names)}")
+        inner = bool(field_path(schema, name))
+        raise SchemaMismatch(
+            f"ordering column {name!r} is {'a field of a struct' if inner else 'not in the schema'}",
+            expected=f"one of {', '.join(schema.names)}",
+            remedy="write its value to a column of its own" if inner else "",
+        )
     kind = schema.field(name).type
     if pa.types.is_nested(kind) or pa.types.is_null(kind) or pa.types.is_dictionary(kind):
         raise SchemaMismatch(f"ordering column {name!r} of type {kind}", expected="a type whose values can be compared")

@@ -15,7 +15,7 @@ from tideline_table.clock import Clock, SystemClock
 from tideline_table.config import READ_OPERATION_FIELD, Options
 from tideline_table.coordination import ActiveTimeline, IntentBoard, LogReplica, NoIntents, NoLock, OpenPeerLock, TableLock
 from tideline_table.coordination.intruders import check_not_upgraded, properties_in
-from tideline_table.errors import InstantNotFound, ObjectNotFound, SchemaMismatch, UnsupportedTable
+from tideline_table.errors import InstantNotFound, InvalidOption, ObjectNotFound, SchemaMismatch, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.properties import CREATE_SCHEMA
@@ -188,10 +188,20 @@ class Table:
 
         self.timeline.check_writable(self.definition.name, check_definition)
 
-    def adopt(self) -> TableIdentity:
-        """Give a copied or moved table a new identity at its present base path."""
+    def adopt(self, *, in_place: bool = False) -> TableIdentity:
+        """Give a copied or moved table a new identity at its present base path.
+
+        Raises `UnsupportedTable` for a table without an identity, and `InvalidOption` for a table that is where it was created unless
+        `in_place`: its open writers would stop with `TableFrozen`, and events of it would continue under another uid.
+        """
         if self.identity is None:
             raise UnsupportedTable(f"table {self.definition.name!r} is written by others", expected="a table that Tideline created")
+        if not in_place and self.identity.base_path == self.storage.root:
+            raise InvalidOption(
+                f"table {self.identity.uid} was neither copied nor moved: it is at {self.storage.root}, as recorded",
+                expected="the path of a copy, or of a table that was moved",
+                remedy="to stop its open writers and give it another uid all the same, confirm it: --yes, or in_place=True",
+            )
         self.identity = replace_identity(self.storage, self.clock)
         return self.identity
 
@@ -250,19 +260,22 @@ class Table:
     def scan(
         self,
         columns: Sequence[str] | None = None,
-        where: pc.Expression | None = None,
+        where: pc.Expression | str | None = None,
         as_of: str = "",
         *,
         read_optimized: bool = False,
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """Return the schema and the batches of a snapshot query: all columns, meta fields first, unless `columns` names some."""
+        """Return the schema and the batches of a snapshot query: all columns, meta fields first, unless `columns` names some.
+
+        `where` is an expression, or SQL text as `tideline_table.reader.parse_where` reads it.
+        """
         found = self.snapshot(as_of, read_optimized=read_optimized)
         return found.output(columns), found.scan(columns, where)
 
     def read(
         self,
         columns: Sequence[str] | None = None,
-        where: pc.Expression | None = None,
+        where: pc.Expression | str | None = None,
         as_of: str = "",
         *,
         read_optimized: bool = False,
@@ -271,7 +284,7 @@ class Table:
         return self.snapshot(as_of, read_optimized=read_optimized).read(columns, where)
 
     def look_up(
-        self, keys: Iterable[str], columns: Sequence[str] | None = None, as_of: str = "", where: pc.Expression | None = None
+        self, keys: Iterable[str], columns: Sequence[str] | None = None, as_of: str = "", where: pc.Expression | str | None = None
     ) -> pa.Table:
         """Return the rows with these record keys, reading only files and blocks that can hold them.
 

@@ -17,8 +17,10 @@ from tideline_table.file_group.slice import FileSlice
 from tideline_table.reader.base_file import BaseFileFooter, read_footer
 from tideline_table.reader.file_slice import scan_slice
 from tideline_table.reader.log_index import LogIndexes
+from tideline_table.reader.predicate import parse_where
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.schema.meta_fields import MetaField
+from tideline_table.schema.nested import field_of, field_path, top_columns, with_fields
 from tideline_table.storage import Storage, open_storage
 
 _KNOWN_FOOTERS = 100_000
@@ -65,31 +67,50 @@ class Snapshot:
         return _reopened, (self.storage.root, self.schema, self.rule, self.slices, self.commit_times)
 
     def output(self, columns: Sequence[str] | None = None) -> pa.Schema:
-        """Return the schema of the rows. Raises `SchemaMismatch` for a column that the table does not have."""
-        for name in columns or ():
-            if name not in self.schema.names:
-                raise SchemaMismatch(f"column {name!r} is not in the table", expected=f"one of {', '.join(self.schema.names)}")
-        return self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
+        """Return the schema of the rows; `columns` may name fields of structs by dotted paths.
 
-    def filtered(self, where: pc.Expression | None) -> pc.Expression | None:
-        """Return `where` combined with the query's own filter."""
+        Raises `SchemaMismatch` for a column that the table does not have.
+        """
+        if columns is None:
+            return self.schema
+        paths = {name: field_path(self.schema, name) for name in columns}
+        for name, path in paths.items():
+            if not path:
+                raise SchemaMismatch(f"column {name!r} is not in the table", expected=f"one of {', '.join(self.schema.names)}")
+        return pa.schema([field_of(self.schema, paths[name]) for name in columns])
+
+    def filtered(self, where: pc.Expression | str | None) -> pc.Expression | None:
+        """Return `where` (an expression, or SQL text as `parse_where` reads it) combined with the query's own filter.
+
+        Raises `InvalidPredicate` for text that is no condition on the columns.
+        """
+        if isinstance(where, str):
+            where = parse_where(where, self.schema) if where.strip() else None
         if self.commit_times is None:
             return where
         own = self.commit_times.expression()
         return own if where is None else own & where
 
     def scan(
-        self, columns: Sequence[str] | None = None, where: pc.Expression | None = None, keys: pa.Array | None = None
+        self, columns: Sequence[str] | None = None, where: pc.Expression | str | None = None, keys: pa.Array | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Yield all rows, slice by slice; only rows with one of `keys` (record keys) if given.
 
-        Raises `CorruptMetadata` for a file that cannot be read, `HistoryUnavailable` for a missing file.
+        Raises what `filtered` raises, `CorruptMetadata` for a file that cannot be read, `HistoryUnavailable` for a missing file.
         """
+        condition, chosen = self.filtered(where), self.output(columns)
+        if columns is not None and not set(columns) <= set(self.schema.names):
+            for batch in self._scan(top_columns(self.schema, columns), condition, keys):
+                yield with_fields(batch, chosen)
+            return
+        yield from self._scan(columns, condition, keys)
+
+    def _scan(
+        self, columns: Sequence[str] | None, condition: pc.Expression | None, keys: pa.Array | None
+    ) -> Iterator[pa.RecordBatch]:
         for file_slice in self.slices:
             try:
-                yield from scan_slice(
-                    self.storage, file_slice, self.schema, self.rule, columns, self.filtered(where), keys, self.log_indexes
-                )
+                yield from scan_slice(self.storage, file_slice, self.schema, self.rule, columns, condition, keys, self.log_indexes)
             except ObjectNotFound as error:
                 raise HistoryUnavailable(
                     f"{error.path}, which the query reads, is gone",
@@ -98,7 +119,7 @@ class Snapshot:
                 ) from None
 
     def read(
-        self, columns: Sequence[str] | None = None, where: pc.Expression | None = None, keys: pa.Array | None = None
+        self, columns: Sequence[str] | None = None, where: pc.Expression | str | None = None, keys: pa.Array | None = None
     ) -> pa.Table:
         """Return the rows of `scan`, whole in memory."""
         return pa.Table.from_batches(self.scan(columns, where, keys), schema=self.output(columns))

@@ -47,8 +47,7 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock) -> Tabl
         raise InvalidOption(
             f"lock {sharing.lock}, {sharing.expire_min} min", expected=f"that of the table: {table.sharing.to_json()}"
         )
-    table.definition.check_writable(keyed=False)
-    check_version(read_properties(table.storage))
+    _check_kind(table)
     if table.has_log:
         table.check_writable(keyed=False)
     lock = open_lock(table.storage, sharing, table.timeline.log.writer_id, table.clock, table.options)
@@ -70,6 +69,22 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock) -> Tabl
         writer_id=table.timeline.log.writer_id,
         storage=table.storage,
     )
+
+
+def why_unsharable(table: Table) -> str:
+    """Return what about an open table, as opposed to its present writers, makes `share_table` refuse it; empty for nothing."""
+    try:
+        _check_kind(table)
+        if not table.has_log:
+            check_not_bucketed(table.state, read_properties(table.storage), table.storage.list_folder(".hoodie").folders)
+    except UnsupportedTable as error:
+        return f"{error.found}; expected {error.expected}"
+    return ""
+
+
+def _check_kind(table: Table) -> None:
+    table.definition.check_writable(keyed=False)
+    check_version(read_properties(table.storage))
 
 
 def _share_ours(table: Table, sharing: Sharing) -> None:

@@ -342,7 +342,7 @@ def cluster_group(task: ClusteringTask, storage: Storage | None = None) -> Clust
         size = write_base_file(storage, path, renamed, task.avro_schema, Options(task.options))
         # Count the rows of the file itself, because the commit publishes the file and not what was meant to be in it.
         written = read_footer(storage, path).rows
-        stats.append(WriteStat(file_id, task.partition_path, path, NO_PREVIOUS_COMMIT, written, size, num_inserts=written))
+        stats.append(WriteStat(file_id, task.partition_path, path, NO_PREVIOUS_COMMIT, written, size))
     if sum(s.num_writes for s in stats) != before[0]:
         raise VerificationFailed(
             f"clustering {task.instant} group {task.number} wrote {sum(s.num_writes for s in stats)} rows", expected=f"{before[0]}"

@@ -1,0 +1,66 @@
+"""What `tideline up` and `tideline demo` check before they start a process."""
+
+from pathlib import Path
+
+import pytest
+
+from tideline_cli.demo.__main__ import main as demo
+from tideline_cli.up import run_services
+from tideline_runtime.errors import InvalidSetting
+
+
+class Started(Exception):
+    """The supervisor was reached."""
+
+
+@pytest.fixture
+def settings(monkeypatch, tmp_path):
+    """Write the settings file of the services; a start of the supervisor raises `Started`."""
+    monkeypatch.setattr("tideline_cli.up.Supervisor", _reached)
+
+    def write(*sections: str, **shared: str) -> None:
+        lines = {"tables": "['/absent/*']", "state_folder": repr(str(tmp_path / "state")), **shared}
+        file = tmp_path / "tideline.toml"
+        file.write_text("\n".join([*(f"{name} = {value}" for name, value in lines.items()), *sections]))
+        monkeypatch.setenv("TIDELINE_SETTINGS_FILE", str(file))
+
+    return write
+
+
+def _reached(*_: object, **__: object) -> None:
+    raise Started
+
+
+def test_up_refuses_one_port_for_all_services(settings, tmp_path):
+    settings(http_port="8080")
+    with pytest.raises(InvalidSetting, match="8080 for mirror, planner, launcher, cleaner, lock_service") as caught:
+        run_services()
+    assert caught.value.name == "http_port"
+    assert not (tmp_path / "state").exists()
+
+
+def test_up_refuses_a_port_that_two_services_have_in_common(settings):
+    settings("[mirror]\nhttp_port = 8081", "[lock_service]\nhttp_port = 8081")
+    with pytest.raises(InvalidSetting, match="8081 for mirror, lock_service"):
+        run_services()
+
+
+def test_up_starts_services_with_ports_of_their_own(settings):
+    names = ("mirror", "planner", "launcher", "cleaner", "lock_service")
+    settings(*(f"[{name}]\nhttp_port = {8080 + at}" for at, name in enumerate(names)))
+    with pytest.raises(Started):
+        run_services()
+
+
+def test_up_names_the_setting_of_a_state_folder_that_cannot_be_made(settings, tmp_path):
+    (tmp_path / "file").write_text("")
+    settings(state_folder=repr(str(tmp_path / "file" / "state")))
+    with pytest.raises(InvalidSetting, match="state_folder") as caught:
+        run_services()
+    assert caught.value.name == "state_folder"
+
+
+def test_a_demo_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys):
+    (tmp_path / "file").write_text("")
+    assert demo(tmp_path / "file" / "demo") == 1
+    assert capsys.readouterr().err.startswith("tideline: error: Not a directory while writing")

@@ -1,0 +1,51 @@
+"""Values that only a start or a first use would refuse: `--check` refuses them too."""
+
+from __future__ import annotations
+
+import pytest
+
+from tideline_cleaner.settings import CleanerSettings
+from tideline_runtime.errors import InvalidSetting
+from tideline_runtime.setting_checks import check_settings
+
+
+def load(**explicit: object) -> CleanerSettings:
+    return CleanerSettings.load(environment={}, **explicit)
+
+
+@pytest.mark.parametrize(
+    ("name", "explicit", "reason"),
+    [
+        ("locks", {"locks": "zookeeper://host.example:2181"}, "zookeeper"),
+        ("locks", {"locks": "redis:"}, "cannot be parsed"),
+        ("locks", {"locks": "redis://user:hunter22@host.example:x/0"}, "cannot be parsed"),
+        ("locks", {"locks": "hudi-filesystem:"}, "hudi-filesystem"),
+        ("locks", {"locks": "storage:ftp://host.example/a"}, "ftp"),
+        ("event_log", {"event_log": "redis://host.example/0"}, "redis"),
+        ("tables", {"tables": ("/a/**/b",)}, r"\*\*"),
+        ("tables", {"tables": ("/a/*", "!/a/tmp*")}, "no pattern can exclude"),
+        ("cleaner.options", {"options": {"hoodie.cleaner.commits.retaned": "3"}}, "unknown option"),
+        ("cleaner.options", {"options": {"hoodie.cleaner.commits.retained": "many"}}, "'many'"),
+        ("cleaner.options", {"options": {"tideline.lock.unreachable": "fail"}}, "locks on storage:"),
+    ],
+)
+def test_what_a_start_would_refuse_is_refused(name: str, explicit: dict[str, object], reason: str) -> None:
+    with pytest.raises(InvalidSetting, match=reason) as caught:
+        check_settings(load(**explicit))
+    assert caught.value.name == name
+    assert "hunter22" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "explicit",
+    [
+        {},
+        {"locks": "redis://host.example:6379/0", "options": {"tideline.lock.unreachable": "storage"}},
+        {"locks": "storage:/a", "event_log": "kafka://one.example:9092,two.example:9092"},
+        {"tables": ("s3://bucket/a", "/b/*"), "options": {"hoodie.cleaner.commits.retained": "3"}},
+    ],
+)
+def test_what_a_start_accepts_is_accepted(explicit: dict[str, object]) -> None:
+    settings = load(**explicit)
+    check_settings(settings)
+    assert {name: getattr(settings, name) for name in explicit} == explicit
