@@ -40,6 +40,9 @@ def create(
     key_generator: str = "",
     key_settings: Mapping[str, str] | None = None,
     meta_fields: bool = True,
+    index: str = "",
+    buckets: int | None = None,
+    hash_fields: str | Iterable[str] = (),
     options: Options = None,
     locks: str = "",
 ) -> Table:
@@ -48,6 +51,9 @@ def create(
     `schema` has the Arrow PyCapsule interface for schemas or rows; no rows are written. `key` names the columns of the record key,
     `partition` those of the partition path. Of two versions of a row the one with the larger `ordering` value wins, by default the
     later one. `type` is `"cow"` (copy-on-write) or `"mor"` (merge-on-read). `name` is by default the last part of `path`.
+
+    With `index="bucket"`, the hash of the record key, or of its columns `hash_fields`, says in which of `buckets` file groups of its
+    partition a row is. Writes then look up no keys. Number and columns are kept with the table and never change (docs/tables.md).
 
     Raises `TableExists`, `SchemaMismatch`, `InvalidOption` or `UnsupportedTable`, and then creates nothing.
     """
@@ -67,6 +73,7 @@ def create(
         key_generator=key_generator.upper().replace("-", "_"),
         key_settings=key_settings or {},
         meta_fields=meta_fields,
+        **engine.bucket_request(index, buckets, column_list(hash_fields)),
     )
     engine.create_table(base_path, request)
     return open(base_path, options=options, locks=locks)
@@ -335,8 +342,7 @@ class Table:
             kind = _lock_kind(lock) if lock else engine.PeerLockKind.fitting(self._table.storage.root)
             self._table = engine.share_table(self._table, engine.Sharing(kind, lock_expiry_min), open_peer_lock)
             attach_lock(self._table, self._locks)
-        assert self._table.sharing is not None
-        return self._table.sharing.hudi_options()
+        return self._table.hudi_options()
 
 
 def _lock_kind(lock: str) -> engine.PeerLockKind:
