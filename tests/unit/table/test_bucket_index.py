@@ -400,3 +400,15 @@ def test_rows_of_another_bucket_are_named_before_they_are_written_again() -> Non
     storage.put(table.slices()[1].path, one)
     with pytest.raises(TidelineError, match="of other buckets"):
         write(open_table(storage, table.clock), rows(KEYS, 2, "b"))
+
+
+def test_rows_of_another_bucket_in_log_files_are_named_before_they_are_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, _, _ = new_table(type=TableType.MOR, buckets=4)
+    write(table, rows(KEYS, 1, "a"))
+    right = BucketIndex.buckets
+    monkeypatch.setattr(BucketIndex, "buckets", lambda index, keys: (right(index, keys) + 1) % 4)
+    write(table, rows(KEYS, 2, "b"))
+    monkeypatch.undo()
+    with pytest.raises(TidelineError, match="of other buckets"):
+        compact(table)
+    assert not any(s.base_instant > table.slices()[0].base_instant for s in table.state.every_slice())

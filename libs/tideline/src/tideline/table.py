@@ -53,7 +53,7 @@ def create(
     later one. `type` is `"cow"` (copy-on-write) or `"mor"` (merge-on-read). `name` is by default the last part of `path`.
 
     With `index="bucket"`, the hash of the record key, or of its columns `hash_fields`, says in which of `buckets` file groups of its
-    partition a row is. Writes then look up no keys. Number and columns are kept with the table and never change (docs/tables.md).
+    partition a row is. Writes then look up no keys. Number and columns are kept with the table and never change (docs/design/bucket-index.md).
 
     Raises `TableExists`, `SchemaMismatch`, `InvalidOption` or `UnsupportedTable`, and then creates nothing.
     """
@@ -156,7 +156,10 @@ class Table:
         return self._write(table_from(rows), Operation.UPSERT, options)
 
     def insert(self, rows: Rows, *, options: Options = None) -> Commit:
-        """Add rows without looking up their keys, unless `hoodie.datasource.insert.dup.policy` requires it."""
+        """Add rows without looking up their keys, unless `hoodie.datasource.insert.dup.policy` requires it.
+
+        In a table with a bucket index, rows whose key the table holds already are updated.
+        """
         return self._write(table_from(rows), Operation.INSERT, options)
 
     def bulk_insert(self, rows: Rows, *, options: Options = None) -> Commit:
@@ -175,10 +178,18 @@ class Table:
         """Delete rows by key, whatever their ordering values are.
 
         `keys` are rows or mappings with the key columns, or plain values if the key has one column. If a partition column is
-        missing, all partitions are searched. Keys that the table does not hold are ignored.
+        missing, all partitions are searched, except in a table with a bucket index: that raises `SchemaMismatch`. Keys that the table
+        does not hold are ignored.
         """
         given = self._keys(keys, self.schema)
-        anywhere = {} if set(self.partition) <= set(given.column_names) else {config.INDEX_TYPE.key: "GLOBAL_SIMPLE"}
+        missing = [name for name in self.partition if name not in given.column_names]
+        if missing and self._table.definition.buckets is not None:
+            raise SchemaMismatch(
+                f"keys without {', '.join(missing)}, for a table with a bucket index",
+                expected="the partition columns, too: a key names a bucket of its partition",
+                remedy="add these columns to the keys",
+            )
+        anywhere = {config.INDEX_TYPE.key: "GLOBAL_SIMPLE"} if missing else {}
         return self._write(given, Operation.DELETE, {**anywhere, **(options or {})})
 
     def delete_partitions(self, partitions: str | Iterable[str], *, options: Options = None) -> Commit:
