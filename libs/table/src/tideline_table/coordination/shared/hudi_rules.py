@@ -125,9 +125,8 @@ def check_not_bucketed(state: TableState, properties: Mapping[str, str], folders
 def check_buckets(state: TableState, properties: Mapping[str, str]) -> None:
     """Raise `UnsupportedTable` unless the file groups fit the bucket index that `properties` keep, or there is none in either.
 
-    A table that was created with a bucket index keeps it there. Apache Hudi's Spark writers take it from there, too; one whose own
-    options say otherwise writes file groups that this shows, or rows in other buckets, which the next write of the bucket's base file
-    shows.
+    A table that was created with a bucket index keeps it there. Apache Hudi's Spark writers take it from there, too, and fail if their
+    options say otherwise. Where other writers ignore it, this shows their file groups, and the next write of a base file their rows.
     """
     index = BucketIndex.of_properties(properties, column_list(properties.get(p.KEY_FIELDS, "")))
     if index is None:
