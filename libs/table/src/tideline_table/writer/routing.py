@@ -144,6 +144,8 @@ def route_to_buckets(
     tasks: list[RoutedTask] = []
     for partition in sorted(by_partition):
         rows = by_partition[partition]
+        if not len(rows):
+            continue
         held = {} if operation.overwrites else slices_by_bucket(index, slices.get(partition, ()))
         order = np.argsort(buckets[rows], kind="stable")
         numbers, starts = np.unique(buckets[rows][order], return_index=True)

@@ -101,10 +101,10 @@ def run_clustering(
     """
     chosen = table.options.merged(options or {})
     table.check_writable()
-    _refuse_buckets(table)
     record = pending_plan(table, instant, TableService.CLUSTERING, table.state.pending_clusterings(), chosen)
     if record is None:
         return None
+    _refuse_buckets(table)
     begun = _begin_clustering(table, record.instant, chosen)
     stats: list[WriteStat] = []
     with Heartbeat(table.storage, begun.instant, chosen):
