@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from tests.conformance.matrix import Comparison, Kind
@@ -60,6 +61,8 @@ class Turns:
     options: Mapping[str, str] = field(default_factory=dict)
     own_options: Mapping[str, object] = field(default_factory=dict)
     metadata: bool = False
+    request: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of the `TableRequest` of `create_here`, in place of those of every test."""
 
     @property
     def hudi_options(self) -> dict[str, str]:
@@ -82,7 +85,10 @@ class Turns:
 
     def create_here(self) -> Table:
         """A new table of ours, shared."""
-        create_table(str(self.path), TableRequest(NAME, SCHEMA, ("id",), ("part",), "ts", TableType(self.kind.value)))
+        usual: dict[str, Any] = {"key_fields": ("id",), "partition_fields": ("part",), "ordering_field": "ts"}
+        create_table(
+            str(self.path), TableRequest(name=NAME, schema=SCHEMA, type=TableType(self.kind.value), **{**usual, **self.request})
+        )
         return self.share()
 
     def share(self) -> Table:

@@ -1,17 +1,25 @@
-"""Tables with Apache Hudi's bucket index are not shared, and no longer written once Hudi's writers begin to use it."""
+"""Apache Hudi writes into the buckets of a table that was created here, in turn with Tideline.
+
+Tables that Apache Hudi created with a bucket index are not shared, and no longer written once Hudi's writers begin to use one.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.conformance.both_in_turn import Turns, trips
-from tests.conformance.matrix import Kind
+from tests.conformance.both_in_turn import SCHEMA, Turns, trips
+from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
+from tests.conformance.peers.hudi_rs import read_hudi_rs
 
+from tideline_table.action import run_compaction, schedule_compaction, write_rows
 from tideline_table.errors import UnsupportedTable
-from tideline_table.table import Table
+from tideline_table.file_group.names import bucket_of_file_id
+from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.writer import Operation
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -53,3 +61,114 @@ def test_a_shared_table_that_gets_a_bucket_index_is_refused(apache_hudi: ApacheH
     with pytest.raises(UnsupportedTable, match=r"bucket index \(file id 0000000"):
         turns.ours(trips([7], 4))
     assert sorted(pa.compute.unique(Table.open(str(turns.path)).read().column("part")).to_pylist()) == ["p0", "p1"]
+
+
+@dataclass
+class Expected:
+    """The rows that a table has after each step: the newest `ts` of each number that was not deleted."""
+
+    turns: Turns
+    live: dict[int, int]
+
+    def upsert(self, numbers: range, ts: int, *, here: bool, operation: str = "upsert") -> None:
+        rows = trips(numbers, ts)
+        if here:
+            self.turns.ours(rows, Operation(operation))
+        else:
+            self.turns.theirs(rows, operation)
+        self.live.update({n: max(ts, self.live.get(n, 0)) for n in numbers})
+
+    def delete(self, numbers: range, ts: int, *, here: bool) -> None:
+        self.upsert_nothing(trips(numbers, ts), here=here)
+        for number in numbers:
+            self.live.pop(number, None)
+
+    def upsert_nothing(self, rows: pa.Table, *, here: bool) -> None:
+        if here:
+            self.turns.ours(rows, Operation.DELETE)
+        else:
+            self.turns.theirs(rows, "delete")
+
+    def check(self, what: str) -> None:
+        """Both sides read these rows, each key once, and each row in the one file group of its bucket."""
+        compare = Comparison()
+        found = self.turns.agree(compare, what)
+        assert sorted(zip(found["id"].to_pylist(), found["ts"].to_pylist(), strict=True)) == sorted(
+            (f"k{n:04}", ts) for n, ts in self.live.items()
+        ), what
+        table = Table.open(str(self.turns.path))
+        index = table.definition.buckets
+        assert index is not None
+        for row_bucket, name in zip(
+            index.buckets(found["_hoodie_record_key"]), found["_hoodie_file_name"].to_pylist(), strict=True
+        ):
+            assert bucket_of_file_id(name.split("_")[0]) == row_bucket, what
+        groups = [(s.group.partition_path, bucket_of_file_id(s.group.file_id)) for s in table.slices()]
+        assert len(set(groups)) == len(groups), what
+
+
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("kind", list(Kind))
+def test_both_write_the_buckets_of_one_table_twenty_times_in_turn(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
+    """Hudi's writers are not told of the index: they take it from `hoodie.properties`."""
+    turns = Turns(apache_hudi, workdir / "table", kind, request={"buckets": 4})
+    turns.create_here()
+    held = Expected(turns, {})
+    for step in range(20):
+        here, ts = step % 2 == 0, step + 1
+        if step in (8, 13):
+            held.delete(range(step, step + 6), ts, here=here)
+        else:
+            # New keys, keys of the last steps and keys of long ago, in groups of both sides.
+            held.upsert(range(step * 5, step * 5 + 12), ts, here=here, operation="insert" if step in (4, 5) and here else "upsert")
+            held.upsert(range(step % 7), ts, here=here)
+        held.check(f"{kind}, step {step} by {'Tideline' if here else 'Apache Hudi'}")
+        if kind is Kind.MOR and step == 10:
+            table = turns.open()
+            schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
+            assert run_compaction(table) is not None
+            held.check("our compaction")
+        if kind is Kind.MOR and step == 15:
+            turns.call(f"run_compaction(op => 'scheduleandexecute', path => '{turns.path}')", **{"hoodie.compact.inline.max.delta.commits": "1"})  # fmt: skip
+            held.check("their compaction")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", list(Kind))
+def test_both_write_the_buckets_of_composite_keys(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
+    composite = {
+        "hoodie.datasource.write.recordkey.field": "id,part",
+        "hoodie.datasource.write.keygenerator.class": "org.apache.hudi.keygen.ComplexKeyGenerator",
+    }
+    request = {"key_fields": ("id", "part"), "buckets": 5, "hash_fields": ("id",)}
+    turns = Turns(apache_hudi, workdir / "table", kind, composite, {"tideline.insert.to.log": True}, request=request)
+    turns.create_here()
+    held = Expected(turns, {})
+    for step in range(6):
+        held.upsert(range(step * 4, step * 4 + 10), step + 1, here=step % 2 == 0)
+        if kind is Kind.COW or step:
+            held.check(f"{kind}, step {step}")
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_hudi_rs_reads_the_buckets(workdir: Path, kind: Kind) -> None:
+    request = TableRequest("buckets", SCHEMA, ("id",), ("part",), "ts", TableType(kind.value), buckets=4)
+    create_table(str(workdir / "table"), request)
+    table = Table.open(str(workdir / "table"))
+    for first in range(0, 40, 10):
+        write_rows(table, trips(range(first, first + 20), first + 1), Operation.UPSERT)
+        Comparison().rows(table.read(), read_hudi_rs(workdir / "table"), f"{kind}, from {first}", "hudi-rs")
+
+
+@pytest.mark.parametrize(
+    "other", [{"hoodie.bucket.index.num.buckets": "3"}, {"hoodie.bucket.index.hash.field": "part"}, {"hoodie.index.type": "SIMPLE"}]
+)
+def test_a_hudi_writer_with_other_settings_is_refused(apache_hudi: ApacheHudi, workdir: Path, other: dict[str, str]) -> None:
+    """By Apache Hudi itself, which compares its options with `hoodie.properties`."""
+    turns = Turns(apache_hudi, workdir / "table", Kind.COW, request={"buckets": 4})
+    turns.create_here()
+    turns.ours(trips(range(40), 1))
+    with pytest.raises(PeerFailed, match=f"Config conflict[^$]*{next(iter(other))}"):
+        turns.theirs(trips(range(40, 80), 2), **{**BUCKETS, "hoodie.bucket.index.num.buckets": "4", **other})
+    turns.ours(trips(range(40, 80), 3))
+    turns.agree(Comparison(), "after the refusal", 80)

@@ -75,6 +75,9 @@ def cast_of(world: World) -> list[tuple[str, Callable[[Cluster, Process], None]]
         others = [service, service, service_actors.recoverer]
     if world.keeps_long and service_actors.cleaner not in others:
         others = [service_actors.cleaner, *others[1:]]
+    if world.is_bucketed:
+        served = service_actors.compactor if world.is_merge_on_read else service_actors.cleaner
+        others = [served if act is service_actors.clusterer else act for act in others]
     choose.shuffle(others)
     apart = [
         act

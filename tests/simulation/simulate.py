@@ -31,8 +31,10 @@ from tests.simulation.world import LEAVES_LATE_FILES, Step, World
 
 from tideline_events import Record
 from tideline_table.action import archive, roll_back_dead, run_clean, write_rows
+from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi_written import read_archived_instants
+from tideline_table.index.bucket import BucketIndex
 from tideline_table.log.entry import Entry
 from tideline_table.log_format.key_index import index_path
 from tideline_table.table import Table, TableRequest, create_table
@@ -41,6 +43,7 @@ from tideline_table.writer import Operation
 
 LOAD = "load"
 """The operation that filled a table before its history."""
+BUCKETS = 2
 LOG_INDEX = ".hoodie/.tideline/log_index/"
 
 Sabotage = Callable[[World], AbstractContextManager[object]]
@@ -134,14 +137,14 @@ def _work(cluster: Cluster) -> Counter[str]:
 
 
 @functools.cache
-def _first_table(kind: TableType, *, is_loaded: bool) -> dict[str, tuple[bytes, object]]:
+def _first_table(kind: TableType, *, is_loaded: bool, buckets: int | None) -> dict[str, tuple[bytes, object]]:
     # The same for every history: making it is not what is looked at here.
     world = World(0, faulty=False)
     process = Process(LOAD, LOAD)
 
     def make() -> None:
         clock = SimulatedClock(world.scheduler, process)
-        request = TableRequest("t", actors.SCHEMA, ("id",), ("part",), type=kind)
+        request = TableRequest("t", actors.SCHEMA, ("id",), ("part",), type=kind, buckets=buckets)
         create_table(world.disk.root, request, clock, world.disk)
         if is_loaded:
             table = Table.open(world.disk.root, clock=clock, writer_id=LOAD, storage=world.disk)
@@ -158,7 +161,7 @@ def _first_table(kind: TableType, *, is_loaded: bool) -> dict[str, tuple[bytes, 
 def _lay_out(world: World, oracle: Oracle) -> None:
     """The table with which the history begins: empty, or with every key, in one file group per partition."""
     kind = TableType.MOR if world.is_merge_on_read else TableType.COW
-    world.disk._objects.update(_first_table(kind, is_loaded=world.is_loaded))
+    world.disk._objects.update(_first_table(kind, is_loaded=world.is_loaded, buckets=BUCKETS if world.is_bucketed else None))
     if world.is_loaded:
         oracle.ops[LOAD] = Op(LOAD, "append", actors.KEYS, 0)
     for path in sorted(world.disk._objects):
@@ -214,7 +217,8 @@ def _recovery(cluster: Cluster, process: Process) -> None:
         if not any(a.is_clustering or a.action is Action.COMPACTION for a in table.state.pending()):
             break
         cluster.round(table, lambda t: service_actors.compact_once(cluster, t, process, random.Random(1)))
-        cluster.round(table, lambda t: service_actors.cluster_once(cluster, t, process, random.Random(1)))
+        if not cluster.world.is_bucketed:
+            cluster.round(table, lambda t: service_actors.cluster_once(cluster, t, process, random.Random(1)))
     while any(a.action is Action.CLEAN for a in table.state.pending()):
         run_clean(table)
     for _ in range(3 if cluster.world.is_archived else 0):
@@ -232,6 +236,8 @@ def _check(cluster: Cluster) -> None:
         oracle.report(f"the log has entries {numbers}")
     _check_timeline(cluster)
     _check_archive(cluster)
+    if world.is_bucketed:
+        _check_buckets(cluster)
     everything = [o.path for o in disk.list_objects("")]
     known = {path for s in oracle.state.every_slice() for path in s.paths}
     for path in sorted(known.difference(everything)):
@@ -248,6 +254,21 @@ def _check(cluster: Cluster) -> None:
         return  # the checker of histories knows lists that only grow; the model above has followed each commit
     for anomaly in find_anomalies([transaction_of(op, oracle) for op in oracle.ops.values()]):
         oracle.report(str(anomaly))
+
+
+def _check_buckets(cluster: Cluster) -> None:
+    """Each bucket of a partition has one file group, and each row is in that of its bucket."""
+    index = BucketIndex.checked(BUCKETS, ["id"], ["id"])
+    oracle = cluster.oracle
+    groups = [(s.group.partition_path, bucket_of_file_id(s.group.file_id)) for s in oracle.state.latest_slices()]
+    for partition, bucket in sorted(key for key, count in Counter(groups).items() if count > 1):
+        oracle.report(f"bucket {bucket} of partition {partition!r} has more than one file group")
+    rows = Table.open(cluster.world.disk.root, storage=cluster.world.disk, writer_id="checker").read()
+    for key, name, bucket in zip(
+        rows["id"].to_pylist(), rows["_hoodie_file_name"].to_pylist(), index.buckets(rows["id"]).tolist(), strict=True
+    ):
+        if bucket_of_file_id(name.split("_")[0]) != bucket:
+            oracle.report(f"key {key} of bucket {bucket} is in {name}")
 
 
 def _check_timeline(cluster: Cluster) -> None:

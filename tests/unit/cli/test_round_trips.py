@@ -273,3 +273,32 @@ def test_create_passes_every_setting_on(done, tmp_path):
         "v",
     )
     assert [p["partition"] for p in shown["partitions"]] == ["c=x%2Fy/d=z"]
+
+
+def test_create_passes_the_bucket_index_on(done, cli, tmp_path):
+    (tmp_path / "s.csv").write_text("a,b,v\n1,2,5\n1,3,6\n")
+    path, source = tmp_path / "t", ["--schema-from", tmp_path / "s.csv", "--key", "a,b"]
+    made = done("create", path, *source, "--index", "bucket", "--buckets", "8", "--hash-fields", "a", "--json").document
+    assert (made["buckets"], made["hash_fields"]) == (8, ["a"])
+    done("write", path, "--from", tmp_path / "s.csv")
+    assert len(list(path.glob("0000000?-*.parquet"))) == 1, "both rows have one value in the hash field"
+    assert len(done("read", path).rows) == 2
+    assert (
+        "8 bucket(s) by a"
+        in done("create", tmp_path / "u", *source, "--index", "bucket", "--buckets", "8", "--hash-fields", "a").text
+    )
+    for wrong, said in [
+        (["--index", "bucket"], "without a number of buckets"),
+        (["--buckets", "8"], "8 buckets without a bucket index"),
+        (["--index", "bloom", "--buckets", "8"], "index 'bloom'"),
+        (["--index", "bucket", "--buckets", "0"], "0 buckets"),
+        (["--index", "bucket", "--buckets", "8", "--hash-fields", "v"], "hash fields v"),
+        (["--hash-fields", "a"], "hash fields a without buckets"),
+    ]:
+        refused = cli("create", tmp_path / "w", *source, *wrong)
+        assert refused.code != 0
+        assert said in refused.stderr
+        assert not (tmp_path / "w").exists()
+    refused = cli("write", path, "--from", tmp_path / "s.csv", "--option", "hoodie.bucket.index.num.buckets=4")
+    assert "expected 8 bucket(s) by a" in refused.stderr
+    assert cli("run", "clustering", path).code != 0

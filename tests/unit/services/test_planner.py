@@ -196,3 +196,20 @@ def test_a_transition_on_the_event_log_wakes_it(fleet):
             break
     assert context.wakeup.is_set()
     assert fleet.events(TIMELINE.name)
+
+
+def test_tables_with_a_bucket_index_are_compacted_and_never_clustered(fleet):
+    plain, bucketed = fleet.create("plain"), fleet.create("bucketed", buckets=8)
+    logged = fleet.create("logged", type=TableType.MOR, buckets=8)
+    service, context = planner(fleet, options={"hoodie.compact.inline.max.delta.commits": "3"})
+    for n in range(4):
+        write(plain, 10 * n)
+        write(bucketed, 10 * n)
+        update(logged, 10 * (n > 0))
+        service.tick()
+    assert len(plain.refresh().pending_clusterings()) == 1, "these files are small enough"
+    for table in (bucketed, logged):
+        assert len(table.refresh().latest_slices()) >= 3
+        assert table.state.pending_clusterings() == []
+    assert len(logged.state.pending_compactions()) == 1
+    assert context.metrics.value(PLANS, service="clustering") == 1

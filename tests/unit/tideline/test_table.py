@@ -268,3 +268,22 @@ def test_all_errors_are_exported() -> None:
 
     engine = {e.__name__ for e in below(TidelineError) if e.__module__ in ("tideline_table.errors", "tideline_locks.errors")}
     assert engine <= set(tideline.errors.__all__)
+
+
+@pytest.mark.parametrize("kind", ["cow", "mor"])
+def test_a_bucket_index(kind: str, tmp_path: Path) -> None:
+    made = tideline.create(
+        tmp_path / "t", schema=SCHEMA, key="id", partition="day", type=kind, index="bucket", buckets=4, hash_fields="id"
+    )
+    made.upsert(trips_of(*FIRST))
+    made.insert(trips_of(*FIRST, ("z", "mon", 1.0, 2)))
+    assert ids(made.read()) == ["a", "b", "c", "z"]
+    with pytest.raises(SchemaMismatch, match="keys without day, for a table with a bucket index"):
+        made.delete(["a"])
+    made.delete([{"id": "a", "day": "mon"}])
+    assert ids(tideline.open(tmp_path / "t").read()) == ["b", "c", "z"]
+    with pytest.raises(TidelineError, match="clustering of table 't', which has 4 bucket"):
+        made.cluster()
+    assert made.share()["hoodie.bucket.index.num.buckets"] == "4"
+    with pytest.raises(InvalidOption, match="without a number of buckets"):
+        tideline.create(tmp_path / "u", schema=SCHEMA, key="id", index="bucket")

@@ -11,7 +11,7 @@ from tideline_cli.arguments import AsJson, TablePath, choice, column_names, opti
 from tideline_cli.report import print_facts, print_json, print_line
 from tideline_cli.sources import read_schema
 from tideline_cli.tables import column_documents
-from tideline_table.table import Table, TableRequest, TableType, create_table, default_name
+from tideline_table.table import Table, TableRequest, TableType, bucket_request, create_table, default_name
 
 app = typer.Typer()
 
@@ -20,6 +20,8 @@ _EXAMPLES = """Examples:
 tideline create ./trips --schema-from trips.parquet --key trip_id --partition city --ordering updated_at
 
 tideline create ./log --schema-from log.avsc --key host,line --partition day --hive-style
+
+tideline create ./users --schema-from users.parquet --key id --index bucket --buckets 16
 
 tideline create ./rides --schema-from rides.parquet --key id --partition at --key-generator timestamp \
   --key-option hoodie.keygen.timebased.timestamp.type=UNIX_TIMESTAMP --key-option hoodie.keygen.timebased.output.dateformat=yyyy/MM/dd"""
@@ -81,6 +83,19 @@ def create(
             help="Add the Hudi meta fields. Without them rows can be added and read, but not updated or deleted.",
         ),
     ] = True,
+    index: Annotated[
+        str, option(metavar="bucket", help="Find rows by the hash of their key, in a fixed number of file groups per partition.")
+    ] = "",
+    buckets: Annotated[
+        int | None, option(metavar="N", help="With --index bucket: the number of buckets in each partition. It never changes.")
+    ] = None,
+    hash_fields: Annotated[
+        list[str] | None,
+        option(
+            metavar="COLUMNS",
+            help="With --index bucket: the record key columns that decide the bucket. Default: all. Repeatable or a,b.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Create an empty Hudi table that Tideline writes. If any part of the request is invalid, nothing is created."""
@@ -96,6 +111,7 @@ def create(
         key_generator=key_generator.upper().replace("-", "_"),
         key_settings=settings_from(key_option, "--key-option"),
         meta_fields=meta_fields,
+        **bucket_request(index, buckets, column_names(hash_fields)),
     )
     create_table(path, request)
     _report(Table.open(path), as_json=as_json)
@@ -115,6 +131,8 @@ def _report(table: Table, *, as_json: bool) -> None:
                 "partition_fields": definition.keygen.partition_fields,
                 "key_generator": definition.keygen.type.value,
                 "ordering_field": definition.ordering_field,
+                "buckets": definition.buckets.number if definition.buckets is not None else None,
+                "hash_fields": definition.buckets.fields if definition.buckets is not None else [],
                 "columns": columns,
             }
         )
@@ -124,6 +142,7 @@ def _report(table: Table, *, as_json: bool) -> None:
         ("record key", ", ".join(definition.keygen.key_fields)),
         ("partitioned by", ", ".join(definition.keygen.partition_fields) or "-"),
         ("ordering", definition.ordering_field or "the later write wins"),
+        ("index", definition.index_text or "the writer's choice"),
         ("columns", ", ".join(f"{c['name']} {c['type']}" for c in columns)),
     ]
     print_facts(facts)

@@ -43,7 +43,7 @@ def share(
         kind = choice("--lock-provider", lock_provider, PeerLockKind) if lock_provider else PeerLockKind.fitting(table.storage.root)
         shared = share_table(table, Sharing(kind, lock_expiry), open_peer_lock)
     assert shared.sharing is not None
-    options = shared.sharing.hudi_options()
+    options = shared.hudi_options()
     if as_json:
         print_json({"uid": shared.uid, "base_path": shared.storage.root, **shared.sharing.to_json(), "hudi_options": options})
         return

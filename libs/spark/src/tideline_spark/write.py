@@ -26,6 +26,7 @@ from tideline_spark.global_tagging import GlobalTagging
 from tideline_spark.jobs import tagged_jobs
 from tideline_spark.keys import NativeKeys
 from tideline_spark.layout import WriteLayout, decide_layout
+from tideline_spark.options import SPARK_COLLECT_BYTES
 from tideline_spark.planning import known_files, planning_settings
 from tideline_spark.report import WriteReport, jobs_with_tag, report_of
 from tideline_spark.small_source import DriverAndTasks, goes_through_driver, small_rows
@@ -51,9 +52,9 @@ from tideline_table.action import (
 )
 from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, Options, column_list
 from tideline_table.coordination import Committed
-from tideline_table.errors import InvalidOption, ObjectNotFound, WriteConflict
+from tideline_table.errors import InvalidOption, ObjectNotFound, UnsupportedTable, WriteConflict
 from tideline_table.file_group import FileSlice
-from tideline_table.index import KeyScope, key_hashes, moves_rows
+from tideline_table.index import KeyScope, check_index, key_hashes, moves_rows
 from tideline_table.log import ProgressStep
 from tideline_table.table import Table, TableType
 from tideline_table.writer import FileGroupResult, Operation, minds_known_keys, promises_unique_keys
@@ -91,9 +92,10 @@ def write_dataframe(
     """
     if isinstance(table, str):
         table = Table.open(table, peer_lock=open_peer_lock)
-        chosen = table.options.merged(options or {})
+    chosen = table.options.merged(options or {})
     table.check_writable()
     check_moves(table, operation, chosen)
+    check_index(table.definition.buckets, chosen)
     contention = Contention(table, chosen)
 
     @lru_cache(maxsize=1)
@@ -104,6 +106,7 @@ def write_dataframe(
     first = attempt_on(table.schema_json)
     if first.is_small:
         return first.write_small(options, on_conflict)
+    first.refuse_buckets()
     return write_with_retries(contention, lambda: attempt_on(table.schema_json).run(), on_conflict)
 
 
@@ -114,6 +117,7 @@ def explain_write(table: Table, df: DataFrame, operation: Operation, *, options:
     attempt = _attempt(table, df, table.schema_json, operation, chosen, {}, None, Contention(table, chosen))
     if attempt.is_small:
         return report_of(df, small_rows(df, attempt.routing.columns), 0)
+    attempt.refuse_buckets()
     layout = attempt.layout()
     with _translated(layout.looked_up):
         return report_of(df, attempt.plan("", layout), layout.key_scans)
@@ -188,6 +192,15 @@ class _Attempt:
     def is_small(self) -> bool:
         """Whether the source goes through the driver."""
         return goes_through_driver(self.df, self.source_bytes, self.routing.operation, self.options)
+
+    def refuse_buckets(self) -> None:
+        """Raise `UnsupportedTable` for a table with a bucket index: only the driver routes rows to buckets."""
+        if self.table.definition.buckets is not None:
+            raise UnsupportedTable(
+                f"a source that does not go through the driver, for table {self.table.definition.name!r} with a bucket index",
+                expected=f"an upsert, insert or delete whose source Spark estimates at no more than {SPARK_COLLECT_BYTES.key}",
+                remedy="raise that option, write the source in parts, or write it with tideline write",
+            )
 
     def write_small(self, options: Mapping[str, object] | None, on_conflict: OnConflict | None) -> Committed:
         """Write a small source, which is evaluated once. A conflict repeats the write on fresh state."""

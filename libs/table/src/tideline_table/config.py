@@ -90,8 +90,21 @@ INDEX_TYPE = Option(
     "Scope in which a record key is unique: its partition (SIMPLE, BLOOM) or the table (GLOBAL_SIMPLE, GLOBAL_BLOOM). With a global type, "
     "operations that look up keys search all partitions. BLOOM and SIMPLE behave alike: keys are looked up by the key ranges of base "
     "files and the key indexes of log files. Hudi does not store the index type with the table, so all writers of a table must set the "
-    "same scope.",
-    choices=("SIMPLE", "GLOBAL_SIMPLE", "BLOOM", "GLOBAL_BLOOM"),
+    "same scope. BUCKET is kept with the table (`tideline create --index bucket`); writers of such a table need not set it.",
+    choices=("SIMPLE", "GLOBAL_SIMPLE", "BLOOM", "GLOBAL_BLOOM", "BUCKET"),
+)
+BUCKET_NUMBER = Option(
+    "hoodie.bucket.index.num.buckets",
+    0,
+    "Number of buckets in each partition of a table with a bucket index. The table keeps it, and a writer that sets another number is "
+    "refused; 0 stands for the table's.",
+    unit="buckets",
+    minimum=0,
+)
+BUCKET_HASH_FIELD = Option(
+    "hoodie.bucket.index.hash.field",
+    "",
+    "Comma-separated columns of the record key that decide the bucket. The table keeps them, and a writer that sets others is refused.",
 )
 SIMPLE_INDEX_UPDATE_PARTITION_PATH = Option(
     "hoodie.simple.index.update.partition.path",

@@ -40,6 +40,9 @@ def create(
     key_generator: str = "",
     key_settings: Mapping[str, str] | None = None,
     meta_fields: bool = True,
+    index: str = "",
+    buckets: int | None = None,
+    hash_fields: str | Iterable[str] = (),
     options: Options = None,
     locks: str = "",
 ) -> Table:
@@ -48,6 +51,9 @@ def create(
     `schema` has the Arrow PyCapsule interface for schemas or rows; no rows are written. `key` names the columns of the record key,
     `partition` those of the partition path. Of two versions of a row the one with the larger `ordering` value wins, by default the
     later one. `type` is `"cow"` (copy-on-write) or `"mor"` (merge-on-read). `name` is by default the last part of `path`.
+
+    With `index="bucket"`, the hash of the record key, or of its columns `hash_fields`, says in which of `buckets` file groups of its
+    partition a row is. Writes then look up no keys. Number and columns are kept with the table and never change (docs/design/bucket-index.md).
 
     Raises `TableExists`, `SchemaMismatch`, `InvalidOption` or `UnsupportedTable`, and then creates nothing.
     """
@@ -67,6 +73,7 @@ def create(
         key_generator=key_generator.upper().replace("-", "_"),
         key_settings=key_settings or {},
         meta_fields=meta_fields,
+        **engine.bucket_request(index, buckets, column_list(hash_fields)),
     )
     engine.create_table(base_path, request)
     return open(base_path, options=options, locks=locks)
@@ -149,7 +156,10 @@ class Table:
         return self._write(table_from(rows), Operation.UPSERT, options)
 
     def insert(self, rows: Rows, *, options: Options = None) -> Commit:
-        """Add rows without looking up their keys, unless `hoodie.datasource.insert.dup.policy` requires it."""
+        """Add rows without looking up their keys, unless `hoodie.datasource.insert.dup.policy` requires it.
+
+        In a table with a bucket index, rows whose key the table holds already are updated.
+        """
         return self._write(table_from(rows), Operation.INSERT, options)
 
     def bulk_insert(self, rows: Rows, *, options: Options = None) -> Commit:
@@ -168,10 +178,18 @@ class Table:
         """Delete rows by key, whatever their ordering values are.
 
         `keys` are rows or mappings with the key columns, or plain values if the key has one column. If a partition column is
-        missing, all partitions are searched. Keys that the table does not hold are ignored.
+        missing, all partitions are searched, except in a table with a bucket index: that raises `SchemaMismatch`. Keys that the table
+        does not hold are ignored.
         """
         given = self._keys(keys, self.schema)
-        anywhere = {} if set(self.partition) <= set(given.column_names) else {config.INDEX_TYPE.key: "GLOBAL_SIMPLE"}
+        missing = [name for name in self.partition if name not in given.column_names]
+        if missing and self._table.definition.buckets is not None:
+            raise SchemaMismatch(
+                f"keys without {', '.join(missing)}, for a table with a bucket index",
+                expected="the partition columns, too: a key names a bucket of its partition",
+                remedy="add these columns to the keys",
+            )
+        anywhere = {config.INDEX_TYPE.key: "GLOBAL_SIMPLE"} if missing else {}
         return self._write(given, Operation.DELETE, {**anywhere, **(options or {})})
 
     def delete_partitions(self, partitions: str | Iterable[str], *, options: Options = None) -> Commit:
@@ -335,8 +353,7 @@ class Table:
             kind = _lock_kind(lock) if lock else engine.PeerLockKind.fitting(self._table.storage.root)
             self._table = engine.share_table(self._table, engine.Sharing(kind, lock_expiry_min), open_peer_lock)
             attach_lock(self._table, self._locks)
-        assert self._table.sharing is not None
-        return self._table.sharing.hudi_options()
+        return self._table.hudi_options()
 
 
 def _lock_kind(lock: str) -> engine.PeerLockKind:

@@ -73,10 +73,17 @@ class PlannerService:
         own = settings.clustering_sort_columns.get(table.definition.name)
         is_overridden = CLUSTERING_SORT_COLUMNS.key in self._tables.own_options(table.base_path)
         options = {} if own is None or is_overridden else {CLUSTERING_SORT_COLUMNS.key: own}
+
+        def decide() -> Due | Reason:
+            if table.definition.buckets is not None:
+                return Reason("a table with a bucket index keeps one file group in each bucket")
+            merged = table.options.merged(options)
+            return plan_clustering(table.state, table.storage.root, merged, table.schema, trigger=trigger)
+
         self._publish(
             table,
             TableService.CLUSTERING,
-            lambda: plan_clustering(table.state, table.storage.root, table.options.merged(options), table.schema, trigger=trigger),
+            decide,
             lambda: request_clustering(table, options, trigger),
         )
 

@@ -27,6 +27,9 @@ archived meanwhile fails like any writer that was rolled back. Field notes: #693
 Two inserts of one key conflict in the scope of the later one: in one partition, or with a global index in any two. A row that moves
 to another partition is an insert there and a change of the file group that it leaves.
 
+In a table with a bucket index, two writes that both open the file group of a bucket conflict; a write into an existing group follows
+the rules above. The ids of the two groups differ, so that the files of the losing write never join the group of the other one.
+
 Schema changes are part of a write and follow the rule above. There is no indexing action. Table properties need no rule: they are
 written at creation, and by sharing under the lock that both engines take.
 """
@@ -49,6 +52,7 @@ from tideline_table.errors import (
     UnsupportedTable,
     WriteConflict,
 )
+from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.file_group.slice import FileGroupId, FileSlice, SliceVersion
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State
 from tideline_table.log.plan import CleanPlanned
@@ -135,6 +139,8 @@ class WriteSet:
     """None for table services, which publish the schema that the table has when they commit."""
     progress: ProgressStep | None = None
     overwrites: Overwrite | None = None
+    opens: frozenset[FileGroupId] = frozenset()
+    """New file groups of a table with a bucket index, which has one file group for each bucket of a partition."""
 
 
 def check_still_own(state: TableState, instant: str) -> None:
@@ -274,6 +280,9 @@ def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[Ins
                 expected=f"slice {read_version.base_instant} with {read_version.log_files} log file(s)",
                 with_instant=other,
             )
+    taken = _opened_meanwhile(own, state)
+    if taken is not None:
+        return taken
     overwritten = own.overwrites.replaced(state) if own.overwrites is not None else []
     under = state.groups_under_compaction() if overwritten else {}
     for group in overwritten:
@@ -318,6 +327,23 @@ def _held_by_clustering(own: WriteSet, overwritten: Sequence[FileGroupId], state
                 f"file group {group.file_id} is under clustering {clustering}, which goes first",
                 with_instant=clustering,
                 remedy="retry when it is done, or run it: tideline run clustering PATH",
+            )
+    return None
+
+
+def _opened_meanwhile(own: WriteSet, state: TableState) -> WriteConflict | None:
+    """Return the conflict over a bucket that was empty when `own` began. An overwrite replaces what others opened."""
+    if not own.opens or own.overwrites is not None:
+        return None
+    opened = {(group.partition_path, bucket_of_file_id(group.file_id)) for group in own.opens}
+    for other in state.latest_slices(partitions={group.partition_path for group in own.opens}):
+        partition, bucket = other.group.partition_path, bucket_of_file_id(other.group.file_id)
+        if (partition, bucket) in opened:
+            by = _last_writer(other)
+            return WriteConflict(
+                f"bucket {bucket} of partition {partition!r} got its file group {other.group.file_id} from {by}",
+                expected="an empty bucket, as when this write began",
+                with_instant=by,
             )
     return None
 

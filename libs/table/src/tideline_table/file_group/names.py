@@ -8,7 +8,11 @@ from dataclasses import dataclass
 
 _BASE = re.compile(r"^([^_./][^_/]*)_([^_/]+)_(\d{14,20})\.([a-z]+)\Z", re.ASCII)
 _LOG = re.compile(r"^\.([^_/]+)_(\d{14,20})\.log\.(\d+)(?:_(\d+-\d+-\d+))?(\.cdc)?\Z", re.ASCII)
+_BUCKET = re.compile(r"^(\d{8})-", re.ASCII)
 _FILE_IDS = uuid.UUID("5f1d2a9c-6c4b-5c0e-9d8e-0b6f3b1f7a11")
+
+MAX_BUCKETS = 99_999
+"""The largest number of buckets of a table. File ids then begin with three zeros, as one in 4,096 random ids does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,17 @@ def parse_log_file_name(name: str) -> LogFileName | None:
 def new_file_id(instant: str, task: str, number: int = 0) -> str:
     """Return the id of a new file group. All attempts of a task get the same id, so a late attempt cannot add a second group."""
     return f"{uuid.uuid5(_FILE_IDS, f'{instant}/{task}')}-{number}"
+
+
+def new_bucket_file_id(instant: str, partition_path: str, bucket: int) -> str:
+    """Return the id of a new file group of a bucket: the bucket number in place of the first eight characters (8.1)."""
+    return f"{bucket:08}{new_file_id(instant, f'{partition_path}/{bucket}')[8:]}"
+
+
+def bucket_of_file_id(file_id: str) -> int | None:
+    """Return the bucket number that a file id begins with, None if it begins with none. Random ids may begin with eight digits."""
+    match = _BUCKET.match(file_id)
+    return int(match.group(1)) if match else None
 
 
 def write_token(task: int, attempt: int) -> str:

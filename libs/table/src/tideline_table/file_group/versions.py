@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tideline_table.file_group.names import parse_log_file_name
+from tideline_table.file_group.names import MAX_BUCKETS, bucket_of_file_id, parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
 from tideline_table.hudi.write_stats import WriteStat
 
@@ -39,9 +39,15 @@ def fold_file(slices: dict[str, FileSlice], group: FileGroupId, instant: str, st
         slices[instant] = FileSlice(group, instant, name, stat.file_size_bytes, stat.num_writes, logs)
         return
     below = slices.get(log.base_instant) or FileSlice(group, log.base_instant, "", 0, -1)
-    adds_keys = stat.num_inserts > 0 or not below.base_file
+    # Writers with a bucket index look up no key: they count what they append to a group as updates, new keys too.
+    adds_keys = stat.num_inserts > 0 or not below.base_file or _may_be_bucket(group.file_id)
     added = LogFile(name, stat.file_size_bytes, instant, log.version, adds_keys, stat.num_deletes > 0)
     slices[log.base_instant] = replace(below, log_files=(*below.log_files, added))
+
+
+def _may_be_bucket(file_id: str) -> bool:
+    bucket = bucket_of_file_id(file_id)
+    return bucket is not None and bucket <= MAX_BUCKETS
 
 
 def is_gone(file_slice: FileSlice, gone: frozenset[tuple[str, str]]) -> bool:

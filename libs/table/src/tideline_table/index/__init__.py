@@ -1,13 +1,16 @@
 """Indexes: which file group holds a record key."""
 
+from tideline_table.index.bucket import BucketIndex, check_index
 from tideline_table.index.key_hash import key_hashes
 from tideline_table.index.scope import KeyScope, moves_rows
 from tideline_table.index.simple import Location, SimpleIndex
 
 __all__ = [
+    "BucketIndex",
     "KeyScope",
     "Location",
     "SimpleIndex",
+    "check_index",
     "key_hashes",
     "moves_rows",
 ]

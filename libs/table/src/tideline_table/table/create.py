@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC
+from typing import TypedDict
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from tideline_table.hudi.properties import (
     URL_ENCODE,
     format_properties,
 )
+from tideline_table.index.bucket import BucketIndex
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType
 from tideline_table.schema import META_FIELDS, arrow_from_avro, avro_from_arrow, field_path
 from tideline_table.storage import Storage, exists, open_storage, root_uri
@@ -52,6 +54,10 @@ class TableRequest:
     """Properties of the key generator: `hoodie.keygen.timebased.*` and the like (format reference 2.1)."""
     meta_fields: bool = True
     """False: rows carry no record keys, so they can be added and read, but not updated or deleted."""
+    buckets: int | None = None
+    """The number of buckets of a table with a bucket index; None for a table without."""
+    hash_fields: tuple[str, ...] = ()
+    """Columns of the record key that decide the bucket; empty for all of them."""
 
 
 def create_table(base_path: str, request: TableRequest, clock: Clock | None = None, storage: Storage | None = None) -> None:
@@ -65,11 +71,13 @@ def create_table(base_path: str, request: TableRequest, clock: Clock | None = No
     schema_json = _checked(request)
     _refuse_existing(storage, base_path)
     probe_conditional_put(storage)
-    create_identity(storage, clock)
+    index = requested_index(request)
+    create_identity(storage, clock, index.text if index is not None else "")
     properties = new_properties(
         request.name, request.type, requested_keygen(request), request.ordering_field, schema_json, request.database
     )
     properties[POPULATE_META_FIELDS] = str(request.meta_fields).lower()
+    properties.update(index.properties if index is not None else {})
     content = format_properties(properties, f"Created by Tideline at {clock.now().astimezone(UTC).isoformat()}")
     try:
         storage.put_if_absent(PROPERTIES_PATH, content)
@@ -103,6 +111,7 @@ def _checked(request: TableRequest) -> str:
             f"columns {', '.join(taken or request.schema.names)}", expected="each name once and no meta field among them"
         )
     requested_keygen(request).check_columns(request.schema)
+    requested_index(request)
     empty = [f.name for f in request.schema if pa.types.is_null(f.type)]
     if empty:
         raise SchemaMismatch(f"column {empty[0]!r} without a type (all null)", expected="a type", remedy="cast the column")
@@ -111,6 +120,40 @@ def _checked(request: TableRequest) -> str:
     text = avro_from_arrow(request.schema, request.name)
     arrow_from_avro(text)
     return text
+
+
+class BucketRequest(TypedDict):
+    """The fields of `TableRequest` that ask for a bucket index."""
+
+    buckets: int | None
+    hash_fields: tuple[str, ...]
+
+
+def bucket_request(index: str, buckets: int | None, hash_fields: tuple[str, ...]) -> BucketRequest:
+    """Return the request for the index named `index`: `bucket`, or empty for none. Raises `InvalidOption` for half a request."""
+    if index not in ("", "bucket"):
+        raise InvalidOption(
+            f"index {index!r}", expected="bucket, or none: other index types are options of writers (hoodie.index.type)"
+        )
+    if (index == "bucket") != (buckets is not None):
+        raise InvalidOption(
+            "a bucket index without a number of buckets" if index else f"{buckets} buckets without a bucket index",
+            expected="both: the index bucket and its number of buckets",
+        )
+    return BucketRequest(buckets=buckets, hash_fields=hash_fields)
+
+
+def requested_index(request: TableRequest) -> BucketIndex | None:
+    """Return the requested bucket index, None for none. Raises `InvalidOption` for one that cannot be."""
+    if request.buckets is None:
+        if request.hash_fields:
+            raise InvalidOption(
+                f"hash fields {', '.join(request.hash_fields)} without buckets", expected="a number of buckets, too"
+            )
+        return None
+    if not request.meta_fields:
+        raise InvalidOption("a bucket index without meta fields", expected="meta fields: rows are found by their keys in a bucket")
+    return BucketIndex.checked(request.buckets, request.hash_fields, request.key_fields)
 
 
 def requested_keygen(request: TableRequest) -> KeyGenerator:

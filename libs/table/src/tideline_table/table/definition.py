@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from tideline_table.errors import CorruptMetadata, ObjectNotFound, TableNotFound, UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.properties import WRITABLE_VERSION, read_properties
+from tideline_table.index.bucket import BucketIndex
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType, PathColumns
 from tideline_table.merge import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, MergeMode, Merging
 from tideline_table.storage import Storage
@@ -51,6 +52,16 @@ class TableDefinition:
     def merge_mode(self) -> MergeMode:
         """The rule that decides which of two whole versions of a record wins; errors as `merging`."""
         return self.merging.mode
+
+    @property
+    def buckets(self) -> BucketIndex | None:
+        """The bucket index that the properties declare, None for none. Raises `UnsupportedTable` for one that cannot be written."""
+        return BucketIndex.of_properties(self.properties, self.keygen.key_fields)
+
+    @property
+    def index_text(self) -> str:
+        """`BucketIndex.text`, empty without a bucket index; errors as `buckets`."""
+        return self.buckets.text if self.buckets is not None else ""
 
     @property
     def path_columns(self) -> PathColumns | None:
@@ -137,6 +148,10 @@ class TableDefinition:
             )
         self.keygen.check_usable()
         self._check_merging()
+        if self.buckets is not None and not self.has_meta_fields:
+            raise UnsupportedTable(
+                f"table {self.name!r} has a bucket index and no meta fields", expected=f"{p.POPULATE_META_FIELDS}=true"
+            )
         if self.properties.get(p.DROP_PARTITION_COLUMNS, "false").lower() == "true":
             raise UnsupportedTable(
                 f"table {self.name!r} drops its partition columns", expected=f"{p.DROP_PARTITION_COLUMNS}=false for writing"

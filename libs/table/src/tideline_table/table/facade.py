@@ -31,7 +31,7 @@ from tideline_table.storage import Folder, ObjectStat, Storage, open_storage
 from tideline_table.table.changes import PointKind, Stretch, changed_rows, newest_point, stretch_of
 from tideline_table.table.declared_merging import check_defaults
 from tideline_table.table.definition import TableDefinition, TableType
-from tideline_table.table.identity import TableIdentity, check_stands, read_identity, replace_identity
+from tideline_table.table.identity import TableIdentity, check_index_unchanged, check_stands, read_identity, replace_identity
 from tideline_table.table.images import Images, images_of
 from tideline_table.table.opening import open_timeline
 from tideline_table.table.query import KeyRanges, Snapshot, sorted_keys, without_logs
@@ -114,6 +114,12 @@ class Table:
         """How the table is shared with Apache Hudi's writers; None if it is not."""
         return self.timeline.state.sharing
 
+    def hudi_options(self) -> dict[str, str]:
+        """Return the options that Apache Hudi's writers of this shared table need."""
+        assert self.sharing is not None
+        index = self.definition.buckets
+        return {**self.sharing.hudi_options(), **(index.properties if index is not None else {})}
+
     @property
     def uid(self) -> str:
         """The table's identity in events; empty for a table without a Tideline log."""
@@ -172,6 +178,7 @@ class Table:
         """Raise if the table cannot be written: version, type, no Tideline log, a copy, or an unknown instant on the timeline."""
         self.timeline.check_not_upgraded()
         self.definition.check_writable(keyed=keyed)
+        check_index_unchanged(self.definition.index_text, self.identity)
         check_defaults(self.definition.merging, self.schema_json, self.definition.name)
         if self.identity is not None:
             self.identity.check_place(self.storage.root)
@@ -184,6 +191,7 @@ class Table:
                 definition = TableDefinition.read(self.storage, self.base_path)
                 check_not_upgraded(definition.version, definition.properties)
                 definition.check_writable(keyed=keyed)
+                check_index_unchanged(definition.index_text, self.identity)
                 self.definition, self._properties_seen = definition, found
 
         self.timeline.check_writable(self.definition.name, check_definition)

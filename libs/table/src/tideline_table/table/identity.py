@@ -8,7 +8,7 @@ import uuid
 from dataclasses import dataclass
 
 from tideline_table.clock import Clock
-from tideline_table.errors import CorruptMetadata, ObjectExists, ObjectNotFound, TableFrozen
+from tideline_table.errors import CorruptMetadata, ObjectExists, ObjectNotFound, TableExists, TableFrozen, UnsupportedTable
 from tideline_table.json_text import parse_json
 from tideline_table.storage import Storage
 
@@ -22,6 +22,8 @@ class TableIdentity:
 
     uid: str
     base_path: str
+    index: str = ""
+    """The bucket index that the table was created with (`BucketIndex.text`). Empty for none: `hoodie.properties` can be changed."""
 
     def check_place(self, root: str) -> None:
         """Raise `TableFrozen` if the table is now at another base path: it was copied or moved."""
@@ -37,7 +39,7 @@ def read_identity(storage: Storage) -> TableIdentity | None:
     """Return the identity, None for a table without a Tideline log. Raises `CorruptMetadata`."""
     try:
         document = parse_json(storage.read(IDENTITY_PATH))
-        return TableIdentity(str(document["uid"]), str(document["base_path"]))
+        return TableIdentity(str(document["uid"]), str(document["base_path"]), str(document.get("index", "")))
     except ObjectNotFound:
         return None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -61,25 +63,45 @@ def check_stands(storage: Storage, opened: TableIdentity | None) -> None:
         )
 
 
-def _content(storage: Storage, clock: Clock) -> bytes:
+def check_index_unchanged(declared: str, identity: TableIdentity | None) -> None:
+    """Raise `UnsupportedTable` if the properties declare another bucket index than the table was created with."""
+    if identity is not None and declared != identity.index:
+        raise UnsupportedTable(
+            f"hoodie.properties with {declared or 'no bucket index'}",
+            expected=f"{identity.index or 'no bucket index'}, as the table was created: its rows are where that index put them",
+            remedy="restore hoodie.properties; for other buckets, write the rows into a new table",
+        )
+
+
+def _content(storage: Storage, clock: Clock, index: str) -> bytes:
     created = clock.now().isoformat()
     document = {"format": _FORMAT, "uid": str(uuid.uuid4()), "base_path": storage.root, "created": created}
-    return json.dumps(document).encode()
+    return json.dumps({**document, "index": index} if index else document).encode()
 
 
-def create_identity(storage: Storage, clock: Clock) -> TableIdentity:
-    """Create the identity and return it; concurrent callers all get the same one."""
+def create_identity(storage: Storage, clock: Clock, index: str = "") -> TableIdentity:
+    """Create the identity and return it; concurrent callers all get the same one. `index`: as `TableIdentity.index`.
+
+    Raises `TableExists` if a creation with another bucket index began here and did not end.
+    """
     # An existing identity was left by a creation that did not reach hoodie.properties: continue with it.
     with contextlib.suppress(ObjectExists):
-        storage.put_if_absent(IDENTITY_PATH, _content(storage, clock))
+        storage.put_if_absent(IDENTITY_PATH, _content(storage, clock, index))
     identity = read_identity(storage)
     assert identity is not None
+    if identity.index != index:
+        raise TableExists(
+            f"the beginning of a table with {identity.index or 'no bucket index'} at {storage.root}",
+            expected=index or "no bucket index",
+            remedy="create it as it was begun, or in an empty folder",
+        )
     return identity
 
 
 def replace_identity(storage: Storage, clock: Clock) -> TableIdentity:
     """Give a copied or moved table a new uid at its present base path."""
-    storage.put(IDENTITY_PATH, _content(storage, clock))
+    known = read_identity(storage)
+    storage.put(IDENTITY_PATH, _content(storage, clock, known.index if known is not None else ""))
     identity = read_identity(storage)
     assert identity is not None
     return identity

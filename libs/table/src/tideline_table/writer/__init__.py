@@ -6,7 +6,7 @@ Publishing, that is, which files become visible and when, does not belong here; 
 from tideline_table.writer.file_group import write_file_group
 from tideline_table.writer.input import PreparedInput, prepare_input, refuse_duplicates, with_marked_purges
 from tideline_table.writer.operation import ROW_OPERATIONS, Operation, minds_known_keys, promises_unique_keys
-from tideline_table.writer.routing import FilePlacement, RoutedTask, route_input
+from tideline_table.writer.routing import FilePlacement, RoutedTask, route_input, route_to_buckets
 from tideline_table.writer.task import FileGroupResult, FileGroupTask, WriteContext
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "promises_unique_keys",
     "refuse_duplicates",
     "route_input",
+    "route_to_buckets",
     "with_marked_purges",
     "write_file_group",
 ]

@@ -43,6 +43,8 @@ def write_file_group(
     if task.base is not None:
         assert not task.base.log_files, "rows are added only to groups without log files"
         base = conform(read_base_file(storage, task.base.path), with_meta_fields(context.schema))
+        if context.buckets is not None:
+            context.buckets.check_members(task.file_id, base.column(MetaField.RECORD_KEY))
     merged = _merge(context, base, incoming)
     if merged is None:
         return FileGroupResult(None, b"")

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tideline_table.config import INSERT_TO_LOG, MAX_FILE_SIZE, RECORD_SIZE_ESTIMATE, SMALL_FILE_LIMIT, Options
-from tideline_table.file_group.names import new_file_id
+from tideline_table.file_group.names import new_bucket_file_id, new_file_id
 from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.index.bucket import BucketIndex, slices_by_bucket
 from tideline_table.index.simple import Location
 from tideline_table.writer.operation import Operation, promises_unique_keys
 from tideline_table.writer.task import FileGroupTask
@@ -120,4 +121,45 @@ def route_input(
         for start in range(0, len(inserts), per_file):
             part = inserts[start : start + per_file]
             add(partition, None, part, len(part))
+    return tasks
+
+
+def route_to_buckets(
+    instant: str,
+    operation: Operation,
+    index: BucketIndex,
+    by_partition: Mapping[str, np.ndarray],
+    buckets: np.ndarray,
+    slices: Mapping[str, Sequence[FileSlice]],
+    *,
+    is_merge_on_read: bool,
+    inserts_to_log: bool,
+) -> list[RoutedTask]:
+    """Return one task per bucket that the input touches: of its file group, or of a new one if the bucket is empty.
+
+    `buckets` holds the bucket of each input row; the rest is as for `route_input`. Nobody looked whether a file group holds a key: a
+    copy-on-write task merges the rows with the base file, a merge-on-read task appends them all. Raises `UnsupportedTable` for file
+    groups that the index does not allow, except where an overwrite replaces them.
+    """
+    tasks: list[RoutedTask] = []
+    for partition in sorted(by_partition):
+        rows = by_partition[partition]
+        if not len(rows):
+            continue
+        held = {} if operation.overwrites else slices_by_bucket(index, slices.get(partition, ()))
+        order = np.argsort(buckets[rows], kind="stable")
+        numbers, starts = np.unique(buckets[rows][order], return_index=True)
+        for bucket, positions in zip(numbers.tolist(), np.split(rows[order], starts[1:]), strict=True):
+            base = held.get(bucket)
+            if base is None and operation is Operation.DELETE:
+                continue
+            task = FileGroupTask(
+                number=len(tasks),
+                partition_path=partition,
+                file_id=base.group.file_id if base is not None else new_bucket_file_id(instant, partition, bucket),
+                base=base,
+                adds=base is None or not is_merge_on_read,
+                log_inserts=len(positions) if base is None and inserts_to_log else 0,
+            )
+            tasks.append(RoutedTask(task, positions))
     return tasks

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from tideline_table.config import Options
 from tideline_table.file_group.slice import FileSlice, SliceVersion
 from tideline_table.hudi.write_stats import WriteStat
+from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.key_hash import MAX_CARRIED_HASHES, key_hashes
 from tideline_table.index.scope import KeyScope
 from tideline_table.merge import Merging, deleted_mask
@@ -35,6 +36,8 @@ class WriteContext:
     is_merge_on_read: bool = False
     has_meta_fields: bool = True
     """False: the meta fields of all rows are null."""
+    buckets: BucketIndex | None = None
+    """The bucket index of the table, if it has one."""
 
     def open_storage(self) -> Storage:
         """Return the table's storage, opened where the task runs."""

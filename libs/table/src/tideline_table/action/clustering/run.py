@@ -28,6 +28,7 @@ from tideline_table.errors import (
     CommitUnknown,
     TidelineError,
     TransactionRolledBack,
+    UnsupportedTable,
 )
 from tideline_table.file_group.slice import FileGroupId, SliceVersion
 from tideline_table.hudi.instant import Action, State
@@ -58,6 +59,7 @@ def request_clustering(table: Table, options: Mapping[str, object] | None = None
     """Do as `schedule_clustering`, but return the reason if there is no plan; `trigger` as for `plan_clustering`."""
     chosen = table.options.merged(options or {})
     table.check_writable()
+    _refuse_buckets(table)
 
     reserved = reserved_groups(table.intents, table.timeline)
 
@@ -65,6 +67,15 @@ def request_clustering(table: Table, options: Mapping[str, object] | None = None
         return plan_clustering(state, table.storage.root, chosen, table.schema, reserved, trigger)
 
     return publish(table, Action.REPLACE_COMMIT, CLUSTER, decide)
+
+
+def _refuse_buckets(table: Table) -> None:
+    if table.definition.buckets is not None:
+        raise UnsupportedTable(
+            f"clustering of table {table.definition.name!r}, which has {table.definition.buckets.text}",
+            expected="a table without a bucket index: a bucket has one file group, and its rows must stay in it",
+            remedy="leave it: a compaction merges the log files of a bucket",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +104,7 @@ def run_clustering(
     record = pending_plan(table, instant, TableService.CLUSTERING, table.state.pending_clusterings(), chosen)
     if record is None:
         return None
+    _refuse_buckets(table)
     begun = _begin_clustering(table, record.instant, chosen)
     stats: list[WriteStat] = []
     with Heartbeat(table.storage, begun.instant, chosen):

@@ -19,6 +19,7 @@ from tideline_table.file_group.names import base_file_name, parse_base_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, join_path
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.write_stats import WriteStat
+from tideline_table.index.bucket import BucketIndex
 from tideline_table.log.plan import CompactionPlanned
 from tideline_table.log.state import TableState
 from tideline_table.reader.file_slice import read_slice
@@ -107,6 +108,8 @@ class CompactionTask:
     avro_schema: str
     attempt: int = 0
     options: Mapping[str, str] = field(default_factory=dict)
+    buckets: BucketIndex | None = None
+    """The bucket index of the table, if it has one."""
 
     @property
     def path(self) -> str:
@@ -125,10 +128,13 @@ def compaction_tasks(
     avro_schema: str,
     attempt: int,
     options: Options,
+    buckets: BucketIndex | None = None,
 ) -> list[CompactionTask]:
     """Return the tasks of a plan. Raises `CorruptMetadata` and `UnsafePath` for a plan that names files outside of the table."""
     return [
-        CompactionTask(base_path, instant, number, _planned_slice(o, instant), rule, schema, avro_schema, attempt, options.given())
+        CompactionTask(
+            base_path, instant, number, _planned_slice(o, instant), rule, schema, avro_schema, attempt, options.given(), buckets
+        )
         for number, o in enumerate(plan["operations"])
     ]
 
@@ -152,12 +158,17 @@ def _planned_slice(operation: Mapping[str, Any], instant: str) -> FileSlice:
 
 
 def compact_slice(task: CompactionTask, storage: Storage | None = None) -> WriteStat:
-    """Merge one slice into a base file of the compaction's instant; the file has no rows if all were deleted."""
+    """Merge one slice into a base file of the compaction's instant; the file has no rows if all were deleted.
+
+    Raises `UnsupportedTable`, before it writes, for a row that belongs to another bucket.
+    """
     storage = storage or open_storage(task.base_path)
     schema = with_meta_fields(task.schema)
     file_slice = task.file_slice
     group = file_slice.group
     rows = read_slice(storage, file_slice, schema, task.rule)
+    if task.buckets is not None:
+        task.buckets.check_members(group.file_id, rows.column(MetaField.RECORD_KEY))
     path = task.path
     name = pa.scalar(path.rsplit("/", 1)[-1])
     renamed = rows.set_column(

@@ -96,7 +96,8 @@ def _execute(table: Table, instant: str, attempt: int, options: Options, run: Ru
     assert isinstance(planned, CompactionPlanned)
     plan = planned.plan
     root = table.storage.root
-    tasks = compaction_tasks(root, instant, plan, table.log_rule(), table.schema, table.footer_schema(), attempt, options)
+    rule, index = table.log_rule(), table.definition.buckets
+    tasks = compaction_tasks(root, instant, plan, rule, table.schema, table.footer_schema(), attempt, options, index)
     stats: tuple[WriteStat, ...] = ()
     try:
         stats = check_compacted(tasks, run(tasks))

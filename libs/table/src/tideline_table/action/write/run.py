@@ -16,12 +16,13 @@ from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.executor import RoutedWrite, ThisProcess, WriteExecutor, check_written
 from tideline_table.action.write.partition import create_partition
 from tideline_table.action.write.schema_change import TargetSchema, check_sort_columns, target_schema
-from tideline_table.action.write.tagging import tag_input
+from tideline_table.action.write.tagging import tag_for_buckets, tag_input
 from tideline_table.action.write.transaction import LookUp, WriteTransaction
 from tideline_table.config import (
     COMBINE_BEFORE_INSERT,
     COMBINE_BEFORE_UPSERT,
     INSERT_DUP_POLICY,
+    INSERT_TO_LOG,
     Options,
 )
 from tideline_table.coordination.committed import Committed
@@ -37,6 +38,7 @@ from tideline_table.errors import (
     WriteConflict,
 )
 from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.index.bucket import BucketIndex, check_index
 from tideline_table.index.scope import KeyScope, moves_rows
 from tideline_table.index.simple import partition_rows
 from tideline_table.log.progress import ProgressStep
@@ -52,6 +54,7 @@ from tideline_table.writer import (
     WriteContext,
     prepare_input,
     route_input,
+    route_to_buckets,
 )
 from tideline_table.writer.input import refuse_duplicates, with_purged
 from tideline_table.writer.operation import minds_known_keys, promises_unique_keys
@@ -100,7 +103,10 @@ def write_rows(
             remedy="delete_partitions in Python; tideline delete-partition PATH PARTITION",
         )
     check_moves(table, operation, chosen)
-    combine = combines_input(operation, chosen)
+    index = table.definition.buckets
+    check_index(index, chosen)
+    named, operation = operation, operation if index is None else in_buckets(operation, chosen)
+    combine = combines_input(operation if index is None or operation is Operation.DELETE else Operation.UPSERT, chosen)
     if removed is not None and operation is not Operation.UPSERT:
         raise InvalidOption(f"keys to remove beside an {operation}", expected=f"the operation {Operation.UPSERT}")
     definition, contention = table.definition, Contention(table, chosen)
@@ -112,13 +118,15 @@ def write_rows(
         prepared = prepare_input(
             rows, target.schema, definition.keygen, definition.merging, operation, combine=combine, scope=KeyScope.of(chosen)
         )
-        if operation is Operation.BULK_INSERT:
+        if named is Operation.BULK_INSERT:
             check_sort_columns(target.schema, chosen)
-        if not combine and promises_unique_keys(operation, chosen):
+        if not combine and (index is not None or promises_unique_keys(operation, chosen)):
             refuse_duplicates(prepared)
+        if index is not None and operation is not Operation.DELETE:
+            index.check_values(prepared.keys)
         if removed is not None and removed.num_rows:
             prepared = with_purged(prepared, removed, target.schema, definition.keygen)
-        return _Attempt(table, target, prepared, operation, chosen, dict(extra or {}), where, contention, progress)
+        return _Attempt(table, target, prepared, named, operation, chosen, dict(extra or {}), where, contention, progress)
 
     # Reject invalid input before anything is written.
     attempt_on(table.schema_json)
@@ -173,7 +181,10 @@ def in_transaction(
     The exception is `CommitUnknown`: the log decides the outcome, and recovery follows the log.
     """
     action = table.write_action(replaces=operation.overwrites)
-    transaction = WriteTransaction.begin(table.timeline, table.lock, operation.hudi_name, action, options, progress)
+    is_bucketed = table.definition.buckets is not None
+    transaction = WriteTransaction.begin(
+        table.timeline, table.lock, operation.hudi_name, action, options, progress, one_group_per_bucket=is_bucketed
+    )
     try:
         return stage(transaction)
     except ObjectNotFound as error:
@@ -210,7 +221,10 @@ class _Attempt:
     table: Table
     target: TargetSchema
     prepared: PreparedInput
+    named: Operation
+    """The operation that the commit names."""
     operation: Operation
+    """The operation that decides how rows are written; see `in_buckets`."""
     options: Options
     extra: Mapping[str, str]
     executor: WriteExecutor
@@ -218,7 +232,7 @@ class _Attempt:
     progress: ProgressStep | None
 
     def run(self) -> Committed:
-        return in_transaction(self.table, self.operation, self.options, self._stage, self.progress)
+        return in_transaction(self.table, self.named, self.options, self._stage, self.progress)
 
     def _stage(self, transaction: WriteTransaction) -> Committed:
         results = self._write(transaction, self._route_in_turn(transaction))
@@ -247,6 +261,8 @@ class _Attempt:
 
     def _route(self, transaction: WriteTransaction) -> _Routed:
         state = self.table.state
+        if self.table.definition.buckets is not None:
+            return self._route_to_buckets(transaction, self.table.definition.buckets)
         tagged = tag_input(self.table, self.prepared, self.operation, self.options, self.executor)
         placement = self._placement(FilePlacement.of(transaction.placing(self.options), state.latest_slices()))
         closed = closed_to_inserts(state)
@@ -254,6 +270,21 @@ class _Attempt:
         return _Routed(
             route_input(transaction.instant, self.operation, by_partition, locations, slices, placement, closed), tagged.rows
         )
+
+    def _route_to_buckets(self, transaction: WriteTransaction, index: BucketIndex) -> _Routed:
+        tagged = tag_for_buckets(self.table, self.prepared, self.named, self.operation, self.options, self.executor)
+        is_merge_on_read = self.table.definition.type is TableType.MOR
+        tasks = route_to_buckets(
+            transaction.instant,
+            self.operation,
+            index,
+            tagged.by_partition,
+            index.buckets(self.prepared.keys),
+            tagged.slices,
+            is_merge_on_read=is_merge_on_read,
+            inserts_to_log=self.options[INSERT_TO_LOG] and is_merge_on_read and not self.named.opens_groups_only,
+        )
+        return _Routed(tasks, tagged.rows)
 
     def _placement(self, placement: FilePlacement) -> FilePlacement:
         """Return the placement of inserts: to log files if the options say so and merging a log cannot mistake two rows for one."""
@@ -287,9 +318,19 @@ class _Attempt:
         return results
 
     def _look_up(self) -> LookUp | None:
-        if not promises_unique_keys(self.operation, self.options):
+        # Two writers of one key meet in its bucket, where the rules for file groups decide.
+        if self.table.definition.buckets is not None or not promises_unique_keys(self.operation, self.options):
             return None
         return key_look_up(self.table, self.prepared)
+
+
+def in_buckets(operation: Operation, options: Options) -> Operation:
+    """Return how rows are written by `operation` into a table with a bucket index.
+
+    A bucket holds each key once: without a duplicate policy, inserts update the rows whose key the table has, as log files would.
+    """
+    inserts = operation in (Operation.INSERT, Operation.BULK_INSERT)
+    return Operation.UPSERT if inserts and not minds_known_keys(operation, options) else operation
 
 
 def overwrite_of(operation: Operation, results: Sequence[FileGroupResult]) -> Overwrite | None:
@@ -353,6 +394,7 @@ def write_context(
         options=options.given(),
         is_merge_on_read=table.definition.type is TableType.MOR,
         has_meta_fields=table.definition.has_meta_fields,
+        buckets=table.definition.buckets,
     )
 
 

@@ -75,6 +75,26 @@ def tag_input(
     return TaggedInput(rows, by_partition, locations, slices)
 
 
+def tag_for_buckets(
+    table: Table, prepared: PreparedInput, named: Operation, operation: Operation, options: Options, executor: WriteExecutor
+) -> TaggedInput:
+    """Return the rows by partition, for a table with a bucket index. Reads no file, unless a duplicate policy asks which keys exist.
+
+    `named` is the operation that the caller chose, `operation` the one by which rows are written. Raises as `tag_input`.
+    """
+    by_partition = dict(partition_rows(prepared.partition_paths)) if prepared.rows.num_rows else {}
+    if named is Operation.BULK_INSERT:
+        by_partition = {name: _sorted(prepared.rows, numbers, options) for name, numbers in by_partition.items()}
+    slices: dict[str, list[FileSlice]] = {name: [] for name in by_partition}
+    for file_slice in table.state.latest_slices(partitions=by_partition):
+        slices[file_slice.group.partition_path].append(file_slice)
+    if not operation.looks_up_keys and not operation.overwrites:
+        wanted = {name: prepared.keys.take(pa.array(numbers)) for name, numbers in by_partition.items()}
+        located = executor.locate(table, wanted, slices)
+        by_partition, _ = _without_known(table, wanted, by_partition, located, options[INSERT_DUP_POLICY])
+    return TaggedInput(prepared.rows, by_partition, {}, slices)
+
+
 def _found_anywhere(
     table: Table, prepared: PreparedInput, slices: Mapping[str, Sequence[FileSlice]], executor: WriteExecutor
 ) -> Location:

@@ -73,6 +73,8 @@ class WriteTransaction:
     begin_sequence: int
     action: Action
     update_strategy: UpdateStrategy
+    one_group_per_bucket: bool
+    """Whether the table has a bucket index."""
     _heartbeat: Heartbeat = field(repr=False)
     _check_again_s: float = field(default=float("-inf"), repr=False)
     _staged: set[str] = field(default_factory=set, repr=False)
@@ -86,6 +88,8 @@ class WriteTransaction:
         action: Action = Action.COMMIT,
         options: Options | None = None,
         progress: ProgressStep | None = None,
+        *,
+        one_group_per_bucket: bool = False,
     ) -> WriteTransaction:
         """Mint the instant by appending its requested + inflight entry, and start its heartbeat. `options`: by default the table's.
 
@@ -100,7 +104,7 @@ class WriteTransaction:
         entry = timeline.append(decide)
         heartbeat = Heartbeat(timeline.storage, entry.instant, timeline.options)
         heartbeat.__enter__()
-        return cls(timeline, lock, entry.instant, operation, entry.sequence, action, strategy, heartbeat)
+        return cls(timeline, lock, entry.instant, operation, entry.sequence, action, strategy, one_group_per_bucket, heartbeat)
 
     def commit(
         self,
@@ -179,6 +183,7 @@ class WriteTransaction:
     def _write_set(self, results: Sequence[FileGroupResult], scope: KeyScope | None, schema: SchemaStep) -> WriteSet:
         """`scope` is None for a write that does not promise unique keys."""
         read = {_group(r.stat): (r.read, r.stat.is_log) for r in results if r.stat is not None and r.read is not None}
+        opened = (_group(r.stat) for r in results if r.stat is not None and r.read is None)
         return WriteSet(
             self.instant,
             {group: version for group, (version, _) in read.items()},
@@ -186,6 +191,7 @@ class WriteTransaction:
             frozenset(group for group, (_, is_log) in read.items() if is_log),
             self.update_strategy,
             schema,
+            opens=frozenset(opened) if self.one_group_per_bucket else frozenset(),
         )
 
     def _body(

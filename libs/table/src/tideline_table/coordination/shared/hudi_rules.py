@@ -4,7 +4,8 @@
 - Failed writes are cleaned lazily: a write with a fresh heartbeat is left alone. Only the effects of Hudi's options are visible.
 - No metadata table: its readers see only the files that it lists, and only Hudi maintains it. An advertised one is turned off as
   Hudi does it: first its partitions are removed from the properties, then its folder is deleted.
-- No bucket index: its writers read a bucket number in every file id and fail on the file groups that this engine creates.
+- No bucket index that Apache Hudi's writers chose: they read a bucket number in every file id and fail on the file groups that this
+  engine creates. In a table that was created here with a bucket index, all file groups fit it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import re
 from collections.abc import Collection, Mapping
 
 from tideline_table.clock import Clock
-from tideline_table.config import INDEX_TYPE, INSTANT_SKEW_S, Options
+from tideline_table.config import INDEX_TYPE, INSTANT_SKEW_S, Options, column_list
 from tideline_table.coordination.heartbeat import allowed_silence
 from tideline_table.errors import ClockSkew, ObjectNotFound, UnsupportedTable
+from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import time_from_instant
 from tideline_table.hudi.properties import WRITABLE_VERSION, read_properties
+from tideline_table.index.bucket import BucketIndex, slices_by_bucket
 from tideline_table.log.state import TableState
 from tideline_table.storage import Storage
 
@@ -117,6 +120,23 @@ def check_not_bucketed(state: TableState, properties: Mapping[str, str], folders
             expected="another index: the bucket index fails over file groups without a bucket number, such as Tideline opens",
             remedy="read it, or write it with Apache Hudi",
         )
+
+
+def check_buckets(state: TableState, properties: Mapping[str, str]) -> None:
+    """Raise `UnsupportedTable` unless the file groups fit the bucket index that `properties` keep, or there is none in either.
+
+    A table that was created with a bucket index keeps it there. Apache Hudi's Spark writers take it from there, too, and fail if their
+    options say otherwise. Where other writers ignore it, this shows their file groups, and the next write of a base file their rows.
+    """
+    index = BucketIndex.of_properties(properties, column_list(properties.get(p.KEY_FIELDS, "")))
+    if index is None:
+        check_not_bucketed(state, properties)
+        return
+    by_partition: dict[str, list[FileSlice]] = {}
+    for file_slice in state.latest_slices():
+        by_partition.setdefault(file_slice.group.partition_path, []).append(file_slice)
+    for slices in by_partition.values():
+        slices_by_bucket(index, slices)
 
 
 def turn_off_metadata(storage: Storage, properties: Mapping[str, str]) -> None:

@@ -23,9 +23,9 @@ from tideline_table.coordination.shared.adoption import (
 )
 from tideline_table.coordination.shared.follower import LogFollower
 from tideline_table.coordination.shared.hudi_rules import (
+    check_buckets,
     check_lazy,
     check_not_ahead,
-    check_not_bucketed,
     check_version,
     hold_to_rules,
 )
@@ -130,7 +130,7 @@ class SharedTimeline(ActiveTimeline):
             )
         state = self.look()
         check_lazy(state, self.clock, self.options)
-        check_not_bucketed(state, properties)
+        check_buckets(state, properties)
 
     def check_sole_writer(self, table: str, remedy: str) -> None:
         """See `ActiveTimeline.check_sole_writer`."""

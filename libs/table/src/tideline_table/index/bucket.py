@@ -1,0 +1,242 @@
+"""The bucket index: the record key alone says which file group of its partition holds a row (RFC-29, pattern 1).
+
+Apache Hudi's simple engine, bit for bit (format reference 12.1): the values of the hash fields are cut out of the text of the record
+key, hashed as a Java list of strings, and counted off by the number of buckets. The first eight characters of a file id are the
+bucket number, so tagging reads no file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tideline_table.config import BUCKET_HASH_FIELD, BUCKET_NUMBER, INDEX_TYPE, Options, column_list
+from tideline_table.errors import InvalidOption, InvalidRecord, UnsupportedTable
+from tideline_table.file_group.names import MAX_BUCKETS, bucket_of_file_id
+from tideline_table.file_group.slice import FileSlice
+from tideline_table.index.java_hash import string_hashes
+from tideline_table.keygen import EMPTY_KEY, NULL_KEY
+
+BUCKET = "BUCKET"
+ENGINE = "hoodie.index.bucket.engine"
+_SIMPLE = "SIMPLE"
+_RESTORE = "restore hoodie.properties as the table was created, or write the table with Apache Hudi"
+
+
+@dataclass(frozen=True, slots=True)
+class BucketIndex:
+    """`number` buckets in each partition, by the hash of `fields` (columns of the record key, in its order)."""
+
+    number: int
+    fields: tuple[str, ...]
+    key_fields: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The number of buckets and the hash fields, for messages and comparison."""
+        return f"{self.number} bucket(s) by {','.join(self.fields)}"
+
+    @classmethod
+    def checked(cls, number: int, fields: Sequence[str], key_fields: Sequence[str]) -> BucketIndex:
+        """Return the index. Raises `InvalidOption` for a number out of range and for hash fields outside the record key."""
+        if not 1 <= number <= MAX_BUCKETS:
+            raise InvalidOption(f"{number} buckets", expected=f"1 to {MAX_BUCKETS}")
+        unknown = [name for name in fields if name not in key_fields]
+        if unknown or len(set(fields)) < len(fields):
+            raise InvalidOption(
+                f"hash fields {', '.join(fields)}", expected=f"each once, and columns of the record key ({', '.join(key_fields)})"
+            )
+        # Hudi takes the values in the order of the key, whatever the order of the hash fields.
+        return cls(number, tuple(name for name in key_fields if not fields or name in fields), tuple(key_fields))
+
+    @classmethod
+    def of_properties(cls, properties: Mapping[str, str], key_fields: Sequence[str]) -> BucketIndex | None:
+        """Return the index that a table's properties declare, None if they declare none.
+
+        Raises `UnsupportedTable` for an engine, a number or hash fields that cannot be written.
+        """
+        if properties.get(INDEX_TYPE.key, "").upper() != BUCKET:
+            return None
+        engine, number = properties.get(ENGINE, _SIMPLE), properties.get(BUCKET_NUMBER.key, "")
+        if engine.upper() != _SIMPLE or not (number.isascii() and number.isdecimal()):
+            raise UnsupportedTable(
+                f"a bucket index with {ENGINE}={engine} and {BUCKET_NUMBER.key}={number}",
+                expected=f"the engine {_SIMPLE} and a number of buckets",
+                remedy=_RESTORE,
+            )
+        try:
+            return cls.checked(int(number), column_list(properties.get(BUCKET_HASH_FIELD.key, "")), key_fields)
+        except InvalidOption as error:
+            raise UnsupportedTable(f"a bucket index with {error.found}", expected=error.expected, remedy=_RESTORE) from None
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties that keep the index with the table. Apache Hudi's Spark writers take them as defaults of their options."""
+        return {
+            INDEX_TYPE.key: BUCKET,
+            ENGINE: _SIMPLE,
+            BUCKET_NUMBER.key: str(self.number),
+            BUCKET_HASH_FIELD.key: ",".join(self.fields),
+        }
+
+    def buckets(self, keys: pa.ChunkedArray | pa.Array) -> np.ndarray:
+        """Return the bucket number of each record key."""
+        return (_positive(self._hashes(keys)) % self.number).astype(np.int64)
+
+    def check_values(self, keys: pa.ChunkedArray) -> None:
+        """Raise `InvalidRecord` if a hash field is null in one of these composite keys.
+
+        Hudi gives all such rows the hash of nothing. A key of one column is never null.
+        """
+        if len(self.key_fields) < 2:
+            return
+        suspects = pc.filter(keys, pc.match_substring(keys, NULL_KEY))
+        for key in suspects.to_pylist():
+            if None in hash_values(key, self.fields):
+                raise InvalidRecord(
+                    f"a null hash field in the record key {key!r}",
+                    expected=f"values in {', '.join(self.fields)}: null values of all rows would meet in few buckets",
+                    remedy="fill the column, or create the table with other hash fields",
+                )
+
+    def check_members(self, file_id: str, keys: pa.ChunkedArray) -> None:
+        """Raise `UnsupportedTable` if a file group holds a record key of another bucket: a writer with other settings wrote it."""
+        strays = int((self.buckets(keys) != bucket_of_file_id(file_id)).sum())
+        if strays:
+            raise UnsupportedTable(
+                f"file group {file_id} holds {strays} row(s) of other buckets",
+                expected=f"rows of one of {self.text}",
+                remedy="a writer with other settings wrote the table: read it, and write its rows into a new table",
+            )
+
+    def _hashes(self, keys: pa.ChunkedArray | pa.Array) -> np.ndarray:
+        """Return `List.hashCode` of the hash values of each key: 31 + the value's hash for one value, and so on for more."""
+        column = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
+        column = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
+        hashes = string_hashes(column) + np.uint32(31)
+        composite = np.flatnonzero(
+            np.asarray(pc.and_(pc.match_substring(column, ","), pc.match_substring(column, ":"))).astype(bool)
+        )
+        if len(composite):
+            hashes[composite] = self._composite_hashes(column.take(pa.array(composite)))
+        return hashes
+
+    def _composite_hashes(self, keys: pa.Array) -> np.ndarray:
+        hashes = np.ones(len(keys), dtype=np.uint32)
+        parts = pc.extract_regex(keys, pattern=self._plain_pattern())
+        for at, name in enumerate(self.key_fields):
+            if name in self.fields:
+                value = parts.field(f"v{at}")
+                # `hashCode` of an empty string and of null is 0.
+                none = pc.is_in(value, value_set=pa.array([NULL_KEY, EMPTY_KEY]))
+                hashes = hashes * np.uint32(31) + np.where(np.asarray(none), np.uint32(0), string_hashes(value))
+        for row in np.flatnonzero(~np.asarray(pc.is_valid(parts))).tolist():
+            hashes[row] = _list_hash(hash_values(keys[row].as_py(), self.fields))
+        return hashes
+
+    def _plain_pattern(self) -> str:
+        """Match composite keys whose values hold no separator: the usual ones, which need no walk."""
+        return "^" + ",".join(f"{re.escape(name)}:(?P<v{at}>[^:,]*)" for at, name in enumerate(self.key_fields)) + "$"
+
+
+def hash_values(key: str, fields: Sequence[str]) -> list[str | None]:
+    """Return the values of the hash `fields` in the text of a record key, as Apache Hudi 1.2 cuts them out.
+
+    A key without ',' or without ':' is one value. Otherwise it is read as `name:value` pairs: a value may hold ':' and ',', and ends
+    at the last ',' before the ':' of the next name. The text decides, not the key generator: a value that looks like a pair is one.
+    """
+    if "," not in key or ":" not in key:
+        return [key]
+    values: list[str | None] = []
+    start = 0
+    while start < len(key):
+        colon = key.index(":", start)
+        name, end = key[start:colon], _value_end(key, colon)
+        if name in fields:
+            value = key[colon + 1 : end]
+            values.append(None if value == NULL_KEY else "" if value == EMPTY_KEY else value)
+        start = end + 1
+    return values or [key]
+
+
+def _value_end(key: str, colon: int) -> int:
+    """Return the end of the value after `colon`: the ',' before the next name, or the end of the key."""
+    following = key.find(":", colon + 1)
+    while following >= 0:
+        comma = key.rfind(",", colon, following)
+        if comma >= 0:
+            return comma
+        following = key.find(":", following + 1)
+    return len(key)
+
+
+def _list_hash(values: Sequence[str | None]) -> np.uint32:
+    hashes = (int(own) for own in string_hashes(pa.array(values, pa.string())))
+    return np.uint32(reduce(_java_step, hashes, 1))
+
+
+def _java_step(total: int, own: int) -> int:
+    return (31 * total + own) % 2**32
+
+
+def _positive(hashes: np.ndarray) -> np.ndarray:
+    return hashes & np.uint32(0x7FFFFFFF)
+
+
+def slices_by_bucket(index: BucketIndex, slices: Iterable[FileSlice]) -> dict[int, FileSlice]:
+    """Return the slice of each bucket of one partition.
+
+    Raises `UnsupportedTable` for a file group that the index does not allow: without a bucket number, with one that is too large, or a
+    second one in a bucket. A row must not be written there, because no look-up by key would find it.
+    """
+    found: dict[int, FileSlice] = {}
+    for file_slice in slices:
+        partition, file_id = file_slice.group
+        bucket = bucket_of_file_id(file_id)
+        problem = ""
+        if bucket is None:
+            problem = f"file group {file_id} in {partition!r} has no bucket number"
+        elif bucket >= index.number:
+            problem = f"file group {file_id} in {partition!r} is of bucket {bucket}, and the table has {index.text}"
+        elif bucket in found:
+            problem = f"file groups {found[bucket].group.file_id} and {file_id} in {partition!r} are of one bucket"
+        if problem or bucket is None:
+            raise UnsupportedTable(
+                problem,
+                expected=f"one file group for each of {index.text}",
+                remedy="a writer with other settings wrote the table: read it, and write its rows into a new table",
+            )
+        found[bucket] = file_slice
+    return found
+
+
+def check_index(index: BucketIndex | None, options: Options) -> None:
+    """Raise `InvalidOption` if a writer's options name another index, number of buckets or hash fields than the table has."""
+    given = options.given()
+    if index is None:
+        if given.get(INDEX_TYPE.key) == BUCKET:
+            raise InvalidOption(
+                f"{INDEX_TYPE.key}={BUCKET} for a table without a bucket index",
+                expected="the index that the table was created with",
+                remedy="create a table with it: tideline create PATH --index bucket --buckets N",
+            )
+        return
+    wrong = []
+    if given.get(INDEX_TYPE.key, BUCKET) != BUCKET:
+        wrong.append(f"{INDEX_TYPE.key}={given[INDEX_TYPE.key]}")
+    if given.get(BUCKET_NUMBER.key, str(index.number)) != str(index.number):
+        wrong.append(f"{BUCKET_NUMBER.key}={given[BUCKET_NUMBER.key]}")
+    if BUCKET_HASH_FIELD.key in given and set(column_list(given[BUCKET_HASH_FIELD.key])) != set(index.fields):
+        wrong.append(f"{BUCKET_HASH_FIELD.key}={given[BUCKET_HASH_FIELD.key]}")
+    if wrong:
+        raise InvalidOption(
+            f"{', '.join(wrong)} for a table with a bucket index",
+            expected=f"{index.text}, as the table was created",
+            remedy="leave these options out: the table keeps them",
+        )
