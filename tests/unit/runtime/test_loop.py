@@ -89,7 +89,7 @@ def test_a_wake_from_another_thread_ends_the_wait():
     given_context = context()
     first = threading.Event()
     service = Scripted(given_context, first.set, None)
-    waker = threading.Thread(target=lambda: first.wait(10) and given_context.wake())
+    waker = threading.Thread(target=lambda: first.wait(120) and given_context.wake())
     waker.start()
     run(service, given_context)
     waker.join()

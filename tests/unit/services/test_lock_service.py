@@ -295,7 +295,7 @@ def test_waiting_requests_get_the_lock_in_time_and_are_bounded(client, path, run
     # Probes and short requests are answered while others wait.
     assert client.get(path).status_code == 200
     client.post(f"{path}/release", json={"owner": "ann", "lease_id": lease["lease_id"]})
-    waiter.join(10)
+    waiter.join(120)
     assert [a.status_code for a in answers] == [201]
     assert running[1].metrics.value(REQUESTS, operation="acquire", status="201") == 2
 
