@@ -13,7 +13,7 @@ from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tideline_table.errors import UnsupportedTable
 from tideline_table.table import Table
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 NEW_TABLE = {"hoodie.write.table.version": "6", "hoodie.write.auto.upgrade": "false"}
 BUCKETS = {
