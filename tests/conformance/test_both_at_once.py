@@ -39,7 +39,7 @@ from tideline_table.hudi.instant import State
 from tideline_table.table import Table
 from tideline_table.writer import Operation
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("alone")]
 
 COMMITS = 4
 """Of each side at least; two of each three are to collide on purpose."""
