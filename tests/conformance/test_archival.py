@@ -151,7 +151,7 @@ def test_archived_by_hudi_before_we_looked(apache_hudi: ApacheHudi, workdir: Pat
             trips([20 + number], 2), "insert", **tidy, **{"hoodie.clean.automatic": "true", "hoodie.cleaner.commits.retained": "1"}
         )
     for reader in (turns.open, opened.refresh):
-        with pytest.raises(WritesMissed, match="archived before anybody adopted them"):
+        with pytest.raises(WritesMissed, match="archived before a Tideline process adopted them"):
             reader()
     with pytest.raises(WritesMissed):
         write_rows(opened, trips([40], 3), Operation.INSERT)
