@@ -1,19 +1,25 @@
-"""The peers of the conformance suite, one Spark process for the whole session, and the matrix that it prints at its end."""
+"""The peers of the conformance suite, two Spark processes for the whole session, and the matrix that it prints at its end.
+
+One of the processes makes the tables of all stories while the other one serves the tests that come before those that read them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from tests.conformance.matrix import Cell, Direction, Kind, Matrix, Topic
 from tests.conformance.peers.apache_hudi import ApacheHudi
-from tests.conformance.stories.story import Library
+from tests.conformance.stories.story import Library, Story
 
 IMPOSSIBLE = [Cell(Topic.COMPACTION, Kind.COW, direction) for direction in Direction]
 NOT_BUILT: dict[Cell, str] = {}
 STORY_TIMEOUT_S = 1200
 _MATRIX = pytest.StashKey[Matrix]()
+_STORIES = pytest.StashKey[list[Story]]()
+"""What the chosen tests ask the library for."""
 
 
 @pytest.fixture(scope="session")
@@ -38,11 +44,33 @@ def _peer(session: list[ApacheHudi]) -> ApacheHudi:
 
 
 @pytest.fixture(scope="session")
-def library(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory, hudi_session: list[ApacheHudi]) -> Library:
-    """Tables made by Apache Hudi, each when it is first asked for."""
+def library(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
+    """Tables made by Apache Hudi, in a Spark process of their own: while other tests run, or when they are asked for."""
     kept = pytestconfig.getoption("--keep-stories")
     folder = Path(kept).resolve() if kept else tmp_path_factory.mktemp("stories")
-    return Library(lambda: _peer(hudi_session), folder)
+    held: list[ApacheHudi] = []
+    made = Library(lambda: _peer(held), folder)
+    made.make_ahead(pytestconfig.stash[_STORIES])
+    yield made
+    made.close()
+    for peer in held:
+        peer.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _stories_ahead(request: pytest.FixtureRequest) -> None:
+    """Begins with the tables that are asked for later."""
+    if request.config.stash[_STORIES]:
+        request.getfixturevalue("library")
+
+
+@pytest.fixture
+def alone(request: pytest.FixtureRequest) -> Iterator[None]:
+    """For tests that race or kill: beside them no tables are made for others."""
+    with ExitStack() as stack:
+        if request.config.stash[_STORIES]:
+            stack.enter_context(request.getfixturevalue("library").resting())
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -68,6 +96,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "whole_suite: judges the whole conformance suite; runs last, and only when nothing was left out"
     )
     config.stash[_MATRIX] = Matrix(NOT_BUILT, IMPOSSIBLE)
+    config.stash[_STORIES] = []
 
 
 @pytest.hookimpl(trylast=True)
@@ -80,11 +109,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             # Whoever asks first waits until the whole table is made.
             item.add_marker(pytest.mark.timeout(STORY_TIMEOUT_S))
     last = [item for item in items if item.get_closest_marker("whole_suite")]
-    others = [item for item in items if item not in last]
+    # Whoever needs a story comes late: by then it is made, beside the others.
+    readers = [item for item in items if "library" in getattr(item, "fixturenames", ())]
+    others = [item for item in items if item not in last and item not in readers]
     if last and not _is_whole(config):
         config.hook.pytest_deselected(items=last)
         last = []
-    items[:] = others + last
+    items[:] = others + readers + last
+    callspecs = [item.callspec for item in readers if isinstance(item, pytest.Function) and hasattr(item, "callspec")]
+    asked = [spec.params["story"] for spec in callspecs if isinstance(spec.params.get("story"), Story)]
+    config.stash[_STORIES] = list({story.name: story for story in asked}.values())
 
 
 def _is_whole(config: pytest.Config) -> bool:

@@ -32,7 +32,7 @@ from tideline_table.log.progress import Progress, ProgressStep
 from tideline_table.table import Table, TableRequest, TableType, create_table, share_table
 from tideline_table.writer import Operation
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 FEW = {
     "hoodie.keep.min.commits": 2,

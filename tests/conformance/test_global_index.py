@@ -15,7 +15,7 @@ from tests.conformance.peers.hudi_rs import read_hudi_rs
 from tideline_table.table import Table
 from tideline_table.writer import Operation
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 NEW_TABLE = {
     "hoodie.write.table.version": "6",

@@ -136,9 +136,9 @@ def test_an_object_store_lock_that_hudi_renews_stays_its_own(both: tuple[LockPro
         provider.acquire("table", owner="tideline", ttl_s=30, wait_s=VALIDITY_S + 2)
     assert not hudi.interrupted()
     hudi.cut_off()
-    lease = provider.acquire("table", owner="tideline", ttl_s=30, wait_s=2 * VALIDITY_S)
+    lease = provider.acquire("table", owner="tideline", ttl_s=120, wait_s=6 * VALIDITY_S)
     hudi.cut_off(False)
-    deadline = time.monotonic() + VALIDITY_S
+    deadline = time.monotonic() + 6 * VALIDITY_S
     while not (stopped := hudi.interrupted()) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert stopped, "its heartbeats find that the lock is another's, and stop who took it"
@@ -151,9 +151,13 @@ def test_an_object_store_lock_that_hudi_renews_stays_its_own(both: tuple[LockPro
 
 def test_hudi_takes_over_an_object_store_lock_that_is_not_renewed(both: tuple[LockProvider, PeerObjectStoreLock, Storage]) -> None:
     provider, hudi, _ = both
-    lease = provider.acquire("table", owner="dead", ttl_s=2, wait_s=0)
+    lasting = provider.acquire("table", owner="alive", ttl_s=60, wait_s=0)
     assert not hudi.take()
-    assert hudi.take(wait_s=10)
+    assert lasting.release()
+    began_s = time.monotonic()
+    lease = provider.acquire("table", owner="dead", ttl_s=2, wait_s=0)
+    assert hudi.take(wait_s=60)
+    assert time.monotonic() - began_s > 2, "Hudi waited until it was no longer valid"
     with pytest.raises(LeaseLost):
         lease.renew()
     assert lease.release() is False

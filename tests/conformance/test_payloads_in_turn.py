@@ -16,7 +16,7 @@ from tests.conformance.peers.apache_hudi import ApacheHudi
 from tideline_table.action import run_compaction, schedule_compaction
 from tideline_table.table import Table
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 MODELS = "org.apache.hudi.common.model."
 POSTGRES = "debezium.PostgresDebeziumAvroPayload"

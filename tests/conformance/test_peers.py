@@ -198,7 +198,7 @@ def test_a_request_past_its_limit_fails_and_the_next_one_is_served(apache_hudi: 
 def test_preparing_again_from_two_processes_at_once_changes_nothing(apache_hudi: ApacheHudi) -> None:
     command = [sys.executable, "-m", "tests.conformance.peers.environment"]
     running = [subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    told = [process.communicate(timeout=60)[0] for process in running]
+    told = [process.communicate(timeout=250)[0] for process in running]
     assert [process.returncode for process in running] == [0, 0]
     assert told[0] == told[1]
     assert "hudi-spark3.5-bundle_2.12-1.2.0.jar" in told[0]

@@ -19,7 +19,7 @@ from tideline_table.hudi.instant import State
 from tideline_table.table import Table
 from tideline_table.writer import Operation
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 EAGER = {
     "hoodie.write.concurrency.mode": "single_writer",

@@ -270,7 +270,7 @@ def test_a_writer_that_died_leaves_nothing_that_others_see(begun: Any, kind: Tab
     with readers.step(Topic.ROLLBACK, "a writer died") as step:
         pq.write_table(rows(range(1, 9), 7), tmp_path / "rows.parquet")
         arguments = [sys.executable, "-m", "tests.conformance.crashing_writer", table.base_path, str(tmp_path / "rows.parquet")]
-        assert subprocess.run(arguments, cwd=REPOSITORY, timeout=60, check=False).returncode == DIED
+        assert subprocess.run(arguments, cwd=REPOSITORY, timeout=250, check=False).returncode == DIED
         files = {path.name for path in Path(table.base_path).rglob("*.parquet")}
         step.agree(model)
     with readers.step(Topic.ROLLBACK, "rolled back") as step:

@@ -44,6 +44,8 @@ ENDLESS = 10_000
 """Of writers that are refused, or ended when they are not needed any more."""
 RUN_S = 240
 """More than the run takes, on however busy a machine."""
+SLOW_S = 60
+"""More than a writer takes from its instant to the entry that has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ def test_clocks_that_are_far_apart(place: Place, tmp_path: Path) -> None:
         named = re.search(r"writer writer1#1 brought it with (\d{17}), (\d+) s ahead of the time of the store", problem)
         assert named, problem
         assert named.group(1) <= brought
-        assert skew_s - 2 <= int(named.group(2)) <= skew_s + 2
+        assert skew_s - SLOW_S <= int(named.group(2)) <= skew_s + 2
         with pytest.raises(ClockSkew, match="a compaction would lie"):
             schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
         running.close()

@@ -85,7 +85,8 @@ def recovered(settings: Settings) -> Table:
     table = open_table(settings, "recovery")
     lengths = []
     for _ in range(2):
-        time.sleep(DEAD_AFTER_S + 0.1)  # until the last heartbeat has run out: nobody tells
+        # Until the last heartbeat has run out, of which nobody tells; an object store keeps whole seconds.
+        time.sleep(DEAD_AFTER_S + table.timeline.time.unit.total_seconds() + 0.1)
         roll_back_dead(table)
         finish(table, cluster_unless_written_over)
         finish(table, run_compaction)

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,10 @@ class Application:
         self.running.append(process)
         return process
 
+    def with_settings(self, **settings: object) -> Application:
+        """The same application, its next instances with other settings."""
+        return replace(self, settings={**self.settings, **_environment(settings)})
+
     def kill(self, process: Any) -> None:
         """kill -9."""
         os.kill(process.pid, signal.SIGKILL)
@@ -87,11 +91,11 @@ class Application:
             assert time.monotonic() < deadline_s, f"no {event!r}: {newest.read_text() if newest.exists() else 'nothing'}"
             time.sleep(0.01)
 
-    def await_line(self, error: str) -> None:
-        """Until an instance logs an error of this kind."""
+    def await_line(self, error: str, times: int = 1) -> None:
+        """Until instances logged an error of this kind so often."""
         deadline_s = time.monotonic() + TIMEOUT_S
-        while not any(line.get("error") == error for line in self.lines()):
-            assert time.monotonic() < deadline_s, f"no {error}"
+        while sum(line.get("error") == error for line in self.lines()) < times:
+            assert time.monotonic() < deadline_s, f"not {times} times {error}"
             time.sleep(0.05)
 
     def said(self, event: str) -> list[dict[str, Any]]:
@@ -152,13 +156,17 @@ class Place:
         own = {"application_id": name, "table": table, "brokers": self.bootstrap_servers, "topics": topic, "batch_wait_s": "0.2"}
         given = {**own, "options": json.dumps(options), **settings}
         shared = {"TIDELINE_POLL_INTERVAL_S": "0.5", "TIDELINE_MAX_CONSECUTIVE_FAILURES": "2", "TIDELINE_RETRY_BACKOFF_MAX_S": "1"}
-        made = Application(folder, {**shared, **{f"TIDELINE_INGEST__{k.upper()}": str(v) for k, v in given.items()}})
+        made = Application(folder, {**shared, **_environment(given)})
         self.applications.append(made)
         return made
 
     def close(self) -> None:
         for application in self.applications:
             application.close()
+
+
+def _environment(settings: Mapping[str, object]) -> dict[str, str]:
+    return {f"TIDELINE_INGEST__{name.upper()}": str(value) for name, value in settings.items()}
 
 
 def committed(table: Table, application_id: str) -> Offsets:

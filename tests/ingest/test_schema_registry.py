@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -89,7 +88,8 @@ def test_everything_is_there_once_though_application_and_registry_die(
     application.kill(process)
     process = application.start()
     application.await_said("offsets found")
-    time.sleep(4)  # several tries, more than failures of other kinds would be forgiven
+    tried = sum(line.get("error") == "RegistryUnavailable" for line in application.lines())
+    application.await_line("RegistryUnavailable", tried + 4)  # more than failures of other kinds would be forgiven
     assert process.is_alive()
     assert sum(committed(table, topic).next.values()) == 802
     server.start()

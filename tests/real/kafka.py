@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import socket
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from tests.artifacts import ensure_artifacts, java_command
+from tests.real.ports import free_ports
 
 JARS = Path(__file__).with_name("kafka_jars.json")
 SPARK_SOURCE_JARS = Path(__file__).with_name("spark_source_jars.json")
@@ -59,7 +59,7 @@ class KafkaNode:
     def __init__(self, folder: Path, host: str = LOOPBACK) -> None:
         self.folder = folder
         self.host = host
-        self.port, self.controller_port = _free_ports(2, host)
+        self.port, self.controller_port = free_ports(2, host)
         self._properties = folder / "server.properties"
         self._log = folder / "kafka.log"
         self._server: subprocess.Popen[bytes] | None = None
@@ -150,11 +150,3 @@ def spark_source_jars() -> list[Path]:
 def _java() -> list[str]:
     jars = ensure_artifacts(json.loads(JARS.read_text()))
     return [*java_command(), "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", ":".join(map(str, jars))]
-
-
-def _free_ports(count: int, host: str) -> list[int]:
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((host, 0))
-        return [one.getsockname()[1] for one in sockets]

@@ -25,7 +25,7 @@ from typing import Any
 import httpx
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from tests.real.object_store import free_ports
+from tests.real.ports import free_ports
 
 START_TIMEOUT_S = 120.0
 START_ATTEMPTS = 3

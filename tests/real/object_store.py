@@ -5,16 +5,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -23,7 +20,9 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 from tests.artifacts import REPOSITORY_ROOT, cache_folder, ensure_artifacts
+from tests.real.ports import free_ports
 
+from tideline_table.errors import TidelineError
 from tideline_table.storage import ObjectStorage, Storage
 
 MINIO_MODULE = "github.com/minio/minio"
@@ -125,10 +124,10 @@ class ObjectStoreServer:
                 cwd=self._folder.name,
             )
         deadline_s = time.monotonic() + READY_TIMEOUT_S
-        while not self._is_ready():
+        while (missing := self._missing()) is not None:
             if self._process.poll() is not None or time.monotonic() > deadline_s:
                 self.stop()
-                raise ObjectStoreFailed(f"{self.kind} did not start: {log.read_text(errors='replace')[-3000:]}")
+                raise ObjectStoreFailed(f"{self.kind} did not start ({missing}): {log.read_text(errors='replace')[-3000:]}")
             time.sleep(0.05)
 
     def stop(self) -> None:
@@ -161,22 +160,20 @@ class ObjectStoreServer:
         ]
         return command, {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 
-    def _is_ready(self) -> bool:
+    def _missing(self) -> Exception | None:
+        """What keeps the server from taking requests; None when it takes them."""
         path = "/minio/health/ready" if self.kind == "minio" else "/status"
         try:
-            with urllib.request.urlopen(self.endpoint + path, timeout=2) as answer:
-                if answer.status != 200:
-                    return False
+            with urllib.request.urlopen(self.endpoint + path, timeout=2):
+                pass
             # Alive is not yet writable: parts of the server find each other first.
             self.make_bucket("ready")
             storage = self.storage("ready")
             storage.put("probe", b"1")
             storage.delete("probe")
-        except (OSError, urllib.error.URLError):
-            return False
-        except Exception as error:
-            raise ObjectStoreFailed(f"{self.kind}: {error}") from error
-        return True
+        except (OSError, TidelineError) as error:
+            return error
+        return None
 
 
 @contextmanager
@@ -236,14 +233,6 @@ def seaweedfs_binary() -> Path:
         unpacked.chmod(0o755)
         os.replace(unpacked, target)
     return target
-
-
-def free_ports(count: int, host: str = LOOPBACK) -> list[int]:
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((host, 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 @contextmanager

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.real.debian import found_or_installed
+from tests.real.ports import free_ports
 
 LOOPBACK = "127.0.0.1"
-START_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 60.0
 START_ATTEMPTS = 3
 
 
@@ -30,7 +31,7 @@ class RedisServer:
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
         for _ in range(START_ATTEMPTS):
-            self.port = free_port(host)
+            (self.port,) = free_ports(1, host)
             # Somebody else may take the port before the server does.
             with contextlib.suppress(RuntimeError):
                 self.start()
@@ -97,9 +98,3 @@ def running_redis(host: str = LOOPBACK) -> Iterator[RedisServer]:
 
 def redis_binary() -> str:
     return found_or_installed(lambda: shutil.which("redis-server"), "redis-server")
-
-
-def free_port(host: str = LOOPBACK) -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.artifacts import Coordinates, cache_folder, ensure_artifacts, java_command
 from tests.real.kafka import STOP_TIMEOUT_S
-from tests.real.object_store import free_ports
+from tests.real.ports import free_ports
 
 PIN = Path(__file__).with_suffix(".json")
 READY_TIMEOUT_S = 90

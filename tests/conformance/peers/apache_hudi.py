@@ -30,8 +30,8 @@ from tests.conformance.peers.peer_lock import PeerObjectStoreLock
 QueryType = Literal["snapshot", "read_optimized", "incremental"]
 SaveMode = Literal["append", "overwrite", "errorifexists", "ignore"]
 
-START_TIMEOUT_S = 90.0
-REQUEST_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 300.0
+REQUEST_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 20.0
 MEMORY_MB = 1536
 FILE_LOCK = {"hoodie.write.lock.filesystem.expire": "0"}

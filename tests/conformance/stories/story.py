@@ -1,14 +1,16 @@
 """Tables that the real Apache Hudi makes step by step, and what it reads from them after each step.
 
-A story is made once per session, when its first step is asked for. After a step the table is copied, modification times kept (Hudi
+A story is made once per session, ahead or when its first step is asked for. After a step the table is copied, modification times kept (Hudi
 1.x derives completion times of version-6 instants from them), and Hudi's own answers are recorded beside the copy.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import shutil
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -179,19 +181,49 @@ class Recorded:
 
 
 class Library:
-    """Stories made so far. With a `folder` that is kept, stories made by an earlier session are used again."""
+    """Stories made so far. With a `folder` that is kept, stories made by an earlier session are used again.
+
+    `make_ahead` makes stories in a thread while other tests run. `hudi` gives a peer that only the library asks.
+    """
 
     def __init__(self, hudi: Callable[[], ApacheHudi], folder: Path) -> None:
         self._hudi = hudi
         self._folder = folder
         self._failures: dict[str, tuple[str, str]] = {}
+        self._making = threading.Lock()
+        """Held while a story is made: one at a time."""
+        self._at_work = threading.Lock()
+        """Held during each step that is made ahead, and by who wants none."""
+        self._may_go_on = threading.Event()
+        self._may_go_on.set()
+        self._ahead: threading.Thread | None = None
+        self._is_closing = threading.Event()
+
+    def make_ahead(self, stories: Sequence[Story]) -> None:
+        """Begin to make the stories, in this order."""
+        assert self._ahead is None
+        self._ahead = threading.Thread(target=self._make_all, args=(stories,), name="stories")
+        self._ahead.start()
+
+    @contextlib.contextmanager
+    def resting(self) -> Iterator[None]:
+        """Nothing is made ahead inside: for tests that want the machine for themselves. They may not ask for a step."""
+        self._may_go_on.clear()
+        try:
+            with self._at_work:
+                yield
+        finally:
+            self._may_go_on.set()
+
+    def close(self) -> None:
+        """Leave what was not asked for unmade."""
+        self._is_closing.set()
+        if self._ahead is not None:
+            self._ahead.join()
 
     def step(self, story: Story, name: str) -> Recorded:
         """The table after step `name`. Raises AssertionError with Hudi's words when Hudi could not get there."""
-        folder = self._folder / story.name
-        if not (folder / "finished").exists() and story.name not in self._failures:
-            shutil.rmtree(folder, ignore_errors=True)
-            self._make(story, folder)
+        folder = self._made(story, ahead=False)
         where = folder / f"{story.names.index(name):02}-{name.replace(' ', '-')}"
         recorded = Recorded(where / "table", where)
         if not (where / "snapshot.arrow").exists():
@@ -199,13 +231,35 @@ class Library:
             raise AssertionError(f"Apache Hudi could not make {story.name} beyond the step {at!r}: {message}")
         return recorded
 
-    def _make(self, story: Story, folder: Path) -> None:
+    def _make_all(self, stories: Sequence[Story]) -> None:
+        for story in stories:
+            if self._is_closing.is_set():
+                return
+            # Whatever fails here fails again in the test that asks for the story.
+            with contextlib.suppress(Exception):
+                self._made(story, ahead=True)
+
+    def _made(self, story: Story, *, ahead: bool) -> Path:
+        folder = self._folder / story.name
+        with self._making:
+            if not (folder / "finished").exists() and story.name not in self._failures:
+                shutil.rmtree(folder, ignore_errors=True)
+                self._make(story, folder, ahead=ahead)
+        return folder
+
+    def _make(self, story: Story, folder: Path, *, ahead: bool) -> None:
         maker = Maker(self._hudi(), folder / "live", story)
         step = story.steps[0]
         try:
             for number, step in enumerate(story.steps):
-                step.do(maker)
-                _record(maker, folder / f"{number:02}-{step.name.replace(' ', '-')}", step)
+                if ahead:
+                    # A lock alone would be taken again before who waits for it wakes up.
+                    self._may_go_on.wait()
+                with self._at_work if ahead else contextlib.nullcontext():
+                    if ahead and self._is_closing.is_set():
+                        return
+                    step.do(maker)
+                    _record(maker, folder / f"{number:02}-{step.name.replace(' ', '-')}", step)
         except PeerFailed as error:
             self._failures[story.name] = (step.name, _causes(str(error)))
             return

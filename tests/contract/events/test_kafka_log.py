@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -142,9 +143,9 @@ def test_a_cursor_topic_that_is_not_compacted_is_refused(kafka_node: KafkaNode) 
 def test_a_killed_broker_loses_nothing_that_was_published(tmp_path: Path) -> None:
     uid, shard = new_uid(), f"shard-{new_uid()}"
     with running_kafka(tmp_path / "kafka") as node:
-        log = KafkaEventLog(
-            KafkaSettings(node.bootstrap_servers, partition_count=2, timeout_s=3, transaction_timeout_s=5), SystemClock()
-        )
+        settings = KafkaSettings(node.bootstrap_servers, partition_count=2, transaction_timeout_s=5)
+        log = KafkaEventLog(settings, SystemClock())
+        hasty = KafkaEventLog(replace(settings, timeout_s=3), SystemClock())
         with pytest.raises(EventLogUnavailable, match=r"no topic|tideline\.tables"):
             log.cursor(uid)
         log.ensure_topics()
@@ -153,11 +154,12 @@ def test_a_killed_broker_loses_nothing_that_was_published(tmp_path: Path) -> Non
             publisher.publish_transitions(uid, transitions(uid, 0, 2), table_record(uid, 2))
             assert len(subscription.poll(30)) > 0
             node.kill()
+            publisher._timeout_s = 3.0
             with pytest.raises((EventLogUnavailable, PublishUnknown)):
                 publisher.publish_transitions(uid, transitions(uid, 3, 4), table_record(uid, 4))
             assert subscription.poll(1.0) == []
             with pytest.raises(EventLogUnavailable):
-                log.cursor(uid)
+                hasty.cursor(uid)
             node.start()
             with closing(KafkaEventLog(KafkaSettings(node.bootstrap_servers), SystemClock()).publisher(shard)) as successor:
                 recovered = log.cursor(uid)

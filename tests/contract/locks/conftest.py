@@ -118,7 +118,9 @@ def opened_place(kind: str, *, folder: Path, clock: Clock, server: Callable[[str
         place = Place(kind, clock, lambda c, chance: hudi_object_locks(store, c, chance), 10.0)
     elif kind == "storage_minio":
         objects = server(kind)
-        place = Place(kind, SystemClock(), lambda c, chance: StorageLockProvider(objects, clock=c, chance=chance), 0.6)
+        place = Place(
+            kind, SystemClock(), lambda c, chance: StorageLockProvider(objects, clock=c, chance=chance, skew_allowance_s=0.2), 0.6
+        )
     elif kind == "hudi_minio":
         objects = server(kind)
         place = Place(kind, SystemClock(), lambda c, chance: hudi_object_locks(objects, c, chance), 0.6)

@@ -73,7 +73,7 @@ def test_waiting_takes_as_long_as_asked(place: Place) -> None:
     before_s = place.clock.monotonic_s()
     with pytest.raises(LockTimeout):
         provider.acquire("trips", owner="b", ttl_s=LONG_S, wait_s=0.4)
-    assert 0.4 <= place.clock.monotonic_s() - before_s < LONG_S
+    assert 0.4 <= place.clock.monotonic_s() - before_s < LONG_S / 2, "not until the lease ends"
 
 
 def test_waiter_gets_the_lock_when_it_is_released(real_time_place: Place) -> None:
@@ -83,7 +83,7 @@ def test_waiter_gets_the_lock_when_it_is_released(real_time_place: Place) -> Non
         got = pool.submit(waiting.acquire, "trips", owner="b", ttl_s=LONG_S, wait_s=LONG_S)
         assert not got.done()
         assert lease.release()
-        assert got.result(20).owner == "b"
+        assert got.result(LONG_S / 2).owner == "b"
 
 
 def test_waiter_gets_the_lock_when_its_holder_is_silent(place: Place) -> None:
@@ -212,11 +212,11 @@ def test_renewal_keeps_the_lease(place: Place) -> None:
             assert other.try_acquire("trips", owner="b", ttl_s=LONG_S) is None
         assert lease.release() is True
         return
-    ttl_s = max(place.short_ttl_s, 1.5)  # on a busy machine one renewal may take half a second
-    start_s = place.clock.monotonic_s()
+    ttl_s = 4.5  # renewed after a third: on a busy machine a renewal may come seconds late
     lease = provider.acquire("trips", owner="a", ttl_s=ttl_s, wait_s=0)
+    granted_s = place.clock.monotonic_s()
     with KeptLease(lease):
-        while place.clock.monotonic_s() - start_s < 2.5 * ttl_s:
+        while place.clock.monotonic_s() - granted_s < ttl_s + 0.1:
             assert other.try_acquire("trips", owner="b", ttl_s=LONG_S) is None
         assert not lease.lost
     assert not lease.lost
@@ -226,9 +226,12 @@ def test_renewal_keeps_the_lease(place: Place) -> None:
 def test_break_expired_ends_only_what_has_expired(place: Place) -> None:
     provider, other = place.provider(), place.provider()
     assert provider.break_expired("trips") is None
+    lasting = provider.acquire("lasting", owner="a", ttl_s=LONG_S, wait_s=0)
     lease = provider.acquire("trips", owner="a", ttl_s=place.short_ttl_s, wait_s=0, fence=4)
-    assert other.break_expired("trips") is None
+    assert other.break_expired("lasting") is None
     place.let_expire(provider, "trips")
+    assert other.break_expired("lasting") is None
+    assert lasting.release() is True
     with ThreadPoolExecutor(4) as pool:
         broken = [state for state in pool.map(lambda _: other.break_expired("trips"), range(4)) if state is not None]
     assert [(state.owner, state.lease_id, state.token, state.expired) for state in broken] == [("a", lease.lease_id, 4, True)]

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -9,7 +10,15 @@ from tests.unit.table.tables import DEATH_S, QUIET
 
 from tideline_table.clock import ManualClock
 from tideline_table.config import Options
-from tideline_table.coordination.heartbeat import Heartbeat, beats, forget_silent, heartbeat_path, is_alive, is_dead
+from tideline_table.coordination.heartbeat import (
+    Heartbeat,
+    beats,
+    forget_silent,
+    heartbeat_path,
+    is_alive,
+    is_dead,
+    is_given_up,
+)
 from tideline_table.errors import ObjectNotFound, StorageError
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log.action import ActionRecord
@@ -77,6 +86,23 @@ def test_a_machine_whose_clock_is_behind_finds_the_dead(place, silent_s, dead, b
     behind.advance(silent_s)
     assert is_alive(storage, record, behind, Options(QUIET)) is not dead
     assert is_dead(storage, record, behind, Options(QUIET)) is dead
+
+
+@pytest.mark.parametrize("skew_s", [-20 * DEATH_S, 20 * DEATH_S])
+def test_a_wrong_clock_judges_heartbeats_and_plans_of_peers_by_the_store(place, skew_s):
+    storage, record, clock = place
+    wrong, plan = ManualClock(clock.now() + timedelta(seconds=skew_s)), replace(record, writer_id="")
+    assert beats(storage, INSTANT, wrong, Options(QUIET))
+    assert not is_given_up(storage, plan, wrong, Options(QUIET))
+    clock.advance(DEATH_S + 1)
+    wrong.advance(DEATH_S + 1)
+    assert not beats(storage, INSTANT, wrong, Options(QUIET))
+    assert is_given_up(storage, plan, wrong, Options(QUIET))
+    forget_silent(storage, {INSTANT}, wrong, Options(QUIET))
+    assert storage.stat(heartbeat_path(INSTANT))
+    forget_silent(storage, set(), wrong, Options(QUIET))
+    with pytest.raises(ObjectNotFound):
+        storage.stat(heartbeat_path(INSTANT))
 
 
 def test_whoever_beats_while_the_store_is_asked_for_its_time_is_alive(place):

@@ -26,7 +26,7 @@ from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import Clock, ManualClock
 from tideline_table.coordination.checked_clock import VALID_S
-from tideline_table.coordination.heartbeat import STORE_TIME_PATH
+from tideline_table.coordination.heartbeat import STORE_TIME_PATH, allowed_silence
 from tideline_table.errors import ClockSkew
 from tideline_table.hudi.instant import State, instant_from_time, next_instant, time_from_instant
 from tideline_table.storage import MemoryStorage, Storage
@@ -221,6 +221,34 @@ def test_a_clock_that_is_behind_mints_by_the_store(back_s):
     assert [row[0] for row in contents(table)] == ["a", "b"]
     table.refresh()
     assert [row[0] for row in contents(table)] == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("back_s", [60.0, HOUR_S, 48 * HOUR_S])
+def test_a_recovery_that_is_behind_rolls_back_the_dead_as_soon_as_any(back_s):
+    table, storage, clock = new_table()
+    dying = open_table(storage, clock, "dying", **BRIEF)
+    begun = WriteTransaction.begin(dying.timeline, dying.lock, "UPSERT")
+    begun.abandon()
+    recovery = skewed(storage, clock, -back_s, "slow", **BRIEF)
+    silence_s = allowed_silence(recovery.options).total_seconds()
+    clock.advance(silence_s - 1)
+    assert not roll_back_dead(recovery), "it may be alive, though its sign of life lies ahead"
+    clock.advance(2)
+    assert roll_back_dead(recovery)
+    assert table.refresh().actions[begun.instant].state is State.ROLLED_BACK
+
+
+def test_a_clock_that_is_a_little_behind_asks_no_store_about_the_living():
+    clock = ManualClock()
+    storage = CountingStorage(clock)
+    table, _, _ = new_table(clock, storage)
+    begun = WriteTransaction.begin(table.timeline, table.lock, "UPSERT")
+    asked = storage.asked["put"]
+    assert not roll_back_dead(skewed(storage, clock, -1, "slow", **BRIEF))
+    assert storage.asked["put"] == asked
+    assert not roll_back_dead(skewed(storage, clock, -HOUR_S, "slower", **BRIEF))
+    assert storage.asked["put"] > asked
+    begun.roll_back()
 
 
 def test_a_planner_that_is_behind_compacts():

@@ -96,34 +96,45 @@ def _silence(storage: Storage, record: ActionRecord, now: datetime, allowed: tim
 
 
 def beats(storage: Storage, instant: str, clock: Clock, options: Options) -> bool:
-    """Return whether the heartbeat of an instant exists and is fresh."""
-    allowed = allowed_silence(options)
+    """Return whether the heartbeat of an instant exists and is fresh; where this clock differs from its time, by the store's."""
+    path, allowed = heartbeat_path(instant), allowed_silence(options)
     asked = clock.now()
     try:
-        return asked - storage.stat(heartbeat_path(instant)).modified <= allowed
+        silence = asked - storage.stat(path).modified
+        if abs(silence) > allowed:
+            asked = store_time(storage)
+            silence = asked - storage.stat(path).modified
     except ObjectNotFound:
         return False
+    return silence <= allowed
 
 
 def is_given_up(storage: Storage, record: ActionRecord, clock: Clock, options: Options) -> bool:
     """Return whether a plan that Apache Hudi runs showed no sign of life for `hoodie.clustering.expiration.threshold.mins`.
 
     Most Hudi releases keep no heartbeat for table services, so the times of the inflight file and of the markers count, too.
-    Uses both clocks, as `is_dead` does.
+    Uses both clocks, as `is_dead` does; a sign ahead of this clock only shows that this clock is behind.
     """
-    return _is_silent_plan(storage, record, clock.now(), options) and _is_silent_plan(storage, record, store_time(storage), options)
-
-
-def _is_silent_plan(storage: Storage, record: ActionRecord, asked: datetime, options: Options) -> bool:
     allowed = max(timedelta(minutes=options[CLUSTERING_EXPIRATION_MIN]), allowed_silence(options))
-    if asked - time_from_instant(record.instant) <= allowed:
+    if not _is_silent_plan(storage, record, clock.now(), allowed, ahead=allowed):
+        return False
+    return _is_silent_plan(storage, record, store_time(storage), allowed, ahead=timedelta.max)
+
+
+def _is_silent_plan(storage: Storage, record: ActionRecord, asked: datetime, allowed: timedelta, ahead: timedelta) -> bool:
+    """Return whether no sign of life lies at most `allowed` before and at most `ahead` after `asked`."""
+
+    def is_recent(sign: datetime) -> bool:
+        return asked - sign <= allowed and sign - asked <= ahead
+
+    if is_recent(time_from_instant(record.instant)):
         return False
     for path in (timeline_path(Instant(record.instant, record.action, State.INFLIGHT)), heartbeat_path(record.instant)):
         with contextlib.suppress(ObjectNotFound):
-            if asked - storage.stat(path).modified <= allowed:
+            if is_recent(storage.stat(path).modified):
                 return False
     announced = last_announced(storage, record.instant)
-    return announced is None or asked - announced > allowed
+    return announced is None or not is_recent(announced)
 
 
 def forget_silent(storage: Storage, pending: AbstractSet[str], clock: Clock, options: Options) -> None:
@@ -133,7 +144,7 @@ def forget_silent(storage: Storage, pending: AbstractSet[str], clock: Clock, opt
     """
     try:
         left = [o for o in storage.list_folder(_FOLDER).objects if o.path.rpartition("/")[2] not in pending]
-        if not any(clock.now() - o.modified > allowed_silence(options) for o in left):
+        if not any(abs(clock.now() - o.modified) > allowed_silence(options) for o in left):
             return
         now = store_time(storage)
         for found in left:

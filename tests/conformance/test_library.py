@@ -1,0 +1,121 @@
+"""The library of stories: each is made once, ahead or when it is asked for, and nothing is made beside those who want to be alone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.conformance.matrix import Kind, Topic
+from tests.conformance.peers.apache_hudi import PeerFailed
+from tests.conformance.stories.story import Library, Maker, Step, Story
+
+WAIT_S = 60.0
+ROWS = pa.table({"id": ["a"]})
+
+
+@dataclass
+class Peer:
+    """Stands in for Apache Hudi; `made` tells which steps were taken."""
+
+    made: list[str] = field(default_factory=list)
+
+    def read(self, *_: Any, **__: Any) -> pa.Table:
+        return ROWS
+
+    def story(self, name: str, *acts: Callable[[], object]) -> Story:
+        """One step for each act."""
+
+        def step(number: int, act: Callable[[], object]) -> Step:
+            def do(maker: Maker) -> None:
+                maker.base.mkdir(parents=True, exist_ok=True)
+                self.made.append(f"{name} {number}")
+                act()
+
+            return Step(f"step {number}", Topic.INSERT, do)
+
+        return Story(name, Kind.COW, tuple(step(number, act) for number, act in enumerate(acts)))
+
+
+@pytest.fixture
+def peer() -> Peer:
+    return Peer()
+
+
+@pytest.fixture
+def shelf(peer: Peer, tmp_path: Path) -> Iterator[Library]:
+    with closing(Library(lambda: peer, tmp_path)) as made:  # type: ignore[arg-type,return-value]
+        yield made
+
+
+def nothing() -> None:
+    """What most steps do."""
+
+
+def test_stories_are_made_once_whoever_asks(shelf: Library, peer: Peer) -> None:
+    ahead, later = peer.story("ahead", nothing, nothing), peer.story("later", nothing)
+    shelf.make_ahead([ahead])
+    for _ in range(2):
+        assert shelf.step(ahead, "step 1").snapshot == ROWS
+        assert shelf.step(later, "step 0").snapshot == ROWS
+    assert sorted(peer.made) == ["ahead 0", "ahead 1", "later 0"]
+
+
+def test_nothing_is_made_ahead_beside_who_wants_to_be_alone(shelf: Library, peer: Peer) -> None:
+    begun, left, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def first() -> None:
+        begun.set()
+        deadline_s = time.monotonic() + WAIT_S
+        while shelf._may_go_on.is_set() and time.monotonic() < deadline_s:
+            time.sleep(0.01)  # until somebody wants to be alone
+        left.set()
+
+    story = peer.story("long", first, ended.set)
+    shelf.make_ahead([story])
+    assert begun.wait(WAIT_S)
+    with shelf.resting():
+        assert left.is_set(), "the step that ran has ended"
+        assert not ended.wait(0.3)
+    assert shelf.step(story, "step 1").snapshot == ROWS
+    assert peer.made == ["long 0", "long 1"]
+
+
+def test_what_the_peer_could_not_make_is_told_to_who_asks(shelf: Library, peer: Peer) -> None:
+    def fails() -> None:
+        raise PeerFailed("java.lang.Oops", "no")
+
+    story = peer.story("broken", nothing, fails)
+    shelf.make_ahead([story])
+    assert shelf.step(story, "step 0").snapshot == ROWS
+    with pytest.raises(AssertionError, match=r"could not make broken beyond the step 'step 1': java\.lang\.Oops: no"):
+        shelf.step(story, "step 1")
+    assert peer.made == ["broken 0", "broken 1"]
+
+
+def test_an_error_of_this_side_is_met_by_who_asks(shelf: Library, peer: Peer) -> None:
+    story = peer.story("wrong", lambda: 1 // 0)
+    after = peer.story("after", nothing)
+    shelf.make_ahead([story, after])
+    assert shelf.step(after, "step 0").snapshot == ROWS
+    with pytest.raises(ZeroDivisionError):
+        shelf.step(story, "step 0")
+
+
+def test_closing_leaves_the_rest_unmade(shelf: Library, peer: Peer) -> None:
+    begun = threading.Event()
+
+    def first() -> None:
+        begun.set()
+        assert shelf._is_closing.wait(WAIT_S)
+
+    shelf.make_ahead([peer.story("one", first, nothing), peer.story("two", nothing)])
+    assert begun.wait(WAIT_S)
+    shelf.close()
+    assert peer.made == ["one 0"]
