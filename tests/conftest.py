@@ -4,5 +4,23 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 # Instants, modification times and Spark sessions are compared across processes: one zone for all of them.
 os.environ["TZ"] = "UTC"
+
+ONE_PROCESS = ("tests/spark/",)
+"""Folders whose tests share what is dear to start: a JVM that has compiled their queries before."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """As `--dist loadfile`, and all files of such a folder go to one process."""
+    from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 - tests also run without this plugin
+
+    class ByFileOrFolder(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return next((folder for folder in ONE_PROCESS if file.startswith(folder)), file)
+
+    return ByFileOrFolder(config, log) if config.getvalue("dist") == "loadfile" else None

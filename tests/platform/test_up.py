@@ -107,7 +107,7 @@ options = {{"hoodie.cleaner.commits.retained" = "1"}}
             check_endpoints(service)
     finally:
         os.kill(process.pid, signal.SIGTERM)
-        code = process.wait(60)
+        code = process.wait(240)
     assert code == 0
     assert not [name for name in SERVICES if (state / f"{name}.json").exists()]
     assert processes_that_name(str(folder)) == []
@@ -167,6 +167,6 @@ def check_events(event_log: EventLog, table: Table, process: subprocess.Popen[by
 
 def check_endpoints(running: Running) -> None:
     for route, expected in (("/healthz", 200), ("/readyz", 200), ("/metrics", 200)):
-        reply = httpx.get(f"{running.url}{route}", timeout=10)
+        reply = httpx.get(f"{running.url}{route}", timeout=60)
         assert reply.status_code == expected, (running.service, route, reply.text)
-    assert "tideline_runtime_ready 1.0" in httpx.get(f"{running.url}/metrics", timeout=10).text
+    assert "tideline_runtime_ready 1.0" in httpx.get(f"{running.url}/metrics", timeout=60).text

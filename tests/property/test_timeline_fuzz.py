@@ -248,9 +248,9 @@ def container(schema, body, codec=b"null"):
 )
 def test_records_of_any_schema(schema, body):
     """Counts of 2^62 items among them."""
-    started = time.monotonic()
+    started = time.process_time()
     only_typed(decode_document, container(schema, body), "x")
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 @pytest.mark.timeout(60)

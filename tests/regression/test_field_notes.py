@@ -39,7 +39,7 @@ from tideline_table.writer import Operation
 AT_ONCE = {"hoodie.compact.inline.max.delta.commits": 1}
 LOG = ".hoodie/.tideline/log/"
 FAST = {"hoodie.client.heartbeat.interval_in_ms": 100}
-WAIT_S = 20.0
+WAIT_S = 120.0
 FEW = {"hoodie.keep.min.commits": 2, "hoodie.keep.max.commits": 2, "hoodie.cleaner.commits.retained": 1, **AT_ONCE}
 
 

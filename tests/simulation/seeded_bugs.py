@@ -360,23 +360,3 @@ FOCUS = {
     **dict.fromkeys(FEED_BUGS, "fed"),
 }
 """Those that only histories of one kind show: they are looked for among these."""
-
-START = {
-    "read-back skipped": 140,
-    "a win where the log was trimmed": 65,
-    "late timeline files stay": 110,
-    "compactions are taken from the living": 245,
-    "who lost a clustering rolls it back": 1030,
-    "clean takes what a compaction reads": 1585,
-    "a slice that was compacted looks unchanged": 1315,
-    "healers have no deadline": 350,  # 354 holds where nothing but `_forget_files` is gone
-    "files of a savepoint by who comes last": 620,
-    "archival does not sweep": 470,
-    "archival waits for no task": 480,
-    "lock not looked at before a step": 60,
-    "commits of what Hudi rolled back": 60,
-    "cursor read while a publication is on its way": 30,
-    "gaps between events stay": 90,
-    "restore leaves offsets where they are": 80,
-}
-"""Rare ones: the histories begin shortly before the first that shows them, for the time of the test alone."""

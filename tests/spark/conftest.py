@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = local_session("tests", 2, extra={"spark.sql.shuffle.partitions": "2"})
+    session = local_session("tests", 2, extra={"spark.sql.shuffle.partitions": "2"}, short_lived=True)
     yield session
     stop_session(session)
 

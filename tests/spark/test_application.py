@@ -171,7 +171,7 @@ def test_sigterm_rolls_back_and_leaves_no_process(tables: Tables) -> None:
         running.send_signal(signal.SIGTERM)
         for child in children:
             os.kill(child, signal.SIGCONT)
-        _, stderr = running.communicate(timeout=60)
+        _, stderr = running.communicate(timeout=240)
     finally:
         running.kill()
         running.wait()

@@ -62,7 +62,7 @@ def test_two_processes_publish_beside_a_reader_without_losing_one(embedded: Depl
             sequences[event.table_uid].append(event.sequence)
         offsets += [record.offset for record in records]
     for writer in writers:
-        assert writer.communicate(timeout=60) == ("", "")
+        assert writer.communicate(timeout=240) == ("", "")
         assert writer.returncode == 0
     assert offsets == sorted(set(offsets))
     assert sequences == {uid: list(range(200)) for uid in uids}
@@ -73,7 +73,7 @@ def test_many_processes_create_the_file_together(embedded: Deployment) -> None:
     uid = new_uid()
     processes = [embedded.spawn(CREATE, f"writer-{number}", uid) for number in range(5)]
     for process in processes:
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=240)
         assert process.returncode == 0, errors
     assert len(embedded.drain(embedded.subscription([HINTS.name]), uid, 5)) == 5
 

@@ -259,7 +259,7 @@ def test_two_processes_append_at_once(among_processes: Deployment) -> None:
     writers = [among_processes.spawn(APPEND, f"{name}-{uid}", uid, str(count)) for name in ("one", "two")]
     records = among_processes.drain(subscription, uid, 2 * count)
     for writer in writers:
-        _, errors = writer.communicate(timeout=60)
+        _, errors = writer.communicate(timeout=240)
         assert writer.returncode == 0, errors
     offsets = [record.offset for record in records]
     assert offsets == sorted(set(offsets))

@@ -26,7 +26,7 @@ from tideline_table.clock import Clock, ManualClock, SystemClock
 from tideline_table.storage import ConditionalStorage, LocalStorage, MemoryStorage, Storage
 
 CONTENDER = Path(__file__).with_name("contender.py")
-WAIT_LIMIT_S = 20.0
+WAIT_LIMIT_S = 120.0
 BUCKET = "locks"
 _NUMBERS = itertools.count()
 

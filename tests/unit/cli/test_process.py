@@ -19,7 +19,7 @@ def start(*arguments: object, **more) -> subprocess.Popen:
 
 def test_the_installed_command_writes_what_a_pipe_brings(filled, done):
     with start("write", filled, "--from", "-", "--json") as writer:
-        out, err = writer.communicate(b'{"id": "new", "city": "Oslo"}\n', timeout=60)
+        out, err = writer.communicate(b'{"id": "new", "city": "Oslo"}\n', timeout=240)
     assert (writer.returncode, err) == (0, b"")
     assert json.loads(out)["rows_inserted"] == 1
     assert done("read", filled, "--where", "city = 'Oslo'", "--columns", "id").rows == [{"id": "new"}]
@@ -28,7 +28,7 @@ def test_the_installed_command_writes_what_a_pipe_brings(filled, done):
 def test_a_closed_pipe_ends_quietly(filled):
     with start("read", filled) as reader:
         reader.stdout.close()  # gone before the first row
-        assert (reader.wait(60), reader.stderr.read()) == (0, b"")
+        assert (reader.wait(240), reader.stderr.read()) == (0, b"")
 
 
 def test_the_traceback_comes_when_asked_for(tmp_path):
@@ -47,7 +47,7 @@ def test_an_interrupted_write_leaves_no_trace(filled, snapshot):
         writer.stdin.write(b'{"id": "late", "city": "Paris"}\n' * 10_000)
         writer.stdin.flush()
         writer.send_signal(signal.SIGINT)
-        assert writer.wait(60) == 130
+        assert writer.wait(240) == 130
         assert writer.stderr.read() == b"tideline: error: interrupted; uncommitted rows stay invisible\n"
     assert snapshot(filled) == before
 

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 TINY = Path(__file__).with_name("tiny_service.py")
-DEADLINE_S = 30
+DEADLINE_S = 120
 
 
 def clean_environment(**variables):

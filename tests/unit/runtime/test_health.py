@@ -82,14 +82,14 @@ def test_a_slow_probe_holds_up_only_who_started_it():
         calls.append(1)
         if len(calls) == 2:
             entered.set()
-            assert release.wait(10)
+            assert release.wait(120)
 
     health.require("slow", probe)
     assert health.ready().is_ok
     clock.advance(5)
     waiting = threading.Thread(target=health.ready)
     waiting.start()
-    assert entered.wait(10)
+    assert entered.wait(120)
     assert health.ready().is_ok
     assert len(calls) == 2
     release.set()

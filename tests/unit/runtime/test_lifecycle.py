@@ -173,17 +173,6 @@ def test_a_hanging_tick_is_not_live(tmp_path):
         assert "no sign of life of the main loop" in answer.json()["reasons"][0]
 
 
-def test_an_idle_loop_stays_live(tmp_path):
-    with tiny(tmp_path, TIDELINE_LIVE_DEADLINE_S="0.6", TIDELINE_POLL_INTERVAL_S="3600") as program:
-        program.await_event("ticked")
-        url = read_running(tmp_path / "tiny.json").url
-        until = time.monotonic() + 1.5
-        with httpx.Client(base_url=url) as client:
-            while time.monotonic() < until:
-                assert client.get("/healthz").status_code == 200
-                time.sleep(0.1)  # nothing to await: it is the absence of a change that counts
-
-
 def test_warnings_and_stray_threads_are_log_lines(tmp_path):
     with tiny(tmp_path, behaviour="library", warnings="default") as program:
         stray = program.await_event("thread ended by an error")

@@ -9,7 +9,7 @@ from tideline_runtime.errors import InputRefused, TooManyFailures
 from tideline_runtime.health import Health
 from tideline_runtime.loop import Backoff, TickLoop, may_be_cured
 from tideline_runtime.metrics import CONSECUTIVE_FAILURES, READY, TICKS, Metrics
-from tideline_table.clock import SystemClock
+from tideline_table.clock import ManualClock, SystemClock
 from tideline_table.errors import InvalidOption, ObjectExists, StorageError
 
 
@@ -52,6 +52,25 @@ def test_waits_as_long_as_the_tick_wants():
     assert given_context.metrics.value(TICKS, outcome="done") == 4
 
 
+def test_an_idle_loop_stays_live():
+    clock = ManualClock()
+    health = Health(clock, 9)
+    verdicts = []
+
+    class Passing(threading.Event):
+        """Nobody sets it: waiting lets the time pass."""
+
+        def wait(self, timeout=None):
+            clock.advance(timeout)
+            verdicts.append(health.live().is_ok)
+            return self.is_set()
+
+    given_context = ServiceContext("probe", clock, Metrics("probe"), health, wakeup=Passing())
+    run(Scripted(given_context, None, None), given_context, poll_interval_s=3600, live_deadline_s=9)
+    assert clock.monotonic_s() >= 3600
+    assert all(verdicts)
+
+
 def test_a_wake_during_a_tick_brings_another():
     given_context = context()
     service = Scripted(given_context, given_context.wake, None)
@@ -70,7 +89,7 @@ def test_a_wake_from_another_thread_ends_the_wait():
     given_context = context()
     first = threading.Event()
     service = Scripted(given_context, first.set, None)
-    waker = threading.Thread(target=lambda: first.wait(10) and given_context.wake())
+    waker = threading.Thread(target=lambda: first.wait(120) and given_context.wake())
     waker.start()
     run(service, given_context)
     waker.join()

@@ -208,7 +208,7 @@ def test_shards_are_equal_in_every_process():
     code = f"import json; from tideline_runtime.registry import shard_of; print(json.dumps([shard_of(n, 7) for n in {names!r}]))"
     environment = clean_environment(PYTHONHASHSEED="1")
     out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, check=True, text=True, env=environment, timeout=60
+        [sys.executable, "-c", code], capture_output=True, check=True, text=True, env=environment, timeout=240
     ).stdout
     assert json.loads(out) == [shard_of(n, 7) for n in names]
 

@@ -3,7 +3,7 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
-from tests.unit.runtime.test_slow_clients import BOUND_S, OPENINGS, attack
+from tests.unit.runtime.test_slow_clients import BOUND_S, OPENINGS, attack, wait_long_for_slow_clients
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, begin, die, write
 
 from tideline_events import LOCKS, EventLogUnavailable
@@ -295,7 +295,7 @@ def test_waiting_requests_get_the_lock_in_time_and_are_bounded(client, path, run
     # Probes and short requests are answered while others wait.
     assert client.get(path).status_code == 200
     client.post(f"{path}/release", json={"owner": "ann", "lease_id": lease["lease_id"]})
-    waiter.join(10)
+    waiter.join(120)
     assert [a.status_code for a in answers] == [201]
     assert running[1].metrics.value(REQUESTS, operation="acquire", status="201") == 2
 
@@ -410,7 +410,8 @@ def test_every_route_needs_the_token(running, path):
         assert client.get(path).json()["lease"] is None
 
 
-def test_slow_clients_keep_no_holder_from_its_lease(running, path):
+def test_slow_clients_keep_no_holder_from_its_lease(running, path, monkeypatch):
+    wait_long_for_slow_clients(monkeypatch)
     _, context = running
     with served(context, token="open sesame") as client:
         client.timeout = BOUND_S

@@ -19,7 +19,7 @@ from tideline_table.errors import StorageError
 from tideline_table.table import TableType
 from tideline_table.writer import Operation
 
-WAIT_S = 20
+WAIT_S = 120.0
 
 
 class Recorded(InProcessIntents):

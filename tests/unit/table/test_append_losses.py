@@ -18,7 +18,7 @@ from tideline_table.log.entry import Entry
 from tideline_table.log.table_log import Draft
 from tideline_table.table import Table
 
-WAIT_S = 20
+WAIT_S = 120.0
 
 
 class Naps(ManualClock):

@@ -8,7 +8,8 @@ from tests.unit.table.tables import SCHEMA, contents, new_table, write
 from tideline_table.action import run_clustering, schedule_clustering
 from tideline_table.action.clustering.plan import cluster_group
 from tideline_table.index import SimpleIndex
-from tideline_table.reader import read_footer
+from tideline_table.reader import base_file, read_footer
+from tideline_table.reader.base_file import BaseFileScan
 from tideline_table.schema import META_FIELDS
 from tideline_table.storage import MemoryStorage
 from tideline_table.writer import Operation
@@ -113,3 +114,38 @@ def test_clustered_files_have_ranges_too():
     run_clustering(table, run=lambda tasks: [cluster_group(t, storage) for t in tasks])
     footer = read_footer(storage, table.slices()[0].path)
     assert (footer.min_key, footer.max_key, footer.rows) == ("k0", "k1", 2)
+
+
+@pytest.mark.parametrize("columns", [["n"], ["gone"], ["v", "n", "gone", "a", "a.b"], None], ids=str)
+def test_few_rows_are_decoded_as_many_are(columns, monkeypatch):
+    """A struct, a column with its field's path as name, one that the file lacks, several row groups, other orders than the file's."""
+    stored = pa.table(
+        {
+            "a": pa.array([{"b": n, "c": None} for n in range(7)], pa.struct([("b", pa.int64()), ("c", pa.string())])),
+            "a.b": [str(n) for n in range(7)],
+            "n": pa.array([None, *range(6)], pa.int32()),
+            "v": ["x"] * 7,
+        }
+    )
+    storage = MemoryStorage()
+    with storage.open_output("p/f.parquet") as sink:
+        pq.write_table(stored, sink, row_group_size=3)
+    schema = pa.schema(
+        [pa.field("v", pa.string(), nullable=False), ("gone", pa.float64()), *(stored.schema.field(n) for n in ("a", "a.b", "n"))]
+    )
+    names = columns or schema.names
+
+    def read():
+        scan = BaseFileScan(storage, "p/f.parquet", schema)
+        wanted = pa.schema([schema.field(name) for name in names])
+        return pa.Table.from_batches(scan.filtered(columns, None)), pa.Table.from_batches(scan.batches([0, 2], wanted))
+
+    few = read()
+    monkeypatch.setattr(base_file, "_FEW_ROWS", 0)
+    many = read()
+    for one, other in zip(few, many, strict=True):
+        assert one.schema.equals(other.schema, check_metadata=True)
+        assert one.equals(other)
+    assert few[0].num_rows == 7
+    assert few[1].num_rows == 4
+    assert few[0].column_names == names

@@ -117,7 +117,7 @@ def failing_with(error):
 
 
 FAST = Options({"hoodie.client.heartbeat.interval_in_ms": 100})
-WAIT_S = 20.0
+WAIT_S = 120.0
 
 
 @pytest.mark.parametrize(

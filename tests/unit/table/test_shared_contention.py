@@ -30,7 +30,7 @@ from tideline_table.writer import FileGroupResult, Operation
 
 FIRST = [("a", "p", 1, "x"), ("b", "q", 1, "x")]
 INTENTS = ".hoodie/.tideline/intents"
-WAIT_S = 20.0
+WAIT_S = 120.0
 """Only failures take that long."""
 
 Opens = Callable[..., Table]
