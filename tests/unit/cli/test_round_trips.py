@@ -301,4 +301,4 @@ def test_create_passes_the_bucket_index_on(done, cli, tmp_path):
         assert not (tmp_path / "w").exists()
     refused = cli("write", path, "--from", tmp_path / "s.csv", "--option", "hoodie.bucket.index.num.buckets=4")
     assert "expected 8 bucket(s) by a" in refused.stderr
-    assert cli("run", "clustering", path).code != 0
+    assert "clustering of table 't', which has 8 bucket(s) by a" in cli("plan", "clustering", path).stderr

@@ -334,7 +334,7 @@ def test_an_unfinished_creation_keeps_its_index() -> None:
     create(storage, clock, buckets=4)
     assert json.loads(storage.read(IDENTITY_PATH))["index"] == "4 bucket(s) by id"
     table = open_table(storage, clock)
-    table.adopt()
+    table.adopt(in_place=True)
     write(table, rows(KEYS, 1, "a"))
     check_places(table)
 
