@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import defaultdict
@@ -29,8 +30,11 @@ class SeenPod:
     name: str
     component: str
     instant: str
+    """`shared` for a driver of several plans."""
     table_uid: str
     service: str
+    plans: frozenset[tuple[str, str]]
+    """Table and instant of each plan of a driver."""
     first_s: float
     last_s: float
     phases: list[str] = field(default_factory=list)
@@ -99,7 +103,8 @@ class Journal:
                 seen = self._note(pod, now_s)
                 self._present.add(seen.uid)
                 if seen.component == DRIVER and seen.phase not in ENDED:
-                    alive[seen.table_uid, seen.instant] += 1
+                    for plan in seen.plans:
+                        alive[plan] += 1
             self._overlaps |= {plan for plan, count in alive.items() if count > 1}
 
     def _note(self, pod: Mapping[str, Any], now_s: float) -> SeenPod:
@@ -109,7 +114,9 @@ class Journal:
         if uid not in self._seen:
             named = [str(labels.get(f"tideline.dev/{name}", "")) for name in ("instant", "table", "service")]
             component = str(labels.get("app.kubernetes.io/component", "other"))
-            self._seen[uid] = SeenPod(uid, str(metadata["name"]), component, named[0], named[1], named[2], now_s, now_s)
+            self._seen[uid] = SeenPod(
+                uid, str(metadata["name"]), component, named[0], named[1], named[2], _plans_of(metadata), now_s, now_s
+            )
         seen = self._seen[uid]
         seen.last_s = now_s
         phase = str(status.get("phase", "Unknown"))
@@ -118,3 +125,11 @@ class Journal:
         ids = [str(c.get("containerID", "")).rpartition("//")[2] for c in status.get("containerStatuses") or ()]
         seen.containers = [i for i in ids if i]
         return seen
+
+
+def _plans_of(metadata: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
+    text = (metadata.get("annotations") or {}).get("tideline.dev/application")
+    if not text:
+        return frozenset()
+    found = json.loads(text)
+    return frozenset((str(plan["table"]), str(plan["instant"])) for plan in found.get("plans", [found]))

@@ -122,7 +122,7 @@ class Story:
         table = next(table for table in self.opened.values() if table.uid == pod.table_uid)
         faults.await_plan(table, pod.instant)
         self._end_round(started)
-        used = [p for p in self.journal.pods(DRIVER) if (p.table_uid, p.instant) == (pod.table_uid, pod.instant)]
+        used = [p for p in self.journal.pods(DRIVER) if (pod.table_uid, pod.instant) in p.plans]
         text = f"{done}: {pod.service} {pod.instant} completed by {len(used)} driver pods"
         if len(used) != drivers:
             raise ClusterError(f"{text}; expected {drivers}")
@@ -186,7 +186,7 @@ class Story:
             raise ClusterError(f"found two live driver pods at once for {', '.join(overlaps)}; expected one")
         drivers, executors = self.journal.pods(DRIVER), self.journal.pods(EXECUTOR)
         for service in ("clustering", "compaction"):
-            if not any(pod.service == service for pod in drivers):
+            if not any(pod.service in (service, "shared") for pod in drivers):
                 raise ClusterError(f"found no driver pod for {service}; expected one")
         if not executors:
             raise ClusterError("found no executor pod; expected one for each clustering")

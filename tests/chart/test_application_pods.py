@@ -12,7 +12,7 @@ from tests.chart.combinations import COMBINATIONS
 from tests.chart.manifests import environment, matches, named, of_kind
 from tests.chart.tools import object_schemas, rendered
 
-from tideline_launcher.application import ApplicationSpec, PlanKey
+from tideline_launcher.application import ApplicationSpec, PlanKey, PlanRequest
 from tideline_launcher.kubernetes.pod_spec import driver_pod, executor_template
 from tideline_launcher.resources import Resources
 from tideline_launcher.settings import GIB, LauncherSettings
@@ -22,22 +22,23 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 
 ALONE = ApplicationSpec(
     "orders-1-1",
-    PlanKey("20260101000000000", "uid-1"),
-    1,
-    TableService.COMPACTION,
-    "s3://lake/warehouse/orders",
-    {},
+    (
+        PlanRequest(
+            "orders-1-1", PlanKey("20260101000000000", "uid-1"), 1, TableService.COMPACTION, "s3://lake/warehouse/orders", {}
+        ),
+    ),
     Resources(0, 2, GIB, 3 * GIB),
     60.0,
     "",
 )
 SPREAD = replace(ALONE, resources=Resources(3, 2, GIB, 2 * GIB, GIB, 1))
+TOGETHER = replace(ALONE, name="shared-1", plans=(*ALONE.plans, replace(ALONE.plans[0], key=PlanKey("20260102000000000", "uid-2"))))
 SECRETS = {"TIDELINE_LOCKS": "rediss://u:p@redis:6379/0", "TIDELINE_EVENT_LOG_OPTIONS": "{}", "TIDELINE_HTTP_TOKEN": "0123456789"}
 WITH_LAUNCHER = ["least", "tls-sasl-acl", "placement", "pod-template-and-trust", "other-names", "trial"]
 
 
 def application_pods(manifests: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """A driver alone, a driver with executors and the template of its executors, as the rendered launcher would make them."""
+    """A driver alone, a driver of several plans, a driver with executors and the template of its executors, as the rendered launcher would make them."""
     (deployment,) = (d for d in of_kind(manifests, "Deployment") if d["metadata"]["name"].endswith("-launcher-0"))
     variables = {
         name: SECRETS.get(name, "") if value is None else value for name, value in environment(manifests, deployment).items()
@@ -47,6 +48,7 @@ def application_pods(manifests: list[dict[str, Any]]) -> dict[str, dict[str, Any
     template = yaml.safe_load(named(manifests, "ConfigMap", mapped)["data"]["pod.yaml"])
     made = {
         "alone": driver_pod(ALONE, settings, template, None),
+        "shared": driver_pod(TOGETHER, settings, template, None),
         "driver": driver_pod(SPREAD, settings, template, None),
         "executor": executor_template(settings, template),
     }

@@ -7,7 +7,7 @@ from tests.full_disk.small_disk import PAGE_BYTES
 
 from tideline_events.errors import EventLogUnavailable
 from tideline_events.sqlite import SqliteEventLog
-from tideline_launcher.application import ApplicationSpec, PlanKey
+from tideline_launcher.application import ApplicationSpec, PlanKey, PlanRequest
 from tideline_launcher.local_processes import LocalProcesses
 from tideline_launcher.resources import Resources
 from tideline_runtime.running import Running, announce, read_running
@@ -40,9 +40,8 @@ def test_the_file_of_a_running_service(disk):
 
 def test_an_application_whose_log_has_no_inode(disk):
     disk.fill_names()
-    spec = ApplicationSpec(
-        "clustering-1", PlanKey("20260101000000000", "uid"), 1, TableService.CLUSTERING, "/nowhere", {}, Resources(), 60
-    )
+    plan = PlanRequest("clustering-1", PlanKey("20260101000000000", "uid"), 1, TableService.CLUSTERING, "/nowhere", {})
+    spec = ApplicationSpec(plan.name, (plan,), Resources(), 60)
     with pytest.raises(StorageFull, match="applications"):
         LocalProcesses(disk.folder / "state", 1, SystemClock()).launch(spec)
     assert not os.path.exists(disk.folder / "state")

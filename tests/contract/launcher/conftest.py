@@ -6,7 +6,7 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +16,10 @@ from tests.contract.launcher.kubelet import Namespace
 from tests.real.kubernetes_api import KubernetesApi, running_kubernetes_api
 from tests.unit.services.fleet import Fleet, write
 
-from tideline_launcher.application import Application, Applications, ApplicationSpec, EndKind, PlanKey
+from tideline_launcher.application import Application, Applications, ApplicationSpec, EndKind, PlanKey, PlanRequest
 from tideline_launcher.kubernetes import DriverPods
 from tideline_launcher.local_processes import LocalProcesses
-from tideline_launcher.names import application_name
+from tideline_launcher.names import application_name, shared_name
 from tideline_launcher.resources import Resources
 from tideline_launcher.settings import KubernetesSettings
 from tideline_spark.invocation import ExitCode
@@ -47,7 +47,10 @@ class Platform:
     make: Callable[[], Applications]
     spec: Callable[..., ApplicationSpec]
     """An application that ends as its first argument says, once `let_end` is called."""
+    shared_spec: Callable[..., ApplicationSpec]
+    """An application of several plans that end as its arguments say, once `let_all_end` is called."""
     let_end: Callable[[str, EndKind], None]
+    let_all_end: Callable[[str, Sequence[EndKind]], None]
     kill: Callable[[str], None]
     outlives_launchers: bool
     opened: list[Applications] = field(default_factory=list)
@@ -62,9 +65,31 @@ class Platform:
         self.opened.remove(applications)
         applications.close(0.1)
 
+    def kill_launcher(self, applications: Applications) -> None:
+        """End a launcher without its consent; applications that do not outlive it end with it."""
+        if self.outlives_launchers:
+            self.close(applications)
+            return
+        for driver in {a.driver for a in applications.known() if a.end is None}:
+            self.kill(driver)
+            all_ended(applications, driver)
+        self.opened.remove(applications)
+
 
 def application(applications: Applications, name: str) -> Application | None:
     return next((a for a in applications.known() if a.name == name), None)
+
+
+def all_ended(applications: Applications, driver: str) -> list[Application]:
+    """The attempts of an application once it has ended."""
+    found: list[Application] = []
+
+    def have_ended() -> bool:
+        found[:] = [a for a in applications.known() if a.driver == driver]
+        return bool(found) and all(a.end is not None for a in found)
+
+    wait_until(have_ended)
+    return found
 
 
 def ended(applications: Applications, name: str) -> Application:
@@ -97,7 +122,13 @@ def pod_spec(attempt: int = 1, *, executors: int = 0, instant: str = "2026010100
     name = application_name("trips", f"s3://lake/{uid}", instant, attempt)
     key = PlanKey(instant, uid)
     resources = Resources(executors=executors, executor_overhead_bytes=2**30 if executors else 0)
-    return ApplicationSpec(name, key, attempt, TableService.CLUSTERING, f"s3://lake/{uid}", {"a": "b"}, resources, 600, "storage:")
+    plan = PlanRequest(name, key, attempt, TableService.CLUSTERING, f"s3://lake/{uid}", {"a": "b"})
+    return ApplicationSpec(name, (plan,), resources, 600, "storage:")
+
+
+def together(plans: Sequence[PlanRequest]) -> ApplicationSpec:
+    """An application of these plans."""
+    return ApplicationSpec(shared_name(plan.name for plan in plans), tuple(plans), Resources(), 600, "storage:")
 
 
 def settings_for(api: KubernetesApi, namespace: Namespace, **more: object) -> KubernetesSettings:
@@ -128,19 +159,30 @@ def _local(request, tmp_path: Path, closing: ExitStack) -> Platform:
     roll_back(table.timeline, undone, force=True)
     platform: Platform
 
-    def spec(kind: EndKind, attempt: int = 1) -> ApplicationSpec:
+    def request(kind: EndKind, attempt: int = 1) -> PlanRequest:
         # A completed plan ends at once with success, a rolled-back one is superseded; neither needs Spark.
         instant = done if kind is not EndKind.SUPERSEDED else undone
         options = {"tideline.lock.unreachable": "no-such-value"} if kind is EndKind.FAILED else {}
         name = application_name("trips", table.base_path, instant, attempt)
         key = PlanKey(instant, table.uid)
-        return ApplicationSpec(name, key, attempt, TableService.CLUSTERING, table.base_path, options, Resources(), 600)
+        return PlanRequest(name, key, attempt, TableService.CLUSTERING, table.base_path, options)
+
+    def spec(kind: EndKind, attempt: int = 1) -> ApplicationSpec:
+        made = request(kind, attempt)
+        return ApplicationSpec(made.name, (made,), Resources(), 600)
+
+    def shared_spec(*kinds: EndKind) -> ApplicationSpec:
+        # Attempts of other numbers, so that plans of one kind differ.
+        return together([request(kind, number) for number, kind in enumerate(kinds, 1)])
 
     def process_of(name: str) -> int:
         (found,) = [a._launched[name].process.pid for a in platform.opened if name in a._launched]
         return found
 
     def let_end(name: str, kind: EndKind) -> None:
+        os.killpg(process_of(name), signal.SIGCONT)
+
+    def let_all_end(name: str, _: Sequence[EndKind]) -> None:
         os.killpg(process_of(name), signal.SIGCONT)
 
     class HeldProcesses(LocalProcesses):
@@ -155,9 +197,10 @@ def _local(request, tmp_path: Path, closing: ExitStack) -> Platform:
     def make() -> LocalProcesses:
         return HeldProcesses(tmp_path / "state", 1, fleet.clock)
 
-    platform = Platform(
-        "local", make, spec, let_end, lambda name: os.killpg(process_of(name), signal.SIGKILL), outlives_launchers=False
-    )
+    def kill(name: str) -> None:
+        os.killpg(process_of(name), signal.SIGKILL)
+
+    platform = Platform("local", make, spec, shared_spec, let_end, let_all_end, kill, outlives_launchers=False)
     return platform
 
 
@@ -170,6 +213,11 @@ def _kubernetes(request, tmp_path: Path, closing: ExitStack) -> Platform:
         namespace.run(name)
         namespace.finish(name, int(codes[kind]), message=ERROR_LINE if kind is EndKind.FAILED else "completed before\n")
 
+    def let_all_end(name: str, kinds: Sequence[EndKind]) -> None:
+        namespace.run(name)
+        lines = (f"begin {n}\nend {n} {int(codes[k])} {'stop' if k is EndKind.FAILED else '-'}\n" for n, k in enumerate(kinds))
+        namespace.finish(name, int(EndKind.FAILED in kinds), message="".join(lines))
+
     def kill(name: str) -> None:
         namespace.run(name)
         namespace.finish(name, 137)
@@ -180,4 +228,7 @@ def _kubernetes(request, tmp_path: Path, closing: ExitStack) -> Platform:
     def spec(kind: EndKind, attempt: int = 1) -> ApplicationSpec:
         return pod_spec(attempt)
 
-    return Platform("kubernetes", make, spec, let_end, kill, outlives_launchers=True)
+    def shared_spec(*kinds: EndKind) -> ApplicationSpec:
+        return together([pod_spec(uid=f"uid-{number}").plans[0] for number in range(len(kinds))])
+
+    return Platform("kubernetes", make, spec, shared_spec, let_end, let_all_end, kill, outlives_launchers=True)

@@ -1,7 +1,7 @@
 """What every platform of applications promises."""
 
 import pytest
-from tests.contract.launcher.conftest import application, ended, wait_until
+from tests.contract.launcher.conftest import all_ended, application, ended, wait_until
 
 from tideline_launcher.application import EndKind
 from tideline_table.errors import Recovery
@@ -13,9 +13,10 @@ def test_a_launched_application_is_known(platform):
     spec = platform.spec(EndKind.SUCCEEDED)
     applications.launch(spec)
     found = application(applications, spec.name)
-    assert (found.key, found.attempt, found.service, found.base_path) == (spec.key, 1, spec.service, spec.base_path)
+    (plan,) = spec.plans
+    assert (found.key, found.attempt, found.service, found.base_path) == (plan.key, 1, plan.service, plan.base_path)
     assert (found.end, found.condition, found.is_collected) == (None, None, False)
-    assert [a.name for a in applications.attempts(spec.key)] == [spec.name]
+    assert [a.name for a in applications.attempts([spec.plans[0].key])] == [spec.name]
 
 
 def test_a_name_is_launched_once(platform):
@@ -80,7 +81,7 @@ def test_a_collected_application_makes_room_for_the_next_attempt(platform):
     applications.collect(spec.name)
     following = platform.spec(EndKind.FAILED, 2)
     applications.launch(following)
-    assert [a.name for a in applications.attempts(spec.key) if a.end is None] == [following.name]
+    assert [a.name for a in applications.attempts([spec.plans[0].key]) if a.end is None] == [following.name]
 
 
 def test_a_further_launcher_finds_what_outlived_the_first(platform):
@@ -93,6 +94,61 @@ def test_a_further_launcher_finds_what_outlived_the_first(platform):
     further.launch(spec)
     platform.let_end(spec.name, EndKind.SUCCEEDED)
     assert ended(further, spec.name).end.kind is EndKind.SUCCEEDED
+
+
+KINDS = (EndKind.SUCCEEDED, EndKind.FAILED, EndKind.SUPERSEDED, EndKind.SUCCEEDED)
+
+
+def test_each_plan_of_an_application_is_known(platform):
+    applications = platform.open()
+    spec = platform.shared_spec(*KINDS)
+    for _ in range(2):
+        applications.launch(spec)
+    found = [a for a in applications.known() if a.driver == spec.name]
+    assert [(a.name, a.key, a.attempt, a.service, a.base_path) for a in found] == [
+        (p.name, p.key, p.attempt, p.service, p.base_path) for p in spec.plans
+    ]
+    assert {(a.shared, a.executors, a.end, a.is_collected) for a in found} == {(spec.name, 0, None, False)}
+    for plan in spec.plans:
+        assert plan.name in [a.name for a in applications.attempts([plan.key])]
+    assert len(applications.attempts([p.key for p in spec.plans])) == len(spec.plans)
+
+
+def test_each_plan_of_an_application_has_its_end(platform):
+    applications = platform.open()
+    spec = platform.shared_spec(*KINDS)
+    applications.launch(spec)
+    platform.let_all_end(spec.name, KINDS)
+    found = all_ended(applications, spec.name)
+    assert [a.end.kind for a in found] == list(KINDS)
+    assert [a.end.recovery for a in found if a.end.kind is EndKind.FAILED] == [Recovery.STOP]
+    applications.collect(spec.name)
+    wait_until(lambda: all(a.is_collected for a in applications.known() if a.driver == spec.name))
+
+
+def test_an_application_that_was_killed_before_its_first_plan_blames_none(platform):
+    applications = platform.open()
+    spec = platform.shared_spec(*KINDS)
+    applications.launch(spec)
+    platform.kill(spec.name)
+    assert [a.end.kind for a in all_ended(applications, spec.name)] == [EndKind.LOST] * len(KINDS)
+
+
+def test_a_launcher_that_follows_a_killed_one_knows_each_attempt(platform):
+    first = platform.open()
+    spec = platform.shared_spec(*KINDS)
+    first.launch(spec)
+    platform.kill_launcher(first)
+    further = platform.open()
+    found = [a for a in further.known() if a.driver == spec.name]
+    assert [(a.name, a.key, a.attempt) for a in found] == [(p.name, p.key, p.attempt) for p in spec.plans]
+    if not platform.outlives_launchers:
+        assert [a.end.kind for a in found] == [EndKind.LOST] * len(KINDS)
+        further.collect(spec.name)
+        platform.close(further)
+        assert platform.open().known() == [], "once only"
+    else:
+        assert [a.end for a in found] == [None] * len(KINDS)
 
 
 def test_closing_is_safe_without_applications(platform):

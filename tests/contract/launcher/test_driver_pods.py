@@ -86,15 +86,17 @@ def test_a_name_that_something_else_has_is_refused(make, namespace):
     pods = make()
     spec = pod_spec()
     pods.launch(spec)
+    (plan,) = spec.plans
+    another = replace(spec, plans=(replace(plan, key=PlanKey(plan.key.instant, "another-table")),))
     with pytest.raises(LaunchRefused, match="belongs to something else"):
-        pods.launch(replace(spec, key=PlanKey(spec.key.instant, "another-table")))
+        pods.launch(another)
 
 
 def test_pods_of_other_fleets_are_not_touched(make):
     make(fleet="other").launch(pod_spec())
     pods = make()
     assert pods.known() == []
-    assert pods.attempts(pod_spec().key) == []
+    assert pods.attempts([pod_spec().plans[0].key]) == []
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,7 @@ def test_a_deleted_pod_is_lost_once_it_is_gone(make, namespace):
     namespace.delete(spec.name)
     end = ended(pods, spec.name).end
     assert (end.kind, end.reason) == (EndKind.LOST, "the driver pod was deleted")
-    assert pods.attempts(spec.key) == []
+    assert pods.attempts([spec.plans[0].key]) == []
     pods.collect(spec.name)
     assert pods.known() == []
 

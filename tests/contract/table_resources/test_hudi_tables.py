@@ -206,14 +206,14 @@ def test_the_mirror_and_the_launcher_write_fields_of_their_own(resources, fleet,
     launcher, _ = fleet.service(LauncherService, LauncherSettings, "launcher", platform, **settings)
     ready(mirror, resources, "trips")
     launcher.tick()
-    assert platform.last.options == {"tideline.clustering.yields": "7"}
+    assert platform.plan.options == {"tideline.clustering.yields": "7"}
     wait_until(lambda: resources.status("trips").get("lastJob", {}).get("state") == "running")
     platform.end(EndKind.FAILED, "out of luck")
     launcher.tick()
     # The launcher tried again at once or waits; either way the mirror goes on beside it.
     write(table, 100)
     wait_until(lambda: mirror.tick() is None and resources.status("trips")["sequence"] == table.state.sequence)
-    wait_until(lambda: resources.status("trips")["lastJob"]["name"] == name_of(table, instant, platform.last.attempt))
+    wait_until(lambda: resources.status("trips")["lastJob"]["name"] == name_of(table, instant, platform.plan.attempt))
     status = resources.status("trips")
     assert status["lastJob"]["instant"] == instant
     assert (status["pendingPlanCount"], [p["instant"] for p in status["pendingPlans"]]) == (1, [instant])

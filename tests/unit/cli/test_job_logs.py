@@ -6,7 +6,7 @@ from tests.unit.services.fleet import Fleet
 
 from tideline_cli import job_logs
 from tideline_launcher.job_logs import keep_job_log
-from tideline_launcher.names import application_name
+from tideline_launcher.names import application_name, shared_name
 
 
 @pytest.fixture
@@ -43,6 +43,7 @@ def test_what_is_wrong_is_told_in_one_line(table, tmp_path, capsys):
     tables = ["--tables", f"{tmp_path}/tables/*"]
     for name, told in (
         ("trips", "application 'trips'; expected a name such as"),
+        (shared_name(["trips-1-1", "trips-2-1"]), "expected the name of an attempt at one plan"),
         (application_name("trips", "/elsewhere", "20260101000000000", 1), "none of the tables"),
         (application_name("trips", table.base_path, "20260101000000000", 9), "no log of application"),
     ):

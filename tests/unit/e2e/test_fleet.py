@@ -80,10 +80,16 @@ def test_completed_actions_are_counted_by_table():
     }
 
 
-def driver(uid: str, phase: str, instant: str = "1") -> dict[str, Any]:
-    labels = {"app.kubernetes.io/component": DRIVER, "tideline.dev/instant": instant, "tideline.dev/table": UID}
+def driver(uid: str, phase: str, *instants: str) -> dict[str, Any]:
+    """A driver pod of plan 1, or of those given."""
+    plans = [{"table": UID, "instant": instant} for instant in instants or ("1",)]
+    labels = {"app.kubernetes.io/component": DRIVER, "tideline.dev/instant": plans[0]["instant"], "tideline.dev/table": UID}
+    identity = plans[0]
+    if len(plans) > 1:
+        labels["tideline.dev/instant"], identity = "shared", {"plans": plans}
     status = {"phase": phase, "containerStatuses": [{"containerID": f"containerd://{uid}"}]}
-    return {"metadata": {"uid": uid, "name": f"driver-{uid}", "labels": labels}, "status": status}
+    annotations = {"tideline.dev/application": json.dumps(identity)}
+    return {"metadata": {"uid": uid, "name": f"driver-{uid}", "labels": labels, "annotations": annotations}, "status": status}
 
 
 @pytest.fixture
@@ -107,7 +113,9 @@ def test_a_journal_keeps_pods_that_are_gone(journal):
     [
         ([driver("a", "Running"), driver("b", "Pending")], [f"{UID} 1"]),
         ([driver("a", "Failed"), driver("b", "Running")], []),
-        ([driver("a", "Running"), driver("b", "Running", instant="2")], []),
+        ([driver("a", "Running"), driver("b", "Running", "2")], []),
+        ([driver("a", "Running", "3", "1"), driver("b", "Running", "2")], []),
+        ([driver("a", "Running", "3", "1"), driver("b", "Running"), driver("c", "Running", "2", "3")], [f"{UID} 1", f"{UID} 3"]),
     ],
 )
 def test_two_live_drivers_of_one_plan_are_found(journal, listed, plans):

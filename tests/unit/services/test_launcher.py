@@ -17,17 +17,21 @@ from tideline_launcher.application import (
     LaunchRefused,
     Obstacle,
     PlanKey,
+    PlanRequest,
 )
 from tideline_launcher.history import LOSSES_AT_ONCE
 from tideline_launcher.job_logs import read_job_log
+from tideline_launcher.kubernetes.pod_spec import applications_from
 from tideline_launcher.local_processes import LocalProcesses
 from tideline_launcher.metrics import APPLICATIONS, EXECUTORS, OBSTACLES, RUNNING
 from tideline_launcher.names import application_name
+from tideline_launcher.plan_ends import plan_ends
 from tideline_launcher.plan_execution import LauncherService
 from tideline_launcher.resources import Resources
 from tideline_launcher.settings import GIB, LauncherSettings
 from tideline_runtime.errors import DependencyDown
 from tideline_spark.invocation import Invocation, parse
+from tideline_spark.outcomes import Outcomes
 from tideline_table.action import run_clustering, run_compaction, schedule_clustering, schedule_compaction
 from tideline_table.action.decision import TableService
 from tideline_table.coordination import roll_back
@@ -38,6 +42,7 @@ from tideline_table.log.table_log import Draft
 from tideline_table.table import TableType
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+NOT_SHARED = {"max_plans": 1}
 
 
 def running(instant, table="t", executors=0):
@@ -62,12 +67,22 @@ class HeldPlatform:
     def last(self):
         return self.specs[-1]
 
-    def end(self, kind, reason="", recovery=None, ended=EPOCH):
-        name = self.last.name
-        self.by_name[name] = replace(self.by_name[name], end=End(kind, reason, ended, recovery))
+    @property
+    def plan(self):
+        """The only plan of the last application."""
+        (plan,) = self.last.plans
+        return plan
+
+    def end(self, kind, reason="", recovery=None, ended=EPOCH, outcomes=None):
+        name, end = self.last.name, End(kind, reason, ended, recovery)
+        ends = plan_ends(len(self.last.plans), end, outcomes or Outcomes())
+        self.by_name[name] = tuple(replace(a, end=e) for a, e in zip(self.by_name[name], ends, strict=True))
+
+    def _change(self, name, **change):
+        self.by_name[name] = tuple(replace(a, **change) for a in self.by_name[name])
 
     def condition(self, condition):
-        self.by_name[self.last.name] = replace(self.by_name[self.last.name], condition=condition)
+        self._change(self.last.name, condition=condition)
 
     def start(self, wake):
         pass
@@ -77,22 +92,20 @@ class HeldPlatform:
             raise self.refuses
         if spec.name not in self.by_name:
             self.specs.append(spec)
-            step, executors = spec.resources.memory_step, spec.resources.executors
-            made = Application(spec.name, spec.key, spec.attempt, spec.service, spec.base_path, executors, step, EPOCH)
-            self.by_name[spec.name] = made
+            self.by_name[spec.name] = applications_from(spec)
 
     def known(self):
-        return list(self.by_name.values())
+        return [a for applications in self.by_name.values() for a in applications]
 
-    def attempts(self, key):
-        return [a for a in self.by_name.values() if a.key == key]
+    def attempts(self, keys):
+        return [a for a in self.known() if a.key in keys]
 
     def log_tail(self, name, max_bytes):
         return self.logs.get(name, b"")[-max_bytes:]
 
     def collect(self, name):
         if self._keeps:
-            self.by_name[name] = replace(self.by_name[name], is_collected=True)
+            self._change(name, is_collected=True)
         else:
             del self.by_name[name]
 
@@ -130,12 +143,9 @@ def test_launches_one_application_per_plan_and_sees_it_succeed(fleet):
     service.tick()
     (application,) = platform.specs
     assert application.name == name_of(table, instant, 1)
-    assert (application.service, application.base_path, application.key.instant) == (
-        "clustering",
-        table.storage.root,
-        instant,
-    )
-    assert application.options == {"tideline.clustering.yields": "5"}
+    (plan,) = application.plans
+    assert (plan.service, plan.base_path, plan.key.instant) == ("clustering", table.storage.root, instant)
+    assert plan.options == {"tideline.clustering.yields": "5"}
     assert context.metrics.value(RUNNING) == 1
     run_clustering(table, instant)
     platform.end(EndKind.SUCCEEDED)
@@ -215,8 +225,8 @@ def test_a_compaction_is_launched_and_never_rolled_back(fleet):
     service, context = launcher(fleet, platform, max_attempts=2)
     for _ in range(2):
         service.tick()
-        assert platform.last.service == "compaction"
-        assert platform.last.key.instant == instant
+        assert platform.plan.service == "compaction"
+        assert platform.plan.key.instant == instant
         platform.end(EndKind.FAILED, "exit code 1")
     for _ in range(3):
         service.tick()
@@ -384,12 +394,12 @@ def test_two_launchers_run_one_application_of_a_plan(fleet):
     platform.end(EndKind.LOST, "Evicted")
     for _ in range(3):
         tick(other, one)
-    assert [s.attempt for s in platform.specs] == [1, 2]
+    assert [s.plans[0].attempt for s in platform.specs] == [1, 2]
 
 
 def test_an_application_of_an_unknown_table_is_left_to_its_launcher(fleet):
     platform = HeldPlatform()
-    platform.by_name["x"] = replace(running("1", "elsewhere"), end=End(EndKind.LOST, "", EPOCH))
+    platform.by_name["x"] = (replace(running("1", "elsewhere"), end=End(EndKind.LOST, "", EPOCH)),)
     service, context = launcher(fleet, platform)
     service.tick()
     assert "x" in platform.by_name
@@ -416,15 +426,15 @@ def test_no_more_than_allowed_run_at_once_oldest_plan_first(fleet):
     _, first = planned(fleet, "b")
     table, second = planned(fleet, "a")
     platform = HeldPlatform()
-    service, _ = launcher(fleet, platform, max_applications=1)
+    service, _ = launcher(fleet, platform, max_applications=1, sharing=NOT_SHARED)
     service.tick()
     service.tick()
-    assert [a.key.instant for a in platform.specs] == [first]
+    assert [a.plans[0].key.instant for a in platform.specs] == [first]
     run_clustering(fleet.open("b"), first)
     platform.end(EndKind.SUCCEEDED)
     service.tick()
-    assert [a.key.instant for a in platform.specs] == [first, second]
-    assert platform.last.base_path == table.storage.root
+    assert [a.plans[0].key.instant for a in platform.specs] == [first, second]
+    assert platform.plan.base_path == table.storage.root
 
 
 def test_a_restarted_launcher_adopts_a_plan_when_its_heartbeat_is_gone_not_before(fleet):
@@ -442,14 +452,14 @@ def test_a_restarted_launcher_adopts_a_plan_when_its_heartbeat_is_gone_not_befor
 def test_stop_ends_every_application_and_leaves_the_plans(fleet):
     (first, one), (second, two) = planned(fleet, "a"), planned(fleet, "b")
     platform = HeldPlatform()
-    service, _ = launcher(fleet, platform, max_applications=2)
+    service, _ = launcher(fleet, platform, max_applications=2, sharing=NOT_SHARED)
     service.tick()
     fleet.stop(service)
     assert len(platform.specs) == 2
     assert platform.closed_within_s is not None
     assert [t.refresh().actions[i].state for t, i in ((first, one), (second, two))] == [State.REQUESTED] * 2
     again = HeldPlatform()
-    service, _ = launcher(fleet, again, max_applications=2)
+    service, _ = launcher(fleet, again, max_applications=2, sharing=NOT_SHARED)
     service.tick()
     assert [a.name for a in again.specs] == [a.name for a in platform.specs]
 
@@ -496,7 +506,8 @@ def test_every_setting_reaches_the_application(fleet, tmp_path):
 
     def ended(name, options):
         key = PlanKey(instant, table.uid)
-        platform.launch(ApplicationSpec(name, key, 1, TableService.CLUSTERING, table.base_path, options, Resources(), 120))
+        request = PlanRequest(name, key, 1, TableService.CLUSTERING, table.base_path, options)
+        platform.launch(ApplicationSpec(name, (request,), Resources(), 120))
         deadline_s = time.monotonic() + 120
         while (application := next(a for a in platform.known() if a.name == name)).end is None:
             assert time.monotonic() < deadline_s

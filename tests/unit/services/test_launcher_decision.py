@@ -9,7 +9,7 @@ from tideline_launcher.application import (
 from tideline_launcher.decision import Limits, PendingPlan, TableLimits, decide
 from tideline_launcher.history import History
 from tideline_launcher.resources import PlanWork
-from tideline_launcher.settings import GIB, ResourceSettings
+from tideline_launcher.settings import GIB, ResourceSettings, SharingSettings
 from tideline_table.action.decision import TableService
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -24,7 +24,8 @@ def running(instant, table="t", executors=0):
 
 
 def limits(most=1, **resources):
-    return Limits(most, 3, ResourceSettings(**resources))
+    """Without shared applications."""
+    return Limits(most, 3, ResourceSettings(**resources), SharingSettings(max_plans=1))
 
 
 @pytest.mark.parametrize(
@@ -53,19 +54,19 @@ def test_decision(plans, busy, failures, most, launch, give_up):
         limits(most),
         0,
     )
-    assert ([c.plan.key.instant for c in decision.launch], [p.key.instant for p in decision.give_up]) == (launch, give_up)
+    assert ([c.plans[0].key.instant for c in decision.launch], [p.key.instant for p in decision.give_up]) == (launch, give_up)
 
 
 def test_equal_instants_of_two_tables_are_two_plans():
     plans = [plan("1", table="b"), plan("1", table="a")]
     decision = decide(plans, [running("1", "a")], {}, limits(2), 0)
-    assert [c.plan.key.table_uid for c in decision.launch] == ["b"]
+    assert [c.plans[0].key.table_uid for c in decision.launch] == ["b"]
 
 
 def test_a_plan_waits_until_its_pause_is_over():
     histories = {PlanKey("1", "t"): History(not_before_s=10)}
-    assert decide([plan("1"), plan("2")], [], histories, limits(), 9.9).launch[0].plan.key.instant == "2"
-    assert decide([plan("1"), plan("2")], [], histories, limits(), 10).launch[0].plan.key.instant == "1"
+    assert decide([plan("1"), plan("2")], [], histories, limits(), 9.9).launch[0].plans[0].key.instant == "2"
+    assert decide([plan("1"), plan("2")], [], histories, limits(), 10).launch[0].plans[0].key.instant == "1"
 
 
 def test_a_hopeless_plan_is_given_up_at_once():
@@ -84,9 +85,9 @@ def test_executors_stay_below_the_caps_of_table_and_fleet():
         plan("5", work=small),
     ]
     chosen = decide(plans, [], {}, limits(9, **caps), 0).launch
-    assert [(c.plan.key.instant, c.resources.executors) for c in chosen] == [("1", 4), ("2", 1), ("4", 1), ("5", 0)]
+    assert [(c.plans[0].key.instant, c.resources.executors) for c in chosen] == [("1", 4), ("2", 1), ("4", 1), ("5", 0)]
     chosen = decide(plans, [running("9", "x", executors=5)], {}, limits(9, **caps), 0).launch
-    assert [(c.plan.key.instant, c.resources.executors) for c in chosen] == [("1", 1), ("5", 0)]
+    assert [(c.plans[0].key.instant, c.resources.executors) for c in chosen] == [("1", 1), ("5", 0)]
 
 
 def test_a_table_with_caps_of_its_own_keeps_to_them_and_to_those_of_the_fleet():
@@ -97,7 +98,7 @@ def test_a_table_with_caps_of_its_own_keeps_to_them_and_to_those_of_the_fleet():
     plans = [plan("1", work=large, limits=tight), plan("2", work=large, limits=tight)]
     plans += [plan("3", table="u", work=large), plan("4", table="v", work=large, limits=wide)]
     chosen = decide(plans, [], {}, limits(9, **caps), 0).launch
-    assert [(c.plan.key.instant, c.resources.executors) for c in chosen] == [("1", 2), ("2", 1), ("3", 4), ("4", 2)]
+    assert [(c.plans[0].key.instant, c.resources.executors) for c in chosen] == [("1", 2), ("2", 1), ("3", 4), ("4", 2)]
     failed = {p.key: History(failures=2) for p in plans}
     decision = decide(plans, [], failed, limits(9, **caps), 0)
     assert [p.key.instant for p in decision.give_up] == ["1", "2"], "after one failure; the others have more attempts"

@@ -65,7 +65,7 @@ def test_the_recovery_of_the_error_is_in_the_log():
 
 
 def test_failures_count_and_are_tried_again_at_once():
-    assert after(EndKind.FAILED, EndKind.TIMED_OUT) == History(attempt=2, failures=2)
+    assert after(EndKind.FAILED, EndKind.TIMED_OUT) == History(attempt=2, failures=2, is_alone=True)
 
 
 def test_a_permanent_error_of_the_table_is_hopeless():
@@ -91,11 +91,30 @@ def test_a_plan_that_is_still_pending_after_a_yield_waits():
 
 
 def test_out_of_memory_takes_a_step_or_counts():
-    assert after(EndKind.OUT_OF_MEMORY, EndKind.OUT_OF_MEMORY) == History(attempt=2, memory_step=2)
-    assert after(EndKind.OUT_OF_MEMORY, can_grow=False) == History(attempt=1, failures=1)
+    assert after(EndKind.OUT_OF_MEMORY, EndKind.OUT_OF_MEMORY) == History(attempt=2, memory_step=2, is_alone=True)
+    assert after(EndKind.OUT_OF_MEMORY, can_grow=False) == History(attempt=1, failures=1, is_alone=True)
 
 
 def test_the_history_of_pods_left_by_another_launcher():
     pods = [ended(EndKind.OUT_OF_MEMORY, 3), ended(EndKind.FAILED, 1), ended(EndKind.LOST, 2), ended(None, 4)]
-    assert history_of(pods, 7, BACKOFF) == History(attempt=4, failures=1, memory_step=1, not_before_s=7)
+    assert history_of(pods, 7, BACKOFF) == History(attempt=4, failures=1, memory_step=1, not_before_s=7, is_alone=True)
     assert history_of([], 7, BACKOFF) == History()
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_alone"),
+    [
+        (EndKind.SUCCEEDED, False),
+        (EndKind.YIELDED, False),
+        (EndKind.SUPERSEDED, False),
+        (EndKind.NOT_STARTED, False),
+        (EndKind.FAILED, True),
+        (EndKind.TIMED_OUT, True),
+        (EndKind.OUT_OF_MEMORY, True),
+        (EndKind.LOST, True),
+    ],
+)
+def test_a_plan_that_was_in_a_driver_that_died_shares_no_further_one(kind, is_alone):
+    assert after(kind).is_alone is is_alone
+    assert after(kind, EndKind.NOT_STARTED).is_alone is is_alone, "it stays so"
+    assert History().disturbed(0, BACKOFF, 0).is_alone is False, "a refused launch says nothing about the plan"

@@ -3,7 +3,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tideline_launcher.names import MAX_LENGTH, application_name, digest_in, place_digest
+from tideline_launcher.names import MAX_LENGTH, application_name, digest_in, is_shared_name, place_digest, shared_name
 
 DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 PATHS = st.from_regex(r"s3://bucket[a-z0-9]{0,8}(/[A-Za-z0-9_=. -]{1,12}){0,4}", fullmatch=True).filter(
@@ -38,6 +38,28 @@ def test_names_are_equal_for_equal_attempts_only(attempts):
     for table, path, instant, attempt in attempts:
         by_name.setdefault(application_name(table, path, instant, attempt), set()).add((path, instant, attempt))
     assert all(len(meant) == 1 for meant in by_name.values())
+
+
+ATTEMPTS = st.builds(application_name, st.text(max_size=60), PATHS, INSTANTS, st.integers(1, 99))
+
+
+@given(st.lists(ATTEMPTS, min_size=2, max_size=8, unique=True), st.randoms())
+def test_the_name_of_a_shared_application_follows_from_its_attempts_in_any_order(attempts, random):
+    name = shared_name(attempts)
+    assert DNS_LABEL.fullmatch(name)
+    assert len(name) <= MAX_LENGTH
+    assert is_shared_name(name)
+    assert digest_in(name) is None, "no attempt has such a name"
+    assert not any(is_shared_name(attempt) for attempt in attempts)
+    assert shared_name(random.sample(attempts, len(attempts))) == name
+    assert shared_name(attempts[1:]) != name
+
+
+def test_a_further_attempt_of_one_plan_gives_the_group_another_name():
+    def named(attempt):
+        return shared_name(application_name("t", "/t", i, n) for i, n in (("1", attempt), ("2", 1)))
+
+    assert named(1) == named(1) != named(2)
 
 
 def test_spellings_of_a_place_have_one_name():

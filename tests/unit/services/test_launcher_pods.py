@@ -6,20 +6,23 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tideline_launcher.application import ApplicationSpec, Condition, EndKind, Obstacle, PlanKey
+from tideline_launcher.application import ApplicationSpec, Condition, EndKind, Obstacle, PlanKey, PlanRequest
+from tideline_launcher.kubernetes import DriverPods
 from tideline_launcher.kubernetes.pod_spec import (
     API_SERVER,
-    application_from,
+    applications_from,
     driver_pod,
     executor_template,
     merged,
     spark_defaults,
 )
-from tideline_launcher.kubernetes.pod_state import COLLECTED, application_of
+from tideline_launcher.kubernetes.pod_state import COLLECTED, applications_of
 from tideline_launcher.resources import Resources
 from tideline_launcher.settings import GIB, MIB, KubernetesSettings
+from tideline_runtime.api_server import Listed
 from tideline_spark.invocation import parse
 from tideline_table.action import TableService
+from tideline_table.clock import ManualClock
 from tideline_table.errors import Recovery
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -34,13 +37,12 @@ SETTINGS = KubernetesSettings(
     node_selector={"pool": "spark"},
     tolerations=({"key": "spark", "operator": "Exists"},),
 )
+TRIPS = PlanRequest(
+    "trips-1-1", PlanKey("20260101000000000", "uid-1"), 1, TableService.CLUSTERING, "s3://lake/trips", {"a.b": "c d"}
+)
 ALONE = ApplicationSpec(
     "trips-1-1",
-    PlanKey("20260101000000000", "uid-1"),
-    1,
-    TableService.CLUSTERING,
-    "s3://lake/trips",
-    {"a.b": "c d"},
+    (TRIPS,),
     Resources(0, 2, GIB, 3 * GIB),
     60.5,
     "storage:",
@@ -198,25 +200,107 @@ def waiting(reason, message="why"):
     }
 
 
+def application_of(pod, now, timeout):
+    (found,) = applications_of(pod, now, timeout)
+    return found
+
+
 def test_a_pod_tells_its_application():
     found = application_of(seen({"phase": "Running"}, spec=SPREAD), NOW, TIMEOUT)
-    assert replace(found, created=application_from(SPREAD).created) == application_from(SPREAD)
+    (meant,) = applications_from(SPREAD)
+    assert replace(found, created=meant.created) == meant
     assert found.created == NOW - timedelta(minutes=1)
 
 
 @pytest.mark.parametrize("annotation", [None, "", "{}", "[]", '{"attempt": "x"}'])
 def test_other_pods_are_no_applications(annotation):
     assert (
-        application_of(
+        applications_of(
             seen({}, annotations={"tideline.dev/application": annotation} if annotation is not None else {}), NOW, TIMEOUT
         )
-        is None
+        == ()
     )
 
 
 def test_a_collected_pod():
     found = pod()["metadata"]["annotations"] | {COLLECTED: "x"}
     assert application_of(seen(terminated(0, phase="Succeeded"), annotations=found), NOW, TIMEOUT).is_collected
+
+
+ORDERS = PlanRequest(
+    "orders-1-2", PlanKey("20260102000000000", "uid-2"), 2, TableService.COMPACTION, "s3://lake/orders", {"c": "d"}
+)
+TOGETHER = replace(ALONE, name="shared-1", plans=(TRIPS, ORDERS))
+
+
+def test_a_driver_of_several_plans_has_a_request_for_each_and_reports_in_its_termination_message():
+    found = pod(TOGETHER)
+    assert is_restricted(found["spec"])
+    assert found["spec"]["automountServiceAccountToken"] is False
+    (container,) = found["spec"]["containers"]
+    invocation = parse(container["args"][3:])
+    assert [(p.service, p.table, p.instant, p.options) for p in invocation.plans] == [
+        (p.service, p.base_path, p.key.instant, p.options) for p in TOGETHER.plans
+    ]
+    assert (invocation.local_cores, str(invocation.outcomes)) == (2, container["terminationMessagePath"])
+    labels = found["metadata"]["labels"]
+    assert [labels[f"tideline.dev/{name}"] for name in ("table", "instant", "attempt", "service")] == ["shared"] * 4
+    of_one_table = pod(replace(TOGETHER, plans=(TRIPS, replace(ORDERS, key=PlanKey("20260102000000000", "uid-1")))))
+    assert of_one_table["metadata"]["labels"]["tideline.dev/table"] == "uid-1"
+
+
+def test_a_pod_tells_each_of_its_plans():
+    found = applications_of(seen({"phase": "Running"}, spec=TOGETHER), NOW, TIMEOUT)
+    meant = applications_from(TOGETHER)
+    assert tuple(replace(a, created=meant[0].created) for a in found) == meant
+    assert [(a.name, a.attempt, a.driver, a.end) for a in found] == [
+        ("trips-1-1", 1, "shared-1", None),
+        ("orders-1-2", 2, "shared-1", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "kinds"),
+    [
+        (terminated(0, message="begin 0\nend 0 0 -\nbegin 1\nend 1 3 refresh\n", phase="Succeeded"), ["succeeded", "yielded"]),
+        (terminated(1, message="begin 0\nend 0 1 stop\nbegin 1\nend 1 0 -\n"), ["failed", "succeeded"]),
+        (terminated(137, "OOMKilled", "begin 0\nend 0 0 -\nbegin 1\n"), ["succeeded", "out_of_memory"]),
+        (terminated(137, "OOMKilled", "begin 0\n"), ["out_of_memory", "lost"]),
+        (terminated(143, message="begin 0\nend 0 143 retry\n"), ["lost", "lost"]),
+        (terminated(137, message="begin 0\nend 0 0 -\nbegin 1\n") | {"reason": "DeadlineExceeded"}, ["succeeded", "timed_out"]),
+        (terminated(2, message="usage: several: invalid choice"), ["lost", "lost"]),
+        ({"phase": "Failed", "reason": "Evicted"}, ["lost", "lost"]),
+    ],
+)
+def test_each_plan_of_a_pod_has_its_end(status, kinds):
+    found = applications_of(seen(status, spec=TOGETHER), NOW, TIMEOUT)
+    assert [a.end.kind for a in found] == kinds
+    recovery = {"failed": Recovery.STOP, "yielded": Recovery.REFRESH}
+    assert [a.end.recovery for a in found] == [recovery.get(kind) for kind in kinds]
+
+
+def test_a_pod_of_several_plans_that_does_not_start():
+    found = applications_of(seen(waiting("ImagePullBackOff"), spec=TOGETHER, age=timedelta(hours=1)), NOW, TIMEOUT)
+    assert [(a.end.kind, a.condition.obstacle) for a in found] == [(EndKind.NOT_STARTED, Obstacle.IMAGE)] * 2
+
+
+class ListedPods:
+    """The requests for pods that `DriverPods.attempts` makes."""
+
+    def __init__(self, pods):
+        self.pods, self.selectors = pods, []
+
+    def list(self, selector):
+        self.selectors.append(selector)
+        return Listed(self.pods, "1")
+
+
+def test_attempts_at_a_plan_are_found_in_pods_of_their_own_and_in_shared_ones_by_one_request():
+    api = ListedPods([seen({"phase": "Running"}, spec=s) for s in (ALONE, TOGETHER)])
+    pods = DriverPods(SETTINGS, ManualClock(NOW), api)
+    assert [(a.driver, a.key) for a in pods.attempts([ORDERS.key])] == [("shared-1", ORDERS.key)]
+    assert [a.driver for a in pods.attempts([ORDERS.key, TRIPS.key])] == ["trips-1-1", "shared-1", "shared-1"]
+    assert api.selectors[1].endswith(",tideline.dev/instant in (20260101000000000,20260102000000000,shared)")
 
 
 DISRUPTED = [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "preempted"}]

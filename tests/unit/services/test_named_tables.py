@@ -139,7 +139,7 @@ def test_the_launcher_hands_on_options_and_shows_the_last_application(fleet, sou
     platform = HeldPlatform()
     service, _ = launcher(fleet, platform, tables=(), options={"tideline.clustering.yields": "5", RETAINED: "4"})
     service.tick()
-    assert platform.last.options == {"tideline.clustering.yields": "7", RETAINED: "4"}
+    assert platform.plan.options == {"tideline.clustering.yields": "7", RETAINED: "4"}
     platform.end(EndKind.FAILED, "out of luck")
     service.tick()
     assert {base for base, _ in source.jobs} == {table.storage.root}
@@ -238,18 +238,19 @@ def test_an_application_gets_the_caps_of_its_table(fleet, source):
     platform = HeldPlatform()
     service, _ = launcher(fleet, platform, tables=(), max_applications=2, job_log_bytes=4096)
     service.tick()
-    specs = {spec.base_path.rpartition("/")[2]: spec for spec in platform.specs}
+    specs = {spec.plans[0].base_path.rpartition("/")[2]: spec for spec in platform.specs}
     assert {name: (s.timeout_s, s.resources.heap_bytes) for name, s in specs.items()} == {"a": (60, 600 * MIB), "b": (3600.0, GIB)}
     for spec in platform.specs:
         platform.logs[spec.name] = b"x" * 3000
-        platform.by_name[spec.name] = replace(platform.by_name[spec.name], end=End(EndKind.FAILED, "no luck", EPOCH))
+        (application,) = platform.by_name[spec.name]
+        platform.by_name[spec.name] = (replace(application, end=End(EndKind.FAILED, "no luck", EPOCH)),)
     service.tick()
     kept = {name: len(read_job_log(made[name].storage, spec.name)) for name, spec in specs.items()}
     assert kept == {"a": 1024, "b": 3000}
     fleet.clock.advance(600)
     service.tick()
     assert {name: len(table.refresh().pending_clusterings()) for name, table in made.items()} == {"a": 0, "b": 1}, "one is given up"
-    assert [spec.base_path.rpartition("/")[2] for spec in platform.specs[2:]] == ["b"]
+    assert [spec.plans[0].base_path.rpartition("/")[2] for spec in platform.specs[2:]] == ["b"]
 
 
 def test_the_client_of_kubernetes_is_needed_only_where_the_setting_asks_for_it(fleet, monkeypatch):

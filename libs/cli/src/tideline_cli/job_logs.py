@@ -11,7 +11,7 @@ from typing import Any
 from tideline_cli.failure import report_failure
 from tideline_cli.report import print_line
 from tideline_launcher.job_logs import read_job_log
-from tideline_launcher.names import digest_in, place_digest
+from tideline_launcher.names import digest_in, is_shared_name, place_digest
 from tideline_launcher.settings import LauncherSettings
 from tideline_runtime.registry import TableRegistry
 from tideline_table.clock import SystemClock
@@ -24,6 +24,12 @@ def find_log(name: str, settings: LauncherSettings) -> bytes:
 
     Raises `InvalidOption` if there is none.
     """
+    if is_shared_name(name):
+        raise InvalidOption(
+            f"application {name}, which runs plans of several tables",
+            expected="the name of an attempt at one plan, such as trips-1f0a6c2e9b-20260101120000000-2",
+            remedy="the launcher's log (`launched`) and the job events name the attempts of the application",
+        )
     digest = digest_in(name)
     if digest is None:
         raise InvalidOption(

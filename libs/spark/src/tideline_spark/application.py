@@ -1,6 +1,6 @@
 """Table services as Spark applications: `python -m tideline_spark.application clustering|compaction --table PATH --instant INSTANT`.
 
-The plan on the timeline defines the work. Tasks carry paths and options; rows never enter the JVM. Running a completed plan again
+`several --plan JSON --plan JSON` runs several plans of any tables one after the other, so that Spark starts once. The plan on the timeline defines the work. Tasks carry paths and options; rows never enter the JVM. Running a completed plan again
 succeeds without doing anything. Logs are JSON lines on stderr.
 """
 
@@ -25,9 +25,10 @@ from pyspark.sql import SparkSession
 from tideline_locks import open_peer_lock
 from tideline_locks.table_lock import LOCKS_VARIABLE, attach_lock
 from tideline_spark.errors import spark_failure
-from tideline_spark.invocation import ExitCode, Invocation, parse
+from tideline_spark.invocation import SEVERAL, ExitCode, Invocation, SharedInvocation, parse
 from tideline_spark.jobs import run_each
-from tideline_spark.session import local_session, stop_session
+from tideline_spark.outcomes import PLAN_BEGINS, PLAN_ENDED, PLANS_BEGIN, OutcomeFile, PlanOutcome
+from tideline_spark.session import is_running, local_session, stop_session
 from tideline_table.action import TableService, cluster_group, compact_slice, run_clustering, run_compaction
 from tideline_table.errors import Recovery, TidelineError, TransactionRolledBack, WriteConflict
 from tideline_table.hudi import Action, State
@@ -109,25 +110,108 @@ def run_tasks(spark: SparkSession, tasks: Sequence[Task], termination: Terminati
             raise spark_failure(error) from error
 
 
+@dataclass(slots=True)
+class SparkOnDemand:
+    """The Spark session of this process, started when a plan first needs it."""
+
+    title: str
+    local_cores: int
+    _session: SparkSession | None = field(default=None, repr=False)
+
+    def get(self) -> SparkSession:
+        """Return the session."""
+        if self._session is None:
+            self._session = self._started()
+        return self._session
+
+    def is_lost(self) -> bool:
+        """Return whether the session was started and its JVM has ended since."""
+        return self._session is not None and not is_running()
+
+    def stop(self) -> None:
+        """Stop the session if it was started."""
+        if self._session is not None:
+            stop_session(self._session)
+
+    def _started(self) -> SparkSession:
+        if "PYSPARK_GATEWAY_PORT" in os.environ and not self.local_cores:
+            return SparkSession.builder.appName(f"tideline {self.title}").getOrCreate()  # started by spark-submit
+        return local_session(f"tideline {self.title}", self.local_cores or "*", short_lived=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one plan; return an `ExitCode`."""
+    """Run one plan, or several; return an `ExitCode`."""
     _log_json_lines()
     termination = Termination()
     termination.listen()
     service = "application"
     try:
         parsed = parse(arguments)
+        if isinstance(parsed, SharedInvocation):
+            service = SEVERAL
+            return _run_several(parsed, termination)
         service = parsed.service.value
-        outcome = _run(parsed, termination)
+        spark = SparkOnDemand(service, parsed.local_cores)
+        try:
+            outcome = _run(parsed, termination, spark)
+        finally:
+            spark.stop()
         if parsed.result is not None:
             with writing(repr(str(parsed.result))):
                 parsed.result.write_text(json.dumps(outcome))
     except TidelineError as error:
-        code = exit_code(error)
-        _LOGGER.error("%s ended without a commit", service, extra={**_error_fields(error), "exit_code": code})  # noqa: TRY400
-        return code
+        return _failed(service, error)
     _LOGGER.info("%s ended", service, extra=outcome)
     return ExitCode.SUCCEEDED
+
+
+def _run_several(shared: SharedInvocation, termination: Termination) -> ExitCode:
+    """Run the plans one after the other. An error of one plan does not concern the next one.
+
+    Raises `Terminated`. Stops early if the JVM has ended: plans that have not begun then have no outcome.
+    """
+    outcomes = OutcomeFile(shared.outcomes)
+    spark = SparkOnDemand("plans", shared.local_cores)
+    codes: list[ExitCode] = []
+    _LOGGER.info(PLANS_BEGIN, extra={"plans": len(shared.plans)})
+    try:
+        for number, plan in enumerate(shared.plans):
+            termination.check()
+            outcomes.begin(number)
+            identity = {"table": plan.table, "instant": plan.instant}
+            _LOGGER.info(PLAN_BEGINS, extra=identity)
+            code, recovery = _run_shared(plan, termination, spark)
+            codes.append(code)
+            _LOGGER.info(PLAN_ENDED, extra=identity)
+            outcomes.end(number, PlanOutcome(code, recovery))
+            if code is ExitCode.TERMINATED:
+                termination.check()
+            if spark.is_lost():
+                _LOGGER.error("Spark's JVM has ended", extra={"plans_not_run": len(shared.plans) - number - 1})
+                return ExitCode.FAILED
+    finally:
+        spark.stop()
+    return ExitCode.FAILED if ExitCode.FAILED in codes else ExitCode.SUCCEEDED
+
+
+def _run_shared(plan: Invocation, termination: Termination, spark: SparkOnDemand) -> tuple[ExitCode, Recovery | None]:
+    service = plan.service.value
+    try:
+        outcome = _run(plan, termination, spark)
+    except TidelineError as error:
+        return _failed(service, error), error.recovery
+    except Exception:
+        # Not only the engine's errors: whatever is wrong with one plan must not fail the plans of other tables.
+        _LOGGER.exception("%s ended without a commit", service)
+        return ExitCode.FAILED, None
+    _LOGGER.info("%s ended", service, extra=outcome)
+    return ExitCode.SUCCEEDED, None
+
+
+def _failed(service: str, error: TidelineError) -> ExitCode:
+    code = exit_code(error)
+    _LOGGER.error("%s ended without a commit", service, extra={**_error_fields(error), "exit_code": code})
+    return code
 
 
 def exit_code(error: TidelineError) -> ExitCode:
@@ -139,7 +223,7 @@ def exit_code(error: TidelineError) -> ExitCode:
     return ExitCode.SUPERSEDED if isinstance(error, TransactionRolledBack) else ExitCode.FAILED
 
 
-def _run(arguments: Invocation, termination: Termination) -> dict[str, Any]:
+def _run(arguments: Invocation, termination: Termination, spark: SparkOnDemand) -> dict[str, Any]:
     service = arguments.service
     writer_id = f"{service}-{arguments.instant}-{os.getpid()}"
     table = Table.open(arguments.table, options=arguments.options, writer_id=writer_id, peer_lock=open_peer_lock)
@@ -156,19 +240,16 @@ def _run(arguments: Invocation, termination: Termination) -> dict[str, Any]:
     attach_lock(table, os.environ.get(LOCKS_VARIABLE, ""))
     termination.check()
     # Start Spark before the plan begins, because its start takes longer than many plans.
-    spark = _session(service, arguments.local_cores)
-    try:
-        termination.check()
-        if service is TableService.CLUSTERING:
-            committed = run_clustering(
-                table, arguments.instant, run=lambda tasks: run_tasks(spark, tasks, termination, cluster_group)
-            )
-        else:
-            committed = run_compaction(
-                table, arguments.instant, run=lambda tasks: run_tasks(spark, tasks, termination, compact_slice)
-            )
-    finally:
-        stop_session(spark)
+    session = spark.get()
+    termination.check()
+    if service is TableService.CLUSTERING:
+        committed = run_clustering(
+            table, arguments.instant, run=lambda tasks: run_tasks(session, tasks, termination, cluster_group)
+        )
+    else:
+        committed = run_compaction(
+            table, arguments.instant, run=lambda tasks: run_tasks(session, tasks, termination, compact_slice)
+        )
     assert committed is not None
     return {
         "instant": committed.instant,
@@ -178,12 +259,6 @@ def _run(arguments: Invocation, termination: Termination) -> dict[str, Any]:
         "rows": sum(s.num_writes for s in committed.stats),
         "bytes": sum(s.file_size_bytes for s in committed.stats),
     }
-
-
-def _session(service: str, local_cores: int) -> SparkSession:
-    if "PYSPARK_GATEWAY_PORT" in os.environ and not local_cores:
-        return SparkSession.builder.appName(f"tideline {service}").getOrCreate()  # started by spark-submit
-    return local_session(f"tideline {service}", local_cores or "*", short_lived=True)
 
 
 def _log_json_lines() -> None:

@@ -68,6 +68,12 @@ def local_session(
     return builder.getOrCreate()
 
 
+def is_running() -> bool:
+    """Return whether the JVM of the session runs, as far as this process can know: spark-submit watches one that it started."""
+    launched = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - see stop_session
+    return SparkContext._gateway is not None and (launched is None or launched.poll() is None)  # noqa: SLF001
+
+
 def stop_session(spark: SparkSession) -> None:
     """Stop the session and, if this process started its JVM, end the JVM and wait for it. Safe to repeat."""
     gateway = SparkContext._gateway  # noqa: SLF001 - PySpark has no public way to end the JVM that it started

@@ -6,7 +6,7 @@ Platforms implement `Applications`: local processes and Kubernetes. Both pass th
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -25,15 +25,26 @@ class PlanKey:
 
 
 @dataclass(frozen=True, slots=True)
-class ApplicationSpec:
-    """One application to launch. It carries only paths, options and the URL of the locks."""
+class PlanRequest:
+    """One attempt at a plan that an application is to make. Nothing in it concerns other plans of the application."""
 
     name: str
+    """Name of the attempt: of its log and in its job events."""
     key: PlanKey
     attempt: int
     service: TableService
     base_path: str
     options: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationSpec:
+    """One application to launch. It carries only paths, options and the URL of the locks."""
+
+    name: str
+    """Name of the process or pod. An application of one plan has the name of its attempt."""
+    plans: tuple[PlanRequest, ...]
+    """They run one after the other. Several only if the application has no executors."""
     resources: Resources
     timeout_s: float
     """The platform stops an application that runs longer."""
@@ -42,7 +53,7 @@ class ApplicationSpec:
 
 
 class EndKind(enum.StrEnum):
-    """How an application ended."""
+    """How an attempt at a plan ended."""
 
     SUCCEEDED = "succeeded"
     YIELDED = "yielded"
@@ -54,14 +65,14 @@ class EndKind(enum.StrEnum):
     TIMED_OUT = "timed_out"
     OUT_OF_MEMORY = "out_of_memory"
     LOST = "lost"
-    """The platform ended it: evicted, preempted, node lost, pod deleted, SIGTERM."""
+    """The platform ended it: evicted, preempted, node lost, pod deleted, SIGTERM. Or its application died before its turn."""
     NOT_STARTED = "not_started"
     """It never ran: its image, its settings or the platform's rules did not allow it."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of an application. `recovery` is that of the application's error, None if it reported none."""
+    """The end of an attempt. `recovery` is that of the application's error, None if it reported none."""
 
     kind: EndKind
     reason: str
@@ -92,9 +103,13 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """An application as the platform knows it. `end` is None until its death is certain."""
+    """An attempt at a plan as the platform knows it. An application of several plans is several of these, with one `driver`.
+
+    `end` is None until the death of the driver is certain.
+    """
 
     name: str
+    """Name of the attempt."""
     key: PlanKey
     attempt: int
     service: TableService
@@ -106,6 +121,13 @@ class Application:
     end: End | None = None
     is_collected: bool = False
     """Whether a launcher has handled its end."""
+    shared: str = ""
+    """Name of the application if it runs other plans, too."""
+
+    @property
+    def driver(self) -> str:
+        """Name of the process or pod."""
+        return self.shared or self.name
 
 
 class LaunchRefused(TidelineError):
@@ -148,19 +170,19 @@ class Applications(Protocol):
         ...
 
     def known(self) -> Sequence[Application]:
-        """Return all applications, also those that an earlier launcher started and those that ended and are not deleted yet."""
+        """Return all attempts, also those that an earlier launcher started and those that ended and are not deleted yet."""
         ...
 
-    def attempts(self, key: PlanKey) -> Sequence[Application]:
-        """Return the applications of a plan, read now: one that is absent or has an `end` is dead for certain."""
+    def attempts(self, keys: Collection[PlanKey]) -> Sequence[Application]:
+        """Return the attempts at these plans, read now: one that is absent or has an `end` is dead for certain."""
         ...
 
-    def log_tail(self, name: str, max_bytes: int) -> bytes:
-        """Return the end of the application's log; empty if there is none any more."""
+    def log_tail(self, driver: str, max_bytes: int) -> bytes:
+        """Return the end of the log of an application; empty if there is none any more."""
         ...
 
-    def collect(self, name: str) -> None:
-        """Record that the end of the application was handled. The platform deletes it when it is no longer needed."""
+    def collect(self, driver: str) -> None:
+        """Record that the ends of all plans of an application were handled. The platform deletes it when it is no longer needed."""
         ...
 
     def tidy(self) -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from tideline_launcher.application import Application, PlanKey
 from tideline_launcher.history import History
-from tideline_launcher.resources import PlanWork, Resources, granted, resources_for
-from tideline_launcher.settings import ResourceSettings
+from tideline_launcher.resources import PlanWork, Resources, granted, resources_for, shared
+from tideline_launcher.settings import ResourceSettings, SharingSettings
+from tideline_launcher.sharing import Candidate, batches
 from tideline_table.action import TableService
 
 _NEW = History()
@@ -34,22 +35,31 @@ class PendingPlan:
     work: PlanWork = field(default_factory=PlanWork)
     limits: TableLimits | None = None
     """The caps of its table, None for those of the launcher."""
+    timeout_s: float = 0.0
+    """How long its application may run. Plans share an application only if this is equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A plan to launch now, with its resources."""
+    """Plans to launch now in one application, oldest first, with its resources."""
 
-    plan: PendingPlan
+    plans: tuple[PendingPlan, ...]
     resources: Resources
+
+    @property
+    def timeout_s(self) -> float:
+        """How long the application may run."""
+        return self.plans[0].timeout_s
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The plans to launch now and the plans to give up."""
+    """The applications to launch now and the plans to give up."""
 
     launch: tuple[Launch, ...]
     give_up: tuple[PendingPlan, ...]
+    wait_until_s: float | None = None
+    """When a batch that waits for more plans is to be launched; monotonic. None: no batch waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +69,16 @@ class Limits:
     max_applications: int
     max_attempts: int
     resources: ResourceSettings
+    sharing: SharingSettings = field(default_factory=SharingSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """Plans that one application is to run, with what they want. `not_before_s`: until then it waits for more plans."""
+
+    plans: tuple[PendingPlan, ...]
+    wanted: Resources
+    not_before_s: float = 0.0
 
 
 def decide(
@@ -67,33 +87,65 @@ def decide(
     histories: Mapping[PlanKey, History],
     limits: Limits,
     now_s: float,
+    since_s: Mapping[PlanKey, float] | None = None,
+    alone: Collection[str] = (),
 ) -> Decision:
-    """Choose plans to launch, oldest first, with one application per plan, within the limits.
+    """Choose plans to launch, oldest first, within the limits. Small plans share applications, others have one each.
 
     A plan that a live process runs is left alone, a plan whose pause is not over waits, an exhausted one is given up. If no executor
-    is free, later plans that need none may still start. A plan gets fewer executors than it wants if fewer are free.
+    is free, later plans that need none may still start. A plan gets fewer executors than it wants if fewer are free. `since_s`: when
+    the launcher first saw each plan. `alone`: tables whose plans share no application.
     """
     taken = {a.key for a in running}
     idle = [p for p in sorted(plans, key=lambda p: p.key) if p.key not in taken and not p.is_driven]
     past = {p.key: histories.get(p.key, _NEW) for p in idle}
     give_up = tuple(p for p in idle if past[p.key].is_exhausted((p.limits or limits).max_attempts))
     ready = [p for p in idle if p not in give_up and past[p.key].not_before_s <= now_s]
-    slots = max(0, limits.max_applications - len(running))
+    slots = max(0, limits.max_applications - len({a.driver for a in running}))
     used = sum(a.executors for a in running)
     used_by_table: dict[str, int] = {}
     for application in running:
         uid = application.key.table_uid
         used_by_table[uid] = used_by_table.get(uid, 0) + application.executors
     launch: list[Launch] = []
-    for plan in ready:
+    wait_until_s: float | None = None
+    sharing = [p for p in ready if not past[p.key].is_alone and p.key.table_uid not in alone]
+    for unit in _units(ready, sharing, past, limits, since_s or {}, now_s):
         if len(launch) >= slots:
             break
-        uid, caps = plan.key.table_uid, (plan.limits or limits).resources
+        if unit.not_before_s > now_s:
+            wait_until_s = min(wait_until_s or unit.not_before_s, unit.not_before_s)
+            continue
+        first = unit.plans[0]
+        uid, caps = first.key.table_uid, (first.limits or limits).resources
         free = min(limits.resources.max_executors - used, caps.max_executors_per_table - used_by_table.get(uid, 0))
-        resources = granted(resources_for(plan.work, caps, past[plan.key].memory_step), free=free)
+        resources = granted(unit.wanted, free=free)
         if resources is None:
             continue
         used += resources.executors
         used_by_table[uid] = used_by_table.get(uid, 0) + resources.executors
-        launch.append(Launch(plan, resources))
-    return Decision(tuple(launch), give_up)
+        launch.append(Launch(unit.plans, resources))
+    return Decision(tuple(launch), give_up, wait_until_s)
+
+
+def _units(
+    ready: Sequence[PendingPlan],
+    sharing: Sequence[PendingPlan],
+    past: Mapping[PlanKey, History],
+    limits: Limits,
+    since_s: Mapping[PlanKey, float],
+    now_s: float,
+) -> list[_Unit]:
+    """Return the applications that the plans would have without other limits, by their oldest plans."""
+    by_key = {plan.key: plan for plan in ready}
+    wanted = {p.key: resources_for(p.work, (p.limits or limits).resources, past[p.key].memory_step) for p in ready}
+    small = [p for p in sharing if not wanted[p.key].executors] if limits.sharing.max_plans > 1 else []
+    shares = {p.key for p in small}
+    units = [_Unit((plan,), wanted[plan.key]) for plan in ready if plan.key not in shares]
+    for timeout_s in {p.timeout_s for p in small}:
+        alike = [p for p in small if p.timeout_s == timeout_s]
+        candidates = [Candidate(p.key, p.work.total_bytes, since_s.get(p.key, now_s)) for p in alike]
+        for batch in batches(candidates, limits.sharing):
+            members = tuple(by_key[key] for key in batch.keys)
+            units.append(_Unit(members, shared([wanted[key] for key in batch.keys]), batch.not_before_s))
+    return sorted(units, key=lambda unit: unit.plans[0].key)

@@ -29,6 +29,9 @@ class History:
     """Monotonic time of the earliest next attempt."""
     is_hopeless: bool = False
     """Whether the application said that the same attempt fails again until a user changes something."""
+    is_alone: bool = False
+    """Whether the next attempt shares no application. It follows any attempt that ended without a result: what that plan did to its
+    driver must not befall other plans, and what others did must not befall it again."""
     condition: Condition | None = None
     """Why the last attempt did not start."""
 
@@ -39,8 +42,9 @@ class History:
     def after(self, ended: Application, now_s: float, backoff: Backoff, *, can_grow: bool) -> History:
         """Return the history after an application ended. `can_grow`: more memory than in this attempt is allowed."""
         assert ended.end is not None
-        then = replace(self, attempt=max(self.attempt, ended.attempt), condition=ended.condition)
         kind = ended.end.kind
+        is_alone = self.is_alone or kind not in (*_FRUITLESS, EndKind.NOT_STARTED)
+        then = replace(self, attempt=max(self.attempt, ended.attempt), condition=ended.condition, is_alone=is_alone)
         if kind is EndKind.OUT_OF_MEMORY and can_grow:
             return replace(then, memory_step=ended.memory_step + 1, disturbances=0)
         if kind in (EndKind.LOST, EndKind.NOT_STARTED):

@@ -1,21 +1,28 @@
-"""Logs of failed applications, kept in each table's folder. `tideline job logs` reads them."""
+"""Logs of attempts that failed, kept in each table's folder. `tideline job logs` reads them."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
+from tideline_spark.outcomes import PLAN_BEGINS, PLAN_ENDED, PLANS_BEGIN
 from tideline_table.errors import ObjectNotFound
 from tideline_table.storage import Storage
 
 FOLDER = ".hoodie/.tideline/jobs"
 _SUFFIX = ".log"
+_MARKS = (PLANS_BEGIN, PLAN_BEGINS, PLAN_ENDED)
+Plan = tuple[str, str]
+"""A plan as marks in logs name it: base path and instant."""
 
 
 def job_log_path(name: str) -> str:
-    """Return the path of the log of an application below the base path of its table."""
+    """Return the path of the log of an attempt below the base path of its table."""
     return f"{FOLDER}/{name}{_SUFFIX}"
 
 
 def keep_job_log(storage: Storage, name: str, content: bytes, kept: int) -> None:
-    """Store the log of an application, and delete the oldest logs of the table beyond `kept`."""
+    """Store the log of an attempt, and delete the oldest logs of the table beyond `kept`."""
     storage.put(job_log_path(name), content)
     logs = [o for o in storage.list_folder(FOLDER).objects if o.path.endswith(_SUFFIX)]
     newest_first = sorted(logs, key=lambda o: (o.modified, o.path), reverse=True)
@@ -24,8 +31,44 @@ def keep_job_log(storage: Storage, name: str, content: bytes, kept: int) -> None
 
 
 def read_job_log(storage: Storage, name: str) -> bytes | None:
-    """Return the stored log of an application, None if there is none."""
+    """Return the stored log of an attempt, None if there is none."""
     try:
         return storage.read(job_log_path(name))
     except ObjectNotFound:
         return None
+
+
+def plan_logs(log: bytes, plans: Sequence[Plan]) -> list[bytes]:
+    """Return the part of an application's log that concerns each of its plans.
+
+    That are the lines between the marks of the plan, and those outside of all plans: the start and the end of the application. A plan
+    never gets lines of another one, which may be of another table. `log` may lack its beginning; lines that cannot be attributed are
+    left out.
+    """
+    lines = [(line, *_mark(line)) for line in log.splitlines(keepends=True)]
+    first, plan = next(((mark, plan) for _, mark, plan in lines if mark), ("", None))
+    if not first:
+        return [b"" for _ in plans]
+    # Lines before the first mark belong to a plan if its end is that mark.
+    current = plan if first == PLAN_ENDED else None
+    parts: list[tuple[Plan | None, bytes]] = []
+    for line, mark, marked in lines:
+        if mark == PLAN_BEGINS:
+            current = marked
+        parts.append((current, line))
+        if mark == PLAN_ENDED:
+            current = None
+    return [b"".join(line for owner, line in parts if owner in (None, wanted)) for wanted in plans]
+
+
+def _mark(line: bytes) -> tuple[str, Plan | None]:
+    """Return the mark in a line and its plan; an empty mark if it has none."""
+    if not any(mark.encode() in line for mark in _MARKS):
+        return "", None
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return "", None
+    if not isinstance(found, dict) or found.get("event") not in _MARKS:
+        return "", None
+    return str(found["event"]), (str(found.get("table")), str(found.get("instant")))

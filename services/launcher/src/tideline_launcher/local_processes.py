@@ -6,126 +6,164 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 from tideline_launcher.application import Application, ApplicationSpec, End, EndKind, PlanKey
+from tideline_launcher.command import arguments_of, shared_name_of
 from tideline_launcher.failure import exit_text, kind_of_exit, recovery_in
+from tideline_launcher.local_records import LOG, OUTCOMES, RECORD, left_behind, local_file, local_log_file, write_record
+from tideline_launcher.plan_ends import plan_ends
 from tideline_locks.table_lock import LOCKS_VARIABLE
 from tideline_runtime import tether
 from tideline_runtime.state_folder import open_log_file
-from tideline_spark.invocation import MODULE, Invocation
+from tideline_spark.invocation import MODULE
+from tideline_spark.outcomes import read_outcomes
 from tideline_table.clock import Clock
 from tideline_table.storage import writing
 
 _POLL_S = 0.5
 _STOP_GRACE_S = 10.0
 _TAIL_BYTES = 64 * 1024
+_FORGOTTEN_AFTER = timedelta(days=1)
 
 
 @dataclass(slots=True)
 class _Launched:
-    spec: ApplicationSpec
-    process: subprocess.Popen[bytes]
-    application: Application
-    started_s: float
+    """An application. `process` is None for one that an earlier launcher left behind."""
+
+    process: subprocess.Popen[bytes] | None
+    applications: tuple[Application, ...]
+    timeout_s: float = 0.0
+    started_s: float = 0.0
+
+    @property
+    def has_ended(self) -> bool:
+        return self.applications[0].end is not None
 
 
 class LocalProcesses:
     """Implements `Applications` with child processes, each in a process group of its own, so that Spark's JVM and workers end with it.
 
-    Logs are in the launcher's state folder. On Linux the processes are killed when the launcher ends for any reason, so a new
-    launcher has none to adopt.
+    Logs and records are in the launcher's state folder. On Linux the processes are killed when the launcher ends for any reason. So a
+    new launcher has none to adopt; it finds the records of those that a killed launcher left, as lost attempts.
     """
 
     name = "local"
     poll_interval_s = _POLL_S
 
     def __init__(self, state_folder: Path, cores: int, clock: Clock) -> None:
-        self._logs = state_folder / "applications"
+        self._state = state_folder
         self._cores = cores
         self._clock = clock
         self._launched: dict[str, _Launched] = {}
 
-    def start(self, wake: Callable[[], None]) -> None:
-        """See `Applications.start`. Ends are found by polling."""
+    def start(self, wake: Callable[[], None]) -> None:  # noqa: ARG002 - ends are found by polling
+        """See `Applications.start`. Reads the records of applications that ended with a killed launcher."""
+        for applications in left_behind(self._state):
+            driver = applications[0].driver
+            if driver not in self._launched:
+                end = End(EndKind.LOST, "ended with its launcher", self._clock.now())
+                self._launched[driver] = _Launched(None, self._with_ends(applications, end))
 
     def launch(self, spec: ApplicationSpec) -> None:
         """See `Applications.launch`."""
         if spec.name in self._launched:
             return
-        log_file = local_log_file(self._logs.parent, spec.name)
+        log_file, outcomes = (local_file(self._state, spec.name, kind) for kind in (LOG, OUTCOMES))
+        applications = tuple(
+            Application(p.name, p.key, p.attempt, p.service, p.base_path, 0, 0, self._clock.now(), shared=shared_name_of(spec))
+            for p in spec.plans
+        )
         with writing(repr(str(log_file))):
             sink = open_log_file(log_file)
-        invocation = Invocation(spec.service, spec.base_path, spec.key.instant, spec.options, self._cores)
-        command = [sys.executable, "-m", MODULE, *invocation.arguments()]
+            outcomes.unlink(missing_ok=True)
+        command = [sys.executable, "-m", MODULE, *arguments_of(spec, self._cores, outcomes)]
         environment = {**os.environ, LOCKS_VARIABLE: spec.locks}
         with sink as log:
+            write_record(self._state, applications)
             process = subprocess.Popen(  # noqa: S603 - a module of this project, with arguments made above
                 _tethered(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
             )
-        application = Application(spec.name, spec.key, spec.attempt, spec.service, spec.base_path, 0, 0, self._clock.now())
-        self._launched[spec.name] = _Launched(spec, process, application, self._clock.monotonic_s())
+        self._launched[spec.name] = _Launched(process, applications, spec.timeout_s, self._clock.monotonic_s())
 
     def known(self) -> Sequence[Application]:
         """See `Applications.known`."""
         for launched in self._launched.values():
             self._observe(launched)
-        return [launched.application for launched in self._launched.values()]
+        return [application for launched in self._launched.values() for application in launched.applications]
 
-    def attempts(self, key: PlanKey) -> Sequence[Application]:
+    def attempts(self, keys: Collection[PlanKey]) -> Sequence[Application]:
         """See `Applications.attempts`."""
-        return [application for application in self.known() if application.key == key]
+        return [application for application in self.known() if application.key in keys]
 
-    def log_tail(self, name: str, max_bytes: int) -> bytes:
+    def log_tail(self, driver: str, max_bytes: int) -> bytes:
         """See `Applications.log_tail`."""
         try:
-            with local_log_file(self._logs.parent, name).open("rb") as file:
+            with local_log_file(self._state, driver).open("rb") as file:
                 file.seek(0, os.SEEK_END)
                 file.seek(max(0, file.tell() - max_bytes))
                 return file.read(max_bytes)
         except FileNotFoundError:
             return b""
 
-    def collect(self, name: str) -> None:
+    def collect(self, driver: str) -> None:
         """See `Applications.collect`. Nothing but the log stays."""
-        launched = self._launched.get(name)
-        if launched is not None and launched.application.end is not None:
-            del self._launched[name]
+        launched = self._launched.get(driver)
+        if launched is not None and launched.has_ended:
+            self._forget(driver)
+            del self._launched[driver]
 
     def tidy(self) -> None:
-        """See `Applications.tidy`."""
+        """See `Applications.tidy`. Forgets those whose end no launcher handles, because a table is gone."""
+        now = self._clock.now()
+        ends = {driver: launched.applications[0].end for driver, launched in self._launched.items()}
+        for driver, end in ends.items():
+            if end is not None and now - end.ended > _FORGOTTEN_AFTER:
+                self.collect(driver)
 
     def close(self, grace_s: float) -> None:
-        """See `Applications.close`."""
-        running = [launched.process for launched in self._launched.values() if launched.application.end is None]
+        """See `Applications.close`. Applications that are stopped here leave no record: nothing was wrong with them."""
+        running = {d: launched.process for d, launched in self._launched.items() if launched.process and not launched.has_ended}
         if running:
             # In parallel: stopping them one after the other could exceed the stop grace of the service.
             with ThreadPoolExecutor(len(running), thread_name_prefix="stop") as pool:
-                list(pool.map(lambda process: _stop(process, grace_s), running))
+                list(pool.map(lambda process: _stop(process, grace_s), running.values()))
+        for driver in running:
+            self._forget(driver)
 
     def _observe(self, launched: _Launched) -> None:
-        if launched.application.end is not None:
+        process = launched.process
+        if process is None or launched.has_ended:
             return
-        code = launched.process.poll()
+        driver = launched.applications[0].driver
+        code = process.poll()
         ran_s = self._clock.monotonic_s() - launched.started_s
         if code is not None:
-            _signal(launched.process, signal.SIGKILL)  # workers that outlived the application
-            recovery = recovery_in(self.log_tail(launched.spec.name, _TAIL_BYTES).decode(errors="replace"))
+            _signal(process, signal.SIGKILL)  # workers that outlived the application
+            recovery = recovery_in(self.log_tail(driver, _TAIL_BYTES).decode(errors="replace"))
             end = End(kind_of_exit(code), exit_text(code), self._clock.now(), recovery)
-        elif ran_s > launched.spec.timeout_s:
-            _stop(launched.process, _STOP_GRACE_S)
+        elif ran_s > launched.timeout_s:
+            _stop(process, _STOP_GRACE_S)
             end = End(EndKind.TIMED_OUT, f"stopped after {ran_s:.0f} s", self._clock.now())
         else:
             return
-        launched.application = replace(launched.application, end=end)
+        launched.applications = self._with_ends(launched.applications, end)
 
+    def _with_ends(self, applications: tuple[Application, ...], end: End) -> tuple[Application, ...]:
+        try:
+            reported = local_file(self._state, applications[0].driver, OUTCOMES).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            reported = ""
+        ends = plan_ends(len(applications), end, read_outcomes(reported))
+        return tuple(replace(a, end=e) for a, e in zip(applications, ends, strict=True))
 
-def local_log_file(state_folder: Path, name: str) -> Path:
-    """Return the path of the log of a local application."""
-    return state_folder / "applications" / f"{name}.log"
+    def _forget(self, driver: str) -> None:
+        for kind in (RECORD, OUTCOMES):
+            local_file(self._state, driver, kind).unlink(missing_ok=True)
 
 
 def _tethered(command: list[str]) -> list[str]:

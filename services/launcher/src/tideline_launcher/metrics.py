@@ -5,11 +5,14 @@ from tideline_runtime.metrics import Counter, Gauge, Histogram
 APPLICATIONS = Counter(
     "tideline_launcher_applications_total",
     unit="applications",
-    doc="Ended applications, by outcome: succeeded, yielded (to a writer), superseded (another process ended the plan), failed, timed_out, "
-    "out_of_memory, lost (the platform ended it), not_started; given_up counts plans.",
+    doc="Ended attempts at plans, by outcome: succeeded, yielded (to a writer), superseded (another process ended the plan), failed, timed_out, "
+    "out_of_memory, lost (the platform ended it), not_started; given_up counts plans. Several plans may have shared a Spark application.",
     labels=("outcome",),
 )
 RUNNING = Gauge("tideline_launcher_running", unit="applications", doc="Spark applications running now.")
+PLANS = Gauge(
+    "tideline_launcher_running_plans", unit="plans", doc="Plans of the Spark applications that run now; small ones share them."
+)
 EXECUTORS = Gauge("tideline_launcher_executors", unit="executors", doc="Executors that the running applications asked for.")
 OBSTACLES = Gauge(
     "tideline_launcher_obstacles",

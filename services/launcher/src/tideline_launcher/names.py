@@ -1,16 +1,25 @@
-"""Names of applications: `table-instant-attempt`, equal for launchers that make the same decision."""
+"""Names of attempts at plans and of applications, equal for launchers that make the same decision.
+
+An attempt is `table-digest-instant-attempt`. An application of one plan has the name of its attempt, one of several plans has a name
+derived from theirs: `shared-digest`.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 
 from tideline_table.storage import root_uri
 
 MAX_LENGTH = 47
 """A DNS label has 63 characters; Spark appends `-exec-` and a number of up to 10 digits for executor pods."""
 _DIGEST_BYTES = 5
+_SHARED = "shared"
+_SHARED_DIGEST_BYTES = 16
+"""Long, because equal names of different groups would be taken for one application."""
 _NAME = re.compile(r"[a-z](?:[a-z0-9-]*[a-z0-9])?-([0-9a-f]{10})-([0-9]{1,17})-([1-9][0-9]*)")
+_SHARED_NAME = re.compile(rf"{_SHARED}-[0-9a-f]{{{2 * _SHARED_DIGEST_BYTES}}}")
 _NOT_ALLOWED = re.compile(r"[^a-z0-9]+")
 
 
@@ -32,7 +41,18 @@ def application_name(table_name: str, base_path: str, instant: str, attempt: int
     return readable[: MAX_LENGTH - len(rest)].strip("-") + rest
 
 
+def shared_name(attempts: Iterable[str]) -> str:
+    """Return the name of the application that makes these attempts, in any order: a DNS label that is no name of an attempt."""
+    digest = hashlib.blake2b("\n".join(sorted(attempts)).encode(), digest_size=_SHARED_DIGEST_BYTES)
+    return f"{_SHARED}-{digest.hexdigest()}"
+
+
+def is_shared_name(name: str) -> bool:
+    """Return whether an application of several plans has this name."""
+    return _SHARED_NAME.fullmatch(name) is not None
+
+
 def digest_in(name: str) -> str | None:
-    """Return the digest of the base path in a name, None if it is no name of an application."""
+    """Return the digest of the base path in a name, None if it is no name of an attempt."""
     found = _NAME.fullmatch(name)
     return found.group(1) if found and len(name) <= MAX_LENGTH else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,20 +12,23 @@ from tideline_launcher.application import (
     Applications,
     ApplicationSpec,
     Condition,
+    End,
     EndKind,
     LaunchRefused,
     Obstacle,
     PlanKey,
+    PlanRequest,
 )
 from tideline_launcher.decision import Decision, Launch, Limits, PendingPlan, TableLimits, decide
 from tideline_launcher.history import History, history_of
-from tideline_launcher.job_logs import keep_job_log
+from tideline_launcher.job_logs import keep_job_log, plan_logs
 from tideline_launcher.kubernetes import DriverPods
 from tideline_launcher.local_processes import LocalProcesses
-from tideline_launcher.metrics import APPLICATIONS, DURATION, EXECUTORS, OBSTACLES, RUNNING
-from tideline_launcher.names import application_name
+from tideline_launcher.metrics import APPLICATIONS, DURATION, EXECUTORS, OBSTACLES, PLANS, RUNNING
+from tideline_launcher.names import application_name, shared_name
 from tideline_launcher.resources import PlanWork, can_grow, work_of
 from tideline_launcher.settings import LauncherSettings
+from tideline_launcher.sharing import waiting_since
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.event_link import EventLink
 from tideline_runtime.logging import get_logger
@@ -41,7 +45,9 @@ from tideline_table.table import Table
 _log = get_logger(__name__)
 _STOP_GRACE_S = 10.0
 _BACKOFF_INITIAL_S = 5.0
-_KEPT_LOGS = (EndKind.FAILED, EndKind.TIMED_OUT, EndKind.OUT_OF_MEMORY, EndKind.LOST)
+_FAILURES = (EndKind.FAILED, EndKind.TIMED_OUT, EndKind.OUT_OF_MEMORY)
+_KEPT_LOGS = (*_FAILURES, EndKind.LOST)
+_REGULAR = (EndKind.SUCCEEDED, EndKind.YIELDED, EndKind.SUPERSEDED)
 _UNREADY = (Obstacle.IMAGE, Obstacle.CONFIGURATION, Obstacle.REFUSED)
 """Obstacles that last until a user removes them; a full cluster is none."""
 
@@ -59,15 +65,19 @@ class LauncherService:
     def __init__(self, settings: LauncherSettings, context: ServiceContext, applications: Applications | None = None) -> None:
         self._settings = settings
         self._context = context
-        context.metrics.expose(RUNNING, EXECUTORS)
+        context.metrics.expose(RUNNING, PLANS, EXECUTORS)
         self._tables: OpenTables = open_tables(settings, context, settings.options)
         self._applications = applications or applications_of(settings, context)
         self._events = EventLink(settings, context, publishes=True, watches=[TIMELINE.name])
         self._backoff = Backoff(_BACKOFF_INITIAL_S, max(settings.retry_backoff_max_s, _BACKOFF_INITIAL_S))
         self._per_table = TableSettings(settings, self._tables.own_settings)
-        self._limits = Limits(settings.max_applications, settings.max_attempts, settings.resources)
+        self._limits = Limits(settings.max_applications, settings.max_attempts, settings.resources, settings.sharing)
         self._histories: dict[PlanKey, History] = {}
-        self._seen: dict[str, PlanKey] = {}
+        self._seen: set[tuple[str, PlanKey]] = set()
+        self._settled: set[tuple[str, PlanKey]] = set()
+        self._since_s: dict[PlanKey, float] = {}
+        self._alone: set[str] = set()
+        """Tables whose last plan failed: the next one may kill its driver, too, and shares none until a plan succeeds."""
         self._work: dict[PlanKey, PlanWork] = {}
         self._left_alone: set[PlanKey] = set()
         self._reported: dict[PlanKey, Condition] = {}
@@ -84,15 +94,15 @@ class LauncherService:
         plans, failure = self._pending()
         mine = [a for a in known if self._tables.by_uid(a.key.table_uid) is not None]
         self._work |= {plan.key: plan.work for plan in plans}
-        for application in mine:
+        for application in sorted(mine, key=lambda a: a.created):
             self._adopt(application, known)
-            if application.end is not None and not application.is_collected:
-                self._collect(application)
+        self._collect_ended(mine, known)
         if failure is None and not self._context.stopping.is_set():
             self._forget_gone(plans, known)
         running = [a for a in mine if a.end is None]
         now_s = self._context.clock.monotonic_s()
-        decision = decide(plans, running, self._histories, self._limits, now_s)
+        self._since_s = waiting_since([plan.key for plan in plans], self._since_s, now_s)
+        decision = decide(plans, running, self._histories, self._limits, now_s, self._since_s, self._alone)
         launched = self._act(decision)
         self._applications.tidy()
         self._report(running, plans, launched)
@@ -100,6 +110,7 @@ class LauncherService:
         if failure is not None:
             raise failure
         waits = [self._histories[plan.key].not_before_s for plan in plans if plan.key in self._histories]
+        waits += [] if decision.wait_until_s is None else [decision.wait_until_s]
         delays = [until_s - now_s for until_s in waits if until_s > now_s]
         if running or launched:
             delays.append(self._applications.poll_interval_s)
@@ -126,7 +137,11 @@ class LauncherService:
                 if key in self._left_alone:
                     continue
                 work = work_of(getattr(table.state.plans.get(record.instant), "plan", None) or {})
-                plans.append(PendingPlan(key, table.base_path, table.definition.name, driven, service, work, limits))
+                plans.append(
+                    PendingPlan(
+                        key, table.base_path, table.definition.name, driven, service, work, limits, own.application_timeout_s
+                    )
+                )
 
         return plans, self._tables.visit(self._context, look)
 
@@ -136,95 +151,153 @@ class LauncherService:
         return [chosen for chosen in decision.launch if not self._context.stopping.is_set() and self._launch(chosen)]
 
     def _launch(self, launch: Launch) -> bool:
-        """Launch the next attempt at a plan, unless the platform still runs one. Return whether an application runs then."""
-        plan = launch.plan
-        known = self._applications.attempts(plan.key)
-        if any(a.end is None for a in known):
+        """Launch the next attempt at each plan, unless the platform still runs one. Return whether an application runs then."""
+        known = self._applications.attempts([plan.key for plan in launch.plans])
+        alive = {a.key for a in known if a.end is None}
+        requests = tuple(self._request(plan, known) for plan in launch.plans if plan.key not in alive)
+        if not requests:
             return True
-        history = self._histories.setdefault(plan.key, History())
-        attempt = max(history.attempt, *(a.attempt for a in known), 0) + 1
-        name = application_name(plan.table_name, plan.base_path, plan.key.instant, attempt)
-        settings = self._settings
-        spec = ApplicationSpec(
-            name,
-            plan.key,
-            attempt,
-            plan.service,
-            plan.base_path,
-            {**settings.options, **self._tables.own_options(plan.base_path)},
-            launch.resources,
-            self._per_table.of(plan.base_path).application_timeout_s,
-            str(settings.locks),
-        )
+        name = requests[0].name if len(requests) == 1 else shared_name(request.name for request in requests)
+        spec = ApplicationSpec(name, requests, launch.resources, launch.timeout_s, locks=str(self._settings.locks))
         try:
             self._applications.launch(spec)
         except LaunchRefused as error:
             now_s = self._context.clock.monotonic_s()
-            self._histories[plan.key] = history.disturbed(now_s, self._backoff, 0, error.condition)
+            for request in requests:
+                history = self._histories[request.key]
+                self._histories[request.key] = history.disturbed(now_s, self._backoff, 0, error.condition)
             return False
-        self._seen[name] = plan.key
-        self._histories[plan.key] = replace(history, condition=None)
-        self._publish(plan.key, plan.service, name, attempt, "retried" if attempt > 1 else "submitted")
-        self._publish(plan.key, plan.service, name, attempt, "running")
-        _log.info(
-            "launched",
-            application=name,
-            table=plan.key.table_uid,
-            instant=plan.key.instant,
-            attempt=attempt,
-            executors=launch.resources.executors,
-            memory_step=launch.resources.memory_step,
-        )
+        for request in requests:
+            self._note_launch(spec, request)
         return True
 
+    def _request(self, plan: PendingPlan, known: Sequence[Application]) -> PlanRequest:
+        """Return the request for the next attempt at a plan. Its options are those of its table."""
+        history = self._histories.setdefault(plan.key, History())
+        attempt = max(history.attempt, *(a.attempt for a in known if a.key == plan.key), 0) + 1
+        return PlanRequest(
+            application_name(plan.table_name, plan.base_path, plan.key.instant, attempt),
+            plan.key,
+            attempt,
+            plan.service,
+            plan.base_path,
+            {**self._settings.options, **self._tables.own_options(plan.base_path)},
+        )
+
+    def _note_launch(self, spec: ApplicationSpec, request: PlanRequest) -> None:
+        key, attempt = request.key, request.attempt
+        self._seen.add((spec.name, key))
+        self._histories[key] = replace(self._histories[key], condition=None)
+        where = f"in application {spec.name}" if len(spec.plans) > 1 else ""
+        for state in ("retried" if attempt > 1 else "submitted", "running"):
+            self._publish(key, request.service, request.name, attempt, state, where)
+        _log.info(
+            "launched",
+            application=spec.name,
+            attempt_name=request.name,
+            table=key.table_uid,
+            instant=key.instant,
+            attempt=attempt,
+            plans=len(spec.plans),
+            executors=spec.resources.executors,
+            memory_step=spec.resources.memory_step,
+        )
+
     def _adopt(self, application: Application, known: Sequence[Application]) -> None:
-        """Take over an application that another launcher started, with the attempts that the platform still knows."""
-        if application.name in self._seen:
+        """Take over an attempt that another launcher started, with the attempts that the platform still knows."""
+        if (application.driver, application.key) in self._seen:
             return
-        self._seen[application.name] = application.key
+        self._seen.add((application.driver, application.key))
         if application.end is None:
-            _log.info("adopted", application=application.name, table=application.key.table_uid, attempt=application.attempt)
+            _log.info("adopted", application=application.driver, table=application.key.table_uid, attempt=application.attempt)
         if application.key not in self._histories:
             earlier = [a for a in known if a.key == application.key and a.is_collected]
             self._histories[application.key] = history_of(earlier, self._context.clock.monotonic_s(), self._backoff)
+        if application.is_collected:
+            self._judge(application)
 
-    def _collect(self, application: Application) -> None:
+    def _judge(self, application: Application) -> None:
+        """Note whether later plans of the table may share an application."""
+        assert application.end is not None
+        if application.end.kind is EndKind.SUCCEEDED:
+            self._alone.discard(application.key.table_uid)
+        elif application.end.kind in _FAILURES:
+            self._alone.add(application.key.table_uid)
+
+    def _collect_ended(self, mine: Sequence[Application], known: Sequence[Application]) -> None:
+        """Handle the ends of plans, then collect each application whose plans all had their ends handled.
+
+        One with a plan of a table that this launcher does not serve (yet) is not collected, so that the end of that plan is not lost.
+        """
+        ended = [a for a in mine if a.end is not None and not a.is_collected]
+        plans = Counter(a.driver for a in known)
+        for driver in dict.fromkeys(a.driver for a in ended):
+            members = [a for a in ended if a.driver == driver]
+            fresh = [self._by_table(a) for a in members if (driver, a.key) not in self._settled]
+            self._keep_logs(fresh)
+            for application in fresh:
+                self._settle(application)
+                self._settled.add((driver, application.key))
+            if len(members) < plans[driver]:
+                continue
+            self._context.metrics.observe(DURATION, _ran_s(members[0]))
+            # Last: a launcher that dies before this handles the ends again.
+            self._applications.collect(driver)
+
+    def _by_table(self, application: Application) -> Application:
+        """Return the attempt as succeeded if the table has its plan completed: the driver may have died after its commit."""
+        table, end = self._tables.by_uid(application.key.table_uid), application.end
+        assert table is not None
+        assert end is not None
+        record = table.state.actions.get(application.key.instant)
+        if end.kind in (*_REGULAR, EndKind.NOT_STARTED) or record is None or record.state is not State.COMPLETED:
+            return application
+        return replace(application, end=replace(end, kind=EndKind.SUCCEEDED, reason=f"completed before: {_reason(end)}"))
+
+    def _settle(self, application: Application) -> None:
         end, key = application.end, application.key
         assert end is not None
-        ran_s = max(0.0, (end.ended - application.created).total_seconds())
         work = self._work.get(key, PlanWork())
         grows = can_grow(work, self._per_table.of(application.base_path).resources, application.memory_step)
         history = self._histories.get(key, History())
         self._histories[key] = history.after(application, self._context.clock.monotonic_s(), self._backoff, can_grow=grows)
-        if end.kind in _KEPT_LOGS:
-            self._keep_log(application)
+        self._judge(application)
         self._context.metrics.increment(APPLICATIONS, outcome=end.kind.value)
-        self._context.metrics.observe(DURATION, ran_s)
         state = "succeeded" if end.kind is EndKind.SUCCEEDED else "failed"
-        reason = (
-            end.reason if end.kind is EndKind.FAILED and end.reason else f"{end.kind}: {end.reason}" if end.reason else end.kind
-        )
-        self._publish(key, application.service, application.name, application.attempt, state, reason)
+        self._publish(key, application.service, application.name, application.attempt, state, _reason(end))
         self._hint(application.base_path, key, application.service, state)
-        log = _log.info if end.kind in (EndKind.SUCCEEDED, EndKind.YIELDED, EndKind.SUPERSEDED) else _log.warning
-        log("ended", application=application.name, outcome=end.kind.value, reason=end.reason, duration_s=round(ran_s, 2))
-        # Last: a launcher that dies before this handles the end again.
-        self._applications.collect(application.name)
+        log = _log.info if end.kind in _REGULAR else _log.warning
+        log(
+            "ended",
+            application=application.driver,
+            attempt_name=application.name,
+            outcome=end.kind.value,
+            reason=end.reason,
+            duration_s=round(_ran_s(application), 2),
+        )
 
-    def _keep_log(self, application: Application) -> None:
-        table = self._tables.by_uid(application.key.table_uid)
-        assert table is not None
-        own = self._per_table.of(table.base_path)
-        try:
-            tail = self._applications.log_tail(application.name, own.job_log_bytes)
-            if tail:
-                keep_job_log(table.storage, application.name, tail, own.job_logs_kept)
-        except StorageError as error:
-            _log.warning("log of a failed application not kept", application=application.name, reason=str(error))
+    def _keep_logs(self, ended: Sequence[Application]) -> None:
+        """Keep the log of each failed attempt of one application with its table."""
+        failed = [a for a in ended if a.end is not None and a.end.kind in _KEPT_LOGS]
+        if not failed:
+            return
+        limits = [self._per_table.of(a.base_path).job_log_bytes for a in ended]
+        whole = self._applications.log_tail(failed[0].driver, sum(limits))
+        logs = plan_logs(whole, [(a.base_path, a.key.instant) for a in failed]) if failed[0].shared else [whole]
+        for application, log in zip(failed, logs, strict=True):
+            table, own = self._tables.by_uid(application.key.table_uid), self._per_table.of(application.base_path)
+            assert table is not None
+            try:
+                if log:
+                    keep_job_log(table.storage, application.name, log[-own.job_log_bytes :], own.job_logs_kept)
+            except StorageError as error:
+                _log.warning("log of a failed application not kept", application=application.name, reason=str(error))
 
     def _forget_gone(self, plans: Sequence[PendingPlan], known: Sequence[Application]) -> None:
-        names, keys = {a.name for a in known}, {a.key for a in known} | {p.key for p in plans}
-        self._seen = {name: key for name, key in self._seen.items() if name in names}
+        names, keys = {(a.driver, a.key) for a in known}, {a.key for a in known} | {p.key for p in plans}
+        self._seen &= names
+        self._settled &= names
+        self._alone = {uid for uid in self._alone if self._tables.by_uid(uid) is not None}
         self._histories = {key: history for key, history in self._histories.items() if key in keys}
         self._work = {key: work for key, work in self._work.items() if key in keys}
 
@@ -249,7 +322,8 @@ class LauncherService:
     def _report(self, running: Sequence[Application], plans: Sequence[PendingPlan], launched: Sequence[Launch]) -> None:
         """Show what runs and what does not start: in metrics, in the health of the service, and once per change in the log."""
         metrics = self._context.metrics
-        metrics.set(RUNNING, len(running) + len(launched))
+        metrics.set(RUNNING, len({a.driver for a in running}) + len(launched))
+        metrics.set(PLANS, len(running) + sum(len(chosen.plans) for chosen in launched))
         metrics.set(EXECUTORS, sum(a.executors for a in running) + sum(chosen.resources.executors for chosen in launched))
         pending = {p.key for p in plans}
         found = {key: h.condition for key, h in self._histories.items() if h.condition is not None and key in pending}
@@ -287,6 +361,18 @@ class LauncherService:
     def _hint(self, base_path: str, key: PlanKey, service: TableService, reason: str) -> None:
         """Queue a hint, so that the mirror does not wait for its next poll."""
         self._events.queue(Hint(key.table_uid, self._context.clock.now(), base_path=base_path, reason=f"{service} {reason}"))
+
+
+def _reason(end: End) -> str:
+    if end.kind is EndKind.FAILED and end.reason:
+        return end.reason
+    return f"{end.kind}: {end.reason}" if end.reason else end.kind.value
+
+
+def _ran_s(application: Application) -> float:
+    """Return how long the driver of an ended attempt ran."""
+    assert application.end is not None
+    return max(0.0, (application.end.ended - application.created).total_seconds())
 
 
 def _fields(condition: Condition) -> dict[str, str]:

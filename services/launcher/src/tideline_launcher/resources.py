@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,6 +90,18 @@ def can_grow(work: PlanWork, settings: ResourceSettings, memory_step: int) -> bo
 
 def _per_task(resources: Resources) -> float:
     return (resources.executor_overhead_bytes or resources.driver_memory_bytes) / resources.cores
+
+
+def shared(wanted: Sequence[Resources]) -> Resources:
+    """Return the resources of one driver that runs several plans one after the other: enough for each of them."""
+    assert not any(r.executors for r in wanted)
+    return Resources(
+        executors=0,
+        cores=max(r.cores for r in wanted),
+        heap_bytes=max(r.heap_bytes for r in wanted),
+        driver_memory_bytes=max(r.driver_memory_bytes for r in wanted),
+        memory_step=max(r.memory_step for r in wanted),
+    )
 
 
 def granted(wanted: Resources, *, free: int) -> Resources | None:

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from tideline_runtime.settings import ServiceSettings, setting
+from tideline_spark.outcomes import MAX_PLANS
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
@@ -78,6 +79,34 @@ class ResourceSettings(BaseModel):
     )
     max_executors: int = setting(
         32, unit="executors", description="Most executors of all applications of this launcher (of each shard) at once.", ge=1
+    )
+
+
+class SharingSettings(BaseModel):
+    """How many plans that run in the driver alone share one application, so that Spark does not start for each of them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_plans: int = setting(
+        16,
+        unit="plans",
+        description="Most plans of one application, of any tables, that run one after the other. 1: each plan has its own application. "
+        "At 16, Spark's start costs each plan a sixteenth; more saves little and makes the last plan wait longer.",
+        ge=1,
+        le=MAX_PLANS,
+    )
+    max_bytes: int = setting(
+        1 * GIB,
+        unit="bytes",
+        description="Most input of the plans that share one application; bounds how long the last one waits.",
+        ge=1,
+    )
+    max_wait_s: float = setting(
+        0.0,
+        unit="s",
+        description="How long a plan waits for others to share its application, if an application could start at once. Without a wait "
+        "plans still share: those that become pending while `max_applications` applications run start together.",
+        ge=0,
     )
 
 
@@ -173,7 +202,11 @@ class LauncherSettings(ServiceSettings):
     )
     local_cores: int = setting(1, unit="cores", description="Cores of a local Spark application.", ge=1)
     application_timeout_s: float = setting(
-        3600.0, unit="s", description="A Spark application that runs longer is stopped.", per_table=True, gt=0
+        3600.0,
+        unit="s",
+        description="A Spark application that runs longer is stopped, however many plans it runs. Plans share one only if this is equal.",
+        per_table=True,
+        gt=0,
     )
     options: dict[str, str] = setting(
         {}, unit="-", description="Engine options handed to applications, such as the codec of base files."
@@ -185,4 +218,5 @@ class LauncherSettings(ServiceSettings):
         20, unit="logs", description="Logs of failed applications that are kept per table.", per_table=True, ge=1
     )
     resources: ResourceSettings = setting(ResourceSettings(), unit="-", description="Resources of an application on Kubernetes.")
+    sharing: SharingSettings = setting(SharingSettings(), unit="-", description="Small plans that share an application.")
     kubernetes: KubernetesSettings = setting(KubernetesSettings(), unit="-", description="Pods of the runner `kubernetes`.")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ import yaml  # type: ignore[import-untyped]
 
 from tideline_launcher.application import Application, ApplicationSpec, End, EndKind, LaunchRefused, PlanKey
 from tideline_launcher.kubernetes.api import Pod, PodApi
-from tideline_launcher.kubernetes.pod_spec import COMPONENT, DRIVER, FLEET, INSTANT, TABLE, driver_pod
-from tideline_launcher.kubernetes.pod_state import COLLECTED, application_of, end_message, is_terminal
+from tideline_launcher.kubernetes.pod_spec import COMPONENT, DRIVER, FLEET, INSTANT, SHARED, driver_pod
+from tideline_launcher.kubernetes.pod_state import COLLECTED, applications_of, end_message, is_terminal
 from tideline_launcher.kubernetes.pod_watch import PodWatch
 from tideline_launcher.settings import KubernetesSettings
 from tideline_runtime.api_server import ApiServer, ApiServerDown, ApiServerRefused, api_client, own_namespace
@@ -56,8 +56,8 @@ class DriverPods:
         self._selector = f"{FLEET}={settings.fleet},{COMPONENT}={DRIVER}"
         self._watch = PodWatch(self._api, self._selector, settings.watch_timeout_s, clock)
         self._start_timeout = timedelta(seconds=settings.start_timeout_s)
-        self._alive: dict[str, Application] = {}
-        self._vanished: dict[str, Application] = {}
+        self._alive: dict[str, tuple[Application, ...]] = {}
+        self._vanished: dict[str, tuple[Application, ...]] = {}
         self._collected: set[str] = set()
         self._discarded: set[str] = set()
         self._owner: dict[str, Any] | None = None
@@ -90,11 +90,10 @@ class DriverPods:
             created = self._api.get(spec.name)
         if created is None:
             raise DependencyDown(f"pod {spec.name} existed and is gone")
-        found = self._application(created)
-        if found is None or found.key != spec.key or found.attempt != spec.attempt:
-            raise LaunchRefused(
-                f"pod {spec.name} belongs to something else", expected=f"attempt {spec.attempt} at plan {spec.key.instant}"
-            )
+        wanted = [(plan.key, plan.attempt) for plan in spec.plans]
+        if [(a.key, a.attempt) for a in self._applications(created)] != wanted:
+            shown = ", ".join(f"attempt {attempt} at plan {key.instant}" for key, attempt in wanted)
+            raise LaunchRefused(f"pod {spec.name} belongs to something else", expected=shown)
         self._watch.put(created)
 
     def known(self) -> Sequence[Application]:
@@ -103,77 +102,79 @@ class DriverPods:
         # The watch reports later what this launcher did to a pod.
         self._collected &= pods.keys()
         self._discarded &= pods.keys()
-        found: dict[str, Application] = {}
+        found: dict[str, tuple[Application, ...]] = {}
         for name, pod in pods.items():
-            application = self._application(pod)
-            if application is not None and name not in self._discarded:
-                found[name] = replace(application, is_collected=True) if name in self._collected else application
-        for name, application in self._alive.items():
+            applications = self._applications(pod)
+            if applications and name not in self._discarded:
+                is_collected = name in self._collected
+                found[name] = tuple(replace(a, is_collected=True) for a in applications) if is_collected else applications
+        for name, applications in self._alive.items():
             if name not in found and name not in self._vanished:
-                self._look_again(application, found)
-        self._alive = {n: a for n, a in found.items() if not a.is_collected}
-        return [*found.values(), *self._vanished.values()]
+                self._look_again(name, applications, found)
+        self._alive = {name: applications for name, applications in found.items() if not applications[0].is_collected}
+        return [a for applications in (*found.values(), *self._vanished.values()) for a in applications]
 
-    def attempts(self, key: PlanKey) -> Sequence[Application]:
-        """See `Applications.attempts`."""
-        listed = self._api.list(f"{self._selector},{TABLE}={key.table_uid},{INSTANT}={key.instant}")
-        return [a for a in map(self._application, listed.items) if a is not None]
+    def attempts(self, keys: Collection[PlanKey]) -> Sequence[Application]:
+        """See `Applications.attempts`. One request: any pod of several plans may run one of these."""
+        instants = ",".join(sorted({SHARED, *(key.instant for key in keys)}))
+        listed = self._api.list(f"{self._selector},{INSTANT} in ({instants})")
+        return [a for pod in listed.items for a in self._applications(pod) if a.key in keys]
 
-    def log_tail(self, name: str, max_bytes: int) -> bytes:
+    def log_tail(self, driver: str, max_bytes: int) -> bytes:
         """See `Applications.log_tail`. If the node does not give the log, the end that the pod's status holds."""
         try:
-            return self._api.log_tail(name, max_bytes)
+            return self._api.log_tail(driver, max_bytes)
         except (ApiServerRefused, DependencyDown) as error:
-            _log.warning("log of a driver pod cannot be read", application=name, reason=str(error))
-        pod = self._watch.pods().get(name)
+            _log.warning("log of a driver pod cannot be read", application=driver, reason=str(error))
+        pod = self._watch.pods().get(driver)
         return end_message(pod).encode()[-max_bytes:] if pod is not None else b""
 
-    def collect(self, name: str) -> None:
+    def collect(self, driver: str) -> None:
         """See `Applications.collect`. An ended pod is kept for its time to live; one that never started is deleted."""
-        self._vanished.pop(name, None)
-        self._alive.pop(name, None)
-        pod = self._watch.pods().get(name)
+        self._vanished.pop(driver, None)
+        self._alive.pop(driver, None)
+        pod = self._watch.pods().get(driver)
         if pod is None:
             return
         if is_terminal(pod):
             self._api.annotate(pod, {COLLECTED: self._clock.now().isoformat()})
-            self._collected.add(name)
-        elif (application := self._application(pod)) is not None and application.end is not None:
+            self._collected.add(driver)
+        elif any(a.end is not None for a in self._applications(pod)):
             # If it has started meanwhile it has changed, and is left alone.
             self._api.delete(pod, unchanged=True)
-            left = self._api.get(name)
+            left = self._api.get(driver)
             if left is None or left["metadata"].get("deletionTimestamp"):
-                self._discarded.add(name)
+                self._discarded.add(driver)
 
     def tidy(self) -> None:
         """See `Applications.tidy`. Deletes ended pods after their time to live."""
         now = self._clock.now()
         # Those of tables that another launcher serves are not collected here.
-        self._vanished = {n: a for n, a in self._vanished.items() if a.end is not None and now - a.end.ended < _FORGOTTEN_AFTER}
+        self._vanished = {n: a for n, a in self._vanished.items() if now - _ended(a) < _FORGOTTEN_AFTER}
         for pod in self._watch.pods().values():
-            application = self._application(pod)
-            if application is None or application.end is None or not is_terminal(pod) or pod["metadata"].get("deletionTimestamp"):
+            applications = self._applications(pod)
+            if not applications or not is_terminal(pod) or pod["metadata"].get("deletionTimestamp"):
                 continue
             ttl = timedelta(seconds=self._settings.finished_ttl_s)
-            if now - application.end.ended > (ttl if application.is_collected else ttl + _FORGOTTEN_AFTER):
+            if now - _ended(applications) > (ttl if applications[0].is_collected else ttl + _FORGOTTEN_AFTER):
                 self._api.delete(pod)
 
     def close(self, grace_s: float) -> None:  # noqa: ARG002 - no pod is stopped
         """See `Applications.close`. Pods run on."""
         self._watch.stop()
 
-    def _application(self, pod: Pod) -> Application | None:
-        return application_of(pod, self._clock.now(), self._start_timeout)
+    def _applications(self, pod: Pod) -> tuple[Application, ...]:
+        return applications_of(pod, self._clock.now(), self._start_timeout)
 
-    def _look_again(self, application: Application, found: dict[str, Application]) -> None:
+    def _look_again(self, name: str, applications: tuple[Application, ...], found: dict[str, tuple[Application, ...]]) -> None:
         """Find out whether a pod that the watch does not show is gone; the watch may not show a new one yet."""
-        pod = self._api.get(application.name)
-        now = self._application(pod) if pod is not None else None
-        if now is not None:
-            found[now.name] = now
+        pod = self._api.get(name)
+        now = self._applications(pod) if pod is not None else ()
+        if now:
+            found[name] = now
         else:
-            end = application.end or End(EndKind.LOST, "the driver pod was deleted", self._clock.now())
-            self._vanished[application.name] = replace(application, end=end, condition=None)
+            gone = End(EndKind.LOST, "the driver pod was deleted", self._clock.now())
+            self._vanished[name] = tuple(replace(a, end=a.end or gone, condition=None) for a in applications)
 
     def _owner_reference(self) -> dict[str, Any]:
         kind, _, name = self._settings.owner.partition("/")
@@ -182,6 +183,11 @@ class DriverPods:
         except ApiServerRefused as error:
             raise DependencyDown(f"owner {self._settings.owner} of driver pods: {error}") from error
         return {"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": uid}
+
+
+def _ended(applications: Sequence[Application]) -> datetime:
+    """Return when the driver of ended applications ended."""
+    return max(a.end.ended for a in applications if a.end is not None)
 
 
 def _template(path: Path | None) -> Mapping[str, Any]:

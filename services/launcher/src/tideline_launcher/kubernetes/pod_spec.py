@@ -10,19 +10,25 @@ import json
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from tideline_launcher.application import Application, ApplicationSpec
+from tideline_launcher.command import arguments_of, shared_name_of
 from tideline_launcher.kubernetes.pod_state import APPLICATION, CONTAINER, DOMAIN, identity_text
 from tideline_launcher.resources import Resources
 from tideline_launcher.settings import MIB, KubernetesSettings
 from tideline_locks.table_lock import LOCKS_VARIABLE
-from tideline_spark.invocation import MODULE, Invocation
+from tideline_spark.invocation import MODULE
 
 FLEET, TABLE, INSTANT, ATTEMPT, SERVICE = (f"{DOMAIN}/{name}" for name in ("fleet", "table", "instant", "attempt", "service"))
 COMPONENT = "app.kubernetes.io/component"
 DRIVER, EXECUTOR = "spark-driver", "spark-executor"
 EXECUTOR_CONTAINER = "spark-executor"
+SHARED = "shared"
+"""Value of the label of the instant (and of table, attempt and service where they differ) of a driver of several plans."""
+TERMINATION_MESSAGE = Path("/dev/termination-log")
+"""The kubelet makes this file writable also where the root file system is read-only, and shows it in the pod's status."""
 SPARK_DEFAULTS = f"{DOMAIN}/spark-defaults.conf"
 EXECUTOR_TEMPLATE = f"{DOMAIN}/executor.yaml"
 CONF_FOLDER = "/opt/spark/conf"
@@ -62,12 +68,12 @@ def driver_pod(spec: ApplicationSpec, settings: KubernetesSettings, template: Ma
         "name": spec.name,
         "labels": {
             **_labels(settings, DRIVER),
-            TABLE: spec.key.table_uid,
-            INSTANT: spec.key.instant,
-            ATTEMPT: str(spec.attempt),
-            SERVICE: spec.service.value,
+            TABLE: _common_value({plan.key.table_uid for plan in spec.plans}),
+            INSTANT: spec.plans[0].key.instant if len(spec.plans) == 1 else SHARED,
+            ATTEMPT: _common_value({str(plan.attempt) for plan in spec.plans}),
+            SERVICE: _common_value({plan.service.value for plan in spec.plans}),
         },
-        "annotations": {APPLICATION: identity_text(application_from(spec))},
+        "annotations": {APPLICATION: identity_text(applications_from(spec))},
     }
     if owner is not None:
         metadata["ownerReferences"] = [owner]
@@ -79,6 +85,8 @@ def driver_pod(spec: ApplicationSpec, settings: KubernetesSettings, template: Ma
             "requests": {"cpu": _cpu(settings, 1 if has_executors else resources.cores), "memory": _mebibytes(resources)},
             "limits": {"memory": _mebibytes(resources)},
         },
+        # A driver of one plan writes no message, one of several plans writes their outcomes.
+        "terminationMessagePath": str(TERMINATION_MESSAGE),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108 - a path in the pod
     }
@@ -162,28 +170,34 @@ def spark_defaults(spec: ApplicationSpec, settings: KubernetesSettings) -> str:
     return "".join(f"{key} {value}\n" for key, value in sorted({**chosen, **settings.spark}.items()))
 
 
-def application_from(spec: ApplicationSpec) -> Application:
-    """Return the application that a spec describes, before it exists; its time of creation has no meaning."""
-    resources = spec.resources
-    return Application(
-        spec.name,
-        spec.key,
-        spec.attempt,
-        spec.service,
-        spec.base_path,
-        resources.executors,
-        resources.memory_step,
-        created=_NEVER,
+def applications_from(spec: ApplicationSpec) -> tuple[Application, ...]:
+    """Return the attempts that a spec describes, before they exist; their time of creation has no meaning."""
+    resources, shared = spec.resources, shared_name_of(spec)
+    return tuple(
+        Application(
+            plan.name,
+            plan.key,
+            plan.attempt,
+            plan.service,
+            plan.base_path,
+            resources.executors,
+            resources.memory_step,
+            created=_NEVER,
+            shared=shared,
+        )
+        for plan in spec.plans
     )
 
 
 def _arguments(spec: ApplicationSpec, settings: KubernetesSettings) -> list[str]:
     if spec.resources.executors:
-        invocation = Invocation(spec.service, spec.base_path, spec.key.instant, spec.options)
         master = settings.spark.get(_MASTER, API_SERVER)
-        return ["spark-submit", "--master", master, settings.application_file, *invocation.arguments()]
-    invocation = Invocation(spec.service, spec.base_path, spec.key.instant, spec.options, spec.resources.cores)
-    return ["python", "-m", MODULE, *invocation.arguments()]
+        return ["spark-submit", "--master", master, settings.application_file, *arguments_of(spec, 0, TERMINATION_MESSAGE)]
+    return ["python", "-m", MODULE, *arguments_of(spec, spec.resources.cores, TERMINATION_MESSAGE)]
+
+
+def _common_value(values: set[str]) -> str:
+    return values.pop() if len(values) == 1 else SHARED
 
 
 def _common(settings: KubernetesSettings) -> Json:

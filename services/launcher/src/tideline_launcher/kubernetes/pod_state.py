@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from tideline_launcher.application import Application, Condition, End, EndKind, Obstacle, PlanKey
 from tideline_launcher.failure import exit_text, kind_of_exit, recovery_in
 from tideline_launcher.kubernetes.api import Pod
+from tideline_launcher.plan_ends import plan_ends
+from tideline_spark.outcomes import read_outcomes
 from tideline_table.action import TableService
 
 DOMAIN = "tideline.dev"
 APPLICATION = f"{DOMAIN}/application"
-"""Annotation: the identity of the application in JSON."""
+"""Annotation: which plans the application runs, in JSON."""
 COLLECTED = f"{DOMAIN}/collected"
 """Annotation: when a launcher handled the end."""
 CONTAINER = "driver"
@@ -24,20 +26,23 @@ _CONFIGURATION = {"CreateContainerConfigError", "CreateContainerError", "RunCont
 _TERMINAL = ("Succeeded", "Failed")
 
 
-def identity_text(application: Application) -> str:
-    """Return the annotation that `application_of` reads."""
-    key = application.key
-    return json.dumps(
-        {
-            "table": key.table_uid,
-            "instant": key.instant,
-            "attempt": application.attempt,
-            "service": application.service.value,
-            "base_path": application.base_path,
-            "executors": application.executors,
-            "memory_step": application.memory_step,
-        }
-    )
+def identity_text(applications: Sequence[Application]) -> str:
+    """Return the annotation that `applications_of` reads. One plan has the form that earlier launchers wrote and read, too."""
+    first = applications[0]
+    rest = {"executors": first.executors, "memory_step": first.memory_step}
+    if not first.shared:
+        return json.dumps({**_identity(first), **rest})
+    return json.dumps({"plans": [{"name": a.name, **_identity(a)} for a in applications], **rest})
+
+
+def _identity(application: Application) -> dict[str, str | int]:
+    return {
+        "table": application.key.table_uid,
+        "instant": application.key.instant,
+        "attempt": application.attempt,
+        "service": application.service.value,
+        "base_path": application.base_path,
+    }
 
 
 def is_terminal(pod: Pod) -> bool:
@@ -45,31 +50,39 @@ def is_terminal(pod: Pod) -> bool:
     return _status(pod).get("phase") in _TERMINAL
 
 
-def application_of(pod: Pod, now: datetime, start_timeout: timedelta) -> Application | None:
-    """Return the application of a driver pod; None for a pod without the launcher's annotation.
+def applications_of(pod: Pod, now: datetime, start_timeout: timedelta) -> tuple[Application, ...]:
+    """Return the attempts that a driver pod makes, in their order; empty for a pod without the launcher's annotation.
 
     A pod that does not start for longer than `start_timeout` counts as ended; the launcher has to delete it.
     """
     metadata = pod["metadata"]
     annotations = metadata.get("annotations") or {}
     try:
+        name = str(metadata["name"])
         found = json.loads(annotations[APPLICATION])
-        application = Application(
-            name=str(metadata["name"]),
-            key=PlanKey(str(found["instant"]), str(found["table"])),
-            attempt=int(found["attempt"]),
-            service=TableService(found["service"]),
-            base_path=str(found["base_path"]),
-            executors=int(found["executors"]),
-            memory_step=int(found["memory_step"]),
-            created=_time(metadata["creationTimestamp"]),
-            condition=condition_of(pod),
-            end=end_of(pod, now, start_timeout),
-            is_collected=COLLECTED in annotations,
+        shared = name if "plans" in found else ""
+        plans = [(str(plan["name"]), plan) for plan in found["plans"]] if shared else [(name, found)]
+        end = end_of(pod, now, start_timeout)
+        ends = plan_ends(len(plans), end, read_outcomes(end_message(pod) if shared else "")) if end is not None else None
+        return tuple(
+            Application(
+                name=attempt_name,
+                key=PlanKey(str(plan["instant"]), str(plan["table"])),
+                attempt=int(plan["attempt"]),
+                service=TableService(plan["service"]),
+                base_path=str(plan["base_path"]),
+                executors=int(found["executors"]),
+                memory_step=int(found["memory_step"]),
+                created=_time(metadata["creationTimestamp"]),
+                condition=condition_of(pod),
+                end=ends[number] if ends is not None else None,
+                is_collected=COLLECTED in annotations,
+                shared=shared,
+            )
+            for number, (attempt_name, plan) in enumerate(plans)
         )
     except (KeyError, TypeError, ValueError):
-        return None
-    return application
+        return ()
 
 
 def condition_of(pod: Pod) -> Condition | None:
@@ -105,7 +118,7 @@ def end_of(pod: Pod, now: datetime, start_timeout: timedelta) -> End | None:
 
 
 def end_message(pod: Pod) -> str:
-    """Return the last lines of the driver's log as the pod's status has them; empty if it has none."""
+    """Return the container's termination message: outcomes of plans, or the last lines of the driver's log; empty if it has none."""
     return str(_container(pod, "terminated").get("message") or "")
 
 
