@@ -8,6 +8,7 @@ import random
 import signal
 from typing import Any
 
+import pytest
 from tests.ingest.applications import Place, await_records, committed, contents, row
 from tests.real.kafka import KafkaNode
 
@@ -43,12 +44,15 @@ def send(place: Place, topic: str, sent: list[tuple[dict[str, Any], int]]) -> No
     place.send(topic, ((found["id"].encode(), json.dumps(found).encode(), partition) for found, partition in sent))
 
 
+@pytest.mark.timeout(900)
 def test_killed_again_and_again(place: Place) -> None:
     """20,000 records in four partitions, kill -9 at random moments until they are through."""
     topic, path = place.topic("killed"), place.create()
     sent = updates(20_000, seed=1)
     send(place, topic, sent)
-    application = place.application("killed", path, topic, batch_rows=200)
+    # Behind a writer that died over the same file groups the next one waits until its heartbeat is missed.
+    options = {"hoodie.client.heartbeat.interval_in_ms": "1000"}
+    application = place.application("killed", path, topic, batch_rows=200, options=options)
     table, choose = Table.open(path), random.Random(2)
     for _ in range(KILLS):
         process = application.start()
