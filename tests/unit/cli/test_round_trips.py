@@ -222,11 +222,22 @@ def test_schema_comes_from_the_file(cli, tmp_path, name, content, expected):
         "x": "double",
         "b": "bool",
         "day": "date32[day]",
-        "at": "timestamp[us]",
+        # Only a schema says that a timestamp is local.
+        "at": "timestamp[us]" if name.endswith(".avsc") else "timestamp[us, tz=UTC]",
         "z": "timestamp[us, tz=UTC]",
         "none": "string",
     }
     assert report["name"] == "1_odd-n_me"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("s.csv", "id,at\n1,2024-01-01 10:00:00\n"), ("s.jsonl", '{"id": 1, "at": "2024-01-01 10:00:00"}')]
+)
+def test_timestamps_without_a_zone_are_written_in_utc(done, tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    done("create", tmp_path / "t", "--schema-from", tmp_path / name, "--key", "id")
+    done("write", tmp_path / "t", "--from", tmp_path / name)
+    assert done("read", tmp_path / "t", "--columns", "at").rows == [{"at": "2024-01-01T10:00:00.000Z"}]
 
 
 def test_texts_that_are_not_all_dates_stay_text(done, tmp_path):

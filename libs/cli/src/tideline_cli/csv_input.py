@@ -36,10 +36,14 @@ def read_csv_rows(path: str, kinds: dict[str, pa.DataType]) -> pa.Table:
 
 
 def infer_csv_schema(path: str) -> pa.Schema:
-    """Return the schema that Arrow infers from all values of the file; of the type null for columns without values."""
+    """Return the schema that Arrow infers from all values of the file; of the type null for columns without values.
+
+    Timestamps are in UTC, also without a zone: hudi-rs reads no table with local timestamps.
+    """
     _heading(path)
     convert = pv.ConvertOptions(null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False)
-    return _read(path, convert, pa.null()).schema
+    found = _read(path, convert, pa.null()).schema
+    return pa.schema([f.with_type(pa.timestamp("us", "UTC")) if pa.types.is_timestamp(f.type) else f for f in found])
 
 
 def _heading(path: str) -> list[str]:

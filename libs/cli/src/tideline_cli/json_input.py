@@ -101,7 +101,7 @@ def _reason(error: ValueError) -> str:
 
 
 def infer_json_schema(stream: BinaryIO, name: str) -> pa.Schema:
-    """Return a schema that fits all rows: Arrow's inference, with dates and timestamps recognized in text columns."""
+    """Return a schema that fits all rows: Arrow's inference, with dates and timestamps (in UTC) recognized in text columns."""
     rows = [row for _, row in _numbered_rows(stream, name, exact=False)]
     if not rows:
         raise InvalidInput(f"{name} has no rows", expected="rows to infer a schema from")
@@ -117,7 +117,8 @@ def infer_json_schema(stream: BinaryIO, name: str) -> pa.Schema:
     return pa.schema([field.with_type(_refined(inferred.field(i), field.type)) for i, field in enumerate(fields)])
 
 
-_TIMES = (pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
+_UTC = pa.timestamp("us", "UTC")
+_TIMES = (pa.date32(), pa.timestamp("us"), _UTC)
 
 
 def _refined(values: pa.Array, kind: pa.DataType) -> pa.DataType:
@@ -128,6 +129,7 @@ def _refined(values: pa.Array, kind: pa.DataType) -> pa.DataType:
             column_from_text(values, candidate)
         except BadValue:
             continue
-        if candidate != _TIMES[-1] or pc.all(pc.match_substring_regex(values, ZONED)).as_py():
-            return candidate
+        if candidate != _UTC or pc.all(pc.match_substring_regex(values, ZONED)).as_py():
+            # Without zones, too: hudi-rs reads no table with local timestamps, and a write reads text without a zone as UTC.
+            return _UTC if pa.types.is_timestamp(candidate) else candidate
     return kind

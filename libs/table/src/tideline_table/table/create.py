@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,12 +27,14 @@ from tideline_table.hudi.properties import (
 )
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType
-from tideline_table.schema import META_FIELDS, arrow_from_avro, avro_from_arrow, field_path
+from tideline_table.schema import META_FIELDS, arrow_from_avro, avro_from_arrow, field_path, reader_limits
 from tideline_table.storage import Storage, exists, open_storage, root_uri
 from tideline_table.table.declared_keys import KEY_SETTINGS, read_keygen
 from tideline_table.table.definition import TableType, new_properties
 from tideline_table.table.identity import create_identity
 from tideline_table.table.store_probe import probe_conditional_put
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +67,13 @@ def create_table(base_path: str, request: TableRequest, clock: Clock | None = No
     """Create an empty table of version 6, exclusive to Tideline's writers.
 
     The request is checked before anything is written. Raises `TableExists`, `SchemaMismatch`, `InvalidOption`, `UnsupportedTable`
-    (the store accepts a put-if-absent over an existing object).
+    (the store accepts a put-if-absent over an existing object). Logs a warning for a type that a known reader cannot read.
     """
     clock = clock or SystemClock()
     storage = storage or open_storage(base_path)
     schema_json = _checked(request)
+    for limit in reader_limits(request.schema):
+        _LOGGER.warning("%s", limit)
     _refuse_existing(storage, base_path)
     probe_conditional_put(storage)
     index = requested_index(request)

@@ -1,0 +1,69 @@
+"""Which column types each reader reads (docs/types.md): every type in a table of its own, after an insert and an upsert."""
+
+from __future__ import annotations
+
+import datetime as dt
+import subprocess
+import sys
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
+
+from tideline_table.action import write_rows
+from tideline_table.schema import reader_limits
+from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.writer import Operation
+
+AT = dt.datetime(2024, 5, 1, 10, 11, 12, 345000)
+LOCAL = pa.timestamp("us")
+TYPES = {
+    "bool": pa.array([True]),
+    "int32": pa.array([1], pa.int32()),
+    "int64": pa.array([1], pa.int64()),
+    "float32": pa.array([1.5], pa.float32()),
+    "float64": pa.array([1.5]),
+    "string": pa.array(["é"]),
+    "binary": pa.array([b"x"]),
+    "fixed": pa.array([b"xy"], pa.binary(2)),
+    "decimal": pa.array([Decimal("1.50")], pa.decimal128(38, 2)),
+    "date": pa.array([AT.date()]),
+    "time_ms": pa.array([AT.time()], pa.time32("ms")),
+    "time_us": pa.array([AT.time()], pa.time64("us")),
+    "utc_ms": pa.array([AT], pa.timestamp("ms", "UTC")),
+    "utc_us": pa.array([AT], pa.timestamp("us", "UTC")),
+    "local_ms": pa.array([AT], pa.timestamp("ms")),
+    "local_us": pa.array([AT], LOCAL),
+    "local_in_struct": pa.array([{"at": AT}], pa.struct([("at", LOCAL)])),
+    "list": pa.array([[[1]]], pa.list_(pa.list_(pa.int32()))),
+    "struct": pa.array([{"a": 1}], pa.struct([("a", pa.int64())])),
+    "map": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())),
+}
+NOT_IN_HUDI_RS = {"local_ms", "local_us", "local_in_struct"}
+NOT_IN_HUDI = {"time_ms", "time_us"}
+READ_BY_HUDI_RS = (
+    "import sys; from tests.conformance.peers.hudi_rs import read_hudi_rs; print(read_hudi_rs(sys.argv[1]).column('c').to_pylist())"
+)
+
+
+@pytest.mark.parametrize("table_type", list(TableType))
+@pytest.mark.parametrize("name", TYPES)
+def test_who_reads_a_type(apache_hudi: ApacheHudi, workdir: Path, name: str, table_type: TableType) -> None:
+    base, column = workdir / "t", TYPES[name]
+    rows = pa.table({"id": ["a"], "ts": pa.array([1], pa.int64()), "c": column})
+    create_table(str(base), TableRequest("t", rows.schema, ("id",), (), "ts", table_type))
+    table = Table.open(str(base))
+    write_rows(table, rows, Operation.INSERT)
+    write_rows(table, rows.set_column(1, "ts", pa.array([2], pa.int64())), Operation.UPSERT)
+    assert table.read(["c"]).column("c").to_pylist() == column.to_pylist()
+    # In a process of its own: a panic of hudi-rs is no ordinary exception.
+    found = subprocess.run([sys.executable, "-c", READ_BY_HUDI_RS, str(base)], capture_output=True, text=True, check=False)
+    assert (found.returncode == 0) == (name not in NOT_IN_HUDI_RS), found.stderr
+    assert bool(reader_limits(rows.schema)) == (name in NOT_IN_HUDI_RS | NOT_IN_HUDI)
+    if name in NOT_IN_HUDI:
+        with pytest.raises(PeerFailed):
+            apache_hudi.read(base)
+    else:
+        assert apache_hudi.read(base).column("c").to_pylist() == column.to_pylist()
