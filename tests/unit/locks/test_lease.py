@@ -188,7 +188,7 @@ def test_hanging_renewal_does_not_hide_the_loss(store: ScriptedStore, clock: Man
 
 
 def test_released_lease_is_not_reported_lost(caplog: pytest.LogCaptureFixture) -> None:
-    lease = lease_on(ScriptedStore(), SystemClock(), ttl_s=0.3)
+    lease = lease_on(ScriptedStore(), SystemClock(), ttl_s=30.0)
     with KeptLease(lease):
         pass
     assert lease.released
