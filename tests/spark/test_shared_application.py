@@ -33,8 +33,11 @@ from tideline_table.errors import Recovery
 from tideline_table.hudi import State
 from tideline_table.table import Table
 
+pytestmark = pytest.mark.timeout(900)
 LIMIT_S = 400.0
 TICK_S = 0.2
+STEP_S = 0.01
+"""Much less than a plan takes."""
 HEARTBEAT = {"hoodie.client.heartbeat.interval_in_ms": "1000"}
 """A driver that was killed counts as dead after seconds."""
 
@@ -88,6 +91,18 @@ def run_until(service: LauncherService, condition: Callable[[], bool]) -> None:
             return
         assert time.monotonic() < deadline_s, "what was waited for did not happen"
         time.sleep(TICK_S)
+
+
+def stop_when(condition: Callable[[], bool], send: Callable[[int], None]) -> None:
+    """Stop the processes that get the signals when the condition holds. They stand still during each look."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while True:
+        send(signal.SIGSTOP)
+        if condition():
+            return
+        send(signal.SIGCONT)
+        assert time.monotonic() < deadline_s, "what was waited for did not happen"
+        time.sleep(STEP_S)
 
 
 def job_states(fleet: Fleet) -> dict[str, list[str]]:
@@ -152,13 +167,11 @@ def test_a_driver_killed_in_the_middle_fails_only_the_plan_that_ran_and_each_oth
     (launched,) = processes(service)._launched.values()
     assert launched.process is not None
     group = launched.process.pid
-    run_until(service, lambda: plans[0].state is State.COMPLETED and plans[1].state is State.INFLIGHT)
+    stop_when(
+        lambda: plans[0].state is State.COMPLETED and plans[1].state is State.INFLIGHT, lambda number: os.killpg(group, number)
+    )
     os.killpg(group, signal.SIGKILL)
-    # What the driver did between the look and the kill is in the tables.
-    done = [p for p in plans if p.state is State.COMPLETED]
-    cut = [p for p in plans if p.state is State.INFLIGHT]
-    assert plans[0] in done
-    assert len(done) < len(plans)
+    done, cut = plans[:1], plans[1:2]
     run_until(service, lambda: all(p.state is State.COMPLETED for p in plans) and not processes(service).known())
 
     again = [p for p in plans if p not in done]
@@ -171,7 +184,6 @@ def test_a_driver_killed_in_the_middle_fails_only_the_plan_that_ran_and_each_oth
         assert states.get(p.name(2)) == (None if p in done else ["retried", "running", "succeeded"])
     reasons = {e.application_id: e.reason for e in fleet.events(JOBS.name) if e.state == "failed"}
     assert all("(SIGKILL)" in reasons[p.name(1)] for p in cut)
-    # The driver may have begun one more plan after the look.
     assert all("before this plan ran (failed: exit code -9 (SIGKILL))" in reasons[p.name(1)] for p in again[1:])
 
 
@@ -182,16 +194,14 @@ def test_sigterm_rolls_back_the_plan_that_runs_and_leaves_the_next_ones(fleet: F
     arguments = SharedInvocation(requests, 1, report).arguments()
     running = subprocess.Popen([sys.executable, "-m", MODULE, *arguments], stderr=subprocess.PIPE, text=True)
     try:
-        deadline_s = time.monotonic() + LIMIT_S
-        while plans[1].state is not State.INFLIGHT:
-            assert running.poll() is None, running.communicate()[1]
-            assert time.monotonic() < deadline_s
-            time.sleep(0.02)
+        stop_when(lambda: running.poll() is not None or plans[1].state is State.INFLIGHT, running.send_signal)
+        assert running.poll() is None, running.communicate()[1]
         children = children_of(running.pid)
         # The JVM stands still until the signal is out.
         for child in children:
             os.kill(child, signal.SIGSTOP)
         running.send_signal(signal.SIGTERM)
+        running.send_signal(signal.SIGCONT)
         for child in children:
             os.kill(child, signal.SIGCONT)
         _, stderr = running.communicate(timeout=60)
@@ -241,7 +251,8 @@ def test_a_plan_that_another_live_driver_runs_is_left_to_it_and_the_next_plans_r
 def test_each_plan_has_its_own_options_and_errors(
     fleet: Fleet, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In this process: completed and rolled-back plans need no Spark."""
+    """In this process, without Spark: these plans end before they use it."""
+    monkeypatch.setattr("tideline_spark.application.SparkOnDemand.get", lambda _: None)
     one, other = planned(fleet, tables=2, plans_each=1)
     run_clustering(one.table, one.instant)
     roll_back(other.table.timeline, other.instant, force=True)
