@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    """Take back what an application that runs in this process sets for the whole of it: handlers of its log and of SIGTERM."""
+    root, handler = logging.getLogger(), signal.getsignal(signal.SIGTERM)
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    signal.signal(signal.SIGTERM, handler)
 
 
 @pytest.fixture(scope="session")

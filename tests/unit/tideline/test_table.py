@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -132,6 +133,7 @@ def test_reads_see_what_others_committed(table: tideline.Table) -> None:
 def test_time_travel_takes_instants_times_and_dates(table: tideline.Table) -> None:
     then = table.upsert(trips_of(("d", "tue", 1.0, 1))).instant
     at = datetime.now(UTC)
+    time.sleep(0.01)  # instants are whole milliseconds: the next one has to lie behind `at`
     table.delete(["a", "b", "c"])
     assert ids(table.read(as_of=then)) == ["a", "b", "c", "d"]
     assert table.lookup(["a"], as_of=at).num_rows == 1
