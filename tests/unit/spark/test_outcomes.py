@@ -64,7 +64,7 @@ def test_any_other_text_is_read_without_an_error(text):
 def test_a_file_that_cannot_be_written_is_logged_only(tmp_path, caplog):
     OutcomeFile(tmp_path / "no-folder" / "outcomes").begin(0)
     OutcomeFile(None).begin(0)
-    assert [r.message for r in caplog.records] == ["outcome of a plan not recorded"]
+    assert [r.getMessage() for r in caplog.records] == ["outcome of a plan not recorded"]
 
 
 @given(st.lists(INVOCATIONS, min_size=1, max_size=4), st.integers(0, 9))
