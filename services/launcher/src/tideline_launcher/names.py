@@ -1,7 +1,7 @@
 """Names of attempts at plans and of applications, equal for launchers that make the same decision.
 
-An attempt is `table-digest-instant-attempt`. An application of one plan has the name of its attempt, one of several plans has a name
-derived from theirs: `shared-digest`.
+The name of an attempt is `table-digest-instant-attempt`. The launcher gives an application with one plan the name of its attempt, and an
+application with several plans the name `shared-digest`, with a digest of the names of its attempts.
 """
 
 from __future__ import annotations

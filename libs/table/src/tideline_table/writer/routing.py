@@ -137,8 +137,8 @@ def route_to_buckets(
 ) -> list[RoutedTask]:
     """Return one task per bucket that the input touches: of its file group, or of a new one if the bucket is empty.
 
-    `buckets` holds the bucket of each input row; the rest is as for `route_input`. Nobody looked whether a file group holds a key: a
-    copy-on-write task merges the rows with the base file, a merge-on-read task appends them all. Raises `UnsupportedTable` for file
+    `buckets` holds the bucket of each input row; the other arguments are those of `route_input`. The writer does not look up whether a
+    file group holds a key: a copy-on-write task merges the rows with the base file, and a merge-on-read task appends all of them. Raises `UnsupportedTable` for file
     groups that the index does not allow, except where an overwrite replaces them.
     """
     tasks: list[RoutedTask] = []
