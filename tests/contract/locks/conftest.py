@@ -17,11 +17,27 @@ import pytest
 from tests.real.object_store import ObjectStoreServer, running_object_store
 from tests.real.redis import RedisServer, running_redis
 
-from tideline_locks import HudiLockProvider, InProcessLockProvider, LockProvider, RedisLockProvider, StorageLockProvider
+from tideline_lock_service.api import LeaseApi
+from tideline_lock_service.directory import LeaseDirectory
+from tideline_lock_service.settings import LockServiceSettings
+from tideline_locks import (
+    HttpLockProvider,
+    HudiLockProvider,
+    InProcessLockProvider,
+    Lease,
+    LockProvider,
+    RedisLockProvider,
+    StorageLockProvider,
+)
 from tideline_locks.hudi_file_lock import LOCK_FILE, FileLockCell
 from tideline_locks.hudi_storage_lock import StorageLockCell
 from tideline_locks.in_process import LeaseTable
+from tideline_locks.table_lock import LockProviders
 from tideline_locks.waiting import Chance
+from tideline_runtime.contract import ServiceContext
+from tideline_runtime.health import Health
+from tideline_runtime.http import HttpServer, service_app
+from tideline_runtime.metrics import Metrics
 from tideline_table.clock import Clock, ManualClock, SystemClock
 from tideline_table.storage import ConditionalStorage, LocalStorage, MemoryStorage, Storage
 
@@ -48,6 +64,10 @@ class Place:
     short_ttl_s: float
     url: str | None = None
     opened: list[LockProvider] = field(default_factory=list)
+
+    def shown_id(self, lease: Lease) -> str:
+        """What a reader learns of the id of a lease: the lock service shows it to the holder only."""
+        return "" if self.kind.startswith("service") else lease.lease_id
 
     @property
     def remembers(self) -> bool:
@@ -93,8 +113,29 @@ def hudi_object_locks(store: ConditionalStorage, clock: Clock, chance: Chance | 
 
 
 @contextmanager
+def lock_service(store: str, clock: Clock, folder: Path, token: str | None = None) -> Iterator[str]:
+    """Serve the lease API over the leases of `store`; yields its URL."""
+    settings = LockServiceSettings.load(environment={}, state_folder=str(folder / "state"), tables=(str(folder),), max_wait_s=5)
+    context = ServiceContext("lock_service", clock, Metrics("lock_service"), Health(clock, 300))
+    providers = LockProviders(store, clock)
+    directory = LeaseDirectory(providers)
+    directory.update({})
+    app = service_app(
+        context.name, context.health, context.metrics, routes=LeaseApi(directory, settings, context).routes(), token=token
+    )
+    server = HttpServer(app, "127.0.0.1", 0)
+    server.start()
+    try:
+        yield f"http://127.0.0.1:{server.port}"
+    finally:
+        server.stop()
+        providers.close()
+
+
+@contextmanager
 def opened_place(kind: str, *, folder: Path, clock: Clock, server: Callable[[str], Any]) -> Iterator[Place]:
     """`server` gives the real one that a kind stands on."""
+    serving = ExitStack()
     if kind == "in_process":
         table = LeaseTable(clock)
         place = Place(kind, clock, lambda c, chance: InProcessLockProvider(clock=c, table=table, chance=chance), 10.0)
@@ -109,6 +150,12 @@ def opened_place(kind: str, *, folder: Path, clock: Clock, server: Callable[[str
             10.0,
             f"storage:{folder / 'locks'}",
         )
+    elif kind.startswith("service"):
+        store = server("redis").url if kind == "service_redis" else f"memory:{folder}"
+        url = serving.enter_context(lock_service(store, SystemClock() if kind == "service_redis" else clock, folder))
+        shared = SystemClock() if kind == "service_redis" else clock
+        ttl_s = 0.3 if kind == "service_redis" else 10.0
+        place = Place(kind, shared, lambda c, chance: HttpLockProvider(url, clock=c, chance=chance), ttl_s, url)
     elif kind == "hudi_filesystem":
         place = Place(
             kind, clock, lambda c, chance: hudi_file_locks(folder / "tables", c, chance), 10.0, f"hudi-filesystem:{folder}"
@@ -127,17 +174,17 @@ def opened_place(kind: str, *, folder: Path, clock: Clock, server: Callable[[str
     else:
         url = server(kind).url
         place = Place(kind, SystemClock(), lambda c, chance: RedisLockProvider(url, clock=c, chance=chance), 0.3, url)
-    with ExitStack() as stack:
+    with serving as stack:
         yield place
         for provider in place.opened:
             stack.callback(provider.close)
 
 
-REAL = [pytest.param(kind, marks=pytest.mark.real) for kind in ("redis", "storage_minio", "hudi_minio")]
-FENCED = ["in_process", "storage_memory", "storage_local", "hudi_storage", *REAL]
+REAL = [pytest.param(kind, marks=pytest.mark.real) for kind in ("redis", "service_redis", "storage_minio", "hudi_minio")]
+FENCED = ["in_process", "service", "storage_memory", "storage_local", "hudi_storage", *REAL]
 """Adapters that keep the greatest fence beyond a release. Hudi's lock file is gone then."""
 ADAPTERS = [*FENCED, "hudi_filesystem"]
-ACROSS_PROCESSES = ["storage_local", "hudi_filesystem", pytest.param("redis", marks=pytest.mark.real)]
+ACROSS_PROCESSES = ["storage_local", "service", "hudi_filesystem", pytest.param("redis", marks=pytest.mark.real)]
 
 
 @pytest.fixture(scope="session")

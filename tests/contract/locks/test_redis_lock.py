@@ -27,8 +27,8 @@ from tideline_locks import (
     StaleFence,
     open_lock_provider,
 )
-from tideline_locks.port import LeaseRequest
-from tideline_locks.redis import _LOOK, _Sight
+from tideline_locks.port import LeaseRequest, LogWanted
+from tideline_locks.redis import _Sight
 from tideline_locks.redis_scripts import COMMANDS
 from tideline_locks.table_lock import LockProviders, ProviderLock
 from tideline_table.clock import Clock, SystemClock
@@ -258,7 +258,7 @@ def test_waiter_that_never_comes_back_from_the_log_blocks_as_long_as_a_dead_one(
     def ask(waiter_ttl_s: float) -> None:
         waiter_ttl_ms = int(waiter_ttl_s * 1000)
         if sight is _Sight.UNREAD:
-            assert provider._attempt(gone, sight, waiter_ttl_ms=waiter_ttl_ms)[0] is _LOOK
+            assert provider._attempt(gone, sight, waiter_ttl_ms=waiter_ttl_ms)[0] == LogWanted()
         else:
             with pytest.raises(StaleFence):
                 provider._attempt(gone, sight, waiter_ttl_ms=waiter_ttl_ms)

@@ -222,7 +222,7 @@ def acquire(client, path, **body):
 
 def test_a_lease_from_acquire_to_release(client, path, table, fleet, running):
     _, context = running
-    assert client.get(path).json() == {"name": lock_name(table.uid), "lease": None}
+    assert client.get(path).json() == {"name": lock_name(table.uid), "lease": None, "waiting": []}
     granted = acquire(client, path, fence=7)
     assert granted.status_code == 201
     lease = granted.json()
@@ -328,6 +328,9 @@ WRONG_BODIES = [
     ("renew", b'{"owner": "ann", "ttl_s": 5}', 400, "lease_id"),
     ("renew", b'{"owner": "ann", "ttl_s": 101, "lease_id": "a"}', 400, "ttl_s"),
     ("release", b'{"owner": "ann", "lease_id": "a b"}', 400, "lease_id"),
+    ("withdraw", b'{"owner": "ann"}', 400, "lease_id"),
+    ("break", b'{"owner": "ann", "force": true}', 400, "without a reason"),
+    ("break", b'{"owner": "ann", "force": true, "reason": " "}', 400, "without a reason"),
 ]
 
 
@@ -404,6 +407,9 @@ def test_every_route_needs_the_token(running, path):
             ("POST", f"{path}/acquire"),
             ("POST", f"{path}/renew"),
             ("POST", f"{path}/release"),
+            ("POST", f"{path}/withdraw"),
+            ("POST", f"{path}/break"),
+            ("GET", "/v1/limits"),
         ):
             for wrong in ("", "Bearer nonsense", "Basic open sesame"):
                 assert client.request(method, route, headers={"authorization": wrong}).status_code == 401
@@ -435,6 +441,53 @@ def test_a_lease_granted_to_nobody_is_given_back(running, path, fleet, table):
         while context.metrics.value(REQUESTS, operation="acquire", status="201") < 2:
             assert context.stopping.wait(0.01) is False
         assert provider.read(lock_name(table.uid)) is None
+
+
+def test_a_forced_release_names_who_did_it_and_why(client, path, table, fleet, running):
+    service, _ = running
+    service.tick()
+    lease = acquire(client, path, fence=4).json()
+    service.tick()
+    gentle = client.post(f"{path}/break", json={"owner": "operator"})
+    assert (gentle.status_code, gentle.json()["broken"]) == (200, None), "the lease has not expired"
+    broken = client.post(f"{path}/break", json={"owner": "operator", "force": True, "reason": "ann's host is gone"})
+    assert broken.json()["broken"]["owner"] == "ann"
+    assert lease["lease_id"] not in broken.text
+    mine = {"owner": "ann", "lease_id": lease["lease_id"]}
+    assert client.post(f"{path}/renew", json={**mine, "ttl_s": 30}).status_code == 409
+    assert acquire(client, path, owner="bob", fence=4).status_code == 201
+    service.tick()
+    events = [(e.kind, e.owner, e.previous_owner, e.fencing_token, e.reason) for e in fleet.events(LOCKS.name)]
+    assert events == [
+        ("acquired", "ann", None, 4, None),
+        ("force_released", "operator", "ann", 4, "ann's host is gone"),
+        ("acquired", "bob", None, 4, None),
+    ]
+
+
+def test_a_repeated_request_gets_its_lease_and_is_asked_for_its_fence(client, path):
+    wish = {"lease_id": "0a1b", "fence": None}
+    wanted = acquire(client, path, **wish)
+    assert (wanted.status_code, wanted.json()["wanted"]) == (202, "fence")
+    granted = [acquire(client, path, **{**wish, "fence": 3}).json() for _ in range(2)]
+    assert {g["lease_id"] for g in granted} == {"0a1b"}
+    assert granted[0]["acquired"] == granted[1]["acquired"]
+    refused = acquire(client, path, owner="bob", lease_id="77", fence=3)
+    assert (refused.status_code, refused.json()["detail"]["holder"]) == (423, "ann")
+    assert client.post(f"{path}/withdraw", json={"owner": "ann", "lease_id": "0a1b"}).status_code == 200
+    assert client.get(path).json()["lease"] is None
+
+
+def test_shows_who_waits(client, path):
+    lease = acquire(client, path).json()
+    waiter = threading.Thread(target=lambda: acquire(client, path, owner="bob", wait_s=10))
+    waiter.start()
+    while not (waiting := client.get(path).json()["waiting"]):
+        assert waiter.is_alive()
+    assert [w["owner"] for w in waiting] == ["bob"]
+    client.post(f"{path}/release", json={"owner": "ann", "lease_id": lease["lease_id"]})
+    waiter.join(120)
+    assert client.get(path).json()["waiting"] == []
 
 
 def test_status_of_other_errors():

@@ -1,4 +1,4 @@
-"""The lock port and its adapters: Redis, storage (put-if-absent lease objects), in-process, and the locks of Apache Hudi's writers.
+"""The lock port and its adapters: Redis, storage (put-if-absent), in-process, the lock service, and the locks of Apache Hudi.
 
 Locks only save work and let writers queue. Correctness rests on the put-if-absent of the table log, and only in tables shared with
 Hudi also on Hudi's lock. Not here: decisions about tables, and serving leases over a network (the lock service).
@@ -6,6 +6,7 @@ Hudi also on Hudi's lock. Not here: decisions about tables, and serving leases o
 
 from tideline_locks.errors import InvalidLease, LeaseLost, LockAccessDenied, LockTimeout, LockUnreachable, StaleFence
 from tideline_locks.fallback import FallbackIntents, FallbackLockProvider
+from tideline_locks.http import HttpLockProvider
 from tideline_locks.hudi_lock import HudiLockProvider
 from tideline_locks.in_process import InProcessLockProvider
 from tideline_locks.intents import InProcessIntents, RedisIntents, StorageIntents
@@ -21,6 +22,7 @@ from tideline_locks.table_lock import attach_lock
 __all__ = [
     "FallbackIntents",
     "FallbackLockProvider",
+    "HttpLockProvider",
     "HudiLockProvider",
     "HudiPeerLock",
     "InProcessIntents",

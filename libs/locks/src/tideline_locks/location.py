@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from urllib.parse import urlsplit
 
+from tideline_locks.http import HttpLockProvider, checked_service
 from tideline_locks.hudi_file_lock import FileLockCell
 from tideline_locks.hudi_lock import HudiLockProvider
 from tideline_locks.hudi_storage_lock import LOCK_OBJECT, StorageLockCell
@@ -20,9 +21,11 @@ from tideline_table.errors import InvalidOption, UnsupportedTable
 from tideline_table.storage import LocalStorage, MemoryStorage, ObjectStorage, Storage, open_storage, root_uri
 
 HUDI_FILE_SYSTEM, HUDI_STORAGE = "hudi-filesystem", "hudi-storage"
+SERVICE_SCHEMES = frozenset({"http", "https"})
+"""Of lock URLs that name a lock service. It keeps leases only: reservations are then beside each table."""
 EXPECTED_URL = (
     "storage:<base path or file: URI>, redis://host:port/db, rediss://host:port/db, memory:<space>, "
-    f"{HUDI_FILE_SYSTEM}:<base path> or {HUDI_STORAGE}:<base path>"
+    f"http://host:port or https://host:port of a lock service, {HUDI_FILE_SYSTEM}:<base path> or {HUDI_STORAGE}:<base path>"
 )
 
 _spaces: dict[str, LeaseTable] = {}
@@ -37,6 +40,7 @@ def open_lock_provider(url: str, *, clock: Clock, on_unreachable: OnUnreachable 
     Only `redis:` and `rediss:` (TLS) support `on_unreachable` other than WAIT. STORAGE works as FAIL: `LockProviders` adds the
     leases in storage.
     `memory:` providers of one process share the leases of a space of the same name.
+    `http:` and `https:` are the leases of a lock service (`HttpLockProvider`).
     `hudi-filesystem:` and `hudi-storage:` are the one lock of Hudi's writers for the table at that base path, under any lock name.
     Raises `InvalidOption` for any other URL. A URL may contain a password, so no error contains the URL.
     """
@@ -45,6 +49,8 @@ def open_lock_provider(url: str, *, clock: Clock, on_unreachable: OnUnreachable 
         return RedisLockProvider(_checked_redis(url), clock=clock, on_unreachable=on_unreachable)
     if on_unreachable is not OnUnreachable.WAIT:
         raise InvalidOption(f"on_unreachable={on_unreachable.value} for lock provider {scheme}:", expected="redis: or rediss:")
+    if scheme in SERVICE_SCHEMES:
+        return HttpLockProvider(url, clock=clock)
     if scheme == "storage" and rest:
         return StorageLockProvider(open_storage(rest), clock=clock)
     if scheme in (HUDI_FILE_SYSTEM, HUDI_STORAGE) and rest:
@@ -64,6 +70,8 @@ def check_lock_url(url: str) -> None:
     scheme, colon, rest = url.partition(":")
     if scheme in ("redis", "rediss"):
         _checked_redis(url)
+    elif scheme in SERVICE_SCHEMES:
+        checked_service(url)
     elif scheme in ("storage", HUDI_FILE_SYSTEM, HUDI_STORAGE) and (rest or scheme == "storage") and colon:
         try:
             root_uri(rest or "/")

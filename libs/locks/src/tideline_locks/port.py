@@ -10,7 +10,7 @@ from typing import Protocol
 from urllib.parse import quote
 
 from tideline_locks.errors import InvalidLease
-from tideline_locks.lease import Lease
+from tideline_locks.lease import Lease, LeaseStore
 
 LOCK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@=+~-]*", re.ASCII)
 """No braces (Redis hash tags), glob characters or leading dot, so that a name is safe in every adapter."""
@@ -64,6 +64,11 @@ class Held:
     since: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class LogWanted:
+    """Not granted yet: the request is next, and has to bring the head of the table log."""
+
+
 class LeaseSource(Protocol):
     """Grants leases: all that a writer needs of a lock provider."""
 
@@ -101,6 +106,26 @@ class LockProvider(LeaseSource, Protocol):
 
     def close(self) -> None:
         """Close the connections. Leases stay until they are released or expire."""
+
+
+class RemoteLeases(LockProvider, LeaseStore, Protocol):
+    """A provider whose leases another process can hold: it renews and releases by lease id alone, and answers a waiter in parts.
+
+    The lock service uses it for its clients.
+    """
+
+    def stand(self, wish: LeaseRequest, *, fence: int | None, wait_s: float) -> Lease | Held | LogWanted:
+        """Wait at most `wait_s` for `wish`, and let the caller ask again with the same lease id.
+
+        The caller keeps its place in the queue, if the provider has one, for some seconds. `fence` None: the caller has not read the
+        log; the answer is `LogWanted` when it is next. Raises `StaleFence` if the fence is old, and `LockUnreachable` at once.
+        """
+
+    def withdraw(self, wish: LeaseRequest) -> None:
+        """Give up the place of `wish`, and a lease that it was granted without a reply. Raises `LockUnreachable`."""
+
+    def force_break(self, name: str) -> LeaseState | None:
+        """End the lease on `name`, expired or not. Return it, or None if there was none. Its holder finds out when it renews."""
 
 
 def checked_name(name: str) -> str:

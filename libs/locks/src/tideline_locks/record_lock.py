@@ -12,7 +12,7 @@ from tenacity import wait_exponential
 
 from tideline_locks.errors import LockUnreachable, StaleFence
 from tideline_locks.lease import Grant, Lease
-from tideline_locks.port import Held, LeaseRequest, LeaseState, ReadFence, checked_name, checked_request, with_fence
+from tideline_locks.port import Held, LeaseRequest, LeaseState, LogWanted, ReadFence, checked_name, checked_request, with_fence
 from tideline_locks.rules import LeaseRecord, Stale, Standing, decide_acquire, decide_break, decide_release, decide_renew
 from tideline_locks.waiting import Chance, attempt_until, wait_for
 from tideline_table.clock import Clock
@@ -50,6 +50,29 @@ class RecordLockProvider(ABC):
             )
 
         return wait_for(name, wait, may_read=not isinstance(fence, int), wait_s=wait_s, clock=self._clock, jitter=jitter)
+
+    def stand(self, wish: LeaseRequest, *, fence: int | None, wait_s: float) -> Lease | Held | LogWanted:
+        """See `RemoteLeases.stand`. There is no queue: whoever asks first after a release gets the lock."""
+        if fence is None:
+            return LogWanted()
+        fenced = with_fence(wish, fence)
+        return attempt_until(
+            lambda: self._attempt(fenced),
+            clock=self._clock,
+            deadline_s=self._clock.monotonic_s() + wait_s,
+            backoff=self.backoff,
+            jitter=self._chance.jitter,
+            through_outages=False,
+        )
+
+    def withdraw(self, wish: LeaseRequest) -> None:
+        """See `RemoteLeases.withdraw`."""
+        self._change(wish.name, lambda seen, now: decide_release(seen.record, wish.lease_id, now=now))
+
+    def force_break(self, name: str) -> LeaseState | None:
+        """See `RemoteLeases.force_break`."""
+        changed = self._change(checked_name(name), lambda seen, _: decide_break(seen.record, expired=True))
+        return changed[0].state(name, expired=False) if changed else None
 
     def try_acquire(self, name: str, *, owner: str, ttl_s: float, fence: int = 0) -> Lease | None:
         """See `LockProvider.try_acquire`."""

@@ -14,7 +14,7 @@ from tenacity import wait_exponential
 from tideline_locks import redis_scripts
 from tideline_locks.errors import LockUnreachable, StaleFence
 from tideline_locks.lease import Grant, Lease
-from tideline_locks.port import Held, LeaseRequest, LeaseState, ReadFence, checked_name, checked_request, with_fence
+from tideline_locks.port import Held, LeaseRequest, LeaseState, LogWanted, ReadFence, checked_name, checked_request, with_fence
 from tideline_locks.redis_connection import KEY_PREFIX, RedisConnection
 from tideline_locks.waiting import Chance, attempt_until, wait_for
 from tideline_table.clock import Clock
@@ -58,13 +58,19 @@ class _Waiter:
         self.wish = with_fence(wish, fence) if isinstance(fence, int) else wish
         self.sight = _Sight.FIXED if isinstance(fence, int) else _Sight.UNREAD
 
-    def look(self) -> None:
-        """Read the fence from the log."""
-        assert not isinstance(self._fence, int)
+    @classmethod
+    def standing(cls, wish: LeaseRequest, fence: int | None) -> _Waiter:
+        """Return a waiter of another process: it has read the log if it brings a fence, and can read it again."""
+        waiter = cls(wish, fence or 0)
+        waiter.sight = _Sight.UNREAD if fence is None else _Sight.READ
+        return waiter
+
+    def look(self) -> bool:
+        """Read the fence from the log. Return False if only another process can do that."""
+        if isinstance(self._fence, int):
+            return False
         self.wish, self.sight = with_fence(self.wish, self._fence()), _Sight.READ
-
-
-_LOOK = Held(None, None)
+        return True
 
 
 class RedisLockProvider:
@@ -117,11 +123,20 @@ class RedisLockProvider:
             self._withdraw_wish(wish)
             raise
 
+    def stand(self, wish: LeaseRequest, *, fence: int | None, wait_s: float) -> Lease | Held | LogWanted:
+        """See `RemoteLeases.stand`. The place is kept for `waiter_ttl_s` after the reply."""
+        return self._queue_until(_Waiter.standing(wish, fence), self._clock.monotonic_s() + wait_s)
+
+    def withdraw(self, wish: LeaseRequest) -> None:
+        """See `RemoteLeases.withdraw`."""
+        with self._connection.translated():
+            self._withdraw(keys=_keys(wish.name), args=[wish.lease_id])
+
     def try_acquire(self, name: str, *, owner: str, ttl_s: float, fence: int = 0) -> Lease | None:
         """See `LockProvider.try_acquire`. Raises `LockUnreachable` at once, independent of `on_unreachable`."""
         wish = checked_request(name, owner=owner, lease_id=self._chance.new_id(), ttl_s=ttl_s, wait_s=0)
         outcome, _ = self._attempt(with_fence(wish, fence), _Sight.FIXED, waiter_ttl_ms=0)
-        return None if isinstance(outcome, Held) else outcome
+        return outcome if isinstance(outcome, Lease) else None
 
     def read(self, name: str) -> LeaseState | None:
         """See `LockProvider.read`."""
@@ -138,12 +153,11 @@ class RedisLockProvider:
 
     def break_expired(self, name: str) -> LeaseState | None:
         """See `LockProvider.break_expired`."""
-        with self._connection.translated():
-            found = self._break(keys=_keys(checked_name(name)))
-        if not found:
-            return None
-        lease_id, owner, acquired_ms, expires_ms, fence = found
-        return LeaseState(name, owner, lease_id, int(fence), _instant(acquired_ms), _instant(expires_ms), expired=True)
+        return self._broken(name, "expired")
+
+    def force_break(self, name: str) -> LeaseState | None:
+        """See `RemoteLeases.force_break`."""
+        return self._broken(name, "any")
 
     def close(self) -> None:
         """See `LockProvider.close`."""
@@ -160,24 +174,40 @@ class RedisLockProvider:
         with self._connection.translated():
             return bool(self._release(keys=_keys(grant.name), args=[grant.lease_id]))
 
+    def _broken(self, name: str, which: str) -> LeaseState | None:
+        with self._connection.translated():
+            found = self._break(keys=_keys(checked_name(name)), args=[which])
+        if not found:
+            return None
+        lease_id, owner, acquired_ms, expires_ms, fence, expired = found
+        return LeaseState(
+            name, owner, lease_id, int(fence), _instant(acquired_ms), _instant(expires_ms), expired=expired == "expired"
+        )
+
     def _wait(self, waiter: _Waiter, deadline_s: float) -> Lease | Held:
+        def queue() -> Lease | Held:
+            outcome = self._queue_until(waiter, deadline_s)
+            assert not isinstance(outcome, LogWanted), "a waiter of this process reads the log itself"
+            return outcome
+
         if self._fails_fast:
-            return self._queue_until(waiter, deadline_s)
+            return queue()
         return attempt_until(
-            lambda: self._queue_until(waiter, deadline_s),
+            queue,
             clock=self._clock,
             deadline_s=deadline_s,
             backoff=UNREACHABLE_BACKOFF,
             jitter=self._chance.jitter,
         )
 
-    def _queue_until(self, waiter: _Waiter, deadline_s: float) -> Lease | Held:
+    def _queue_until(self, waiter: _Waiter, deadline_s: float) -> Lease | Held | LogWanted:
         while True:
             outcome, sleep_s = self._attempt(waiter.wish, waiter.sight, waiter_ttl_ms=self._waiter_ttl_ms)
             left_s = deadline_s - self._clock.monotonic_s()
-            if outcome is _LOOK:
-                waiter.look()
-                continue
+            if isinstance(outcome, LogWanted):
+                if waiter.look():
+                    continue
+                return outcome
             if not isinstance(outcome, Held) or left_s <= 0:
                 return outcome
             # A release wakes the first waiter. The sleep is short enough to notice an expiry or a dead waiter ahead.
@@ -187,8 +217,8 @@ class RedisLockProvider:
                     timeout=_block_s(sleep_s, left_s, self._longest_sleep_s),
                 )
 
-    def _attempt(self, wish: LeaseRequest, sight: _Sight, *, waiter_ttl_ms: int) -> tuple[Lease | Held, float]:
-        """Return the outcome (`_LOOK`: read the log first), and after how many seconds to ask again if not woken."""
+    def _attempt(self, wish: LeaseRequest, sight: _Sight, *, waiter_ttl_ms: int) -> tuple[Lease | Held | LogWanted, float]:
+        """Return the outcome, and after how many seconds to ask again if not woken."""
         ttl_ms = _milliseconds(wish.ttl_s)
         asked_s = self._clock.monotonic_s()
         with self._connection.translated():
@@ -197,7 +227,7 @@ class RedisLockProvider:
                 args=[wish.lease_id, wish.owner, ttl_ms, wish.fence, waiter_ttl_ms, _retention_ms(ttl_ms), sight.value],
             )
         if reply[0] == "look":
-            return _LOOK, 0.0
+            return LogWanted(), 0.0
         if reply[0] == "stale":
             raise StaleFence(wish.name, fence=wish.fence, greatest=int(reply[1]))
         if reply[0] == "granted":
@@ -209,8 +239,7 @@ class RedisLockProvider:
 
     def _withdraw_wish(self, wish: LeaseRequest) -> None:
         try:
-            with self._connection.translated():
-                self._withdraw(keys=_keys(wish.name), args=[wish.lease_id])
+            self.withdraw(wish)
         except LockUnreachable:
             # Its place in the queue expires with the waiter's ttl. The caller must get the outcome of its wait.
             return

@@ -127,10 +127,12 @@ return 1
 BREAK = (
     PRELUDE
     + """
+-- ARGV: which lease to end, `expired` or `any`
 local lease_id, expires, owner, acquired, fence = last()
-if not lease_id or tonumber(expires) > now then return false end
+local is_live = lease_id and tonumber(expires) > now
+if not lease_id or (is_live and ARGV[1] ~= 'any') then return false end
 clear()
 wake_first()
-return {lease_id, owner, acquired, expires, fence}
+return {lease_id, owner, acquired, expires, fence, is_live and 'live' or 'expired'}
 """
 )

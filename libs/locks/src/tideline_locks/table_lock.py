@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from tideline_locks.fallback import FallbackIntents, FallbackLockProvider, Outage
 from tideline_locks.intents import StorageIntents
-from tideline_locks.location import open_intent_board, open_lock_provider
+from tideline_locks.location import SERVICE_SCHEMES, open_intent_board, open_lock_provider
 from tideline_locks.port import LeaseSource, LockProvider
 from tideline_locks.redis import OnUnreachable
 from tideline_locks.renewal import KeptLease
@@ -65,6 +65,10 @@ class LockProviders:
         """Whether each table has its own provider, which knows only the lock of that table."""
         return self._url == BESIDE_TABLE
 
+    @property
+    def _keeps_leases_only(self) -> bool:
+        return self._url.partition(":")[0] in SERVICE_SCHEMES
+
     def of(self, base_path: str, on_unreachable: OnUnreachable = OnUnreachable.WAIT) -> LeaseSource:
         """Return the lock provider of the table at `base_path`. With STORAGE it falls back to leases beside the table.
 
@@ -81,7 +85,8 @@ class LockProviders:
     def intents(self, base_path: str, name: str, on_unreachable: OnUnreachable = OnUnreachable.WAIT) -> IntentBoard:
         """Return the reservations of the table at `base_path` with the lock `name`, beside its leases. Raises as `of`."""
         check_unreachable(self._url, on_unreachable)
-        first = open_intent_board(self._place(base_path), name, clock=self._clock)
+        place = f"{BESIDE_TABLE}{base_path}" if self._keeps_leases_only else self._place(base_path)
+        first = open_intent_board(place, name, clock=self._clock)
         if on_unreachable is not OnUnreachable.STORAGE:
             return first
         return FallbackIntents(first, open_intent_board(f"{BESIDE_TABLE}{base_path}", name, clock=self._clock), self._outage)
@@ -116,7 +121,7 @@ class LockProviders:
     def _advice(self, table: Table) -> IntentBoard:
         """Return the board of a shared table. Its lock does not need the board's server, so an outage must not delay writes."""
         beside = StorageIntents(table.storage, self._clock)
-        if self.is_per_table:
+        if self.is_per_table or self._keeps_leases_only:
             return beside
         falls_back = OnUnreachable(table.options[LOCK_UNREACHABLE]) is OnUnreachable.STORAGE
         board = open_intent_board(self._url, lock_name(table.uid), clock=self._clock)

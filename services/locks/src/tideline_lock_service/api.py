@@ -1,4 +1,4 @@
-"""The lease API: `/v1/leases`. Errors are JSON objects of error, found, expected and remedy.
+"""The lease API: `/v1/leases`. Errors are JSON objects of error, found, expected and remedy; some have `detail` for programs.
 
 A lease id is a secret of the holder. Only `acquire` returns it, never `read` or `list`.
 """
@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import anyio
@@ -15,11 +18,12 @@ from anyio.to_thread import run_sync
 from tideline_lock_service.directory import LeaseDirectory
 from tideline_lock_service.errors import InvalidRequest, NotTheHolder, RequestTooLarge, ServiceBusy, UnknownLock
 from tideline_lock_service.metrics import REQUESTS, WAIT, WAITING
-from tideline_lock_service.requests import AcquireRequest, ReleaseRequest, RenewRequest, parsed
+from tideline_lock_service.requests import AcquireRequest, BreakRequest, ReleaseRequest, RenewRequest, WithdrawRequest, parsed
 from tideline_lock_service.settings import LockServiceSettings
+from tideline_lock_service.waiting_line import WaitingLine
 from tideline_locks import InvalidLease, Lease, LeaseLost, LeaseState, LockAccessDenied, LockTimeout, StaleFence
 from tideline_locks.lease import Grant
-from tideline_locks.port import checked_name
+from tideline_locks.port import MIN_TTL_S, Held, LogWanted, checked_name, checked_request
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.http import Call, Reply, Route
 from tideline_runtime.logging import get_logger
@@ -47,6 +51,16 @@ _STATUS: tuple[tuple[type[TidelineError], int], ...] = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class ForcedRelease:
+    """A lease that `by` ended at `time` although its holder had not released it."""
+
+    lease: LeaseState
+    by: str
+    reason: str
+    time: datetime
+
+
 class LeaseApi:
     """Handlers of the API. Blocking calls run in threads with limits of their own: waiting for locks never delays a probe."""
 
@@ -57,15 +71,21 @@ class LeaseApi:
         self._waiting = anyio.CapacityLimiter(settings.max_waiting)
         self._short = anyio.CapacityLimiter(SHORT_REQUESTS)
         self._nudged_at_s = context.clock.monotonic_s() - NUDGE_INTERVAL_S
+        self._line = WaitingLine()
+        self.forced: SimpleQueue[ForcedRelease] = SimpleQueue()
+        """Leases that were broken by force and whose event is not queued yet."""
 
     def routes(self) -> list[Route]:
         """Return the routes for `ServiceContext.add_routes`."""
         lease = "/v1/leases/(?P<name>.+)"
         return [
+            Route("GET", "/v1/limits", self._answering("limits", self._limits)),
             Route("GET", "/v1/leases", self._answering("list", self._list)),
             Route("POST", f"{lease}/acquire", self._answering("acquire", self._acquire)),
             Route("POST", f"{lease}/renew", self._answering("renew", self._renew)),
             Route("POST", f"{lease}/release", self._answering("release", self._release)),
+            Route("POST", f"{lease}/withdraw", self._answering("withdraw", self._withdraw)),
+            Route("POST", f"{lease}/break", self._answering("break", self._break)),
             Route("GET", lease, self._answering("read", self._read)),
         ]
 
@@ -82,7 +102,10 @@ class LeaseApi:
     async def _read(self, call: Call) -> Answer:
         name = checked_name(call.path_kwargs["name"])
         lease = await self._in_thread(lambda: self._directory.provider(name).read(name))
-        return 200, {"name": name, "lease": _shown(lease) if lease is not None else None}
+        return 200, {"name": name, "lease": _shown(lease) if lease is not None else None, "waiting": self._line.shown(name)}
+
+    async def _limits(self, _call: Call) -> Answer:
+        return 200, {"max_wait_s": self._settings.max_wait_s, "max_ttl_s": self._settings.max_ttl_s}
 
     async def _acquire(self, call: Call) -> Answer:
         name, wish = checked_name(call.path_kwargs["name"]), parsed(AcquireRequest, bytes(call.body))
@@ -91,9 +114,12 @@ class LeaseApi:
             raise ServiceBusy("the service is stopping", remedy="retry, or use another instance")
         if self._waiting.available_tokens < 1:
             raise ServiceBusy(f"{self._settings.max_waiting} requests wait for locks", remedy="retry in a moment")
-        with self._context.metrics.timed(WAIT):
+        asked_s = self._context.clock.monotonic_s()
+        with self._context.metrics.timed(WAIT), self._line.waits(name, wish.owner, self._context.clock.now()):
             lease = await self._in_thread(self._granted, name, wish, limiter=self._waiting)
-        if call.is_gone:
+        if isinstance(lease, LogWanted):
+            return 202, {"name": name, "wanted": "fence"}
+        if call.is_gone and wish.lease_id is None:
             # The client is gone and cannot use the lease. Release it, so that other clients need not wait until it expires.
             await self._in_thread(lease.release_quietly)
         self._nudge()
@@ -105,11 +131,40 @@ class LeaseApi:
             "acquired": lease.acquired.isoformat(),
             "ttl_s": lease.ttl_s,
             "remaining_s": lease.remaining_s,
+            "waited_s": self._context.clock.monotonic_s() - asked_s,
         }
 
-    def _granted(self, name: str, wish: AcquireRequest) -> Lease:
+    def _granted(self, name: str, wish: AcquireRequest) -> Lease | LogWanted:
         provider = self._directory.provider(name)
-        return provider.acquire(name, owner=wish.owner, ttl_s=wish.ttl_s, wait_s=wish.wait_s, fence=wish.fence)
+        if wish.lease_id is None:
+            return provider.acquire(name, owner=wish.owner, ttl_s=wish.ttl_s, wait_s=wish.wait_s, fence=wish.fence or 0)
+        request = checked_request(name, owner=wish.owner, lease_id=wish.lease_id, ttl_s=wish.ttl_s, wait_s=wish.wait_s)
+        outcome = provider.stand(request, fence=wish.fence, wait_s=wish.wait_s)
+        if isinstance(outcome, Held):
+            raise LockTimeout(name, waited_s=wish.wait_s, holder=outcome.owner, since=outcome.since)
+        return outcome
+
+    async def _withdraw(self, call: Call) -> Answer:
+        name, wish = checked_name(call.path_kwargs["name"]), parsed(WithdrawRequest, bytes(call.body))
+        request = checked_request(name, owner=wish.owner, lease_id=wish.lease_id, ttl_s=MIN_TTL_S, wait_s=0)
+        await self._in_thread(lambda: self._directory.provider(name).withdraw(request))
+        self._nudge()
+        return 200, {"name": name, "withdrawn": True}
+
+    async def _break(self, call: Call) -> Answer:
+        name, wish = checked_name(call.path_kwargs["name"]), parsed(BreakRequest, bytes(call.body))
+        if wish.force and not wish.reason.strip():
+            raise InvalidRequest("a forced release without a reason", expected="reason: why the holder must lose its lease")
+        ended = await self._in_thread(self._broken, name, wish)
+        if ended is not None and wish.force:
+            self.forced.put(ForcedRelease(ended, wish.owner, wish.reason, self._context.clock.now()))
+            self._context.wake()
+            _log.warning("lease broken by force", lock=name, holder=ended.owner, by=wish.owner, reason=wish.reason)
+        return 200, {"name": name, "broken": _shown(ended) if ended is not None else None}
+
+    def _broken(self, name: str, wish: BreakRequest) -> LeaseState | None:
+        provider = self._directory.provider(name)
+        return provider.force_break(name) if wish.force else provider.break_expired(name)
 
     async def _renew(self, call: Call) -> Answer:
         name, wish = checked_name(call.path_kwargs["name"]), parsed(RenewRequest, bytes(call.body))
@@ -186,8 +241,12 @@ def status_of(error: TidelineError) -> int:
 
 
 def error_body(error: TidelineError) -> dict[str, Any]:
-    """Return the JSON body of an error."""
-    return {"error": type(error).__name__, "found": error.found, "expected": error.expected, "remedy": error.remedy}
+    """Return the JSON body of an error. `detail`: the values of a `LockTimeout` or `StaleFence`, from which a client makes it again."""
+    body = {"error": type(error).__name__, "found": error.found, "expected": error.expected, "remedy": error.remedy}
+    if isinstance(error, LockTimeout):
+        since = error.since.isoformat() if error.since else None
+        return {**body, "detail": {"holder": error.holder, "since": since, "greatest": error.greatest}}
+    return {**body, "detail": {"greatest": error.greatest}} if isinstance(error, StaleFence) else body
 
 
 def _own(held: LeaseState | None, name: str, owner: str, lease_id: str) -> LeaseState | None:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from tideline_lock_service.errors import ServiceBusy, UnknownLock
 from tideline_locks import InProcessLockProvider, LeaseState, RedisLockProvider, StorageLockProvider
+from tideline_locks.port import RemoteLeases
 from tideline_locks.table_lock import LockProviders, lock_name
 from tideline_table.errors import InvalidOption
 
-LeaseProvider = RedisLockProvider | StorageLockProvider | InProcessLockProvider
-"""Providers that renew and release by lease id alone, so that the holder can be another process."""
+_REMOTE = RedisLockProvider | StorageLockProvider | InProcessLockProvider
 
 
 class LeaseDirectory:
@@ -28,7 +28,7 @@ class LeaseDirectory:
         # The mapping is replaced as a whole and never changed, so readers in other threads need no lock.
         self._base_paths = {lock_name(uid): base_path for uid, base_path in base_paths.items()}
 
-    def provider(self, name: str) -> LeaseProvider:
+    def provider(self, name: str) -> RemoteLeases:
         """Return the provider of the lock `name`. Raises `UnknownLock`, or `ServiceBusy` before the first `update`."""
         known = self._known()
         if not self._providers.is_per_table:
@@ -41,7 +41,7 @@ class LeaseDirectory:
             )
         return _checked(self._providers, known[name])
 
-    def provider_beside(self, base_path: str) -> LeaseProvider:
+    def provider_beside(self, base_path: str) -> RemoteLeases:
         """Return the provider of the lock of the table at `base_path`."""
         return _checked(self._providers, base_path)
 
@@ -65,8 +65,8 @@ class LeaseDirectory:
         return self._base_paths
 
 
-def _checked(providers: LockProviders, base_path: str) -> LeaseProvider:
+def _checked(providers: LockProviders, base_path: str) -> RemoteLeases:
     provider = providers.of(base_path)
-    if not isinstance(provider, LeaseProvider):
+    if not isinstance(provider, _REMOTE):
         raise InvalidOption(f"a lock provider of kind {type(provider).__name__}", expected="Redis, storage or memory")
     return provider

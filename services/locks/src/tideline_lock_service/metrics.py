@@ -14,6 +14,6 @@ LEASES = Gauge("tideline_lock_service_leases", unit="leases", doc="Table leases 
 EVENTS = Counter(
     "tideline_lock_service_events_total",
     unit="events",
-    doc="Lock events, by kind: acquired, renewed_after_pause, expired, released, taken_over or heartbeat_lost.",
+    doc="Lock events, by kind: acquired, renewed_after_pause, expired, released, taken_over, heartbeat_lost or force_released.",
     labels=("kind",),
 )

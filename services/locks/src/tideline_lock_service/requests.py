@@ -21,12 +21,17 @@ class _Body(BaseModel):
 
 
 class AcquireRequest(_Body):
-    """`POST /v1/leases/{name}/acquire`. `wait_s` 0 tries once; `fence` is the newest table log sequence that the caller saw."""
+    """`POST /v1/leases/{name}/acquire`. `wait_s` 0 tries once; `fence` is the newest table log sequence that the caller saw.
+
+    A caller that chooses the `lease_id` itself, unique and secret, may repeat the request: after a lost reply it gets the same
+    lease, and while it waits it keeps its place in the queue. Without a `fence`, it is asked for one when it is next.
+    """
 
     owner: Owner
     ttl_s: Ttl
     wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    fence: Annotated[int, Field(ge=0, le=MAX_FENCE)] = 0
+    fence: Annotated[int, Field(ge=0, le=MAX_FENCE)] | None = None
+    lease_id: LeaseId | None = None
 
 
 class RenewRequest(_Body):
@@ -42,6 +47,21 @@ class ReleaseRequest(_Body):
 
     owner: Owner
     lease_id: LeaseId
+
+
+class WithdrawRequest(_Body):
+    """`POST /v1/leases/{name}/withdraw`: the caller no longer waits. A lease that it was granted without a reply ends."""
+
+    owner: Owner
+    lease_id: LeaseId
+
+
+class BreakRequest(_Body):
+    """`POST /v1/leases/{name}/break`. With `force`, also a lease that has not expired; `owner` is the person who asks."""
+
+    owner: Owner
+    force: bool = False
+    reason: Annotated[str, Field(max_length=500)] = ""
 
 
 BodyT = TypeVar("BodyT", bound=_Body)

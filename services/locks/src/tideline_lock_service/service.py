@@ -6,11 +6,12 @@ from datetime import datetime
 
 from tideline_events import LockEvent
 from tideline_lock_service.api import LeaseApi
-from tideline_lock_service.directory import LeaseDirectory, LeaseProvider
+from tideline_lock_service.directory import LeaseDirectory
 from tideline_lock_service.metrics import EVENTS, LEASES
 from tideline_lock_service.settings import LockServiceSettings
 from tideline_lock_service.watch import Kind, SeenLease, changes, seen
 from tideline_locks import LeaseState
+from tideline_locks.port import RemoteLeases
 from tideline_locks.table_lock import lock_name
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.event_link import EventLink
@@ -42,7 +43,8 @@ class LockService:
         self._lost: dict[str, set[str]] = {}
         self._listed: dict[str, LeaseState] | None = None
         context.metrics.expose(LEASES)
-        context.add_routes(*LeaseApi(self._directory, settings, context).routes())
+        self._api = LeaseApi(self._directory, settings, context)
+        context.add_routes(*self._api.routes())
 
     def start(self) -> None:
         """Take over the shard and find the tables, so that the API can answer."""
@@ -59,6 +61,7 @@ class LockService:
             self._look_at_heartbeats(table)
             self._look_at_lease(table)
 
+        self._tell_of_forced_releases()
         failure = self._tables.visit(self._context, look)
         if not self._context.stopping.is_set():
             self._forget_all_but(known)
@@ -87,7 +90,7 @@ class LockService:
         self._seen[table.uid] = seen(lease, now, before) if lease else None
 
     def _broken(
-        self, table: Table, provider: LeaseProvider, name: str, before: SeenLease | None, now: datetime
+        self, table: Table, provider: RemoteLeases, name: str, before: SeenLease | None, now: datetime
     ) -> tuple[LeaseState | None, SeenLease | None]:
         """Break the expired lease. Return the lease that is held now, and the previous one to compare it with."""
         ended = provider.break_expired(name)
@@ -98,7 +101,7 @@ class LockService:
         self._note(table, Kind.EXPIRED, ended.owner, now, token=ended.token)
         return provider.read(name), None
 
-    def _current(self, provider: LeaseProvider, name: str) -> LeaseState | None:
+    def _current(self, provider: RemoteLeases, name: str) -> LeaseState | None:
         if self._tables.lock_providers.is_per_table:
             return provider.read(name)
         if self._listed is None:
@@ -118,6 +121,23 @@ class LockService:
             reason = f"{record.action} without a sign of life since its heartbeat ran out"
             self._note(table, Kind.HEARTBEAT_LOST, record.writer_id, now, instant=record.instant, reason=reason)
 
+    def _tell_of_forced_releases(self) -> None:
+        while not self._api.forced.empty():
+            forced = self._api.forced.get()
+            uid = forced.lease.name.removeprefix(lock_name(""))
+            if uid in self._seen:
+                # The holder lost its lease to a person, and the comparison with the last poll must not call that a release.
+                self._seen[uid] = None
+                self._queue(
+                    uid,
+                    Kind.FORCE_RELEASED,
+                    forced.by,
+                    forced.time,
+                    token=forced.lease.token,
+                    previous_owner=forced.lease.owner,
+                    reason=forced.reason,
+                )
+
     def _note(
         self,
         table: Table,
@@ -130,12 +150,27 @@ class LockService:
         instant: str | None = None,
         reason: str | None = None,
     ) -> None:
+        self._queue(table.uid, kind, owner, now, token=token, previous_owner=previous_owner, instant=instant, reason=reason)
+        _log.info("lock event", table=table.uid, name=table.definition.name, kind=kind.value, owner=owner, instant=instant)
+
+    def _queue(
+        self,
+        table_uid: str,
+        kind: Kind,
+        owner: str,
+        time: datetime,
+        *,
+        token: int | None = None,
+        previous_owner: str | None = None,
+        instant: str | None = None,
+        reason: str | None = None,
+    ) -> None:
         self._events.queue(
             LockEvent(
-                table_uid=table.uid,
+                table_uid=table_uid,
                 kind=kind.value,
                 owner=owner,
-                time=now,
+                time=time,
                 previous_owner=previous_owner,
                 fencing_token=token,
                 instant=instant,
@@ -143,7 +178,6 @@ class LockService:
             )
         )
         self._context.metrics.increment(EVENTS, kind=kind.value)
-        _log.info("lock event", table=table.uid, name=table.definition.name, kind=kind.value, owner=owner, instant=instant)
 
     def _forget_all_but(self, known: dict[str, str]) -> None:
         self._directory.update(known)

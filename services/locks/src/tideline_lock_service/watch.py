@@ -25,6 +25,7 @@ class Kind(enum.StrEnum):
     RELEASED = "released"
     TAKEN_OVER = "taken_over"
     HEARTBEAT_LOST = "heartbeat_lost"
+    FORCE_RELEASED = "force_released"
 
 
 @dataclass(frozen=True, slots=True)

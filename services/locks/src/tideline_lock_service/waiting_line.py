@@ -1,0 +1,34 @@
+"""Who waits for which lock at this instance of the service, for people who ask why a writer stands still."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+
+class WaitingLine:
+    """The requests that wait now, by the name of the lock, in order of arrival. Used from the loop of the HTTP server only."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._waiting: dict[str, dict[int, tuple[str, datetime]]] = {}
+
+    @contextmanager
+    def waits(self, name: str, owner: str, since: datetime) -> Iterator[None]:
+        """List `owner` as waiting for `name` until the context ends."""
+        number = next(self._numbers)
+        self._waiting.setdefault(name, {})[number] = (owner, since)
+        try:
+            yield
+        finally:
+            line = self._waiting[name]
+            del line[number]
+            if not line:
+                del self._waiting[name]
+
+    def shown(self, name: str) -> list[dict[str, Any]]:
+        """Return the waiting requests for `name`, the first to arrive first."""
+        return [{"owner": owner, "since": since.isoformat()} for owner, since in self._waiting.get(name, {}).values()]
