@@ -105,7 +105,7 @@ e2e: java ## a release on the cluster, from images to helm uninstall, with fault
 	$(BIN)/python -m e2e.fleet
 
 e2e-short: java ## the short form of it: one table, a driver with an executor, the driver killed; left out where no node can run
-	$(BIN)/python -m e2e.fleet --short --if-possible
+	$(BIN)/python -m e2e.fleet --short --if-possible --store seaweedfs
 
 requirements: ## pin requirements/*.in anew, with hashes (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header requirements/dev.in -o requirements/dev.txt

@@ -115,6 +115,7 @@ class Cluster:
         with step("images of the node"):
             archives = ensure_system_archives(folders, with_dns=with_dns)
         host.set_kernel_settings(folders)
+        host.ensure_bridge()
         with step("containerd"):
             container_runtime.start_containerd(folders, processes)
             loaded = container_runtime.images(folders)

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from e2e.cluster.addresses import BRIDGE, POD_NETWORK
+from e2e.cluster.addresses import BRIDGE, POD_CIDR, POD_GATEWAY, POD_NETWORK
 from e2e.cluster.commands import run, succeeds
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.files import write_if_different
@@ -39,7 +39,11 @@ def missing_for_a_node() -> list[str]:
         status = Path("/proc/self/status").read_text()
         missing += [name for name, number in CAPABILITIES.items() if not has_capability(status, number)]
         # Engines of containers mount them for reading only.
-        missing += [f"a writable {path}" for path in (SYSTEM_SETTINGS / "net", _any_cgroup()) if not os.access(path, os.W_OK)]
+        missing += [
+            f"a writable {path}"
+            for path in (SYSTEM_SETTINGS / "net/ipv4/ip_forward", _any_cgroup())
+            if not os.access(path, os.W_OK)
+        ]
     if "\toverlay\n" not in Path("/proc/filesystems").read_text() and not succeeds(["modprobe", "overlay"]):
         missing.append("overlay in the kernel")
     if not (SYSTEM_SETTINGS / "net/bridge").is_dir() and not succeeds(["modprobe", "br_netfilter"]):
@@ -70,6 +74,15 @@ def set_kernel_settings(folders: Folders) -> None:
         write_if_different(before, json.dumps(values))
     for name, value in NODE_SETTINGS.items():
         (SYSTEM_SETTINGS / name).write_text(value)
+
+
+def ensure_bridge() -> None:
+    """Create the bridge of the pods unless it is there. The network plugin would do so with the first pod; servers use its address before."""
+    if Path(f"/sys/class/net/{BRIDGE}").exists():
+        return
+    run(["ip", "link", "add", BRIDGE, "type", "bridge"])
+    run(["ip", "address", "add", f"{POD_GATEWAY}/{POD_CIDR.rpartition('/')[2]}", "dev", BRIDGE])
+    run(["ip", "link", "set", BRIDGE, "up"])
 
 
 def restore_host(folders: Folders) -> None:

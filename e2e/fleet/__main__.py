@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -98,6 +99,8 @@ def _run(folders: Folders, report: Report, pods: list[str], store: str, run: Cal
 
 def main() -> None:
     """Run, or end with one line."""
+    # So that a run that is stopped takes down what it started, too.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         app()
     except ClusterError as error:
