@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
 .PHONY: help setup java demo test test-real test-cluster conformance simulate fuzz walk bench lint format docs wheels requirements \
-	images cluster-up cluster-status cluster-down e2e clean
+	images cluster-up cluster-status cluster-down e2e e2e-short clean
 
 SEEDS ?= 5000
 SEED_START ?= 0
@@ -103,6 +103,9 @@ cluster-down: $(STAMP) ## stop all that cluster-up started
 
 e2e: java ## a release on the cluster, from images to helm uninstall, with faults (root, Debian, Go; e2e/README.md)
 	$(BIN)/python -m e2e.fleet
+
+e2e-short: java ## the short form of it: one table, a driver with an executor, the driver killed; left out where no node can run
+	$(BIN)/python -m e2e.fleet --short --if-possible --store seaweedfs
 
 requirements: ## pin requirements/*.in anew, with hashes (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header requirements/dev.in -o requirements/dev.txt

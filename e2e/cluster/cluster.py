@@ -16,10 +16,11 @@ from e2e.cluster.errors import ClusterError
 from e2e.cluster.files import locked, write_if_different
 from e2e.cluster.folders import Folders
 from e2e.cluster.kubectl import answers
+from e2e.cluster.needs import missing_for_a_cluster
 from e2e.cluster.packages import NODE_PROGRAMS, ensure_packages
 from e2e.cluster.processes import Processes
-from e2e.cluster.programs import ETCD, KUBERNETES, MODULES, ensure_programs
-from e2e.cluster.system_images import ensure_system_archives, system_archives
+from e2e.cluster.programs import COREDNS, ETCD, KUBERNETES, MODULES, Module, ensure_programs
+from e2e.cluster.system_images import ensure_system_archives
 
 CONTROL_PLANE = (control_plane.ETCD, control_plane.API_SERVER, control_plane.CONTROLLERS, control_plane.SCHEDULER)
 NODE = (container_runtime.CONTAINERD, node.KUBELET, node.KUBE_PROXY)
@@ -55,20 +56,21 @@ class Cluster:
         self.folders = folders
         self.processes = Processes(folders.run, folders.logs)
 
-    def up(self, *, with_node: bool = True, jobs: int | None = None) -> None:
+    def up(self, *, with_node: bool = True, with_dns: bool = True, jobs: int | None = None) -> None:
         """Build what is missing and start what does not run. Raises ClusterError.
 
         Without the node nothing of this machine changes and root is not needed: enough for clients of the API server, no pod runs.
+        Without DNS pods reach everything by addresses only.
         """
         folders, processes = self.folders, self.processes
-        if with_node and (missing := host.missing_for_a_node()):
+        if with_node and (missing := missing_for_a_cluster(folders)):
             raise ClusterError(f"this machine cannot run a node: it lacks {', '.join(missing)}")
         with self._locked():
             if with_node:
                 with step("Debian packages"):
                     ensure_packages(NODE_PROGRAMS)
             with step("programs"):
-                ensure_programs(folders, MODULES if with_node else (ETCD, KUBERNETES), jobs=jobs)
+                ensure_programs(folders, _modules(with_node=with_node, with_dns=with_dns), jobs=jobs)
             address = self._address()
             with step("certificates"):
                 ensure_certificates(folders, address)
@@ -79,7 +81,7 @@ class Cluster:
             with step("controllers, scheduler"):
                 control_plane.start_controllers(folders, processes)
             if with_node:
-                self._start_node(address)
+                self._start_node(address, with_dns=with_dns)
 
     def status(self) -> Status:
         """Look at the cluster without changing anything."""
@@ -108,21 +110,23 @@ class Cluster:
         if left := host.remains(self.folders):
             raise ClusterError(f"the cluster is down, but found {'; '.join(left)}; expected nothing: run down again")
 
-    def _start_node(self, address: str) -> None:
+    def _start_node(self, address: str, *, with_dns: bool) -> None:
         folders, processes = self.folders, self.processes
         with step("images of the node"):
-            ensure_system_archives(folders)
+            archives = ensure_system_archives(folders, with_dns=with_dns)
         host.set_kernel_settings(folders)
+        host.ensure_bridge()
         with step("containerd"):
             container_runtime.start_containerd(folders, processes)
             loaded = container_runtime.images(folders)
-            for name, archive in system_archives(folders).items():
+            for name, archive in archives.items():
                 if name not in loaded:
                     container_runtime.load_image(folders, archive)
         with step("kubelet, kube-proxy"):
             node.start_node(folders, processes, address)
-        with step("DNS"):
-            start_dns(folders)
+        if with_dns:
+            with step("DNS"):
+                start_dns(folders)
 
     def _address(self) -> str:
         """Return the node's address; that of the running cluster must be this machine's still."""
@@ -150,6 +154,12 @@ class Cluster:
     def _locked(self) -> Iterator[None]:
         with locked(self.folders.cache / "cluster.lock"):
             yield
+
+
+def _modules(*, with_node: bool, with_dns: bool) -> list[Module]:
+    if not with_node:
+        return [ETCD, KUBERNETES]
+    return [module for module in MODULES if with_dns or module is not COREDNS]
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from e2e.cluster.addresses import BRIDGE, POD_NETWORK
+from e2e.cluster.addresses import BRIDGE, POD_CIDR, POD_GATEWAY, POD_NETWORK
 from e2e.cluster.commands import run, succeeds
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.files import write_if_different
@@ -25,8 +25,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 POD_CGROUP = "kubepods"
 NETWORK_RESULTS = Path("/var/lib/cni/results")
 LOG_LINKS = Path("/var/log/containers")
-SYSTEM_ADMINISTRATION = 21
-"""The number of CAP_SYS_ADMIN."""
+CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 
 
 def missing_for_a_node() -> list[str]:
@@ -36,8 +35,15 @@ def missing_for_a_node() -> list[str]:
     missing = []
     if os.geteuid() != 0:
         missing.append("root")
-    elif not has_capability(Path("/proc/self/status").read_text(), SYSTEM_ADMINISTRATION):
-        missing.append("CAP_SYS_ADMIN")
+    else:
+        status = Path("/proc/self/status").read_text()
+        missing += [name for name, number in CAPABILITIES.items() if not has_capability(status, number)]
+        # Engines of containers mount them for reading only.
+        missing += [
+            f"a writable {path}"
+            for path in (SYSTEM_SETTINGS / "net/ipv4/ip_forward", _any_cgroup())
+            if not os.access(path, os.W_OK)
+        ]
     if "\toverlay\n" not in Path("/proc/filesystems").read_text() and not succeeds(["modprobe", "overlay"]):
         missing.append("overlay in the kernel")
     if not (SYSTEM_SETTINGS / "net/bridge").is_dir() and not succeeds(["modprobe", "br_netfilter"]):
@@ -45,6 +51,11 @@ def missing_for_a_node() -> list[str]:
     if not (CGROUPS / "cgroup.controllers").exists() and not (CGROUPS / "memory").is_dir():
         missing.append("cgroups")
     return missing
+
+
+def _any_cgroup() -> Path:
+    memory = CGROUPS / "memory"
+    return memory if memory.is_dir() else CGROUPS
 
 
 def has_capability(status: str, number: int) -> bool:
@@ -63,6 +74,15 @@ def set_kernel_settings(folders: Folders) -> None:
         write_if_different(before, json.dumps(values))
     for name, value in NODE_SETTINGS.items():
         (SYSTEM_SETTINGS / name).write_text(value)
+
+
+def ensure_bridge() -> None:
+    """Create the bridge of the pods unless it is there. The network plugin would do so with the first pod; servers use its address before."""
+    if Path(f"/sys/class/net/{BRIDGE}").exists():
+        return
+    run(["ip", "link", "add", BRIDGE, "type", "bridge"])
+    run(["ip", "address", "add", f"{POD_GATEWAY}/{POD_CIDR.rpartition('/')[2]}", "dev", BRIDGE])
+    run(["ip", "link", "set", BRIDGE, "up"])
 
 
 def restore_host(folders: Folders) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from e2e.cluster.commands import run
 from e2e.cluster.errors import ClusterError
+from e2e.cluster.files import locked
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CNI_FOLDER = Path("/usr/lib/cni")
@@ -25,6 +26,9 @@ NODE_PROGRAMS = {
 }
 IMAGE_PROGRAMS = {"buildah": "buildah", "debootstrap": "debootstrap"}
 APT_TIMEOUT_S = 600.0
+APT_LOCK = Path("/run/lock/tideline-packages")
+"""Held while packages are installed: `apt-get update` does not wait for another one, for instance that of a build of images."""
+WAIT_FOR_OTHERS = ("-o", "DPkg::Lock::Timeout=300")
 
 
 def missing_packages(programs: Mapping[str, str]) -> list[str]:
@@ -40,8 +44,9 @@ def ensure_packages(programs: Mapping[str, str]) -> None:
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise ClusterError(f"found no {', '.join(missing)}; expected them: run as root where apt-get is, or install them")
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-    run(["apt-get", "update", "-qq"], environment=quiet, timeout_s=APT_TIMEOUT_S)
-    command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing]
-    run(command, environment=quiet, timeout_s=APT_TIMEOUT_S)
+    with locked(APT_LOCK):
+        run(["apt-get", "update", "-qq"], environment=quiet, timeout_s=APT_TIMEOUT_S)
+        command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *WAIT_FOR_OTHERS, *missing]
+        run(command, environment=quiet, timeout_s=APT_TIMEOUT_S)
     if missing := missing_packages(programs):
         raise ClusterError(f"installed them, and yet found no program of {', '.join(missing)}")

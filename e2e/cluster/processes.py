@@ -20,6 +20,7 @@ from e2e.cluster.errors import ClusterError
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 STOP_TIMEOUT_S = 15.0
 KILL_TIMEOUT_S = 10.0
+ORDERLY = ((signal.SIGTERM, STOP_TIMEOUT_S), (signal.SIGKILL, KILL_TIMEOUT_S))
 SHOWN_LINES = 5
 
 
@@ -127,7 +128,15 @@ class Processes:
         """Stop a process and remove its record: SIGTERM, after `STOP_TIMEOUT_S` seconds SIGKILL. Does nothing if it does not run."""
         record = self.record(name)
         if record is not None:
-            _stop(record)
+            _stop(record, *ORDERLY)
+        self._path(name).unlink(missing_ok=True)
+
+    def kill(self, name: str) -> None:
+        """End a process by SIGKILL, as a fault. Raises ClusterError if it does not run."""
+        record = self.record(name)
+        if record is None:
+            raise ClusterError(f"{name} does not run; expected it to run, so that it can be killed")
+        _stop(record, (signal.SIGKILL, KILL_TIMEOUT_S))
         self._path(name).unlink(missing_ok=True)
 
     def last_lines(self, name: str) -> str:
@@ -142,7 +151,7 @@ class Processes:
         return self._run / f"{name}.pid"
 
 
-def _stop(record: Record) -> None:
+def _stop(record: Record, *signals: tuple[signal.Signals, float]) -> None:
     try:
         handle = os.pidfd_open(record.pid)
     except ProcessLookupError:
@@ -151,7 +160,7 @@ def _stop(record: Record) -> None:
         # The handle stays with one process: checked after it was opened, the record and the handle mean the same process.
         if not record.is_running():
             return
-        for number, timeout_s in ((signal.SIGTERM, STOP_TIMEOUT_S), (signal.SIGKILL, KILL_TIMEOUT_S)):
+        for number, timeout_s in signals:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(handle, number)
             ended, _, _ = select.select([handle], [], [], timeout_s)

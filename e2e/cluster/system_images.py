@@ -25,16 +25,19 @@ def system_archives(folders: Folders) -> dict[str, Path]:
     return {name: folders.images / f"{name.partition('/')[2].replace(':', '-')}.tar" for name in (PAUSE_IMAGE, COREDNS_IMAGE)}
 
 
-def ensure_system_archives(folders: Folders) -> None:
-    """Write the archives that are missing."""
+def ensure_system_archives(folders: Folders, *, with_dns: bool = True) -> dict[str, Path]:
+    """Write the archives that are missing and return them as `system_archives` does, that of CoreDNS only `with_dns`."""
     archives = system_archives(folders)
     if not archives[PAUSE_IMAGE].exists():
         with tempfile.TemporaryDirectory() as folder:
             program = Path(folder) / "pause"
             _build_pause(program)
             write_program_image(archives[PAUSE_IMAGE], PAUSE_IMAGE, program, user=NO_USER)
-    if not archives[COREDNS_IMAGE].exists():
+    if not with_dns:
+        del archives[COREDNS_IMAGE]
+    elif not archives[COREDNS_IMAGE].exists():
         write_program_image(archives[COREDNS_IMAGE], COREDNS_IMAGE, (folders.bin / "coredns").resolve(), user=NO_USER)
+    return archives
 
 
 def _build_pause(program: Path) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated
 
@@ -15,10 +18,13 @@ from e2e.cluster.addresses import POD_GATEWAY
 from e2e.cluster.cluster import Cluster
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.folders import Folders
-from e2e.fleet import evidence
+from e2e.cluster.needs import missing_for_a_cluster
+from e2e.cluster.packages import IMAGE_PROGRAMS, NODE_PROGRAMS
+from e2e.fleet import evidence, short
 from e2e.fleet.pods import Journal
 from e2e.fleet.report import Report
 from e2e.fleet.servers import running_servers
+from e2e.fleet.session import Session
 from e2e.fleet.story import Story
 from e2e.images.build import ensure_archives, load_archives
 from e2e.images.image import IMAGES
@@ -30,22 +36,34 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def fleet(
     *,
     faults: Annotated[bool, typer.Option(help="With the faults; without them one round of writes.")] = True,
+    hudi: Annotated[bool, typer.Option(help="With Apache Hudi as a reader of the tables.")] = True,
+    short_form: Annotated[bool, typer.Option("--short", help="One table, one clustering, one driver killed.")] = False,
+    if_possible: Annotated[
+        bool, typer.Option(help="Where this machine cannot run a node, say in one line what is missing, and end with success.")
+    ] = False,
     keep: Annotated[bool, typer.Option(help="Leave the cluster up at the end.")] = False,
     store: Annotated[str, typer.Option(help="Object store: minio, or seaweedfs, which needs no Go.")] = "minio",
 ) -> None:
     """Run a release of the chart end to end."""
     folders = Folders.from_environment()
+    if if_possible and (missing := missing_for_a_cluster(folders, {**NODE_PROGRAMS, **IMAGE_PROGRAMS})):
+        print(f"end-to-end run left out: this machine cannot run a node: it lacks {', '.join(missing)}")
+        return
     # What the tests' servers download and build is kept in the same cache.
     os.environ["TIDELINE_CACHE"] = str(folders.cache)
+
+    def run(session: Session) -> None:
+        if short_form:
+            short.run(session)
+        else:
+            Story(session).run(with_faults=faults, by_hudi=hudi)
+
     report, cluster, pods = Report(), Cluster(folders), list[str]()
     try:
-        with report.step("images"):
-            ensure_archives(folders, list(IMAGES.values()))
-        with report.step("cluster up"):
-            cluster.up()
+        _bring_up(folders, report, cluster, with_dns=not short_form)
         with report.step("load the images"):
             load_archives(folders, list(IMAGES.values()))
-        _run(folders, report, pods, store, with_faults=faults)
+        _run(folders, report, pods, store, run)
     finally:
         if not keep:
             with report.step("cluster down"):
@@ -54,15 +72,24 @@ def fleet(
     print("end-to-end run passed", flush=True)
 
 
-def _run(folders: Folders, report: Report, pods: list[str], store: str, *, with_faults: bool) -> None:
-    """Run the story beside its servers; `pods` gets a line for each pod that was seen."""
+def _bring_up(folders: Folders, report: Report, cluster: Cluster, *, with_dns: bool) -> None:
+    """Build the images while the cluster's programs are built and started. Raises the first error when both have ended."""
+    with ThreadPoolExecutor(1) as pool, report.step("images, and beside them the cluster"):
+        images = pool.submit(ensure_archives, folders, list(IMAGES.values()))
+        with report.step("cluster up"):
+            cluster.up(with_dns=with_dns)
+        images.result()
+
+
+def _run(folders: Folders, report: Report, pods: list[str], store: str, run: Callable[[Session], None]) -> None:
+    """Run a story beside its servers; `pods` gets a line for each pod that was seen."""
     with contextlib.ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tideline-e2e-")))
         with report.step("Kafka, Redis, object store"):
             servers = stack.enter_context(running_servers(POD_GATEWAY, work, store))
         journal = stack.enter_context(Journal(folders))
         try:
-            Story(folders, servers, report, journal, work).run(with_faults=with_faults)
+            run(Session(folders, servers, report, journal, work))
         except BaseException:
             report.say(f"failed; logs and descriptions of the pods are kept in {evidence.keep(folders)}")
             raise
@@ -72,6 +99,8 @@ def _run(folders: Folders, report: Report, pods: list[str], store: str, *, with_
 
 def main() -> None:
     """Run, or end with one line."""
+    # So that a run that is stopped takes down what it started, too.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         app()
     except ClusterError as error:

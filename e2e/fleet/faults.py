@@ -1,4 +1,4 @@
-"""Faults: each takes a driver pod that works on an inflight plan and ends something."""
+"""Faults of pods: each takes a driver pod that works on an inflight plan and ends something."""
 
 from __future__ import annotations
 
@@ -6,36 +6,78 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.cluster.commands import wait_until
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.folders import Folders
 from e2e.cluster.kubectl import kubectl
-from e2e.fleet.pods import DRIVER, Journal, SeenPod
+from e2e.fleet.pods import DRIVER, EXECUTOR, SeenPod
 from e2e.fleet.release import NAMESPACE, RELEASE
+from e2e.fleet.session import Session
 from e2e.fleet.tables import state_of
 from tideline_table.hudi import State
 from tideline_table.table import Table
 
 POLL_S = 0.2
 FOUND_TIMEOUT_S = 180.0
-END_TIMEOUT_S = 240.0
+END_TIMEOUT_S = 300.0
 PROCESSES = Path("/proc")
 
-Fault = Callable[[Folders, SeenPod], str]
-"""Injects the fault beside a driver pod and returns what was done in a few words."""
+
+@dataclass(frozen=True)
+class Scene:
+    """A driver pod that works on an inflight plan of `table`; `executors` are its running executor pods."""
+
+    session: Session
+    table: Table
+    driver: SeenPod
+    executors: Sequence[SeenPod]
 
 
-def delete_by_force(folders: Folders, pod: SeenPod) -> str:
+Fault = Callable[[Scene], str]
+"""Injects the fault beside a working driver pod and returns what was done in a few words."""
+
+
+def delete_driver(scene: Scene) -> str:
     """Delete the driver pod without a grace period."""
-    kubectl(folders, "delete", "pod", pod.name, f"--namespace={NAMESPACE}", "--force", "--grace-period=0")
-    return f"pod {pod.name} deleted by force"
+    delete_by_force(scene.session, scene.driver.name)
+    return f"driver pod {scene.driver.name} deleted by force"
 
 
-def kill_process(_: Folders, pod: SeenPod) -> str:
+def kill_driver(scene: Scene) -> str:
     """Kill the first process of the driver's container, and with it the container."""
+    pid = kill_first_process(scene.driver)
+    return f"process {pid} of driver pod {scene.driver.name} killed by SIGKILL"
+
+
+def delete_executor(scene: Scene) -> str:
+    """Delete an executor pod of the driver without a grace period."""
+    name = scene.executors[0].name
+    delete_by_force(scene.session, name)
+    return f"executor pod {name} deleted by force"
+
+
+def delete_launcher(scene: Scene) -> str:
+    """Delete the launcher's pod while the driver runs."""
+    place = (f"--selector={selector('launcher')}", f"--namespace={NAMESPACE}")
+    kubectl(scene.session.folders, "delete", "pod", *place, "--wait=false")
+    return f"launcher's pod deleted while {scene.driver.name} runs"
+
+
+def selector(component: str) -> str:
+    """Return the labels of a service's pods."""
+    return f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component={component}"
+
+
+def delete_by_force(session: Session, name: str) -> None:
+    """Delete a pod without a grace period."""
+    kubectl(session.folders, "delete", "pod", name, f"--namespace={NAMESPACE}", "--force", "--grace-period=0")
+
+
+def kill_first_process(pod: SeenPod) -> int:
+    """Kill the first process of a pod's container and return its id. Raises ClusterError if the pod has ended."""
     pid = first_process(pod.containers)
     if pid is None:
         raise ClusterError(f"found no process of pod {pod.name}; expected the first process of its container")
@@ -47,35 +89,36 @@ def kill_process(_: Folders, pod: SeenPod) -> str:
         signal.pidfd_send_signal(handle, signal.SIGKILL)
     finally:
         os.close(handle)
-    return f"process {pid} of pod {pod.name} killed by SIGKILL"
+    return pid
 
 
-def delete_launcher(folders: Folders, pod: SeenPod) -> str:
-    """Delete the launcher's pod while the driver runs."""
-    selector = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=launcher"
-    kubectl(folders, "delete", "pod", f"--selector={selector}", f"--namespace={NAMESPACE}", "--wait=false")
-    return f"launcher's pod deleted while {pod.name} runs"
+def busy_scene(session: Session, struck: Container[str], *, with_executor: bool = False) -> Scene:
+    """Return a driver pod that works on an inflight plan whose instant is not in `struck`. Raises ClusterError if none is found in time.
 
-
-def busy_driver(journal: Journal, tables: Mapping[str, Table], struck: Container[str]) -> SeenPod:
-    """Return a driver pod that works on an inflight plan whose instant is not in `struck`. Raises ClusterError if none is found in time."""
-    by_uid = {table.uid: table for table in tables.values()}
+    With `with_executor` an executor pod of it runs, too.
+    """
+    by_uid = {table.uid: table for table in session.opened.values()}
     deadline_s = time.monotonic() + FOUND_TIMEOUT_S
     while time.monotonic() < deadline_s:
-        for pod in journal.present(DRIVER):
+        running = [pod for pod in session.journal.present(EXECUTOR) if pod.phase == "Running"]
+        for pod in session.journal.present(DRIVER):
+            executors = [executor for executor in running if executor.belongs_to(pod)]
             if (
                 pod.phase == "Running"
                 and pod.instant not in struck
                 and pod.table_uid in by_uid
+                and (executors or not with_executor)
                 and state_of(by_uid[pod.table_uid], pod.instant) is State.INFLIGHT
             ):
-                return pod
+                return Scene(session, by_uid[pod.table_uid], pod, executors)
         time.sleep(POLL_S)
-    raise ClusterError(f"found no driver pod with an inflight plan for {FOUND_TIMEOUT_S:.0f} s; expected one")
+    wanted = "an inflight plan and a running executor" if with_executor else "an inflight plan"
+    raise ClusterError(f"found no driver pod with {wanted} for {FOUND_TIMEOUT_S:.0f} s; expected one")
 
 
-def await_plan(table: Table, instant: str) -> None:
-    """Wait until a plan is completed. Raises ClusterError if it is rolled back or takes too long."""
+def await_plan(scene: Scene) -> None:
+    """Wait until the plan of a scene is completed. Raises ClusterError if it is rolled back or takes too long."""
+    table, instant = scene.table, scene.driver.instant
 
     def has_ended() -> bool:
         state = state_of(table, instant)

@@ -45,6 +45,10 @@ class SeenPod:
     def phase(self) -> str:
         return self.phases[-1]
 
+    def belongs_to(self, driver: SeenPod) -> bool:
+        """Return whether this is an executor pod of a driver pod. Its name says so: the launcher sets the prefix."""
+        return self.component == EXECUTOR and self.name.startswith(f"{driver.name}-exec-")
+
     def line(self) -> str:
         """Return the pod in one line for the summary."""
         return f"{self.component:14} {self.name}: {' → '.join(self.phases)}, seen for {self.last_s - self.first_s:.0f} s"

@@ -18,6 +18,8 @@ from e2e.images.image import REPOSITORY_ROOT, SERVICE, SPARK
 NAMESPACE, RELEASE = "tideline-e2e", "tideline"
 CHART = REPOSITORY_ROOT / "charts" / "tideline"
 VALUES = Path(__file__).with_name("values.yaml")
+UPGRADE = Path(__file__).with_name("upgrade.yaml")
+ADDRESSES = "addresses.json"
 CREDENTIALS, TOKEN = "object-store", "tideline-http"
 REGION = "us-east-1"
 INSTALL_TIMEOUT_S = 300
@@ -57,10 +59,17 @@ def addresses(servers: Servers) -> dict[str, Any]:
 
 def install(folders: Folders, servers: Servers, work: Path) -> None:
     """Install the chart and return when every Deployment is ready."""
-    known_now = work / "addresses.json"
+    known_now = work / ADDRESSES
     known_now.write_text(json.dumps(addresses(servers)))
     files = [f"--values={VALUES}", f"--values={known_now}"]
     _helm(folders, "install", RELEASE, str(CHART), *files, "--wait", f"--timeout={INSTALL_TIMEOUT_S}s", timeout_s=INSTALL_TIMEOUT_S)
+
+
+def upgrade(folders: Folders, work: Path) -> None:
+    """Upgrade to other values while everything works; return when every Deployment has its new pods."""
+    files = [f"--values={path}" for path in (VALUES, work / ADDRESSES, UPGRADE)]
+    command = ("upgrade", RELEASE, str(CHART), *files, "--wait", f"--timeout={INSTALL_TIMEOUT_S}s")
+    _helm(folders, *command, timeout_s=INSTALL_TIMEOUT_S)
 
 
 def test(folders: Folders) -> None:

@@ -21,9 +21,10 @@ def base_path(name: str) -> str:
     return f"{WAREHOUSE}/{name}"
 
 
-def create_tables() -> dict[str, Table]:
-    """Create the empty tables and open them."""
-    for kind in TABLES.values():
+def create_tables(names: Iterable[str]) -> dict[str, Table]:
+    """Create the empty tables of these names and open them."""
+    wanted = list(names)
+    for kind in (TABLES[name] for name in wanted):
         partition = [kind.partition] if kind.partition else []
         tideline.create(
             base_path(kind.name),
@@ -33,7 +34,7 @@ def create_tables() -> dict[str, Table]:
             ordering=kind.ordering,
             type=kind.type,
         )
-    return {name: Table.open(base_path(name)) for name in TABLES}
+    return {name: Table.open(base_path(name)) for name in wanted}
 
 
 def upload(servers: Servers, batches: Iterable[Batch]) -> None:

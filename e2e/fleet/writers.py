@@ -37,6 +37,8 @@ class Acknowledged:
     instant: str
     sequence: int
     attempts: int
+    errors: int = 0
+    """Errors after which the writer tried again, for instance of a lock or of the store."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def await_end(folders: Folders, writers: Sequence[Writer]) -> list[Acknowledged]
 def acknowledged(writer: Writer, said: str) -> list[Acknowledged]:
     """Return the commits in a writer's output. Raises ClusterError unless every file is there once."""
     found = [json.loads(line) for line in said.splitlines() if line.startswith('{"file"')]
-    commits = [Acknowledged(writer.table, f["file"], f["instant"], f["sequence"], f["attempts"]) for f in found]
+    commits = [Acknowledged(writer.table, f["file"], f["instant"], f["sequence"], f["attempts"], f["errors"]) for f in found]
     if [commit.file for commit in commits] != list(writer.files):
         raise ClusterError(f"{writer.name} printed {said[-SHOWN_CHARACTERS:]!r}; expected a commit for each of {writer.files}")
     return commits

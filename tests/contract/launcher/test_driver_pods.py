@@ -2,12 +2,9 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
-from tests.contract.launcher.api_proxy import ApiProxy
 from tests.contract.launcher.conftest import WEAK_TOKEN, application, ended, pod_spec, settings_for, wait_until
 from tests.unit.services.fleet import ShiftedClock
 
@@ -15,11 +12,8 @@ from tideline_launcher.application import EndKind, LaunchRefused, Obstacle, Plan
 from tideline_launcher.kubernetes import DriverPods
 from tideline_launcher.kubernetes.pod_spec import EXECUTOR_TEMPLATE
 from tideline_runtime.errors import DependencyDown
-from tideline_table.clock import ManualClock
 
 pytestmark = pytest.mark.cluster
-
-LAUNCHES = 1000
 
 
 @pytest.fixture
@@ -270,28 +264,3 @@ def test_an_expired_version_is_listed_again(make, monkeypatch):
     wait_until(lambda: len(versions) >= 4, 60)
     pods.launch(pod_spec())
     assert application(pods, pod_spec().name).end is None
-
-
-def test_a_thousand_launches_with_late_and_lost_answers(kubernetes_api, namespace):
-    proxy = ApiProxy(kubernetes_api, lost=0.1, late=0.02, late_s=1.0)
-    settings = settings_for(kubernetes_api, namespace, kubeconfig=kubernetes_api.kubeconfig(url=proxy.url), request_timeout_s=0.8)
-    pods = DriverPods(settings, ManualClock(datetime.now(UTC)))
-    with closing(proxy):
-        pods.start(lambda: None)
-        wanted = [pod_spec(n % 3 + 1, instant=f"{20260101000000000 + n // 3}") for n in range(LAUNCHES)]
-        retried = 0
-        for spec in wanted:
-            for _ in range(20):
-                try:
-                    pods.launch(spec)
-                except DependencyDown:
-                    retried += 1
-                else:
-                    break
-            else:
-                pytest.fail(f"{spec.name} was not launched")
-        assert set(namespace.pods()) == {spec.name for spec in wanted}
-        wait_until(lambda: {a.name for a in pods.known()} == {spec.name for spec in wanted})
-        pods.close(0)
-    assert proxy.lost > LAUNCHES * 0.05
-    assert proxy.late > 0

@@ -13,8 +13,8 @@ import pytest
 import yaml
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.folders import Folders
-from e2e.fleet import events, faults, release, source, verification, writers
-from e2e.fleet.pods import DRIVER, Journal
+from e2e.fleet import events, faults, release, source, story, verification, writers
+from e2e.fleet.pods import DRIVER, EXECUTOR, Journal
 
 from tideline_events import TableIdentity, Transition
 
@@ -124,6 +124,19 @@ def test_two_live_drivers_of_one_plan_are_found(journal, listed, plans):
     assert journal.overlaps() == plans
 
 
+def test_executors_belong_to_the_driver_that_their_names_name(journal):
+    labels = {"app.kubernetes.io/component": EXECUTOR}
+    named = ("driver-a-exec-1", "driver-ab-exec-1", "driver-b-exec-1")
+    executors = [{"metadata": {"uid": name, "name": name, "labels": labels}} for name in named]
+    journal.take([driver("a", "Running"), *executors], 0.0)
+    (seen,) = journal.pods(DRIVER)
+    assert [pod.name for pod in journal.pods() if pod.belongs_to(seen)] == ["driver-a-exec-1"]
+
+
+def test_every_round_of_the_run_has_a_month_of_its_own():
+    assert story.FIRST_MONTH + len(story.ROUNDS) - 1 <= 12
+
+
 def test_only_what_the_namespace_has_by_itself_may_be_left():
     own = ["configmap/kube-root-ca.crt", "serviceaccount/default", "secret/object-store", "secret/tideline-http"]
     assert release.foreign(own) == []
@@ -160,9 +173,20 @@ def test_rows_that_differ_are_shown():
     assert verification.difference(rows, pa.table({"a": [1, 2, 2, 3]})) == "not expected: (3,)"
 
 
+def test_a_copy_of_a_table_has_all_of_its_files(tmp_path):
+    for name in (".hoodie/hoodie.properties", "p=1/a.parquet"):
+        (tmp_path / "lake" / name).parent.mkdir(parents=True)
+        (tmp_path / "lake" / name).write_text(name)
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "old").write_text("of an earlier copy")
+    copy = verification.copied(str(tmp_path / "lake"), tmp_path / "copy")
+    found = {str(path.relative_to(copy)): path.read_text() for path in copy.rglob("*") if path.is_file()}
+    assert found == {name: name for name in (".hoodie/hoodie.properties", "p=1/a.parquet")}
+
+
 def test_a_writer_must_have_acknowledged_every_file():
     writer = writers.Writer("writer-a", "flights", ("a", "b"))
-    lines = [json.dumps({"file": name, "instant": "1", "sequence": 2, "attempts": 1}) for name in writer.files]
+    lines = [json.dumps({"file": name, "instant": "1", "sequence": 2, "attempts": 1, "errors": 0}) for name in writer.files]
     assert [commit.file for commit in writers.acknowledged(writer, "\n".join(["{...}", *lines]))] == ["a", "b"]
     with pytest.raises(ClusterError, match="expected a commit for each of"):
         writers.acknowledged(writer, lines[0])
@@ -183,3 +207,10 @@ def test_the_values_file_names_the_secrets_that_the_run_makes():
     assert values["objectStore"]["credentialsSecret"] == release.CREDENTIALS
     assert values["http"]["tokenSecret"]["name"] == release.TOKEN
     assert values["objectStore"]["region"] == release.REGION
+
+
+def test_the_upgrade_changes_settings_and_keeps_the_rest():
+    changed = yaml.safe_load(release.UPGRADE.read_text())
+    before = yaml.safe_load(release.VALUES.read_text())
+    assert changed["settings"]["poll_interval_s"] != before["settings"]["poll_interval_s"]
+    assert changed["launcher"]["strategy"] == "RollingUpdate"
