@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from tests.spark.tables import ROUTED, SCHEMA, Tables, content, rows
 
 from tideline_spark.errors import SparkFailed
-from tideline_spark.write import explain_write, write_dataframe
+from tideline_spark.write import write_dataframe
 from tideline_table.action import write_rows
 from tideline_table.errors import (
     DuplicateKey,
@@ -23,7 +23,7 @@ from tideline_table.errors import (
     UnsupportedTable,
     WriteConflict,
 )
-from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.table import Table, TableRequest, create_table
 from tideline_table.writer import Operation
 
 
@@ -139,27 +139,15 @@ def test_a_conflict_is_retried_on_fresh_state(
     assert sum(read.column("ts").to_pylist()) == 20 * 5 + 20 * 9
 
 
-@pytest.mark.parametrize("kind", list(TableType))
-def test_a_table_with_a_bucket_index_takes_small_sources_only(spark: SparkSession, tmp_path: Path, kind: TableType) -> None:
+def test_a_duplicate_policy_needs_the_driver_for_a_bucket_index(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "buckets")
-    create_table(path, TableRequest("t", SCHEMA, ("id",), ("region",), "ts", kind, buckets=4))
+    create_table(path, TableRequest("t", SCHEMA, ("id",), ("region",), "ts", buckets=4))
     table = Table.open(path)
     write_dataframe(table, spark.createDataFrame(rows(0, 60, 1)), Operation.UPSERT)
-    write_dataframe(table, spark.createDataFrame(rows(30, 90, 2)), Operation.INSERT)
-    write_dataframe(table, spark.createDataFrame(rows(0, 3, 3)), Operation.DELETE)
-    expected = content(pa.concat_tables([rows(3, 30, 1), rows(30, 90, 2)]))
-    assert content(table.read()) == expected
-    groups = {name.split("_")[0] for name in table.read(["_hoodie_file_name"])[0].to_pylist()}
-    assert len({g.group for g in table.slices()}) == len(groups) == 12, "four buckets in each of three partitions"
-
-    error = refused(table, spark.createDataFrame(rows(0, 5, 4)), Operation.UPSERT, **ROUTED)
+    policy = {"hoodie.datasource.insert.dup.policy": "drop"}
+    error = refused(table, spark.createDataFrame(rows(0, 5, 4)), Operation.INSERT, **ROUTED, **policy)
     assert isinstance(error, UnsupportedTable)
     assert "with a bucket index" in error.found
-    error = refused(table, spark.createDataFrame(rows(0, 5, 4)), Operation.BULK_INSERT)
-    assert isinstance(error, UnsupportedTable)
-    with pytest.raises(UnsupportedTable, match="with a bucket index"):
-        explain_write(table, spark.createDataFrame(rows(0, 5, 4)), Operation.UPSERT, options=ROUTED)
-    assert isinstance(
-        refused(table, spark.createDataFrame(rows(0, 5, 4)), Operation.UPSERT, **{"hoodie.index.type": "SIMPLE"}), InvalidOption
-    )
-    assert_untouched(table, expected)
+    other = {"hoodie.index.type": "SIMPLE"}
+    assert isinstance(refused(table, spark.createDataFrame(rows(0, 5, 4)), Operation.UPSERT, **other), InvalidOption)
+    assert_untouched(table, content(rows(0, 60, 1)))

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from tideline_cli.arguments import AsJson, TablePath, choice, option
+from tideline_cli.arguments import AsJson, TablePath, choice, column_names, option
 from tideline_cli.report import print_facts, print_json, print_line
 from tideline_locks import open_peer_lock
 from tideline_table.log import DEFAULT_EXPIRE_MIN, PeerLockKind, Sharing
-from tideline_table.table import Table, share_table
+from tideline_table.table import NamedBuckets, Table, share_table
 
 app = typer.Typer()
 
@@ -29,11 +29,22 @@ def share(
     lock_expiry: Annotated[
         int, typer.Option(metavar="MINUTES", help="Age after which Apache Hudi and Tideline treat a lock file as abandoned.")
     ] = DEFAULT_EXPIRE_MIN,
+    buckets: Annotated[
+        int | None,
+        option(
+            metavar="N", help="Number of buckets of Hudi's bucket index, if the rows leave it open. It is checked against all rows."
+        ),
+    ] = None,
+    hash_fields: Annotated[
+        list[str] | None,
+        option(metavar="COLUMN", help="Hash fields of Hudi's bucket index, if the rows leave them open. Repeatable or a,b."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Let Apache Hudi's writers and Tideline's write one table from now on, under one lock.
 
-    The table may be Tideline's or made by Apache Hudi (version 6). Its metadata table is turned off. Prints the options that every
+    The table may be Tideline's or made by Apache Hudi (version 6). Its metadata table is turned off. Number and hash fields of a
+    bucket index are found in the rows and kept with the table. Prints the options that every
     Hudi writer of the table needs; running the command again prints them again.
     """
     table = Table.open(path)
@@ -41,7 +52,8 @@ def share(
         shared = table
     else:
         kind = choice("--lock-provider", lock_provider, PeerLockKind) if lock_provider else PeerLockKind.fitting(table.storage.root)
-        shared = share_table(table, Sharing(kind, lock_expiry), open_peer_lock)
+        named = NamedBuckets(buckets or 0, column_names(hash_fields))
+        shared = share_table(table, Sharing(kind, lock_expiry), open_peer_lock, named)
     assert shared.sharing is not None
     options = shared.hudi_options()
     if as_json:

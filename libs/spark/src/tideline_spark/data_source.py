@@ -159,6 +159,7 @@ class _Reader(ds.DataSourceReader):
         if found.commit_times is not None or not table.definition.has_meta_fields:
             # A look-up by key needs a snapshot query and the meta field of the record key.
             self._keys = None
+        found = found.only(self._where)
         if self._keys is not None:
             found = table.narrowed(found, self._keys) if len(self._keys) else replace(found, slices=())
         return _spread(found)

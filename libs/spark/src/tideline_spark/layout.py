@@ -1,6 +1,7 @@
 """Lay out a DataFrame write over file groups and tasks, before the source is evaluated.
 
-One task writes all rows of a *unit* together. A unit is either a visible file slice that rows of the input update, or a bucket.
+One task writes all rows of a *unit* together. In a table with a bucket index, a unit is a bucket of that index (`bucket_layout`).
+Otherwise a unit is either a visible file slice that rows of the input update, or a bucket of new rows.
 Each partition has a fixed number of buckets, and the hash of an inserted row's key selects one. A bucket first fills one small file
 of its partition if there is one, and opens new file groups for the rest. A bucket knows its small file without reading the input,
 so that a single exchange is enough.
@@ -14,8 +15,9 @@ from dataclasses import dataclass, field
 
 from tideline_spark.options import SPARK_BROADCAST_KEYS, SPARK_INSERT_PARALLELISM
 from tideline_table.action import may_delete
-from tideline_table.config import Options
+from tideline_table.config import INSERT_TO_LOG, Options
 from tideline_table.file_group import FileGroupId, FileSlice, SliceVersion
+from tideline_table.index import BucketIndex, slices_by_bucket
 from tideline_table.writer import FilePlacement, Operation, minds_known_keys
 
 _KEYS_PER_JOIN_TASK = 250_000
@@ -54,6 +56,10 @@ class WriteLayout:
     """Bucket by the file group that it fills."""
     inserts_to_log: bool = False
     """Whether inserted rows are written to log files."""
+    index: BucketIndex | None = None
+    """The bucket index of the table: then each unit is a bucket of it."""
+    held: Mapping[tuple[str, int], FileSlice] = field(default_factory=dict)
+    """With a bucket index, the file slice of each bucket that has one, by partition path and number."""
 
     def unit_of(self, file_slice: FileSlice) -> str:
         """Return the unit that updates a slice: the number of the bucket that fills it, otherwise the name of the slice."""
@@ -63,7 +69,8 @@ class WriteLayout:
     @property
     def met(self) -> dict[FileGroupId, SliceVersion]:
         """File groups that the write may add files to, with the version of the slice that its tasks read."""
-        return {s.group: s.version for s in (*self.looked_up, *(filler.file_slice for filler in self.fillers.values()))}
+        filled = (filler.file_slice for filler in self.fillers.values())
+        return {s.group: s.version for s in (*self.looked_up, *filled, *self.held.values())}
 
     @property
     def with_deletions(self) -> tuple[FileSlice, ...]:
@@ -84,6 +91,32 @@ class WriteLayout:
 def unit_name(file_slice: FileSlice) -> str:
     """Return the unit of rows that update a slice: its base file's name, or its file id if it has log files only."""
     return file_slice.base_file or file_slice.group.file_id
+
+
+def bucket_layout(
+    visible: Sequence[FileSlice], index: BucketIndex, operation: Operation, options: Options, *, is_merge_on_read: bool, cores: int
+) -> WriteLayout:
+    """Lay a write into a table with a bucket index out: no key is looked up, and each bucket is written by one task.
+
+    Raises `UnsupportedTable` for file groups that the index does not allow, except where an overwrite replaces them.
+    """
+    held: dict[tuple[str, int], FileSlice] = {}
+    if not operation.overwrites:
+        partitions: dict[str, list[FileSlice]] = {}
+        for file_slice in visible:
+            partitions.setdefault(file_slice.group.partition_path, []).append(file_slice)
+        for name, slices in partitions.items():
+            held.update({(name, bucket): found for bucket, found in slices_by_bucket(index, slices).items()})
+    return WriteLayout(
+        looked_up=(),
+        buckets=index.number,
+        fillers={},
+        rows_per_file=1,
+        tasks=_TASKS_PER_CORE * cores,
+        inserts_to_log=options[INSERT_TO_LOG] and is_merge_on_read and not operation.opens_groups_only,
+        index=index,
+        held=held,
+    )
 
 
 def decide_layout(

@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from tideline_spark.arrow_rows import map_snapshots, spark_batches, spark_schema, spread
 from tideline_spark.planning import known_files, planning_settings
+from tideline_spark.pruning import equalities
 from tideline_spark.tagging import scan_files
 from tideline_table.errors import InvalidOption
 from tideline_table.file_group import FileSlice
@@ -62,16 +63,24 @@ def read(
     if where is None and (columns is None or set(columns) <= set(found.schema.names)):
         return _rows(spark, table, found, columns, keys)
     output = found.output(columns).names
-    conditioned = [] if where is None else _columns_of(spark, spark_schema(found.output()), where)
+    conditioned: list[str] = []
+    if where is not None:
+        condition = _analysed(spark, spark_schema(found.output()), where)
+        conditioned = _columns_of(condition)
+        found = found.only(equalities(condition))
     rows = _rows(spark, table, found, top_columns(found.schema, [*output, *conditioned]), keys)
     chosen = rows if where is None else rows.where(where)
     return chosen.select(*(f.col(".".join(f"`{part}`" for part in field_path(found.schema, name))).alias(name) for name in output))
 
 
-def _columns_of(spark: SparkSession, schema: StructType, where: Column | str) -> list[str]:
-    """Return the columns that a condition on rows of `schema` reads. Raises Spark's `AnalysisException` for a wrong condition."""
+def _analysed(spark: SparkSession, schema: StructType, where: Column | str) -> Any:
+    """Return a condition on rows of `schema` as Spark's expression. Raises Spark's `AnalysisException` for a wrong condition."""
     plan: Any = spark.createDataFrame([], schema).where(where)._jdf.queryExecution().analyzed()  # noqa: SLF001 - the plan has no other access
-    references = plan.condition().references().toSeq()
+    return plan.condition()
+
+
+def _columns_of(condition: Any) -> list[str]:
+    references = condition.references().toSeq()
     return [references.apply(at).name() for at in range(references.length())]
 
 

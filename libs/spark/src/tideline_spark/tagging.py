@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from tideline_spark.buckets import bucket_number
 from tideline_spark.hadoop_s3 import scan_options
 from tideline_spark.keys import NativeKeys
 from tideline_spark.layout import WriteLayout
@@ -123,7 +124,8 @@ def routed_rows(
     if routing.keeps_position or anywhere is not None:
         extra[POSITION] = f.monotonically_increasing_id()
     keyed = keyed.withColumns(extra)
-    bucket = f.pmod(f.xxhash64(KEY), f.lit(layout.buckets)).cast("string")
+    own = f.pmod(f.xxhash64(KEY), f.lit(layout.buckets)) if layout.index is None else bucket_number(f.col(KEY), layout.index)
+    bucket = own.cast("string")
     if anywhere is not None:
         keyed = anywhere(keyed, routing, bucket)
     elif layout.looked_up:

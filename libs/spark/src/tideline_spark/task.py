@@ -17,8 +17,8 @@ from tideline_spark.tagging import KEY, KNOWN, LOCATED, ORDER, OWN, PARTITION, P
 from tideline_table.action import combines_input, write_partition_metafile
 from tideline_table.config import Options
 from tideline_table.errors import DuplicateKey, Recovery, TidelineError, VerificationFailed
-from tideline_table.file_group import FileGroupId, FileSlice, new_file_id, parse_base_file_name
-from tideline_table.index import KeyScope
+from tideline_table.file_group import FileGroupId, FileSlice, new_bucket_file_id, new_file_id, parse_base_file_name
+from tideline_table.index import BucketIndex, KeyScope
 from tideline_table.keygen import KeyGenerator
 from tideline_table.storage import Storage
 from tideline_table.writer import (
@@ -52,6 +52,10 @@ class UnitWriter:
     """Visible slices that the name of their base file does not fully describe, by partition path and unit; see `WriteLayout`."""
     inserts_to_log: bool = False
     """Whether inserted rows are written to log files."""
+    held: Mapping[tuple[str, int], FileSlice] = field(default_factory=dict)
+    """With a bucket index (`context.buckets`), the file slice of each bucket that has one."""
+    plain_keys: bool = False
+    """Whether a key that `BucketIndex.check_plain` refuses is refused."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write all units of this task; yield one pickled `FileGroupResult` or `TidelineError` per row.
@@ -123,6 +127,10 @@ class _RunningTask:
         options, operation = self.shared.options, self.shared.context.operation
         self.combines = combines_input(operation, options)
         self.unique = promises_unique_keys(operation, options)
+        if self.shared.context.buckets is not None:
+            # A bucket holds each key once, whatever the operation.
+            self.combines = combines_input(operation if operation is Operation.DELETE else Operation.UPSERT, options)
+            self.unique = True
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[FileGroupResult]:
         """Write the units in order of arrival. Memory holds the rows of one unit, or of one file if keys are not compared."""
@@ -173,6 +181,9 @@ class _RunningTask:
         rows = pa.concat_tables(unit.pieces)
         unit.pieces = []
         located = np.asarray(rows.column(LOCATED)) if LOCATED in rows.column_names else np.zeros(rows.num_rows, dtype=bool)
+        if self.shared.context.buckets is not None:
+            yield from self._write_bucket(unit, rows, self.shared.context.buckets)
+            return
         if self.shared.context.operation is Operation.DELETE:
             yield from self._delete(unit, self._prepared(unit, rows), found=bool(located.any()))
             return
@@ -192,6 +203,31 @@ class _RunningTask:
             yield self._write_group(unit.partition, self._named_slice(unit), prepared)
         else:
             yield from self._add(unit, prepared, located)
+
+    def _write_bucket(self, unit: _Unit, rows: pa.Table, index: BucketIndex) -> Iterator[FileGroupResult]:
+        """Write the rows of a bucket of the table's bucket index into its file group, or into a new one."""
+        context = self.shared.context
+        prepared, _ = self._kept(self._prepared(unit, rows), rows)
+        if not self.combines:
+            refuse_duplicates(prepared)
+        deletes = context.operation is Operation.DELETE
+        bucket = int(unit.name)
+        if (index.buckets(prepared.keys) != bucket).any():
+            raise VerificationFailed(
+                f"rows of partition {unit.partition!r} for which Spark computed another bucket than {index.text} gives",
+                expected=f"rows of bucket {bucket}",
+                remedy="write the source in parts that go through the driver, and report this",
+            )
+        if not deletes:
+            index.check_values(prepared.keys)
+            if self.shared.plain_keys:
+                index.check_plain(prepared.keys)
+        base = self.shared.held.get((unit.partition, bucket))
+        if base is not None:
+            yield self._write_group(unit.partition, base, prepared, added=0 if context.is_merge_on_read else prepared.rows.num_rows)
+        elif not deletes:
+            file_id = new_bucket_file_id(context.instant, unit.partition, bucket)
+            yield self._write_group(unit.partition, None, prepared, file_id, added=prepared.rows.num_rows)
 
     def _prepared(self, unit: _Unit, rows: pa.Table) -> PreparedInput:
         """Fit and key the rows by the engine. Raises `VerificationFailed` if Spark computed another key or partition path."""
@@ -269,7 +305,9 @@ class _RunningTask:
         # Unique in the commit, and equal in every attempt of the task.
         number = self.groups * self.shared.tasks + self.number
         self.groups += 1
-        to_log = added if self.shared.inserts_to_log and (self.unique or _has_each_key_once(rows)) else 0
+        in_log = self.shared.inserts_to_log and (self.unique or _has_each_key_once(rows))
+        # What a bucket of the bucket index has already gets its rows as updates, in a log file in any case.
+        to_log = added if in_log and (base is None or self.shared.context.buckets is None) else 0
         task = FileGroupTask(number, partition, base.group.file_id if base else file_id, base, self.attempt, added > 0, to_log)
         return write_file_group(self.shared.context, task, rows.rows, self.storage)
 

@@ -25,7 +25,7 @@ from tideline_spark.errors import spark_failure, translated
 from tideline_spark.global_tagging import GlobalTagging
 from tideline_spark.jobs import tagged_jobs
 from tideline_spark.keys import NativeKeys
-from tideline_spark.layout import WriteLayout, decide_layout
+from tideline_spark.layout import WriteLayout, bucket_layout, decide_layout
 from tideline_spark.options import SPARK_COLLECT_BYTES
 from tideline_spark.planning import known_files, planning_settings
 from tideline_spark.report import WriteReport, jobs_with_tag, report_of
@@ -43,6 +43,7 @@ from tideline_table.action import (
     check_sort_columns,
     closed_to_inserts,
     combines_input,
+    in_buckets,
     in_transaction,
     inserted_hashes,
     overwrite_of,
@@ -106,7 +107,7 @@ def write_dataframe(
     first = attempt_on(table.schema_json)
     if first.is_small:
         return first.write_small(options, on_conflict)
-    first.refuse_buckets()
+    first.refuse_policy()
     return write_with_retries(contention, lambda: attempt_on(table.schema_json).run(), on_conflict)
 
 
@@ -117,7 +118,7 @@ def explain_write(table: Table, df: DataFrame, operation: Operation, *, options:
     attempt = _attempt(table, df, table.schema_json, operation, chosen, {}, None, Contention(table, chosen))
     if attempt.is_small:
         return report_of(df, small_rows(df, attempt.routing.columns), 0)
-    attempt.refuse_buckets()
+    attempt.refuse_policy()
     layout = attempt.layout()
     with _translated(layout.looked_up):
         return report_of(df, attempt.plan("", layout), layout.key_scans)
@@ -168,7 +169,8 @@ def _routing(table: Table, df: DataFrame, target: TargetSchema, operation: Opera
         keys=keys,
         columns=columns,
         sort_columns=sort_columns,
-        keeps_position=operation is Operation.UPSERT or (operation is not Operation.DELETE and combines_input(operation, options)),
+        keeps_position=operation is Operation.UPSERT
+        or (operation is not Operation.DELETE and (table.definition.buckets is not None or combines_input(operation, options))),
         drops_known=minds and options[INSERT_DUP_POLICY] == "drop",
         refuses_known=minds and options[INSERT_DUP_POLICY] == "fail",
         is_global=minds_known_keys(operation, options) and KeyScope.of(options) is KeyScope.TABLE,
@@ -193,13 +195,23 @@ class _Attempt:
         """Whether the source goes through the driver."""
         return goes_through_driver(self.df, self.source_bytes, self.routing.operation, self.options)
 
-    def refuse_buckets(self) -> None:
-        """Raise `UnsupportedTable` for a table with a bucket index: only the driver routes rows to buckets."""
-        if self.table.definition.buckets is not None:
+    @property
+    def written_as(self) -> Operation:
+        """The operation that decides how rows are written: a bucket of a bucket index holds each key once."""
+        operation = self.routing.operation
+        return operation if self.table.definition.buckets is None else in_buckets(operation, self.options)
+
+    def refuse_policy(self) -> None:
+        """Raise `UnsupportedTable` for a duplicate policy with a bucket index: only the driver looks keys up there."""
+        operation = self.routing.operation
+        if self.table.definition.buckets is None or operation.looks_up_keys or operation.overwrites:
+            return
+        if minds_known_keys(operation, self.options):
             raise UnsupportedTable(
-                f"a source that does not go through the driver, for table {self.table.definition.name!r} with a bucket index",
-                expected=f"an upsert, insert or delete whose source Spark estimates at no more than {SPARK_COLLECT_BYTES.key}",
-                remedy="raise that option, write the source in parts, or write it with tideline write",
+                f"{INSERT_DUP_POLICY.key}={self.options[INSERT_DUP_POLICY]} for a source that does not go through the driver and table "
+                f"{self.table.definition.name!r} with a bucket index",
+                expected=f"an insert whose source Spark estimates at no more than {SPARK_COLLECT_BYTES.key}",
+                remedy="raise that option, write the source in parts, or leave the policy out: keys that the table has are updated",
             )
 
     def write_small(self, options: Mapping[str, object] | None, on_conflict: OnConflict | None) -> Committed:
@@ -229,22 +241,33 @@ class _Attempt:
 
     def layout(self, options: Options | None = None) -> WriteLayout:
         """Return the layout for the table's current state. `options` (default: those of the write) decide where inserts go."""
-        state = self.table.state
+        state, index = self.table.state, self.table.definition.buckets
+        cores = self.df.sparkSession.sparkContext.defaultParallelism
+        is_merge_on_read = self.table.definition.type is TableType.MOR
+        if index is not None:
+            return bucket_layout(
+                state.latest_slices(),
+                index,
+                self.routing.operation,
+                options or self.options,
+                is_merge_on_read=is_merge_on_read,
+                cores=cores,
+            )
         return decide_layout(
             state.latest_slices(),
             closed_to_inserts(state),
             self.routing.operation,
             options or self.options,
             is_partitioned=bool(self.table.definition.keygen.partition_fields),
-            is_merge_on_read=self.table.definition.type is TableType.MOR,
-            cores=self.df.sparkSession.sparkContext.defaultParallelism,
+            is_merge_on_read=is_merge_on_read,
+            cores=cores,
             source_bytes=self.source_bytes,
         )
 
     def plan(self, instant: str, layout: WriteLayout, deleted: pa.Table | None = None) -> DataFrame:
         """Return the write, one row per file group, with its physical plan fixed. `deleted` are keys that log files deleted."""
         writer = UnitWriter(
-            context=write_context(self.table, instant, self.routing.operation, self.options, self.target),
+            context=write_context(self.table, instant, self.written_as, self.options, self.target),
             keygen=self.table.definition.keygen,
             columns=self.routing.columns,
             fillers=layout.fillers,
@@ -252,6 +275,8 @@ class _Attempt:
             tasks=layout.tasks,
             appended=layout.appended,
             inserts_to_log=layout.inserts_to_log,
+            held=layout.held,
+            plain_keys=self.table.is_exclusive and self.table.definition.has_plain_keys,
         )
         with planning_settings(self.df.sparkSession, _settings(self.table.storage.root, layout)):
             # With a global index, workers return the keys of slices with log files.
@@ -280,7 +305,8 @@ class _Attempt:
         results = read_results(rows)
         held = [r.stat for r in results if r.stat is not None and r.read is not None]
         self.contention.needs((s.file_id for s in held if not s.is_log), (s.file_id for s in held if s.is_log))
-        unique = promises_unique_keys(self.routing.operation, self.options)
+        # Two writers of one key meet in its bucket, where the rules for file groups decide.
+        unique = layout.index is None and promises_unique_keys(self.routing.operation, self.options)
         look_up = _key_look_up(self.table, results, KeyScope.of(self.options)) if unique else None
         overwrite = overwrite_of(self.routing.operation, results)
         target = self.target

@@ -1,6 +1,6 @@
 """Indexes: which file group holds a record key."""
 
-from tideline_table.index.bucket import BucketIndex, check_index
+from tideline_table.index.bucket import BucketIndex, check_index, slices_by_bucket
 from tideline_table.index.key_hash import key_hashes
 from tideline_table.index.scope import KeyScope, moves_rows
 from tideline_table.index.simple import Location, SimpleIndex
@@ -13,4 +13,5 @@ __all__ = [
     "check_index",
     "key_hashes",
     "moves_rows",
+    "slices_by_bucket",
 ]

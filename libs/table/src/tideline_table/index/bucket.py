@@ -25,6 +25,8 @@ from tideline_table.keygen import EMPTY_KEY, NULL_KEY
 
 BUCKET = "BUCKET"
 ENGINE = "hoodie.index.bucket.engine"
+PLAIN_KEYS = "tideline.bucket.index.plain.keys"
+"""Property of a table all of whose writers refuse what `BucketIndex.check_plain` refuses."""
 _SIMPLE = "SIMPLE"
 _RESTORE = "restore hoodie.properties as the table was created, or write the table with Apache Hudi"
 
@@ -87,7 +89,11 @@ class BucketIndex:
 
     def buckets(self, keys: pa.ChunkedArray | pa.Array) -> np.ndarray:
         """Return the bucket number of each record key."""
-        return (_positive(self._hashes(keys)) % self.number).astype(np.int64)
+        return self.hash_codes(keys) % self.number
+
+    def hash_codes(self, keys: pa.ChunkedArray | pa.Array) -> np.ndarray:
+        """Return the number of each record key, 0 to 2^31 - 1, from which its bucket is counted off."""
+        return _positive(self._hashes(keys)).astype(np.int64)
 
     def check_values(self, keys: pa.ChunkedArray) -> None:
         """Raise `InvalidRecord` if a hash field is null in one of these composite keys.
@@ -103,6 +109,27 @@ class BucketIndex:
                     f"a null hash field in the record key {key!r}",
                     expected=f"values in {', '.join(self.fields)}: null values of all rows would meet in few buckets",
                     remedy="fill the column, or create the table with other hash fields",
+                )
+
+    @property
+    def is_cut_from_keys(self) -> bool:
+        """Whether only some columns of the key decide: their values are cut out of a text that holds others, too."""
+        return len(self.fields) < len(self.key_fields)
+
+    def check_plain(self, keys: pa.ChunkedArray) -> None:
+        """Raise `InvalidRecord` if a record key holds a text that is cut like the pair of a hash field, such as `,user:` in a page.
+
+        Readers could not tell the bucket of such a row from the hash fields alone.
+        """
+        for name in self.fields if self.is_cut_from_keys else ():
+            pair = f",{name}:"
+            expected = 0 if name == self.key_fields[0] else 1
+            wrong = pc.filter(keys, pc.not_equal(pc.count_substring(keys, pair), expected))
+            if len(wrong):
+                raise InvalidRecord(
+                    f"{len(wrong)} record key(s) such as {wrong[0].as_py()!r}, in which {pair!r} is part of a value",
+                    expected=f"no key column that holds {pair!r}: the bucket index reads it as the hash field {name}",
+                    remedy="change the value, or create the table with all key columns as hash fields",
                 )
 
     def check_members(self, file_id: str, keys: pa.ChunkedArray) -> None:

@@ -2,6 +2,7 @@
 
 from tideline_table.log.savepoint import Savepoint
 from tideline_table.log.sharing import DEFAULT_EXPIRE_MIN, PeerLockKind, Sharing
+from tideline_table.table.bucket_adoption import NamedBuckets
 from tideline_table.table.changes import is_sequence, newest_write, parse_point, sequence_of
 from tideline_table.table.create import TableRequest, bucket_request, create_table, default_name, folder_name
 from tideline_table.table.definition import TableDefinition, TableType
@@ -16,6 +17,7 @@ __all__ = [
     "DEFAULT_EXPIRE_MIN",
     "CommitTimes",
     "Images",
+    "NamedBuckets",
     "PeerLockKind",
     "Savepoint",
     "Sharing",

@@ -25,7 +25,7 @@ from tideline_table.hudi.properties import (
     URL_ENCODE,
     format_properties,
 )
-from tideline_table.index.bucket import BucketIndex
+from tideline_table.index.bucket import PLAIN_KEYS, BucketIndex
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType
 from tideline_table.schema import META_FIELDS, arrow_from_avro, avro_from_arrow, field_path, reader_limits
 from tideline_table.storage import Storage, exists, open_storage, root_uri
@@ -82,7 +82,8 @@ def create_table(base_path: str, request: TableRequest, clock: Clock | None = No
         request.name, request.type, requested_keygen(request), request.ordering_field, schema_json, request.database
     )
     properties[POPULATE_META_FIELDS] = str(request.meta_fields).lower()
-    properties.update(index.properties if index is not None else {})
+    if index is not None:
+        properties.update({**index.properties, **({PLAIN_KEYS: "true"} if index.is_cut_from_keys else {})})
     content = format_properties(properties, f"Created by Tideline at {clock.now().astimezone(UTC).isoformat()}")
     try:
         storage.put_if_absent(PROPERTIES_PATH, content)

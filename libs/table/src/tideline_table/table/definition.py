@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from tideline_table.errors import CorruptMetadata, ObjectNotFound, TableNotFound, UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.properties import WRITABLE_VERSION, read_properties
-from tideline_table.index.bucket import BucketIndex
+from tideline_table.index.bucket import PLAIN_KEYS, BucketIndex
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType, PathColumns
 from tideline_table.merge import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, MergeMode, Merging
 from tideline_table.storage import Storage
@@ -57,6 +57,11 @@ class TableDefinition:
     def buckets(self) -> BucketIndex | None:
         """The bucket index that the properties declare, None for none. Raises `UnsupportedTable` for one that cannot be written."""
         return BucketIndex.of_properties(self.properties, self.keygen.key_fields)
+
+    @property
+    def has_plain_keys(self) -> bool:
+        """Whether Tideline's writers refuse keys that `BucketIndex.check_plain` refuses."""
+        return self.properties.get(PLAIN_KEYS, "false").lower() == "true"
 
     @property
     def index_text(self) -> str:

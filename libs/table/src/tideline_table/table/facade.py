@@ -34,6 +34,7 @@ from tideline_table.table.definition import TableDefinition, TableType
 from tideline_table.table.identity import TableIdentity, check_index_unchanged, check_stands, read_identity, replace_identity
 from tideline_table.table.images import Images, images_of
 from tideline_table.table.opening import open_timeline
+from tideline_table.table.pruning import pruning_of
 from tideline_table.table.query import KeyRanges, Snapshot, sorted_keys, without_logs
 
 READABLE_VERSIONS = (6, 8, 9)
@@ -252,7 +253,10 @@ class Table:
         slices = self.slices(as_of)
         chosen = without_logs(slices) if read_optimized else tuple(slices)
         schema = with_meta_fields(self.schema_at(as_of), operation=self.options[READ_OPERATION_FIELD] or self._has_operations())
-        return Snapshot(self.storage, schema, self.log_rule(as_of, merges=any(s.log_files for s in chosen)), chosen)
+        rule = self.log_rule(as_of, merges=any(s.log_files for s in chosen))
+        return Snapshot(
+            self.storage, schema, rule, chosen, buckets=pruning_of(self.definition, self.identity, is_exclusive=self.is_exclusive)
+        )
 
     def _has_operations(self) -> bool:
         """Return whether Hudi writes the operation on each row into a sixth meta field, by the footer of the newest base file."""
@@ -308,7 +312,8 @@ class Table:
         """Return the part of a snapshot to read for the record keys `wanted` (as `sorted_keys` returns them)."""
         # Apache Hudi writes no key indexes: requests for them would be wasted.
         indexes = None if self.timeline.has_hudi_files else self._log_indexes
-        return replace(found, slices=self._key_ranges.narrowed(found.slices, wanted), log_indexes=indexes)
+        slices = found.only(keys=wanted).slices
+        return replace(found, slices=self._key_ranges.narrowed(slices, wanted), log_indexes=indexes)
 
     def incremental(self, since: str | int = "", until: str | int = "") -> Snapshot:
         """Return a snapshot that reads rows written after `since` (empty: all) up to `until` (inclusive; empty: now), visible then.

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from tideline_table.bloom import KeyBytes
 from tideline_table.errors import HistoryUnavailable, ObjectNotFound, SchemaMismatch
 from tideline_table.file_group.slice import FileSlice
+from tideline_table.index.bucket_pruning import BucketPruning
 from tideline_table.reader.base_file import BaseFileFooter, read_footer
 from tideline_table.reader.file_slice import scan_slice
 from tideline_table.reader.log_index import LogIndexes
@@ -62,6 +63,8 @@ class Snapshot:
     """The rows that an incremental query selects; None: all."""
     log_indexes: LogIndexes | None = field(default=None, compare=False)
     """Key indexes that show which log blocks can hold wanted keys; None: all blocks are read. Not sent to workers."""
+    buckets: BucketPruning | None = field(default=None, compare=False)
+    """How to leave out buckets that a filter or keys exclude; None: all slices are read. Not sent to workers."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (self.storage.root, self.schema, self.rule, self.slices, self.commit_times)
@@ -91,6 +94,12 @@ class Snapshot:
         own = self.commit_times.expression()
         return own if where is None else own & where
 
+    def only(self, where: pc.Expression | None = None, keys: pa.Array | None = None) -> Snapshot:
+        """Return the part that can hold rows for which `where` is true, and rows with one of these record keys; reads nothing."""
+        if self.buckets is None or (where is None and keys is None):
+            return self
+        return replace(self, slices=self.buckets.slices_for(self.slices, self.schema, where, keys))
+
     def scan(
         self, columns: Sequence[str] | None = None, where: pc.Expression | str | None = None, keys: pa.Array | None = None
     ) -> Iterator[pa.RecordBatch]:
@@ -99,16 +108,17 @@ class Snapshot:
         Raises what `filtered` raises, `CorruptMetadata` for a file that cannot be read, `HistoryUnavailable` for a missing file.
         """
         condition, chosen = self.filtered(where), self.output(columns)
+        slices = self.only(condition, keys).slices
         if columns is not None and not set(columns) <= set(self.schema.names):
-            for batch in self._scan(top_columns(self.schema, columns), condition, keys):
+            for batch in self._scan(slices, top_columns(self.schema, columns), condition, keys):
                 yield with_fields(batch, chosen)
             return
-        yield from self._scan(columns, condition, keys)
+        yield from self._scan(slices, columns, condition, keys)
 
     def _scan(
-        self, columns: Sequence[str] | None, condition: pc.Expression | None, keys: pa.Array | None
+        self, slices: Sequence[FileSlice], columns: Sequence[str] | None, condition: pc.Expression | None, keys: pa.Array | None
     ) -> Iterator[pa.RecordBatch]:
-        for file_slice in self.slices:
+        for file_slice in slices:
             try:
                 yield from scan_slice(self.storage, file_slice, self.schema, self.rule, columns, condition, keys, self.log_indexes)
             except ObjectNotFound as error:

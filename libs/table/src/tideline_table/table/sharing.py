@@ -7,7 +7,13 @@ from dataclasses import replace
 from typing import cast
 
 from tideline_table.coordination import OpenPeerLock
-from tideline_table.coordination.shared.hudi_rules import check_not_ahead, check_not_bucketed, check_version, turn_off_metadata
+from tideline_table.coordination.shared.hudi_rules import (
+    Bucketing,
+    change_properties,
+    check_not_ahead,
+    check_version,
+    turn_off_metadata,
+)
 from tideline_table.errors import InvalidOption, UnsupportedTable
 from tideline_table.hudi.instant import Action, State, next_instant, time_from_instant
 from tideline_table.hudi.properties import CREATE_SCHEMA, read_properties
@@ -23,6 +29,7 @@ from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
 from tideline_table.log.timeline_files import timeline_files
 from tideline_table.storage import ConditionalStorage
+from tideline_table.table.bucket_adoption import BucketAdoption, NamedBuckets
 from tideline_table.table.facade import Table
 from tideline_table.table.identity import create_identity, read_identity
 from tideline_table.table.store_probe import probe_conditional_put, probe_versioned_put
@@ -33,14 +40,21 @@ its metadata, and its list of archived commits would then fail."""
 _UNSHARABLE = frozenset({Action.LOG_COMPACTION, Action.RESTORE, Action.INDEXING})
 
 
-def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock) -> Table:
+def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock, buckets: NamedBuckets | None = None) -> Table:
     """Share `table` with Apache Hudi's writers, beginning with an empty commit; return it opened anew.
 
     A table made by Tideline keeps its log, and other Tideline writers must open it again. A table made by Apache Hudi gets a log
-    that begins with the state of its timeline, and loses its metadata table. Raises `UnsupportedTable` for versions and types that
+    that begins with the state of its timeline, and loses its metadata table. If Apache Hudi's writers use the bucket index, its number
+    and hash fields are found in the rows, or `buckets` names them; all record keys are read, and the table keeps them from then on.
+    Raises `UnsupportedTable` for versions and types that
     cannot be written, for stores that ignore the conditions of puts and for Hudi actions that must end first, `InvalidOption` for a
-    table shared by another lock, `ClockSkew` while its last instant is ahead of the clock.
+    table shared by another lock and for a bucket index that the rows leave open, `ClockSkew` while its last instant is ahead of the clock.
     """
+    named = buckets or NamedBuckets()
+    if (named.number or named.fields) and table.has_log:
+        raise InvalidOption(
+            "buckets of a table that has a Tideline log", expected="a table that Apache Hudi created: this one keeps its index"
+        )
     if table.sharing == sharing:
         return table
     if table.sharing is not None:
@@ -56,11 +70,15 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock) -> Tabl
         # A storage lock is opened on conditional stores only. If the store ignored the condition, both sides could hold the lock.
         probe_versioned_put(cast("ConditionalStorage", table.storage))
     check_not_ahead(table.refresh(), table.clock, table.options)
+    adoption = BucketAdoption(table, named)
+    if not table.has_log and adoption.applies(_bucketing(table)):
+        # Reading all keys may take longer than the lock is valid. Under the lock, only what was written since is read.
+        adoption.look()
     with lock.hold():
         if table.has_log:
             _share_ours(table, sharing)
         else:
-            _take_in(table, sharing)
+            _take_in(table, sharing, adoption)
     return Table.open(
         table.base_path,
         options=table.options.given(),
@@ -76,7 +94,7 @@ def why_unsharable(table: Table) -> str:
     try:
         _check_kind(table)
         if not table.has_log:
-            check_not_bucketed(table.state, read_properties(table.storage), table.storage.list_folder(".hoodie").folders)
+            _bucketing(table).refuse_other_engines()
     except UnsupportedTable as error:
         return f"{error.found}; expected {error.expected}"
     return ""
@@ -96,7 +114,11 @@ def _share_ours(table: Table, sharing: Sharing) -> None:
     table.timeline.append(lambda _: Draft(begun.instant, action, State.INFLIGHT, State.COMPLETED, OPERATION, body))
 
 
-def _take_in(table: Table, sharing: Sharing) -> None:
+def _bucketing(table: Table) -> Bucketing:
+    return Bucketing.shown_by(table.state, read_properties(table.storage), table.storage.list_folder(".hoodie").folders)
+
+
+def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption) -> None:
     storage, properties = table.storage, read_properties(table.storage)
     if read_identity(storage) is not None:
         raise UnsupportedTable(
@@ -105,9 +127,12 @@ def _take_in(table: Table, sharing: Sharing) -> None:
     # Delete what an attempt that died has left.
     for folder in (LOG_FOLDER, BODY_FOLDER, CHECKPOINT_FOLDER):
         storage.delete_below(folder)
+    table.refresh()
+    index = adoption.look() if adoption.applies(_bucketing(table)) else None
     found = foreign_state(storage, properties)
-    check_not_bucketed(found, properties, storage.list_folder(".hoodie").folders)
     turn_off_metadata(storage, properties)
+    if index is not None:
+        change_properties(storage, {**read_properties(storage), **index.properties})
     waiting = [a for a in found.pending() if a.action in _UNSHARABLE]
     if waiting:
         raise UnsupportedTable(
@@ -133,7 +158,7 @@ def _take_in(table: Table, sharing: Sharing) -> None:
         assert entry is not None  # under this lock, no other writer appends to the log of a table without an identity
         state.apply(entry)
     write_checkpoint(storage, state)
-    create_identity(storage, table.clock)
+    create_identity(storage, table.clock, index.text if index is not None else "")
 
 
 def adopted_table(found: TableState) -> AdoptedTable:

@@ -124,6 +124,8 @@ def write_rows(
             refuse_duplicates(prepared)
         if index is not None and operation is not Operation.DELETE:
             index.check_values(prepared.keys)
+            if table.is_exclusive and definition.has_plain_keys:
+                index.check_plain(prepared.keys)
         if removed is not None and removed.num_rows:
             prepared = with_purged(prepared, removed, target.schema, definition.keygen)
         return _Attempt(table, target, prepared, named, operation, chosen, dict(extra or {}), where, contention, progress)

@@ -4,8 +4,8 @@
 - Failed writes are cleaned lazily: a write with a fresh heartbeat is left alone. Only the effects of Hudi's options are visible.
 - No metadata table: its readers see only the files that it lists, and only Hudi maintains it. An advertised one is turned off as
   Hudi does it: first its partitions are removed from the properties, then its folder is deleted.
-- No bucket index that Apache Hudi's writers chose: they read a bucket number in every file id and fail on the file groups that this
-  engine creates. In a table that was created here with a bucket index, all file groups fit it.
+- No bucket index that the table does not keep: with one, Hudi's writers read a bucket number in every file id and fail on the file
+  groups that this engine creates otherwise. A table keeps the one it was created or shared with, and all file groups fit it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from tideline_table.clock import Clock
 from tideline_table.config import INDEX_TYPE, INSTANT_SKEW_S, Options, column_list
@@ -97,26 +98,53 @@ def check_version(properties: Mapping[str, str]) -> None:
         )
 
 
-def check_not_bucketed(state: TableState, properties: Mapping[str, str], folders: Collection[str] = ()) -> None:
-    """Raise `UnsupportedTable` if properties, file ids or the `folders` of `.hoodie` show a bucket index (format reference 12).
+@dataclass(frozen=True, slots=True)
+class Bucketing:
+    """What shows a bucket index of Apache Hudi's writers; empty for nothing."""
 
-    In version 6 the properties usually do not. Consistent hashing names file groups by version-3 UUIDs, as no other writer does.
-    The simple engine starts file ids with the bucket number, and so do 1 of 40,000 random ones: one counts in small tables only.
-    """
-    partitions: dict[str, list[str]] = {}
-    for file_slice in state.latest_slices():
-        partitions.setdefault(file_slice.group.partition_path, []).append(file_slice.group.file_id)
-    hashed = [file_id for ids in partitions.values() for file_id in ids if _HASHED_ID.match(file_id)]
-    numbered = [ids for ids in partitions.values() if all(map(_BUCKET_ID.match, ids))]
-    groups = sum(map(len, partitions.values()))
-    if any(len(ids) > 1 for ids in numbered) or len(numbered) > groups / _GROUPS_FOR_ONE_NUMBER:
-        hashed += [file_id for ids in numbered for file_id in ids]
-    shown = [f"file id {min(hashed)}"] if hashed else []
-    shown += [f"folder .hoodie/{_BUCKET_FOLDER}"] if _BUCKET_FOLDER in folders else []
-    shown += [f"{INDEX_TYPE.key}=BUCKET"] if properties.get(INDEX_TYPE.key, "").upper() == "BUCKET" else []
-    if shown:
+    simple: str
+    """Of the simple engine."""
+    other: str
+    """Of consistent hashing, or of numbers of buckets by partition."""
+
+    @classmethod
+    def shown_by(cls, state: TableState, properties: Mapping[str, str], folders: Collection[str] = ()) -> Bucketing:
+        """Return what properties, file ids and the `folders` of `.hoodie` show (format reference 12).
+
+        In version 6 the properties usually show nothing. Consistent hashing names file groups by version-3 UUIDs, as no other writer
+        does. The simple engine starts file ids with the bucket number, and so do 1 of 40,000 random ones: one counts in small tables only.
+        """
+        partitions: dict[str, list[str]] = {}
+        for file_slice in state.latest_slices():
+            partitions.setdefault(file_slice.group.partition_path, []).append(file_slice.group.file_id)
+        hashed = [file_id for ids in partitions.values() for file_id in ids if _HASHED_ID.match(file_id)]
+        numbered = [ids for ids in partitions.values() if all(map(_BUCKET_ID.match, ids))]
+        groups = sum(map(len, partitions.values()))
+        simple = ""
+        if any(len(ids) > 1 for ids in numbered) or len(numbered) > groups / _GROUPS_FOR_ONE_NUMBER:
+            simple = f"file id {min(file_id for ids in numbered for file_id in ids)}"
+        elif properties.get(INDEX_TYPE.key, "").upper() == "BUCKET":
+            simple = f"{INDEX_TYPE.key}=BUCKET"
+        folder = f"folder .hoodie/{_BUCKET_FOLDER}" if _BUCKET_FOLDER in folders else ""
+        return cls(simple, f"file id {min(hashed)}" if hashed else folder)
+
+    def refuse_other_engines(self) -> None:
+        """Raise `UnsupportedTable` for consistent hashing and for numbers of buckets by partition."""
+        if self.other:
+            raise UnsupportedTable(
+                f"a table with Apache Hudi's bucket index ({self.other})",
+                expected="its simple engine with one number of buckets, or another index",
+                remedy="read it, or write it with Apache Hudi",
+            )
+
+
+def check_not_bucketed(state: TableState, properties: Mapping[str, str], folders: Collection[str] = ()) -> None:
+    """Raise `UnsupportedTable` if a table that keeps no bucket index shows one."""
+    shown = Bucketing.shown_by(state, properties, folders)
+    shown.refuse_other_engines()
+    if shown.simple:
         raise UnsupportedTable(
-            f"a table with Apache Hudi's bucket index ({shown[0]})",
+            f"a table with Apache Hudi's bucket index ({shown.simple})",
             expected="another index: the bucket index fails over file groups without a bucket number, such as Tideline opens",
             remedy="read it, or write it with Apache Hudi",
         )

@@ -1,0 +1,61 @@
+"""The bucket of a record key as a native expression of Spark, for the exchange of a write into a table with a bucket index.
+
+The rule is that of `tideline_table.index.bucket`; the task compares what both computed. Nothing here calls Python or reflection.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+
+from tideline_table.index import BucketIndex
+from tideline_table.keygen import EMPTY_KEY, NULL_KEY
+
+_WORD = 0xFFFFFFFF
+_PAIR = r"(?s)\G([^:]*):(.*?)(?:,(?=[^,:]*:)|\z)"
+"""A name and its value: the value ends at the last ',' before the ':' of the next name, or at the end of the key."""
+
+
+def bucket_number(key: Column, index: BucketIndex) -> Column:
+    """Return the bucket of each record key; 0 for a null key, which the task refuses."""
+    whole = _step(f.lit(1).cast("bigint"), string_hash(key))
+    if len(index.key_fields) == 1:
+        # A pair needs ',' and ':' in the one value, and the name of the field between them.
+        is_pairs = f.contains(key, f.lit(",")) & f.contains(key, f.lit(":"))
+    else:
+        is_pairs = f.lit(True)
+    code = f.when(is_pairs, _pairs_hash(key, index, whole)).otherwise(whole)
+    return f.coalesce(f.pmod(code.bitwiseAND(f.lit(0x7FFFFFFF).cast("bigint")), f.lit(index.number)), f.lit(0))
+
+
+def string_hash(text: Column) -> Column:
+    """Return Java's `String.hashCode` as a number from 0 to 2^32 - 1."""
+    codes = f.transform(f.split(text, ""), f.ascii)
+    return f.aggregate(codes, f.lit(0).cast("bigint"), _with_code_point)
+
+
+def _with_code_point(total: Column, code: Column) -> Column:
+    above = code - f.lit(0x10000)
+    high = f.lit(0xD800) + f.shiftright(above, 10)
+    low = f.lit(0xDC00) + above.bitwiseAND(f.lit(0x3FF))
+    return f.when(code < 0x10000, _step(total, code)).otherwise(_step(_step(total, high), low))
+
+
+def _step(total: Column, own: Column) -> Column:
+    """Return 31 times `total` plus `own`, wrapped to 32 bits."""
+    return (total * f.lit(31) + own).bitwiseAND(f.lit(_WORD).cast("bigint"))
+
+
+def _pairs_hash(key: Column, index: BucketIndex, whole: Column) -> Column:
+    names, values = (f.regexp_extract_all(key, f.lit(_PAIR), f.lit(group)) for group in (1, 2))
+    pairs = f.zip_with(names, values, lambda name, value: f.struct(name.alias("name"), value.alias("value")))
+    kept = f.filter(pairs, lambda pair: pair["name"].isin(list(index.fields)))
+    code = f.aggregate(
+        kept,
+        f.lit(1).cast("bigint"),
+        lambda total, pair: _step(
+            total,
+            f.when(pair["value"].isin([NULL_KEY, EMPTY_KEY]), f.lit(0).cast("bigint")).otherwise(string_hash(pair["value"])),
+        ),
+    )
+    return f.when(f.size(kept) == 0, whole).otherwise(code)

@@ -1,0 +1,139 @@
+"""Which buckets of a table with a bucket index a query can leave unread."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tideline_table.errors import UnsupportedTable
+from tideline_table.file_group.names import bucket_of_file_id
+from tideline_table.file_group.slice import FileSlice
+from tideline_table.index.bucket import BucketIndex, slices_by_bucket
+from tideline_table.keygen import KeyGenerator, KeyGeneratorType
+from tideline_table.reader.expression import Values, demands
+from tideline_table.schema.meta_fields import MetaField
+
+_LOGGER = logging.getLogger(__name__)
+_MOST_KEYS = 10_000
+"""With more combinations of values than this, nearly all buckets are read in any case."""
+_PLAIN = "x"
+
+
+@dataclass(frozen=True, slots=True)
+class BucketPruning:
+    """What a reader needs to find the buckets of a query. A plain value that can be sent to workers."""
+
+    index: BucketIndex
+    keygen: KeyGenerator
+    created_types: Mapping[str, pa.DataType]
+    """Types of the key columns when the table was created: texts of keys come from them."""
+    is_exclusive: bool = True
+    """Whether only Tideline writes the table. Hudi 0.15 has another rule for texts with `:` or `,`: for a shared table, nothing is left out by them."""
+    has_plain_values: bool = False
+    """Whether no row has a text in a key column that is cut like the pair of a hash field (see `BucketIndex.check_plain`)."""
+
+    def slices_for(
+        self, slices: Iterable[FileSlice], schema: pa.Schema, where: pc.Expression | None, keys: pa.Array | None
+    ) -> tuple[FileSlice, ...]:
+        """Return the slices that can hold rows for which `where` is true and whose record key is one of `keys` (None: any).
+
+        All slices, with a warning, if a file group does not fit the index: then nobody knows where its rows should be.
+        """
+        given = tuple(slices)
+        wanted = self._wanted(schema, where, keys)
+        if wanted is None:
+            return given
+        partitions: dict[str, list[FileSlice]] = {}
+        for file_slice in given:
+            partitions.setdefault(file_slice.group.partition_path, []).append(file_slice)
+        try:
+            for found in partitions.values():
+                slices_by_bucket(self.index, found)
+        except UnsupportedTable as error:
+            _LOGGER.warning("a query reads all buckets: %s", error)
+            return given
+        return tuple(s for s in given if bucket_of_file_id(s.group.file_id) in wanted)
+
+    def _wanted(self, schema: pa.Schema, where: pc.Expression | None, keys: pa.Array | None) -> frozenset[int] | None:
+        by_key = None if keys is None else self._of_texts(keys)
+        known = [found for found in (by_key, self.buckets_where(where, schema)) if found is not None]
+        return frozenset.intersection(*known) if known else None
+
+    def buckets_where(self, where: pc.Expression | None, schema: pa.Schema) -> frozenset[int] | None:
+        """Return the buckets that can hold rows for which `where` is true, None if that is not certain."""
+        wanted = demands(where, schema)
+        named = wanted.get(MetaField.RECORD_KEY)
+        by_key = None if named is None else self._of_texts(pa.array(sorted(named), pa.string()))
+        by_values = self._of_values(wanted, schema)
+        if by_key is None or by_values is None:
+            return by_key if by_values is None else by_values
+        return by_key & by_values
+
+    def _of_texts(self, keys: pa.Array) -> frozenset[int] | None:
+        """Return the buckets of record keys that a caller chose; None if a writer of the table may have read one in another way."""
+        if not self.is_exclusive:
+            # Values of composite keys show whether they hold a separator once the names are taken away.
+            separators = len(self.index.key_fields) if self.keygen.has_prefixed_keys else 0
+            counts = pc.add(pc.count_substring(keys, ":"), pc.count_substring(keys, ","))
+            if len(keys) and pc.max(counts).as_py() > max(2 * separators - 1, 0):
+                return None
+        return self._of_keys(keys)
+
+    def _of_keys(self, keys: pa.Array) -> frozenset[int]:
+        return frozenset(self.index.buckets(keys).tolist()) if len(keys) else frozenset()
+
+    def _of_values(self, wanted: Mapping[str, Values], schema: pa.Schema) -> frozenset[int] | None:
+        """Return the buckets of all combinations of values of the hash fields."""
+        if self.keygen.problem or self.keygen.type is KeyGeneratorType.OTHER or not set(self.index.fields) <= wanted.keys():
+            return None
+        is_whole = set(self.index.key_fields) <= wanted.keys()
+        named = self.index.key_fields if is_whole else self.index.fields
+        if not all(_keeps_text(self.created_types.get(name), schema.field(name).type) for name in named):
+            return None
+        if math.prod(len(wanted[name]) for name in named) > _MOST_KEYS:
+            return None
+        needs_plain = not is_whole or not self.is_exclusive
+        if needs_plain and not all(_is_plain(value) for name in named for value in wanted[name]):
+            return None
+        if not is_whole and not self._others_are_plain(schema):
+            return None
+        combinations = list(itertools.product(*(wanted[name] for name in named)))
+        columns = {n: pa.array([c[at] for c in combinations], schema.field(n).type) for at, n in enumerate(named)}
+        texts = pa.repeat(pa.scalar(_PLAIN), len(combinations))
+        rows = pa.table({name: columns.get(name, texts) for name in self.index.key_fields})
+        if not self.keygen.has_prefixed_keys:
+            # No row has an empty key; the key generator would raise.
+            rows = rows.filter(pc.not_equal(rows.column(0).cast(pa.string()), ""))
+        elif is_whole:
+            rows = rows.filter(~_all_empty(rows))
+        return self._of_keys(self.keygen.record_keys(rows).combine_chunks()) if rows.num_rows else frozenset()
+
+    def _others_are_plain(self, schema: pa.Schema) -> bool:
+        """Return whether the text of no other key column can be cut like the pair of a hash field."""
+        others = [schema.field(name).type for name in self.index.key_fields if name not in self.index.fields]
+        return self.has_plain_values or all(pa.types.is_integer(t) or pa.types.is_boolean(t) or pa.types.is_date(t) for t in others)
+
+
+def _keeps_text(created: pa.DataType | None, now: pa.DataType) -> bool:
+    """Return whether values that were written in the type of the table's creation have the same text in the type of today."""
+    is_widened = created is not None and pa.types.is_integer(created) and (pa.types.is_integer(now) or pa.types.is_string(now))
+    return created == now or is_widened
+
+
+def _is_plain(value: Any) -> bool:
+    return not isinstance(value, str) or ("," not in value and ":" not in value)
+
+
+def _all_empty(rows: pa.Table) -> pc.Expression:
+    texts = [pc.field(name).cast(pa.string()) == "" for name in rows.column_names]
+    found = texts[0]
+    for text in texts[1:]:
+        found &= text
+    return found

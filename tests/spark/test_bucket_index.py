@@ -1,0 +1,148 @@
+"""Spark and the bucket index: large sources take one exchange, queries leave buckets out, and the native hash is Java's."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+from tests.spark.tables import ROUTED, SCHEMA, content, rows
+
+from tideline_spark.buckets import bucket_number
+from tideline_spark.data_source import register
+from tideline_spark.read import read
+from tideline_spark.report import WriteReport
+from tideline_spark.write import explain_write, write_dataframe
+from tideline_table.errors import DuplicateKey, InvalidRecord
+from tideline_table.file_group.names import bucket_of_file_id
+from tideline_table.index import BucketIndex
+from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.writer import Operation
+
+TEXTS = [
+    *("", "a", "abc", "k0000", "a:b", "a,b", "a:b,c:d", "id:1,n:2", "id:__null__", "id:__null__,n:__empty__", ",", ":", ",:", ":,"),
+    *(
+        "é漢😀",
+        "é:漢,😀:ü",
+        "polygenelubricants",
+        "2024-01-01 10:20:30",
+        "a\nb:c\n,d:e",
+        "x" * 300,
+        "\x00",
+        "id:k016,n:16,w:c:d,e:f",
+    ),
+    *("id:k001,n:1,w:a:b", "id:k015,n:15,w:__null__", "id:k024,n:24,w:__empty__", "id:k:,,n:18,w:12:30:00"),
+]
+
+
+@pytest.fixture(params=[TableType.COW, TableType.MOR])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    path = str(tmp_path / "buckets")
+    create_table(path, TableRequest("t", SCHEMA, ("id",), ("region",), "ts", request.param, buckets=4))
+    return Table.open(path, options=ROUTED)
+
+
+def test_the_native_expression_counts_buckets_as_the_engine_does(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(pa.table({"key": TEXTS}))
+    for fields, key_fields in ((("id",), ("id",)), (("id",), ("id", "n")), (("id", "w"), ("id", "n", "w")), (("n",), ("id", "n"))):
+        index = BucketIndex.checked(97, fields, key_fields)
+        found = frame.select(bucket_number(f.col("key"), index).alias("bucket")).toArrow()
+        assert found["bucket"].to_pylist() == index.buckets(pa.array(TEXTS)).tolist(), fields
+
+
+def check_places(table: Table) -> None:
+    table.refresh()
+    index = table.definition.buckets
+    assert index is not None
+    found = table.read()
+    named = [bucket_of_file_id(name) for name in found["_hoodie_file_name"].to_pylist()]
+    assert named == index.buckets(found["_hoodie_record_key"]).tolist()
+    groups = [(s.group.partition_path, bucket_of_file_id(s.group.file_id)) for s in table.slices()]
+    assert len(set(groups)) == len(groups)
+
+
+def test_a_large_source_is_evaluated_once_and_exchanged_once(spark: SparkSession, table: Table, tmp_path: Path) -> None:
+    seen = spark.sparkContext.accumulator(0)
+
+    def counted(batches: Any) -> Any:
+        for batch in batches:
+            seen.add(batch.num_rows)
+            yield batch
+
+    stored = str(tmp_path / "source")
+    spark.createDataFrame(rows(0, 300, 1)).repartition(3).write.parquet(stored)
+    source = spark.read.parquet(stored)
+    source = source.mapInArrow(counted, source.schema)
+    planned = explain_write(table, source, Operation.UPSERT)
+    assert (seen.value, planned.exchanges, planned.broadcasts, planned.python_maps) == (0, 1, 0, 1)
+    reports: list[WriteReport] = []
+    done = write_dataframe(table, source, Operation.UPSERT, on_report=reports.append)
+    (report,) = reports
+    assert (seen.value, report.source_evaluations) == (300, 1)
+    assert (report.exchanges, report.broadcasts, report.python_maps) == (1, 0, 1)
+    # Spark names the partitioning of the exchange: partition path and bucket.
+    assert [
+        line
+        for line in report.plan.splitlines()
+        if "Exchange hashpartitioning(_tideline_partition" in line and "_tideline_unit" in line
+    ]
+    assert "_hoodie_record_key" not in report.plan, "no key of the table is looked up"
+    assert len(done.stats) == len({s.file_id for s in done.stats}) == 12, (
+        "four buckets in each of three partitions, each by one task"
+    )
+    check_places(table)
+
+
+def test_large_sources_write_what_small_ones_write(spark: SparkSession, table: Table) -> None:
+    def write(source: pa.Table, operation: Operation, **options: object) -> None:
+        write_dataframe(table, spark.createDataFrame(source).repartition(3), operation, options=options)
+        check_places(table)
+
+    write(rows(0, 60, 1), Operation.BULK_INSERT)
+    write(rows(30, 90, 3), Operation.UPSERT)
+    write(pa.concat_tables([rows(80, 100, 5), rows(80, 100, 4)]), Operation.INSERT)
+    write(rows(0, 30, 0), Operation.UPSERT)
+    write(rows(0, 3, 9).append_column("extra", pa.nulls(3, pa.int32())).drop_columns(["extra"]), Operation.DELETE)
+    expected = pa.concat_tables([rows(3, 30, 1), rows(30, 80, 3), rows(80, 100, 5)])
+    assert content(table.read()) == content(expected)
+    with pytest.raises(DuplicateKey):
+        write(pa.concat_tables([rows(0, 2, 7), rows(0, 2, 8)]), Operation.UPSERT, **{"hoodie.combine.before.upsert": False})
+    write(rows(0, 9, 7), Operation.INSERT_OVERWRITE)
+    assert content(table.read()) == content(rows(0, 9, 7))
+
+
+def test_composite_keys_of_large_sources(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "pairs")
+    schema = pa.schema([("user", pa.string()), ("page", pa.string()), ("ts", pa.int64())])
+    request = TableRequest("t", schema, ("user", "page"), (), "ts", buckets=8, hash_fields=("user",))
+    create_table(path, request)
+    table = Table.open(path, options=ROUTED)
+    pairs = [(u, p) for u, p in itertools.product(TEXTS, TEXTS) if (u or p)]
+    source = pa.table({"user": [u for u, _ in pairs], "page": [p for _, p in pairs], "ts": range(len(pairs))}, schema=schema)
+    write_dataframe(table, spark.createDataFrame(source), Operation.UPSERT)
+    check_places(table)
+    assert table.read().num_rows == len(pairs)
+    for user, page in ((None, "p"), ("u", "x,user:9")):
+        with pytest.raises(InvalidRecord):
+            write_dataframe(
+                table, spark.createDataFrame([(user, page, 1)], "user string, page string, ts bigint"), Operation.UPSERT
+            )
+
+
+def test_queries_read_the_buckets_of_their_values(spark: SparkSession, table: Table) -> None:
+    write_dataframe(table, spark.createDataFrame(rows(0, 60, 1)), Operation.UPSERT)
+    write_dataframe(table, spark.createDataFrame(rows(0, 60, 2)), Operation.UPSERT)
+    register(spark)
+    whole = read(spark, table).toArrow()
+    for where, most in (("id = 'k000007'", 3), ("id in ('k000007', 'nowhere')", 6), ("id = 'k000007' or amount = 3", 12)):
+        expected = sorted(spark.createDataFrame(whole).where(where).toArrow()["id"].to_pylist())
+        for frame in (read(spark, table, where=where), spark.read.format("tideline").load(table.base_path).where(where)):
+            named = {name.split("_")[0] for name in frame.toArrow()["_hoodie_file_name"].to_pylist()}
+            assert sorted(frame.toArrow()["id"].to_pylist()) == expected
+            assert len(named) <= most
+        files = {bucket_of_file_id(path.rsplit("/", 1)[-1]) for path in read(spark, table, where=where).inputFiles()}
+        assert len(files) <= max(most // 3, 1) or table.definition.type is TableType.MOR
