@@ -18,7 +18,8 @@ from tideline_table.action.clustering.plan import Trigger, cluster_group, plan_c
 from tideline_table.action.clustering.run import request_clustering, run_clustering, schedule_clustering
 from tideline_table.action.compaction.plan import compact_slice, plan_compaction
 from tideline_table.action.compaction.run import request_compaction, run_compaction, schedule_compaction
-from tideline_table.action.decision import Due, Reason, TableService, action_name
+from tideline_table.action.decision import Check, Due, Reason, TableService, action_name
+from tideline_table.action.plan_check import pending_bytes, plan_bytes, plan_check
 from tideline_table.action.planned_run import is_run_by_hudi
 from tideline_table.action.recovery import roll_back_dead
 from tideline_table.action.restore.run import preview_restore, restore_to_savepoint
@@ -47,6 +48,7 @@ __all__ = [
     "EARLY_CHECK_S",
     "AnnouncedCheck",
     "Archival",
+    "Check",
     "Contention",
     "Due",
     "LookUp",
@@ -75,6 +77,9 @@ __all__ = [
     "is_run_by_hudi",
     "may_delete",
     "overwrite_of",
+    "pending_bytes",
+    "plan_bytes",
+    "plan_check",
     "plan_clustering",
     "plan_compaction",
     "preview_restore",
