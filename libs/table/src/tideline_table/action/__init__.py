@@ -18,11 +18,12 @@ from tideline_table.action.clustering.plan import Trigger, cluster_group, plan_c
 from tideline_table.action.clustering.run import request_clustering, run_clustering, schedule_clustering
 from tideline_table.action.compaction.plan import compact_slice, plan_compaction
 from tideline_table.action.compaction.run import request_compaction, run_compaction, schedule_compaction
-from tideline_table.action.decision import Due, Reason, TableService, action_name
+from tideline_table.action.decision import Check, Due, Reason, TableService, action_name
 from tideline_table.action.planned_run import is_run_by_hudi
 from tideline_table.action.recovery import roll_back_dead
 from tideline_table.action.restore.run import preview_restore, restore_to_savepoint
 from tideline_table.action.savepoint.run import create_savepoint, delete_savepoint
+from tideline_table.action.soundness import pending_bytes, plan_bytes, plan_check
 from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.executor import RoutedWrite, ThisProcess
 from tideline_table.action.write.live_keys import all_deleted_keys, may_delete
@@ -48,6 +49,7 @@ __all__ = [
     "EARLY_CHECK_S",
     "AnnouncedCheck",
     "Archival",
+    "Check",
     "Contention",
     "Due",
     "LookUp",
@@ -77,6 +79,9 @@ __all__ = [
     "is_run_by_hudi",
     "may_delete",
     "overwrite_of",
+    "pending_bytes",
+    "plan_bytes",
+    "plan_check",
     "plan_clustering",
     "plan_compaction",
     "preview_restore",
