@@ -20,6 +20,7 @@ from tideline_table.action.compaction.plan import compact_slice, plan_compaction
 from tideline_table.action.compaction.run import request_compaction, run_compaction, schedule_compaction
 from tideline_table.action.decision import Due, Reason, TableService, action_name
 from tideline_table.action.planned_run import is_run_by_hudi
+from tideline_table.action.preview import GroupPreview, Preview, preview_due, preview_plan_of
 from tideline_table.action.recovery import roll_back_dead
 from tideline_table.action.restore.run import preview_restore, restore_to_savepoint
 from tideline_table.action.savepoint.run import create_savepoint, delete_savepoint
@@ -49,8 +50,10 @@ __all__ = [
     "Archival",
     "Contention",
     "Due",
+    "GroupPreview",
     "LookUp",
     "OnConflict",
+    "Preview",
     "Reason",
     "RoutedWrite",
     "TableService",
@@ -77,6 +80,8 @@ __all__ = [
     "overwrite_of",
     "plan_clustering",
     "plan_compaction",
+    "preview_due",
+    "preview_plan_of",
     "preview_restore",
     "request_archival",
     "request_clean",

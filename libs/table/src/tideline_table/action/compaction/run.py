@@ -64,7 +64,7 @@ def request_compaction(table: Table, options: Mapping[str, object] | None = None
     reserved = reserved_groups(table.intents, table.timeline)
 
     def decide(state: TableState) -> Due | Reason:
-        return plan_compaction(state, chosen, reserved)
+        return plan_compaction(state, chosen, reserved, table.clock.now())
 
     return publish(table, Action.COMPACTION, COMPACT, decide, mint=table.timeline.mint_above_files)
 
