@@ -30,12 +30,10 @@ def _due_at_once(state: TableState, rolled_back: Iterable[ActionRecord], options
     return list(rolled_back)[:MOST_SWEPT]
 
 
-def _held_back_by_no_cleaning(
-    state: TableState, options: Options, now: datetime, saved: AbstractSet[str] = frozenset(), swept: AbstractSet[str] = frozenset()
-) -> archival.Barrier:
+def _held_back_by_no_cleaning(state: TableState, *arguments: Any) -> archival.Barrier:
     cleaned = copy.copy(state)
     cleaned.replaced = {}
-    return _real_held_back(cleaned, options, now, saved, swept)
+    return _real_held_back(cleaned, *arguments)
 
 
 def _held_back_by_nothing_unfinished(state: TableState, swept: AbstractSet[str] = frozenset()) -> list[archival.Barrier]:

@@ -205,7 +205,7 @@ def _doomed_newest(state: TableState, group: FileGroupId, earliest: str) -> list
     return list(state.slices.get(group, {}).values())
 
 
-def _execute_blindly(storage: Any, plan: Any, still_needed: Any) -> Any:
+def _execute_blindly(storage: Any, plan: Any, *_: Any) -> Any:
     return _real_execute(storage, plan, ())
 
 

@@ -86,7 +86,7 @@ def _plan_clean_without_compactions(*arguments: Any) -> Any:
         return _real_plan_clean(*arguments)
 
 
-def _execute_blindly(storage: Any, plan: Any, still_needed: Any) -> Any:
+def _execute_blindly(storage: Any, plan: Any, *_: Any) -> Any:
     return _real_execute_clean(storage, plan, ())
 
 

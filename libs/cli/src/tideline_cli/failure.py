@@ -11,6 +11,7 @@ from typer.exceptions import TyperException
 from tideline_cli.errors import InvalidInput
 from tideline_cli.report import printable
 from tideline_table.errors import (
+    CleanRefused,
     DuplicateKey,
     InstantNotFound,
     InvalidOption,
@@ -33,6 +34,7 @@ EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
 _BAD_INPUT: tuple[type[TidelineError], ...] = (
+    CleanRefused,
     DuplicateKey,
     InstantNotFound,
     InvalidInput,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -17,7 +18,7 @@ from tideline_table.errors import InvalidOption
 from tideline_table.hudi import WRITE_ACTIONS, State, parse_as_of
 from tideline_table.reader import parse_where
 from tideline_table.schema import with_meta_fields
-from tideline_table.table import Table, parse_point
+from tideline_table.table import HeldLease, Table, parse_point
 
 app = typer.Typer()
 
@@ -83,6 +84,12 @@ def read(
     output: Annotated[
         str, option(metavar="FILE", help="Write the rows to this .parquet, .csv, .jsonl or .arrow file instead of stdout.")
     ] = "",
+    lease: Annotated[
+        bool,
+        typer.Option(
+            "--lease", help="Hold a reader lease while the rows are read: cleaning and archival keep what the query needs."
+        ),
+    ] = False,
     row_format: Annotated[
         str, option("--format", metavar="|".join(RowFormat), help="Format of the rows. Default: by the ending of FILE, else jsonl.")
     ] = "",
@@ -108,8 +115,14 @@ def read(
     if query.as_of:
         _warn_before_the_first_write(table, query.as_of)
     condition = parse_where(where, with_meta_fields(table.schema_at(query.as_of))) if where.strip() else None
-    schema, batches = query.run(table, condition)
     chosen = choice("--format", row_format, RowFormat) if row_format else None
+    with query.leased(table) if lease else nullcontext():
+        _print_rows(*query.run(table, condition), output, chosen, limit, as_json=as_json)
+
+
+def _print_rows(
+    schema: pa.Schema, batches: Iterator[pa.RecordBatch], output: str, chosen: RowFormat | None, limit: int | None, *, as_json: bool
+) -> None:
     if output:
         with file_sink(output, chosen or format_of(output), schema) as sink:
             rows = _copy(batches, sink, limit)
@@ -157,6 +170,10 @@ class _Query:
             raise InvalidOption(f"{others[0]} together with {_TIMES}", expected="options of one kind of query")
         if self.read_optimized and self.keys:
             raise InvalidOption("--key together with --read-optimized", expected="options of one kind of query")
+
+    def leased(self, table: Table) -> HeldLease:
+        """Return a held lease of the oldest state that the query reads. Raises the errors of `take_lease`."""
+        return HeldLease(table, self.as_of, after=self.since, reads="tideline read")
 
     def run(self, table: Table, where: pc.Expression | None) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Return the schema of the rows and the rows."""

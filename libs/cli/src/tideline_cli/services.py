@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tideline_cli.arguments import AsJson, LockUrl, Settings, TablePath, choice, option, settings_from
+from tideline_cli.dry_run import DryRun, preview_plan, preview_run, print_preview
 from tideline_cli.opening import open_writable
 from tideline_cli.report import print_result
 from tideline_cli.tables import committed_document
@@ -46,6 +47,7 @@ def plan(
     path: TablePath,
     *,
     option: Settings = None,
+    dry_run: DryRun = False,
     locks: LockUrl = "",
     as_json: AsJson = False,
 ) -> None:
@@ -56,6 +58,9 @@ def plan(
     tasks of rolled-back writes created after the rollback).
     """
     chosen = choice("service", service, PLANNABLE)
+    if dry_run:
+        print_preview(preview_plan(chosen, Table.open(path, options=settings_from(option))), as_json=as_json)
+        return
     table = open_writable(path, settings_from(option), locks)
     if chosen is TableService.ARCHIVAL:
         answer = request_archival(table, swept=sweep_late_files(table).swept)
@@ -73,6 +78,7 @@ def run(
     *,
     instant: Annotated[str, option(metavar="INSTANT", help="Run the plan of this instant. Default: the oldest pending plan.")] = "",
     option: Settings = None,
+    dry_run: DryRun = False,
     locks: LockUrl = "",
     as_json: AsJson = False,
 ) -> None:
@@ -87,6 +93,9 @@ def run(
             expected="clustering, compaction, clean or archival",
             remedy="run rollback without --instant: it finds writes without a heartbeat",
         )
+    if dry_run:
+        print_preview(preview_run(chosen, Table.open(path, options=settings_from(option)), instant), as_json=as_json)
+        return
     table = open_writable(path, settings_from(option), locks)
     document = _RUNS[chosen](table, instant) if chosen in _RUNS else _roll_back(table)
     print_result({"service": chosen.value, **document}, document["outcome"], as_json=as_json)

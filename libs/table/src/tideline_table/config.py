@@ -65,8 +65,66 @@ COMPACTION_DELTA_COMMITS = Option(
 COMPACTION_MAX_GROUPS = Option(
     "tideline.compaction.max.groups",
     1000,
-    "Maximum number of file groups in one compaction plan, starting with those with the most log bytes.",
+    "Maximum number of file groups in one compaction plan, in the order of the strategy.",
     minimum=1,
+)
+_HUDI_STRATEGIES = "org.apache.hudi.table.action.compact.strategy."
+COMPACTION_STRATEGIES: Mapping[str, str] = {
+    **{
+        name: name for name in ("log_size", "log_count", "bounded_io", "day_based", "recent_days", "older_days", "unbounded", "age")
+    },
+    f"{_HUDI_STRATEGIES}LogFileSizeBasedCompactionStrategy": "log_size",
+    f"{_HUDI_STRATEGIES}LogFileNumBasedCompactionStrategy": "log_count",
+    f"{_HUDI_STRATEGIES}BoundedIOCompactionStrategy": "bounded_io",
+    f"{_HUDI_STRATEGIES}DayBasedCompactionStrategy": "day_based",
+    f"{_HUDI_STRATEGIES}BoundedPartitionAwareCompactionStrategy": "recent_days",
+    f"{_HUDI_STRATEGIES}UnBoundedPartitionAwareCompactionStrategy": "older_days",
+    f"{_HUDI_STRATEGIES}UnBoundedCompactionStrategy": "unbounded",
+}
+"""Values of the strategy option, with Apache Hudi's class names, and the strategy that each stands for."""
+COMPACTION_STRATEGY = Option(
+    "hoodie.compaction.strategy",
+    "log_size",
+    "Which file groups a compaction plan takes first: those with the most log bytes or log files (from a threshold on), those with the "
+    "oldest log file, all in order of their partitions, or those of certain days. The first three and `bounded_io` stop at the bound on "
+    "input and output.",
+    choices=tuple(COMPACTION_STRATEGIES),
+)
+COMPACTION_TARGET_IO_MB = Option(
+    "hoodie.compaction.target.io",
+    500 * 1024,
+    "Bound on what one compaction plan reads and writes, for the strategies that have a bound. The file group that reaches it is the last.",
+    unit="MiB",
+    minimum=1,
+)
+COMPACTION_LOG_BYTES_THRESHOLD = Option(
+    "hoodie.compaction.logfile.size.threshold",
+    0,
+    "With `log_size`, file groups with fewer log bytes wait.",
+    unit="bytes",
+    minimum=0,
+)
+COMPACTION_LOG_FILES_THRESHOLD = Option(
+    "hoodie.compaction.logfile.num.threshold",
+    0,
+    "With `log_count`, file groups with fewer log files wait.",
+    unit="files",
+    minimum=0,
+)
+COMPACTION_DAY_PARTITIONS = Option(
+    "hoodie.compaction.daybased.target.partitions",
+    10,
+    "With `day_based`, the newest N partitions are compacted; with `recent_days` those of the last N days, with `older_days` the others.",
+    unit="partitions",
+    minimum=1,
+)
+COMPACTION_MAX_WAIT_COMMITS = Option(
+    "tideline.compaction.max.wait.commits",
+    20,
+    "A file group whose oldest log file has waited for this many delta commits goes first in the next compaction plan, regardless of "
+    "thresholds, bounds and reservations of writers; 0 lets groups wait forever.",
+    unit="instants",
+    minimum=0,
 )
 RECORD_SIZE_ESTIMATE = Option(
     "hoodie.copyonwrite.record.size.estimate", 256, "Assumed bytes per row of a table without files.", unit="bytes", minimum=1
@@ -129,8 +187,48 @@ BULK_INSERT_SORT_COLUMNS = Option(
 CLEANER_COMMITS_RETAINED = Option(
     "hoodie.cleaner.commits.retained",
     10,
-    "Cleaning keeps the files that queries of the last N completed writes may read.",
+    "With `KEEP_LATEST_COMMITS`, cleaning keeps the files that queries of the last N completed writes may read.",
     unit="instants",
+    minimum=1,
+    aliases=("hoodie.clean.commits.retained",),
+)
+CLEAN_POLICY = Option(
+    "hoodie.clean.policy",
+    "KEEP_LATEST_COMMITS",
+    "What cleaning keeps: the files that queries of the last N completed writes read, those that queries of the last N hours read, or the "
+    "newest N file slices of each file group. Savepoints, pending plans and reader leases keep more.",
+    choices=("KEEP_LATEST_COMMITS", "KEEP_LATEST_BY_HOURS", "KEEP_LATEST_FILE_VERSIONS"),
+    aliases=("hoodie.cleaner.policy",),
+)
+CLEAN_HOURS_RETAINED = Option(
+    "hoodie.clean.hours.retained",
+    24,
+    "With `KEEP_LATEST_BY_HOURS`, cleaning keeps the files that queries of the last N hours may read.",
+    unit="hours",
+    minimum=1,
+    aliases=("hoodie.cleaner.hours.retained",),
+)
+CLEAN_FILE_VERSIONS_RETAINED = Option(
+    "hoodie.clean.fileversions.retained",
+    3,
+    "With `KEEP_LATEST_FILE_VERSIONS`, cleaning keeps the newest N file slices of each file group, and none of a replaced group.",
+    unit="slices",
+    minimum=1,
+    aliases=("hoodie.cleaner.fileversions.retained",),
+)
+CLEAN_MAX_SHARE = Option(
+    "tideline.clean.max.deleted.share",
+    0.0,
+    "A clean that would delete more bytes than this share of the bytes that the newest queries read is refused before it deletes anything "
+    "(1 stands for as many bytes as the table has now). 0 sets no limit.",
+    unit="share",
+    minimum=0,
+)
+LEASE_TTL_S = Option(
+    "tideline.lease.ttl",
+    300.0,
+    "A reader lease expires this long after its holder last renewed it. The library renews it three times in that period.",
+    unit="seconds",
     minimum=1,
 )
 KEEP_MIN_COMMITS = Option(
@@ -335,18 +433,19 @@ READ_OPERATION_FIELD = Option(
 AnyOption = Option[int] | Option[float] | Option[bool] | Option[str]
 
 ALL_OPTIONS: tuple[AnyOption, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Option))
-_BY_KEY = {option.key: option for option in ALL_OPTIONS}
+_BY_KEY = {key: option for option in ALL_OPTIONS for key in (option.key, *option.aliases)}
 
 
 def declare_options(*options: AnyOption) -> None:
     """Let `Options` accept the options of a package above the engine. The package calls this when it is imported."""
-    _BY_KEY.update({option.key: option for option in options})
+    _BY_KEY.update({key: option for option in options for key in (option.key, *option.aliases)})
 
 
 class Options:
     """A validated set of options. An option without a value has its default.
 
-    Raises `InvalidOption` for an unknown key (the error names the nearest known key) and for a value that is not allowed.
+    An alias stands for the key of its option; of several values the last one counts. Raises `InvalidOption` for an unknown key (the
+    error names the nearest known key) and for a value that is not allowed.
     """
 
     def __init__(self, given: Mapping[str, object] | None = None) -> None:
@@ -360,7 +459,7 @@ class Options:
                     expected=f"a declared one{f', such as {near[0]!r}' if near else ''}",
                     remedy="see docs/options.md",
                 )
-            self._given[key] = option.parse(value)
+            self._given[option.key] = option.parse(value)
 
     def __getitem__(self, option: Option[T]) -> T:
         return cast("T", self._given.get(option.key, option.default))

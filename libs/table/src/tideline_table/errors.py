@@ -193,6 +193,10 @@ class SavepointRefused(TidelineError):
     """In the current state of the table, the savepoint cannot be made or restored. Nothing was changed."""
 
 
+class CleanRefused(TidelineError):
+    """A clean would delete a larger part of the table than the options allow. Nothing was deleted."""
+
+
 class WriteConflict(TidelineError):
     """Another writer or table service changed what this transaction read or wrote.
 

@@ -20,6 +20,8 @@ class Option(Generic[T]):
     unit: str = ""
     choices: tuple[str, ...] = ()
     minimum: float | None = None
+    aliases: tuple[str, ...] = ()
+    """Other keys that Apache Hudi's releases use for the same option."""
 
     def parse(self, value: object) -> T:
         """Return `value` (text or typed) as this option's type, or raise `InvalidOption`, which names what is allowed."""

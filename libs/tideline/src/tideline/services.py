@@ -44,7 +44,7 @@ def clean(table: engine.Table, options: Options) -> Clean:
     table.refresh()
     instant, reason = _planned(action.request_clean(table, options))
     instant = instant or next((a.instant for a in table.state.pending() if a.action is Action.CLEAN), "")
-    deleted = action.run_clean(table, instant) if instant else None
+    deleted = action.run_clean(table, instant, options=options) if instant else None
     return Clean(reason=reason) if deleted is None else Clean(instant=instant, files_deleted=deleted)
 
 

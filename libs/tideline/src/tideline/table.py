@@ -21,6 +21,7 @@ from tideline_table import table as engine
 from tideline_table.errors import InvalidOption, SchemaMismatch
 from tideline_table.hudi import parse_as_of
 from tideline_table.schema import fit_rows
+from tideline_table.table import HeldLease, Lease
 from tideline_table.writer import Operation
 
 Options = Mapping[str, object] | None
@@ -286,6 +287,26 @@ class Table:
     def _points(self, since: Point, until: Point) -> tuple[str, str]:
         self._table.refresh()
         return engine.parse_point(point_text(since)), engine.parse_point(point_text(until)) or self._table.newest_point()
+
+    def lease(
+        self, as_of: Point = "", *, after: Point = "", holder: str = "", reads: str = "", ttl_s: float | None = None
+    ) -> HeldLease:
+        """Hold a reader lease while a `with` block runs: cleaning and archival keep what queries as of `as_of` (default: now) read.
+
+        With `after`, a point as for `incremental`, they keep what was written after it. A thread renews the lease; if this process
+        dies, it expires after `ttl_s` seconds (`tideline.lease.ttl`). Raises `UnsupportedTable` for a table that Apache Hudi writes,
+        `InstantNotFound` for a cleaned instant, `WriteConflict` while a pending clean or archival takes what the reader needs.
+        """
+        point = engine.parse_point(point_text(after)) if after else ""
+        return engine.HeldLease(self._table, _instant(as_of), after=point, holder=holder, reads=reads, ttl_s=ttl_s)
+
+    def leases(self) -> tuple[Lease, ...]:
+        """Return the live reader leases of all readers, the one that holds cleaning back furthest first."""
+        return tuple(engine.leases_of(self._table))
+
+    def release_lease(self, lease_id: str) -> None:
+        """End a lease of any reader. Raises `InstantNotFound` if there is none with this id."""
+        engine.release_lease(self._table, lease_id)
 
     # --- table services -------------------------------------------------------------------------------------------------------
 

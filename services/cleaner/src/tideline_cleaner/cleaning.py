@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tideline_cleaner.metrics import ARCHIVED, FILES_DELETED, HALF_WRITTEN, LATE_FILES, ROLLBACKS
+from tideline_cleaner.metrics import ARCHIVED, FILES_DELETED, HALF_WRITTEN, LATE_FILES, LEASES, ROLLBACKS
 from tideline_cleaner.settings import CleanerSettings
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
@@ -10,10 +10,10 @@ from tideline_runtime.open_tables import OpenTables, open_tables
 from tideline_runtime.table_settings import TableSettings
 from tideline_table.action import TableService, archive, roll_back_dead, run_clean, schedule_clean, sweep_half_written
 from tideline_table.config import ARCHIVE_AUTOMATIC
-from tideline_table.coordination import is_alive
+from tideline_table.coordination import forget_expired, is_alive
 from tideline_table.hudi import Action
 from tideline_table.log import ActionRecord
-from tideline_table.table import Table
+from tideline_table.table import Table, leases_of
 
 _log = get_logger(__name__)
 
@@ -61,11 +61,24 @@ class CleanerService:
             return
         table.timeline.tidy_up()
         self._sweep(table)  # before the clean: it needs no free space, so it also works on a full disk
+        self._report_leases(table)
         if cleans and schedule_clean(table) is not None:
             self._clean(table)
         if archives and table.options[ARCHIVE_AUTOMATIC] and table.timeline.is_archived_here:
             self._archive(table)
         self._checked[table.uid] = table.state.sequence
+
+    def _report_leases(self, table: Table) -> None:
+        if not table.is_exclusive:
+            return
+        for gone in forget_expired(table.storage):
+            _log.info("reader lease expired", table=table.uid, name=table.definition.name, lease=gone.lease_id, holder=gone.holder)
+        leases = leases_of(table)
+        self._context.metrics.set(LEASES, len(leases), table=table.uid)
+        if leases:
+            first = leases[0]
+            about = {"lease": first.lease_id, "holder": first.holder, "instant": first.instant, "since": first.since}
+            _log.info("cleaning stays behind a reader", table=table.uid, name=table.definition.name, leases=len(leases), **about)
 
     def _commits_since_check(self, table: Table) -> int:
         last = self._checked.get(table.uid, 0)

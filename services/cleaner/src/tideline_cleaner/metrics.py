@@ -1,6 +1,6 @@
 """Metrics of the cleaner."""
 
-from tideline_runtime.metrics import Counter
+from tideline_runtime.metrics import Counter, Gauge
 
 FILES_DELETED = Counter(
     "tideline_cleaner_files_deleted_total", unit="files", doc="Base and log files deleted by cleaning.", labels=("table",)
@@ -24,5 +24,11 @@ LATE_FILES = Counter(
     "tideline_cleaner_late_files_deleted_total",
     unit="files",
     doc="Files that tasks of rolled-back writes created after the rollback, deleted before archival.",
+    labels=("table",),
+)
+LEASES = Gauge(
+    "tideline_cleaner_reader_leases",
+    unit="leases",
+    doc="Live reader leases, behind which cleaning and archival stay.",
     labels=("table",),
 )

@@ -20,6 +20,7 @@ from tideline_table.action.compaction.plan import compact_slice, plan_compaction
 from tideline_table.action.compaction.run import request_compaction, run_compaction, schedule_compaction
 from tideline_table.action.decision import Check, Due, Reason, TableService, action_name
 from tideline_table.action.planned_run import is_run_by_hudi
+from tideline_table.action.preview import GroupPreview, Preview, preview_due, preview_plan_of
 from tideline_table.action.recovery import roll_back_dead
 from tideline_table.action.restore.run import preview_restore, restore_to_savepoint
 from tideline_table.action.savepoint.run import create_savepoint, delete_savepoint
@@ -52,8 +53,10 @@ __all__ = [
     "Check",
     "Contention",
     "Due",
+    "GroupPreview",
     "LookUp",
     "OnConflict",
+    "Preview",
     "Reason",
     "RoutedWrite",
     "TableService",
@@ -84,6 +87,8 @@ __all__ = [
     "plan_check",
     "plan_clustering",
     "plan_compaction",
+    "preview_due",
+    "preview_plan_of",
     "preview_restore",
     "request_archival",
     "request_clean",

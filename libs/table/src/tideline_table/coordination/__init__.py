@@ -8,6 +8,7 @@ from tideline_table.coordination.conflict import SchemaStep, WriteSet, find_conf
 from tideline_table.coordination.exclusive import ExclusiveTimeline
 from tideline_table.coordination.heartbeat import Heartbeat, is_alive, is_dead
 from tideline_table.coordination.hudi_timeline import HudiTimeline
+from tideline_table.coordination.leases import forget_expired
 from tideline_table.coordination.lock import HeldPeerLock, NoLock, OpenPeerLock, PeerLock, TableLock
 from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.reservations import Intent, IntentBoard, NoIntents, PostedIntent, going_first
@@ -35,6 +36,7 @@ __all__ = [
     "TableLock",
     "WriteSet",
     "find_conflict",
+    "forget_expired",
     "going_first",
     "is_alive",
     "is_dead",

@@ -9,11 +9,11 @@ one of the exceptions in `errors.MALFORMED`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tideline_table.file_group.slice import FileGroupId, SliceVersion
+from tideline_table.file_group.slice import FileGroupId, SliceVersion, join_path
 from tideline_table.hudi.instant import Action
 from tideline_table.log.progress import Progress, progress_from, progress_json
 from tideline_table.log.rewind import Rewind
@@ -213,6 +213,23 @@ _PLANS: Mapping[Action, Callable[[Document], Plan]] = {
 def parse_plan(action: Action, document: Document) -> Plan:
     """Parse the plan of a pending `action` from its JSON form."""
     return _PLANS[action](document)
+
+
+def planned_files(plans: Iterable[Plan], root: str) -> set[str]:
+    """Return the paths of the files that clustering and compaction plans read, relative to the table's root URI."""
+    found: set[str] = set()
+    for plan in plans:
+        if isinstance(plan, CompactionPlanned):
+            for operation in plan.plan.get("operations") or ():
+                names = [operation.get("dataFilePath"), *(operation.get("deltaFilePaths") or ())]
+                partition = _group(operation).partition_path
+                found |= {join_path(partition, str(name).rsplit("/", 1)[-1]) for name in names if name}
+        elif isinstance(plan, ClusteringPlanned):
+            groups = (plan.plan.get("clusteringPlan") or {}).get("inputGroups") or ()
+            slices = [document for group in groups for document in group["slices"]]
+            uris = [uri for s in slices for uri in (s.get("dataFilePath"), *(s.get("deltaFilePaths") or ())) if uri]
+            found |= {str(uri).removeprefix(f"{root}/") for uri in uris}
+    return found
 
 
 def _group(document: Document) -> FileGroupId:

@@ -1,5 +1,6 @@
 """The open table: creation, opening, definition, identity, queries, health. Actions on a table are in `tideline_table.action`."""
 
+from tideline_table.coordination.leases import Lease
 from tideline_table.log.savepoint import Savepoint
 from tideline_table.log.sharing import DEFAULT_EXPIRE_MIN, PeerLockKind, Sharing
 from tideline_table.table.bucket_adoption import NamedBuckets
@@ -10,13 +11,16 @@ from tideline_table.table.facade import Table
 from tideline_table.table.health import TableHealth, TableSummary, health_of, summarise
 from tideline_table.table.identity import check_stands, read_identity
 from tideline_table.table.images import Images, images_schema
+from tideline_table.table.lease import HeldLease, known_lease, leases_of, release_lease, renew_lease, take_lease
 from tideline_table.table.query import CommitTimes, Snapshot, sorted_keys
 from tideline_table.table.sharing import share_table, why_unsharable
 
 __all__ = [
     "DEFAULT_EXPIRE_MIN",
     "CommitTimes",
+    "HeldLease",
     "Images",
+    "Lease",
     "NamedBuckets",
     "PeerLockKind",
     "Savepoint",
@@ -36,12 +40,17 @@ __all__ = [
     "health_of",
     "images_schema",
     "is_sequence",
+    "known_lease",
+    "leases_of",
     "newest_write",
     "parse_point",
     "read_identity",
+    "release_lease",
+    "renew_lease",
     "sequence_of",
     "share_table",
     "sorted_keys",
     "summarise",
+    "take_lease",
     "why_unsharable",
 ]

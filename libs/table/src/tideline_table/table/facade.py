@@ -331,6 +331,11 @@ class Table:
         """Return the end of what `incremental` and `changes` return now: the point to continue from."""
         return newest_point(self.state, self._points)
 
+    def first_write_after(self, point: str) -> str:
+        """Return the oldest instant among the writes completed after a point, as for `incremental`; empty if there is none."""
+        stretch = self._stretch(point, "")
+        return min(stretch.through - stretch.before, default="")
+
     def _merging(self) -> Snapshot:
         """Return the current snapshot with a rule that merges slices of any instant."""
         return replace(self.snapshot(), rule=self.log_rule(), log_indexes=self._log_indexes)

@@ -22,6 +22,7 @@ from tideline_table.config import (
     KEEP_MIN_COMMITS,
     Options,
 )
+from tideline_table.coordination.leases import Lease
 from tideline_table.errors import InvalidOption
 from tideline_table.hudi.archived_entry import ARCHIVED_ENTRY_JSON, archived_entry
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, completed_as, instant_from_time
@@ -84,18 +85,19 @@ def archivable(
     now: datetime,
     saved: AbstractSet[str] = frozenset(),
     swept: AbstractSet[str] = frozenset(),
+    leases: Sequence[Lease] = (),
 ) -> ArchivedInstants | None:
     """Return the instants that may leave the timeline, None if there are none.
 
     Completed writes: all but the newest `hoodie.keep.min.commits`, if there are more than `hoodie.keep.max.commits`, up to the
     first that must stay (`held_back`). Completed cleans and rollbacks: by the same numbers for each kind, up to the first write
-    that stays. `saved`: writes that savepoints need. `swept`: rolled-back instants without remaining files. Raises `InvalidOption`.
+    that stays. `saved`: writes that savepoints need. `swept`: rolled-back instants without remaining files. `leases`: live reader leases. Raises `InvalidOption`.
     """
     limits = bounds(options)
     writes = state.completed_writes()
     leaving: list[ActionRecord] = []
     if len(writes) > limits.most:
-        end = held_back(state, options, now, saved, swept).instant
+        end = held_back(state, options, now, saved, swept, leases).instant
         leaving = [a for a in writes[: len(writes) - limits.least] if not end or a.instant < end]
     if len(leaving) == len(writes):
         return None
@@ -124,25 +126,33 @@ def plan_archival(
     now: datetime,
     saved: AbstractSet[str] = frozenset(),
     swept: AbstractSet[str] = frozenset(),
+    leases: Sequence[Lease] = (),
 ) -> Due | Reason:
     """Decide whether instants may leave the timeline, and plan it; arguments and errors as for `archivable`."""
     forbidden = obstacle(state, Action.ARCHIVAL)
     if forbidden is not None:
         return forbidden
-    found, most, completed = archivable(state, options, now, saved, swept), bounds(options).most, len(state.completed_writes())
+    found, most = archivable(state, options, now, saved, swept, leases), bounds(options).most
+    completed = len(state.completed_writes())
     if found is not None:
         return Due(ArchivalPlanned(found), f"{completed} completed writes, {KEEP_MAX_COMMITS.key}={most}")
     if completed <= most:
         return Reason(f"{KEEP_MAX_COMMITS.key}={most} keeps all {completed} completed writes on the timeline")
-    return Reason(f"the timeline cannot begin later than it does: {held_back(state, options, now, saved, swept).reason}")
+    return Reason(f"the timeline cannot begin later than it does: {held_back(state, options, now, saved, swept, leases).reason}")
 
 
 def held_back(
-    state: TableState, options: Options, now: datetime, saved: AbstractSet[str] = frozenset(), swept: AbstractSet[str] = frozenset()
+    state: TableState,
+    options: Options,
+    now: datetime,
+    saved: AbstractSet[str] = frozenset(),
+    swept: AbstractSet[str] = frozenset(),
+    leases: Sequence[Lease] = (),
 ) -> Barrier:
     """Return the first instant that must stay on the timeline whatever the numbers say, and why; an empty instant: none."""
     writes = state.completed_writes()
     stays = [Barrier(min(saved), "a savepoint needs it")] if saved else []
+    stays += [Barrier(lease.instant, lease.text) for lease in leases]
     if state.replaced:
         stays.append(Barrier(min(state.replaced.values()), "files that it replaced are not cleaned yet"))
     young = next((a.instant for a in writes if _is_young(a, options, now)), "")

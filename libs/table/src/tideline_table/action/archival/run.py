@@ -24,12 +24,14 @@ from tideline_table.action.archival.plan import (
 from tideline_table.action.decision import Due, Reason
 from tideline_table.action.publishing import NothingToDo, instant_or_none, publish
 from tideline_table.config import Options
-from tideline_table.errors import CorruptMetadata, ObjectExists, ObjectNotFound
+from tideline_table.coordination.leases import live_leases, oldest
+from tideline_table.errors import CorruptMetadata, ObjectExists, ObjectNotFound, WriteConflict
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.listing import TimelineFolders, list_timeline
 from tideline_table.hudi_written import read_archived_instants
+from tideline_table.log.action import ActionRecord
 from tideline_table.log.body import Archived, Bare, Body
-from tideline_table.log.plan import ArchivalPlanned
+from tideline_table.log.plan import ArchivalPlanned, ArchivedInstants
 from tideline_table.log.savepoint import needed_writes
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
@@ -85,7 +87,8 @@ def request_archival(
     _check_ours(table)
 
     def decide(state: TableState) -> Due | Reason:
-        return plan_archival(state, chosen, table.clock.now(), needed_writes(table.timeline.saved()), swept)
+        saved = needed_writes(table.timeline.saved())
+        return plan_archival(state, chosen, table.clock.now(), saved, swept, live_leases(table.storage))
 
     return publish(table, Action.ARCHIVAL, OPERATION, decide)
 
@@ -93,7 +96,8 @@ def request_archival(
 def run_archival(table: Table, instant: str = "", *, options: Mapping[str, object] | None = None) -> Archival | None:
     """Execute a pending archival plan (empty: the oldest); return None if there is none.
 
-    Several processes may run it at the same time; the next run completes the plan of one that died.
+    Several processes may run it at the same time; the next run completes the plan of one that died. Raises `WriteConflict` for a
+    plan that has removed nothing yet and would remove an instant that a reader lease keeps.
     """
     chosen = table.options.merged(options or {})
     _check_ours(table)
@@ -116,6 +120,7 @@ def run_archival(table: Table, instant: str = "", *, options: Mapping[str, objec
 
         table.timeline.append(decide)
 
+    _check_leases(table, own, plan)
     files = state_files(table.state, plan)
     rolled_back = [i for i in plan.instants if table.state.actions[i].state is State.ROLLED_BACK]
     try:
@@ -130,6 +135,18 @@ def run_archival(table: Table, instant: str = "", *, options: Mapping[str, objec
         forget_markers(table.storage, gone)
     _remove_leftovers(table)
     return Archival(own.instant, plan.instants, path)
+
+
+def _check_leases(table: Table, own: ActionRecord, plan: ArchivedInstants) -> None:
+    """Raise `WriteConflict` if a reader took a lease while the plan was published. A plan that is being run goes on."""
+    lease = oldest(live_leases(table.storage))
+    if own.state is State.REQUESTED and lease is not None and lease.instant < plan.before:
+        raise WriteConflict(
+            f"archival {own.instant} waits: {lease.text}",
+            with_instant=own.instant,
+            expected="no reader of an instant that it removes",
+            remedy=f"run it when the lease has ended, or end it: tideline lease release PATH {lease.lease_id}",
+        )
 
 
 def archive(table: Table, options: Mapping[str, object] | None = None) -> tuple[Archival | None, Sweep]:

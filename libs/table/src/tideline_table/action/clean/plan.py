@@ -1,18 +1,28 @@
-"""Cleaning by KEEP_LATEST_COMMITS (format reference 14): delete file slices that no query of the retained commits reads."""
+"""Cleaning (format reference 14): decide which file slices no retained query reads, and delete the files that a plan names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import enum
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 
 from tideline_table.action.decision import Due, Reason, obstacle
-from tideline_table.config import CLEANER_COMMITS_RETAINED, Options
-from tideline_table.errors import CorruptMetadata
+from tideline_table.config import (
+    CLEAN_FILE_VERSIONS_RETAINED,
+    CLEAN_HOURS_RETAINED,
+    CLEAN_MAX_SHARE,
+    CLEAN_POLICY,
+    CLEANER_COMMITS_RETAINED,
+    Options,
+)
+from tideline_table.coordination.leases import Lease, kept_since, oldest
+from tideline_table.errors import CleanRefused, CorruptMetadata
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice
-from tideline_table.hudi.instant import WRITE_ACTIONS, Action
+from tideline_table.hudi.instant import WRITE_ACTIONS, Action, instant_from_time
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.plan import CleanPlanned
 from tideline_table.log.savepoint import Saved, kept_slices
@@ -20,10 +30,19 @@ from tideline_table.log.state import TableState
 from tideline_table.log_format.key_index import forget_index
 from tideline_table.storage import Storage, checked_path
 
-POLICY = "KEEP_LATEST_COMMITS"
 OPERATION = "CLEAN"
 SAVED_KEY = "savepointed_timestamps"
 """Key of extra metadata. With it, Hudi's incremental cleaning finds the slices that deleted savepoints had kept."""
+BATCH_FILES = 200
+"""Before each batch of so many deletions, the files that must stay are looked up again."""
+
+
+class Policy(enum.StrEnum):
+    """What a clean keeps, by Apache Hudi's names."""
+
+    COMMITS = "KEEP_LATEST_COMMITS"
+    HOURS = "KEEP_LATEST_BY_HOURS"
+    VERSIONS = "KEEP_LATEST_FILE_VERSIONS"
 
 
 def earliest_retained(state: TableState, retained: int) -> ActionRecord | None:
@@ -36,6 +55,21 @@ def earliest_retained(state: TableState, retained: int) -> ActionRecord | None:
     if len(completed) <= retained:
         return None
     earliest = min(sorted(completed, key=lambda a: a.sequence)[len(completed) - retained :], key=lambda a: a.instant)
+    return _before_pending(state, completed, earliest)
+
+
+def earliest_since(state: TableState, moment: datetime) -> ActionRecord | None:
+    """Return the earliest instant that queries as of `moment` or later need, None if no write began or completed since then.
+
+    It is the first to begin among the writes that began or completed since, or the last one before a pending write that began
+    earlier. If writes never overlap `moment` or each other, it is Hudi's choice, too.
+    """
+    completed, since = state.completed_writes(), instant_from_time(moment)
+    recent = [a for a in completed if a.instant >= since or (a.since and datetime.fromisoformat(a.since) >= moment)]
+    return _before_pending(state, completed, recent[0]) if recent else None
+
+
+def _before_pending(state: TableState, completed: Sequence[ActionRecord], earliest: ActionRecord) -> ActionRecord | None:
     pending = [a.instant for a in state.pending() if a.action in WRITE_ACTIONS]
     if pending and earliest.instant > pending[0]:
         before = [a for a in completed if a.instant < pending[0]]
@@ -43,37 +77,109 @@ def earliest_retained(state: TableState, retained: int) -> ActionRecord | None:
     return earliest
 
 
-def plan_clean(state: TableState, root: str, options: Options, saved: Saved = MappingProxyType({})) -> Due | Reason:
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """What a clean keeps besides savepoints and pending plans: an earliest instant, or a number of slices of each file group."""
+
+    policy: Policy
+    text: str
+    """The option that says so, for reasons."""
+    earliest: ActionRecord | None = None
+    versions: int = 0
+    held_by: Lease | None = None
+    """The reader lease that lets the clean keep more than the policy says."""
+
+    def doomed(self, state: TableState, group: FileGroupId) -> list[FileSlice]:
+        """Return the slices of a file group that are not kept."""
+        if self.earliest is not None:
+            return list(_doomed(state, group, self.earliest.instant))
+        found = list(_doomed_versions(state, group, self.versions))
+        if self.held_by is None or not found:
+            return found
+        kept = kept_since(state.slices.get(group, {}), state.replaced.get(group), self.held_by.instant)
+        return [file_slice for file_slice in found if file_slice.base_instant not in kept]
+
+
+def retained_by(state: TableState, options: Options, now: datetime, leases: Iterable[Lease] = ()) -> Retained | Reason:
+    """Return what the policy in `options` and the live `leases` keep at the time `now`, or why nothing may be cleaned."""
+    policy, completed = Policy(options[CLEAN_POLICY]), state.completed_writes()
+    lease = oldest(leases)
+    if policy is Policy.VERSIONS:
+        versions = options[CLEAN_FILE_VERSIONS_RETAINED]
+        return Retained(policy, f"{CLEAN_FILE_VERSIONS_RETAINED.key}={versions}", versions=versions, held_by=lease)
+    if policy is Policy.COMMITS:
+        retained = options[CLEANER_COMMITS_RETAINED]
+        text = f"{CLEANER_COMMITS_RETAINED.key}={retained}"
+        if len(completed) <= retained:
+            return Reason(f"{text} keeps all {len(completed)} completed writes readable")
+        earliest = earliest_retained(state, retained)
+    else:
+        hours = options[CLEAN_HOURS_RETAINED]
+        text = f"{CLEAN_HOURS_RETAINED.key}={hours}"
+        earliest = earliest_since(state, now - timedelta(hours=hours))
+        if earliest is None and not any(a.action in WRITE_ACTIONS for a in state.pending()):
+            return Reason(f"no write began or completed in the last {hours} hours, so {text} names no first instant to keep")
+    if earliest is None:
+        return Reason("every file is still read by a pending write")
+    if lease is None or lease.instant >= earliest.instant:
+        return Retained(policy, text, earliest)
+    before = [a for a in completed if a.instant <= lease.instant]
+    if not before:
+        return Reason(f"{lease.text}, which is older than every write on the timeline")
+    return Retained(policy, text, before[-1], held_by=lease)
+
+
+def plan_clean(
+    state: TableState,
+    root: str,
+    options: Options,
+    saved: Saved = MappingProxyType({}),
+    now: datetime | None = None,
+    leases: Sequence[Lease] = (),
+) -> Due | Reason:
     """Decide whether there is anything to delete, and plan it (HoodieCleanerPlan). The cost grows with groups of excess slices.
 
-    Slices that the `saved` savepoints keep are left out.
+    Slices that the `saved` savepoints or the live `leases` keep are left out. `now` is needed for a policy by time. Raises
+    `CleanRefused` if the plan would delete more than `tideline.clean.max.deleted.share` allows.
     """
     forbidden = obstacle(state, Action.CLEAN)
     if forbidden is not None:
         return forbidden
-    retained, completed = options[CLEANER_COMMITS_RETAINED], len(state.completed_writes())
-    if completed <= retained:
-        return Reason(f"{CLEANER_COMMITS_RETAINED.key}={retained} keeps all {completed} completed writes readable")
-    all_read = Reason(
-        f"every file is still read by a query of the last {retained} writes, by a pending plan, or by a pending write"
-    )
-    earliest = earliest_retained(state, retained)
-    if earliest is None:
-        return all_read
+    kept = retained_by(state, options, now or datetime.now(UTC), leases)
+    if isinstance(kept, Reason):
+        return kept
+    doomed = doomed_slices(state, kept, saved)
+    if not doomed:
+        held = f"; {kept.held_by.text}" if kept.held_by is not None else ""
+        return Reason(f"{kept.text} keeps every file readable, or a pending plan or a pending write needs it{held}")
+    check_share(state, (path for slices in doomed.values() for s in slices for path in s.paths), options)
+    why = f"{len(state.completed_writes())} completed writes, {kept.text}"
+    return Due(CleanPlanned(_document(state, root, kept, doomed, saved)), f"{why}; {kept.held_by.text}" if kept.held_by else why)
+
+
+def doomed_slices(state: TableState, kept: Retained, saved: Saved) -> dict[str, list[FileSlice]]:
+    """Return the slices that nothing keeps, by partition path. Only groups with more than one slice or replaced ones are looked at."""
     needed = {*state.groups_under_clustering(), *state.groups_under_compaction()}
     doomed: dict[str, list[FileSlice]] = {}
     for group in sorted(state.excess):
         if group not in needed:
-            kept = kept_slices(state.slices.get(group, {}), state.replaced.get(group), saved)
-            for file_slice in _doomed(state, group, earliest.instant):
-                if file_slice.base_instant not in kept:
+            protected = kept_slices(state.slices.get(group, {}), state.replaced.get(group), saved)
+            for file_slice in kept.doomed(state, group):
+                if file_slice.base_instant not in protected:
                     doomed.setdefault(group.partition_path, []).append(file_slice)
-    if not doomed:
-        return all_read
-    document = {
-        "earliestInstantToRetain": {"timestamp": earliest.instant, "action": earliest.action.value, "state": "COMPLETED"},
-        "lastCompletedCommitTimestamp": state.completed_writes()[-1].instant,
-        "policy": POLICY,
+    return doomed
+
+
+def _document(
+    state: TableState, root: str, kept: Retained, doomed: Mapping[str, Sequence[FileSlice]], saved: Saved
+) -> dict[str, Any]:
+    earliest, completed = kept.earliest, state.completed_writes()
+    return {
+        "earliestInstantToRetain": None
+        if earliest is None
+        else {"timestamp": earliest.instant, "action": earliest.action.value, "state": "COMPLETED"},
+        "lastCompletedCommitTimestamp": completed[-1].instant if completed else "",
+        "policy": kept.policy.value,
         "filesToBeDeletedPerPartition": {},
         "version": 2,
         "filePathsToBeDeletedPerPartition": {
@@ -83,7 +189,6 @@ def plan_clean(state: TableState, root: str, options: Options, saved: Saved = Ma
         "partitionsToBeDeleted": [],
         "extraMetadata": {SAVED_KEY: ",".join(sorted(saved))} if saved else {},
     }
-    return Due(CleanPlanned(document), f"{completed} completed writes, {CLEANER_COMMITS_RETAINED.key}={retained}")
 
 
 def _doomed(state: TableState, group: FileGroupId, earliest: str) -> Iterable[FileSlice]:
@@ -99,6 +204,45 @@ def _doomed(state: TableState, group: FileGroupId, earliest: str) -> Iterable[Fi
     return [slices[i] for i in older]
 
 
+def _doomed_versions(state: TableState, group: FileGroupId, versions: int) -> Iterable[FileSlice]:
+    slices = state.slices.get(group, {})
+    if group in state.replaced:
+        return list(slices.values())
+    instants = sorted(slices, reverse=True)
+    kept = versions
+    # A slice without a base file is merged with those below it.
+    while kept < len(instants) and not any(slices[i].base_file for i in instants[:kept]):
+        kept += 1
+    return [slices[i] for i in instants[kept:]]
+
+
+def check_share(state: TableState, paths: Iterable[str], options: Options) -> None:
+    """Raise `CleanRefused` if deleting `paths` would free more than the allowed share of the bytes that queries of now read."""
+    allowed = options[CLEAN_MAX_SHARE]
+    if not allowed:
+        return
+    sizes = _sizes(state)
+    freed = sum(sizes.get(path, 0) for path in paths)
+    live = sum(file_slice.total_bytes for file_slice in state.latest_slices())
+    if freed > allowed * live:
+        raise CleanRefused(
+            f"a clean would delete {freed} bytes of old files, and the table has {live} bytes now",
+            expected=f"at most {allowed:g} times as many ({CLEAN_MAX_SHARE.key})",
+            remedy="look at the files: tideline plan clean PATH --dry-run --json. To go on: tideline plan clean PATH --option "
+            f"{CLEAN_MAX_SHARE.key}=0, then tideline run clean PATH with the same option",
+        )
+
+
+def _sizes(state: TableState) -> dict[str, int]:
+    return {
+        path: size
+        for s in state.every_slice()
+        for path, size in zip(
+            s.paths, ([s.size_bytes] if s.base_file else []) + [log.size_bytes for log in s.log_files], strict=True
+        )
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class CleanResult:
     """The names of the files that a clean deleted, by partition."""
@@ -106,47 +250,84 @@ class CleanResult:
     deleted: Mapping[str, tuple[str, ...]]
 
 
-def execute_clean(storage: Storage, plan: Mapping[str, Any], still_needed: Iterable[FileSlice]) -> CleanResult:
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """The paths of files that must stay at one moment, by what happens to a plan that names them."""
+
+    refuses: frozenset[str]
+    """Files of the latest slices and of savepoints: no plan may name them, so a plan that does is wrong as a whole."""
+    spared: frozenset[str] = frozenset()
+    """Files that a reader lease or a pending plan needs: the clean leaves them to a later one."""
+
+
+def execute_clean(
+    storage: Storage,
+    plan: Mapping[str, Any],
+    still_needed: Iterable[FileSlice],
+    look_again: Callable[[], Needed] | None = None,
+) -> CleanResult:
     """Delete the files that `plan` names; a missing file counts as deleted.
 
     Before it deletes anything, refuses a plan that names a file outside of the table, a file that is no data file, or one that is
-    visible now or as of a savepoint (`CorruptMetadata`, `UnsafePath`): a wrong plan must not cost committed rows.
+    visible now or as of a savepoint (`CorruptMetadata`, `UnsafePath`): a wrong plan must not cost committed rows. `look_again` says
+    before each batch of deletions what must stay by then.
     """
     visible = {path for s in still_needed for path in s.paths}
-    paths: dict[str, list[str]] = {}
-    for partition, files in plan["filePathsToBeDeletedPerPartition"].items():
-        for file in files:
-            uri = file["filePath"]
-            if not uri.startswith(f"{storage.root}/"):
-                raise CorruptMetadata(f"clean plan names {uri!r}", expected=f"files below {storage.root}")
-            path = checked_path(uri[len(storage.root) + 1 :])
-            name = path.rsplit("/", 1)[-1]
-            if path.startswith(".hoodie/") or (parse_base_file_name(name) is None and parse_log_file_name(name) is None):
-                raise CorruptMetadata(f"clean plan names {path}, which is no data file", expected="base and log files only")
-            if path in visible:
-                raise CorruptMetadata(
-                    f"clean plan names {path}, which is the latest slice of its file group or one of a savepoint",
-                    expected="older slices only, that no savepoint keeps",
-                )
-            paths.setdefault(partition, []).append(path)
-    deleted: dict[str, tuple[str, ...]] = {}
-    for partition, names in paths.items():
-        for path in names:
+    paths = _planned_paths(storage.root, plan)
+    _check_none_needed([path for _, path in paths], visible)
+    deleted: dict[str, list[str]] = {}
+    for batch in _batches(paths):
+        needed = look_again() if look_again is not None else Needed(frozenset())
+        _check_none_needed([path for _, path in batch], needed.refuses)
+        for partition, path in batch:
+            if path in needed.spared:
+                continue
             # The index first: without its log file, no later clean would find it.
             forget_index(storage, path)
             storage.delete(path)
-        deleted[partition] = tuple(path.rsplit("/", 1)[-1] for path in names)
-    return CleanResult(deleted)
+            deleted.setdefault(partition, []).append(path.rsplit("/", 1)[-1])
+    return CleanResult({partition: tuple(names) for partition, names in deleted.items()})
 
 
-def clean_metadata(instant: str, plan: Mapping[str, Any], result: CleanResult, duration_ms: int) -> dict[str, Any]:
-    """Return the completed document (HoodieCleanMetadata)."""
+def _planned_paths(root: str, plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the partition and the path of each file that the plan names, all of them data files of the table."""
+    paths: list[tuple[str, str]] = []
+    for partition, files in plan["filePathsToBeDeletedPerPartition"].items():
+        for file in files:
+            uri = file["filePath"]
+            if not uri.startswith(f"{root}/"):
+                raise CorruptMetadata(f"clean plan names {uri!r}", expected=f"files below {root}")
+            path = checked_path(uri[len(root) + 1 :])
+            name = path.rsplit("/", 1)[-1]
+            if path.startswith(".hoodie/") or (parse_base_file_name(name) is None and parse_log_file_name(name) is None):
+                raise CorruptMetadata(f"clean plan names {path}, which is no data file", expected="base and log files only")
+            paths.append((partition, path))
+    return paths
+
+
+def _check_none_needed(paths: Iterable[str], needed: Iterable[str]) -> None:
+    for path in set(needed).intersection(paths):
+        raise CorruptMetadata(
+            f"clean plan names {path}, which is the latest slice of its file group or one of a savepoint",
+            expected="older slices only, that no savepoint keeps",
+        )
+
+
+def _batches(paths: Sequence[tuple[str, str]]) -> Iterator[Sequence[tuple[str, str]]]:
+    return (paths[at : at + BATCH_FILES] for at in range(0, len(paths), BATCH_FILES))
+
+
+def clean_metadata(
+    instant: str, plan: Mapping[str, Any], result: CleanResult, duration_ms: int, retained: str = ""
+) -> dict[str, Any]:
+    """Return the completed document (HoodieCleanMetadata). `retained` is the earliest readable instant if not that of the plan."""
     earliest = plan["earliestInstantToRetain"]
+    first = earliest["timestamp"] if earliest else ""
     return {
         "startCleanTime": instant,
         "timeTakenInMillis": duration_ms,
         "totalFilesDeleted": sum(len(names) for names in result.deleted.values()),
-        "earliestCommitToRetain": earliest["timestamp"] if earliest else "",
+        "earliestCommitToRetain": min(retained, first) if retained and first else first,
         "lastCompletedCommitTimestamp": plan["lastCompletedCommitTimestamp"],
         "partitionMetadata": {
             partition: {

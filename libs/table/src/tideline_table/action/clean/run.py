@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tideline_table.action.clean.plan import OPERATION, clean_metadata, execute_clean, plan_clean
+from tideline_table.action.clean.plan import OPERATION, Needed, check_share, clean_metadata, execute_clean, plan_clean
 from tideline_table.action.decision import Due, Reason
 from tideline_table.action.publishing import NothingToDo, instant_or_none, publish
+from tideline_table.coordination.leases import leased_instant, live_leases, needed_by, oldest
 from tideline_table.coordination.reserve import fill_reserve
 from tideline_table.errors import CorruptMetadata
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log.body import Bare, Cleaned
-from tideline_table.log.plan import CleanPlanned
+from tideline_table.log.plan import CleanPlanned, planned_files
 from tideline_table.log.savepoint import every_saved_slice
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
@@ -29,17 +30,24 @@ def request_clean(table: Table, options: Mapping[str, object] | None = None) -> 
     table.check_writable(keyed=False)
 
     def decide(state: TableState) -> Due | Reason:
-        return plan_clean(state, table.storage.root, chosen, table.timeline.saved())
+        # Ask the store only if the policy needs the time or a lease may have expired.
+        now = table.timeline.time.now()
+        return plan_clean(state, table.storage.root, chosen, table.timeline.saved(), now, live_leases(table.storage))
 
     return publish(table, Action.CLEAN, OPERATION, decide, reserve_kept=0)
 
 
-def run_clean(table: Table, instant: str = "") -> int | None:
+def run_clean(table: Table, instant: str = "", *, options: Mapping[str, object] | None = None) -> int | None:
     """Execute a pending clean plan (empty: the oldest). Return the number of files deleted, None if there is no plan.
+
+    What queries, savepoints, reader leases and pending plans need is looked up again before each batch of deletions. Files that
+    only a lease or a pending plan needs are left to a later clean. Raises `CleanRefused`, and deletes nothing, for a plan that
+    deletes more than `tideline.clean.max.deleted.share` allows.
 
     Deleting is idempotent: the next run repeats a clean whose process died. Raises `CorruptMetadata` for a plan that names files
     that readers need; in a shared table such a plan is removed, because a restore of Apache Hudi may have brought back these files.
     """
+    allowed = table.options.merged(options or {})
     table.check_writable(keyed=False)
     pending = [a for a in table.state.pending() if a.action is Action.CLEAN and (not instant or a.instant == instant)]
     if not pending:
@@ -48,10 +56,24 @@ def run_clean(table: Table, instant: str = "") -> int | None:
     planned = table.state.plans[chosen]
     assert isinstance(planned, CleanPlanned)
     plan = planned.plan
+    root = table.storage.root
+    check_share(table.state, (uri.removeprefix(f"{root}/") for uri in planned.file_uris), allowed)
 
     def begin(state: TableState) -> Draft:
         _check_pending(state, chosen)
         return Draft(chosen, Action.CLEAN, state.actions[chosen].state, State.INFLIGHT, OPERATION, Bare())
+
+    held: list[str] = []
+
+    def look_again() -> Needed:
+        state = table.refresh()
+        saved = every_saved_slice(state.slices, state.replaced, table.timeline.saved())
+        leased = oldest(live_leases(table.storage)) if table.is_exclusive else None
+        spared = planned_files(state.plans.values(), root)
+        if leased is not None:
+            held.append(leased_instant(state, leased.instant))
+            spared |= {path for s in needed_by(state, leased.instant) for path in s.paths}
+        return Needed(frozenset(path for s in (*state.latest_slices(), *saved) for path in s.paths), frozenset(spared))
 
     try:
         table.timeline.append(begin, reserve_kept=0)
@@ -59,11 +81,12 @@ def run_clean(table: Table, instant: str = "") -> int | None:
         state = table.state
         saved = every_saved_slice(state.slices, state.replaced, table.timeline.saved())
         try:
-            result = execute_clean(table.storage, plan, [*state.latest_slices(), *saved])
+            result = execute_clean(table.storage, plan, [*state.latest_slices(), *saved], look_again)
         except CorruptMetadata:
             table.timeline.give_up(table.state.actions[chosen])
             raise
-        metadata = clean_metadata(chosen, plan, result, int((table.clock.monotonic_s() - started) * 1000))
+        duration_ms = int((table.clock.monotonic_s() - started) * 1000)
+        metadata = clean_metadata(chosen, plan, result, duration_ms, min(held, default=""))
 
         def complete(state: TableState) -> Draft:
             _check_pending(state, chosen)

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 
+from tideline_table.action.compaction.strategy import Candidate, candidates, chosen, strategy_of
 from tideline_table.action.decision import Due, Reason, obstacle, within
-from tideline_table.config import COMPACTION_DELTA_COMMITS, COMPACTION_MAX_GROUPS, Options
+from tideline_table.config import (
+    COMPACTION_DELTA_COMMITS,
+    COMPACTION_MAX_GROUPS,
+    COMPACTION_MAX_WAIT_COMMITS,
+    COMPACTION_STRATEGY,
+    Options,
+)
 from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.names import base_file_name, parse_base_file_name, parse_log_file_name, write_token
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, join_path
@@ -44,13 +52,19 @@ def _delta_commits_since_compaction(state: TableState) -> int:
 
 
 def plan_compaction(
-    state: TableState, options: Options, reserved: Collection[str] = (), *, max_bytes: int | None = None
+    state: TableState,
+    options: Options,
+    reserved: Collection[str] = (),
+    now: datetime | None = None,
+    *,
+    max_bytes: int | None = None,
 ) -> Due | Reason:
     """Decide whether a compaction is due, and plan it (HoodieCompactionPlan).
 
     None is due while fewer than `hoodie.compact.inline.max.delta.commits` delta commits completed since the last plan, or if no
-    slice has log files. Slices with the most log bytes come first. Groups of pending plans and file ids in `reserved` are left out, and so are
-    those with which the plan would read more than `max_bytes`.
+    slice has log files. The strategy in `options` chooses and orders the groups; `now` is the day for strategies by days. Groups of
+    pending plans are left out, and file ids in `reserved` unless the group is overdue. Raises `InvalidOption` for a strategy by
+    days and a partition without a date. Groups with which the plan would read more than `max_bytes` are left out.
     """
     forbidden = obstacle(state)
     if forbidden is not None:
@@ -59,21 +73,31 @@ def plan_compaction(
     if came < needed:
         return Reason(f"{came} delta commit(s) since the last compaction, {COMPACTION_DELTA_COMMITS.key}={needed}")
     taken = {*state.groups_under_clustering(), *state.groups_under_compaction()}
-    candidates = [s for s in state.latest_slices() if s.log_files and s.group not in taken and s.group.file_id not in reserved]
-    candidates.sort(key=lambda s: (-_log_bytes(s), s.group))
-    chosen = list(within(candidates, max_bytes, lambda s: s.total_bytes))[: options[COMPACTION_MAX_GROUPS]]
-    if candidates and not chosen:
+    found = candidates(state, (s for s in state.latest_slices() if s.log_files and s.group not in taken))
+    free = [c for c in found if c.group.file_id not in reserved or _is_overdue(c, options)]
+    due = chosen(free, options, (now or datetime.now(UTC)).date())
+    picked = list(within(due, max_bytes, lambda c: c.file_slice.total_bytes))[: options[COMPACTION_MAX_GROUPS]]
+    if due and not picked:
         return Reason(f"no slice with log files has {max_bytes} bytes or less")
-    if not chosen:
-        return Reason("no file group outside of pending plans has log files")
+    if not picked:
+        waiting = f": {COMPACTION_STRATEGY.key}={strategy_of(options)} leaves out {len(free)}" if free else ""
+        return Reason(f"no file group outside of pending plans has log files{waiting}" if not free else f"no group is due{waiting}")
     document = {
-        "operations": [_operation(s) for s in chosen],
-        "extraMetadata": {},
+        "operations": [_operation(c.file_slice) for c in picked],
+        # In `strategy`, Apache Hudi looks for the class that runs the plan, not for the one that made it.
+        "extraMetadata": {COMPACTION_STRATEGY.key: strategy_of(options).value},
         "version": 2,
         "strategy": None,
         "preserveHoodieMetadata": True,
     }
-    return Due(CompactionPlanned(document), f"{came} delta commits since the last plan")
+    overdue = sum(_is_overdue(c, options) for c in picked)
+    why = f"{came} delta commits since the last plan; strategy {strategy_of(options)}"
+    return Due(CompactionPlanned(document), f"{why}, {overdue} overdue group(s) first" if overdue else why)
+
+
+def _is_overdue(candidate: Candidate, options: Options) -> bool:
+    limit = options[COMPACTION_MAX_WAIT_COMMITS]
+    return bool(limit) and candidate.waited >= limit
 
 
 def _log_bytes(file_slice: FileSlice) -> int:

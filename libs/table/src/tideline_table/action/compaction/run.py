@@ -70,7 +70,7 @@ def request_compaction(
     reserved = reserved_groups(table.intents, table.timeline)
 
     def decide(state: TableState) -> Due | Reason:
-        return plan_compaction(state, chosen, reserved, max_bytes=max_bytes)
+        return plan_compaction(state, chosen, reserved, table.clock.now(), max_bytes=max_bytes)
 
     return publish(table, Action.COMPACTION, COMPACT, decide, mint=table.timeline.mint_above_files, check=check)
 

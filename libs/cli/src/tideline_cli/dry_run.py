@@ -1,0 +1,77 @@
+"""`--dry-run` of `tideline plan` and `tideline run`: what a plan would name, or what a pending plan would do. Nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from tideline_cli.report import print_json, print_line, print_listing, size_text
+from tideline_table.action import Preview, Reason, TableService, action_name, preview_due, preview_plan_of
+from tideline_table.errors import InstantNotFound, InvalidOption
+from tideline_table.table import Table
+
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Print what would be done, with groups, files and bytes; change nothing.", show_default=False),
+]
+SHOWN_GROUPS = 20
+"""Number of file groups printed as text; JSON lists all."""
+_Decide = Callable[[Table], Preview | Reason]
+
+
+def preview_plan(service: TableService, table: Table) -> dict[str, Any]:
+    """Return what `tideline plan` would publish now. Raises `InvalidOption` for services without a preview of plans."""
+    decide: Mapping[TableService, _Decide] = preview_due()
+    if service not in decide:
+        raise _no_preview(service, "plan", decide)
+    return _document(service, decide[service](table))
+
+
+def preview_run(service: TableService, table: Table, instant: str) -> dict[str, Any]:
+    """Return what `tideline run` would do: the content of the plan `instant`, or of the oldest pending one. Errors as `preview_plan`."""
+    decide = preview_due()
+    if service not in decide:
+        raise _no_preview(service, "run", decide)
+    pending = [a for a in table.state.pending() if action_name(a.action, a.operation) == service and not a.fenced_by]
+    chosen = [a for a in pending if not instant or a.instant == instant]
+    if not chosen and instant:
+        there = ", ".join(a.instant for a in pending)
+        raise InstantNotFound(f"no pending {service} {instant}", expected=f"one of {there}" if there else "a pending plan")
+    if not chosen:
+        return _document(service, Reason(f"no {service} plan is pending; publish one: tideline plan {service} {table.base_path}"))
+    found = preview_plan_of(table, service, table.state.plans[chosen[0].instant], f"plan {chosen[0].instant} is {chosen[0].state}")
+    return {**_document(service, found), "instant": chosen[0].instant}
+
+
+def print_preview(document: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print the document of a preview."""
+    if as_json:
+        print_json(dict(document))
+        return
+    service = document["service"]
+    if not document["due"]:
+        print_line(f"{service} would do nothing: {document['reason']}")
+        return
+    groups = document["groups"]
+    print_line(
+        f"{service} would take {document['files']} files, {size_text(document['bytes'])}, of {len(groups)} file groups: {document['reason']}"
+    )
+    rows = [(g["partition"] or "-", ", ".join(g["file_ids"]), g["files"], size_text(g["bytes"])) for g in groups[:SHOWN_GROUPS]]
+    print_listing(("PARTITION", "FILE GROUPS", "FILES", "SIZE"), rows, right=("FILES", "SIZE"))
+    if len(groups) > len(rows):
+        print_line(f"… and {len(groups) - len(rows)} more; --json lists all")
+
+
+def _document(service: TableService, found: Preview | Reason) -> dict[str, Any]:
+    if isinstance(found, Reason):
+        return {"service": service.value, "due": False, "reason": found.why, "groups": [], "files": 0, "bytes": 0}
+    groups = [asdict(group) for group in found.groups]
+    files, size = sum(g["files"] for g in groups), sum(g["bytes"] for g in groups)
+    return {"service": service.value, "due": True, "reason": found.why, "groups": groups, "files": files, "bytes": size}
+
+
+def _no_preview(service: TableService, command: str, known: Mapping[TableService, object]) -> InvalidOption:
+    return InvalidOption(f"tideline {command} {service} --dry-run", expected=f"--dry-run with {', '.join(known)}")

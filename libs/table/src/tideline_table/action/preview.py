@@ -1,0 +1,113 @@
+"""Previews: which file groups, files and bytes a plan takes, for people who look before a table service runs. Nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tideline_table.action.clean.plan import plan_clean
+from tideline_table.action.clustering.plan import plan_clustering
+from tideline_table.action.compaction.plan import plan_compaction
+from tideline_table.action.decision import Due, Reason, TableService
+from tideline_table.coordination.leases import live_leases
+from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
+from tideline_table.file_group.slice import join_path
+from tideline_table.log.plan import CleanPlanned, ClusteringPlanned, CompactionPlanned, Plan
+from tideline_table.log.state import TableState
+from tideline_table.table.definition import TableType
+from tideline_table.table.facade import Table
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPreview:
+    """What a plan takes together: the file groups, files and bytes that it reads, or that a clean deletes."""
+
+    partition: str
+    file_ids: tuple[str, ...]
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """A plan in numbers, and why it is due."""
+
+    why: str
+    groups: tuple[GroupPreview, ...]
+
+
+def preview_due() -> Mapping[TableService, Callable[[Table], Preview | Reason]]:
+    """Return, per service, the function that decides now as its planner would, and describes the plan. Errors as the planner's."""
+    return {
+        TableService.CLUSTERING: _clustering,
+        TableService.COMPACTION: _compaction,
+        TableService.CLEAN: _clean,
+    }
+
+
+def preview_plan_of(table: Table, service: TableService, plan: Plan, why: str) -> Preview:
+    """Return a plan of one of the services of `preview_due` in numbers."""
+    root, sizes = table.storage.root, _sizes(table.state)
+    match plan:
+        case ClusteringPlanned():
+            groups = [_of_clustering(g["slices"], root, sizes) for g in plan.plan["clusteringPlan"]["inputGroups"]]
+        case CompactionPlanned():
+            groups = [_of_compaction(operation, sizes) for operation in plan.plan["operations"]]
+        case CleanPlanned():
+            named = plan.plan["filePathsToBeDeletedPerPartition"]
+            groups = [_group(p, [f["filePath"].removeprefix(f"{root}/") for f in files], sizes) for p, files in named.items()]
+        case _:
+            raise TypeError(f"a preview of {service}")
+    return Preview(why, tuple(groups))
+
+
+def _clustering(table: Table) -> Preview | Reason:
+    if table.definition.buckets is not None:
+        return Reason("a table with a bucket index keeps one file group in each bucket")
+    return _described(table, TableService.CLUSTERING, plan_clustering(table.state, table.storage.root, table.options, table.schema))
+
+
+def _compaction(table: Table) -> Preview | Reason:
+    if table.definition.type is not TableType.MOR:
+        return Reason(f"table {table.definition.name!r} is {table.definition.type}: it has no log files to merge")
+    return _described(table, TableService.COMPACTION, plan_compaction(table.state, table.options, now=table.clock.now()))
+
+
+def _clean(table: Table) -> Preview | Reason:
+    leases = live_leases(table.storage) if table.is_exclusive else []
+    # The bound on deletions is for those who delete: who looks, wants to see what it refuses.
+    options = table.options.merged({"tideline.clean.max.deleted.share": 0})
+    found = plan_clean(table.state, table.storage.root, options, table.timeline.saved(), table.clock.now(), leases)
+    return _described(table, TableService.CLEAN, found)
+
+
+def _described(table: Table, service: TableService, found: Due | Reason) -> Preview | Reason:
+    return preview_plan_of(table, service, found.body, found.why) if isinstance(found, Due) else found
+
+
+def _of_clustering(slices: Iterable[Mapping[str, Any]], root: str, sizes: Mapping[str, int]) -> GroupPreview:
+    documents = list(slices)
+    uris = [uri for s in documents for uri in (s["dataFilePath"], *(s["deltaFilePaths"] or ())) if uri]
+    return _group(str(documents[0]["partitionPath"] or ""), [uri.removeprefix(f"{root}/") for uri in uris], sizes)
+
+
+def _of_compaction(operation: Mapping[str, Any], sizes: Mapping[str, int]) -> GroupPreview:
+    partition = str(operation["partitionPath"] or "")
+    names = [name for name in (operation["dataFilePath"], *(operation["deltaFilePaths"] or ())) if name]
+    return _group(partition, [join_path(partition, str(name).rsplit("/", 1)[-1]) for name in names], sizes)
+
+
+def _group(partition: str, paths: list[str], sizes: Mapping[str, int]) -> GroupPreview:
+    named = [parse_base_file_name(p.rsplit("/", 1)[-1]) or parse_log_file_name(p.rsplit("/", 1)[-1]) for p in paths]
+    ids = tuple(sorted({name.file_id for name in named if name is not None}))
+    return GroupPreview(partition, ids, len(paths), sum(sizes.get(path, 0) for path in paths))
+
+
+def _sizes(state: TableState) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for s in state.every_slice():
+        if s.base_file:
+            found[s.path] = s.size_bytes
+        found.update(zip(s.log_paths, (log.size_bytes for log in s.log_files), strict=True))
+    return found
