@@ -10,9 +10,12 @@ from tideline_cli.arguments import AsJson, LockUrl, Settings, TablePath, choice,
 from tideline_cli.opening import open_writable
 from tideline_cli.report import print_result
 from tideline_cli.tables import committed_document
+from tideline_locks import open_peer_lock
 from tideline_table.action import (
     Reason,
+    Rules,
     TableService,
+    decide,
     request_archival,
     request_clean,
     request_clustering,
@@ -25,6 +28,7 @@ from tideline_table.action import (
     sweep_half_written,
     sweep_late_files,
 )
+from tideline_table.action import adopt as adopt_table
 from tideline_table.errors import InstantNotFound, InvalidOption
 from tideline_table.hudi import Action
 from tideline_table.table import Table
@@ -45,6 +49,7 @@ def plan(
     service: Annotated[str, typer.Argument(metavar="|".join(PLANNABLE), show_default=False, help="Table service to plan.")],
     path: TablePath,
     *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the plan that would be published; write nothing.")] = False,
     option: Settings = None,
     locks: LockUrl = "",
     as_json: AsJson = False,
@@ -56,6 +61,9 @@ def plan(
     tasks of rolled-back writes created after the rollback).
     """
     chosen = choice("service", service, PLANNABLE)
+    if dry_run:
+        _show_plan(Table.open(path, options=settings_from(option), peer_lock=open_peer_lock), chosen, as_json=as_json)
+        return
     table = open_writable(path, settings_from(option), locks)
     if chosen is TableService.ARCHIVAL:
         answer = request_archival(table, swept=sweep_late_files(table).swept)
@@ -64,6 +72,15 @@ def plan(
     instant, why = (None, answer.why) if isinstance(answer, Reason) else (answer, "")
     text = f"planned {chosen} {instant}; run it: tideline run {chosen} {path}" if instant else f"nothing to do: {why}"
     print_result({"service": chosen.value, "instant": instant, "reason": why}, text, as_json=as_json)
+
+
+def _show_plan(table: Table, service: TableService, *, as_json: bool) -> None:
+    found = decide(table, service, Rules(trigger=None))
+    if isinstance(found, Reason):
+        plan, text = None, f"nothing to do: {found.why}" + (f"; changed by: {found.until}" if found.until else "")
+    else:
+        plan, text = found.body.to_json(), f"{service} is due: {found.why}"
+    print_result({"service": service.value, "instant": None, "reason": found.why, "plan": plan}, text, as_json=as_json)
 
 
 @app.command(epilog="Example: tideline run clustering ./trips")
@@ -176,11 +193,17 @@ def adopt(
 ) -> None:
     """Give a copied or moved table its own identity, so that it can be written at its new place.
 
-    Run it for the copy, not for the original, and while no writer uses the copy. A table that was neither copied nor moved is
+    Run it for the copy, not for the original, and while no writer uses the copy. Plans that the copy brought along are cancelled,
+    because they name files of the original; the services plan the work again. A table that was neither copied nor moved is
     refused without --yes.
     """
-    table = Table.open(path)
+    table = Table.open(path, peer_lock=open_peer_lock)
     before = table.uid
-    identity = table.adopt(in_place=yes)
+    done = adopt_table(table, in_place=yes)
+    identity, cancelled = done.identity, [{"service": c.service.value, "instant": c.instant} for c in done.cancelled]
     text = f"table {table.definition.name} at {identity.base_path} now has uid {identity.uid} (before: {before})"
-    print_result({"uid": identity.uid, "base_path": identity.base_path, "previous_uid": before}, text, as_json=as_json)
+    if cancelled:
+        text += f"; cancelled {len(cancelled)} plan(s), which named files of the original: "
+        text += ", ".join(f"{c['service']} {c['instant']}" for c in cancelled)
+    document = {"uid": identity.uid, "base_path": identity.base_path, "previous_uid": before, "cancelled": cancelled}
+    print_result(document, text, as_json=as_json)

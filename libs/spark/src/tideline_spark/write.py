@@ -43,6 +43,7 @@ from tideline_table.action import (
     check_sort_columns,
     closed_to_inserts,
     combines_input,
+    hold_back,
     in_transaction,
     inserted_hashes,
     overwrite_of,
@@ -107,6 +108,7 @@ def write_dataframe(
     if first.is_small:
         return first.write_small(options, on_conflict)
     first.refuse_buckets()
+    hold_back(table, operation, chosen)
     return write_with_retries(contention, lambda: attempt_on(table.schema_json).run(), on_conflict)
 
 

@@ -3,6 +3,7 @@
 from tideline_locks import InvalidLease, LeaseLost, LockAccessDenied, LockTimeout, LockUnreachable, StaleFence
 from tideline_table.errors import (
     AppendOutrun,
+    BacklogTooLarge,
     ClockSkew,
     ClusteringFirst,
     CommitUnknown,
@@ -40,6 +41,7 @@ from tideline_table.errors import (
 
 __all__ = [
     "AppendOutrun",
+    "BacklogTooLarge",
     "ClockSkew",
     "ClusteringFirst",
     "CommitUnknown",

@@ -23,6 +23,19 @@ from tideline_table.action.planned_run import is_run_by_hudi
 from tideline_table.action.recovery import roll_back_dead
 from tideline_table.action.restore.run import preview_restore, restore_to_savepoint
 from tideline_table.action.savepoint.run import create_savepoint, delete_savepoint
+from tideline_table.action.upkeep.cancel import Adopted, Cancelled, adopt, cancel_plan
+from tideline_table.action.upkeep.document import (
+    failure_document,
+    finding_document,
+    job_document,
+    maintenance_document,
+    status_document,
+    verdict_document,
+)
+from tideline_table.action.upkeep.maintain import Step, maintain
+from tideline_table.action.upkeep.status import SERVICES, Backlog, PendingJob, TableStatus, backlog_of, examine, pending_jobs
+from tideline_table.action.upkeep.verdict import DEFAULT_TRIGGER, Outcome, Rules, Verdict, dead_writers, decide, judge, service_of
+from tideline_table.action.write.backlog import hold_back
 from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.executor import RoutedWrite, ThisProcess
 from tideline_table.action.write.live_keys import all_deleted_keys, may_delete
@@ -44,23 +57,37 @@ from tideline_table.action.write.transaction import EARLY_CHECK_S, LookUp, Write
 from tideline_table.action.write.write_set import AnnouncedCheck
 
 __all__ = [
+    "DEFAULT_TRIGGER",
     "EARLY_CHECK_S",
+    "SERVICES",
+    "Adopted",
     "AnnouncedCheck",
     "Archival",
+    "Backlog",
+    "Cancelled",
     "Contention",
     "Due",
     "LookUp",
     "OnConflict",
+    "Outcome",
+    "PendingJob",
     "Reason",
     "RoutedWrite",
+    "Rules",
+    "Step",
     "TableService",
+    "TableStatus",
     "TargetSchema",
     "ThisProcess",
     "Trigger",
+    "Verdict",
     "WriteTransaction",
     "action_name",
+    "adopt",
     "all_deleted_keys",
     "archive",
+    "backlog_of",
+    "cancel_plan",
     "check_moves",
     "check_sort_columns",
     "closed_to_inserts",
@@ -68,13 +95,24 @@ __all__ = [
     "combines_input",
     "compact_slice",
     "create_savepoint",
+    "dead_writers",
+    "decide",
     "delete_partitions",
     "delete_savepoint",
+    "examine",
+    "failure_document",
+    "finding_document",
+    "hold_back",
     "in_transaction",
     "inserted_hashes",
     "is_run_by_hudi",
+    "job_document",
+    "judge",
+    "maintain",
+    "maintenance_document",
     "may_delete",
     "overwrite_of",
+    "pending_jobs",
     "plan_clustering",
     "plan_compaction",
     "preview_restore",
@@ -92,9 +130,12 @@ __all__ = [
     "schedule_clean",
     "schedule_clustering",
     "schedule_compaction",
+    "service_of",
+    "status_document",
     "sweep_half_written",
     "sweep_late_files",
     "target_schema",
+    "verdict_document",
     "write_context",
     "write_partition_metafile",
     "write_rows",

@@ -53,9 +53,13 @@ def plan_clean(state: TableState, root: str, options: Options, saved: Saved = Ma
         return forbidden
     retained, completed = options[CLEANER_COMMITS_RETAINED], len(state.completed_writes())
     if completed <= retained:
-        return Reason(f"{CLEANER_COMMITS_RETAINED.key}={retained} keeps all {completed} completed writes readable")
+        return Reason(
+            f"{CLEANER_COMMITS_RETAINED.key}={retained} keeps all {completed} completed writes readable",
+            f"{retained + 1 - completed} more write(s), or a smaller {CLEANER_COMMITS_RETAINED.key}",
+        )
     all_read = Reason(
-        f"every file is still read by a query of the last {retained} writes, by a pending plan, or by a pending write"
+        f"every file is still read by a query of the last {retained} writes, by a pending plan, or by a pending write",
+        f"a write that replaces files, or the end of pending work, or a smaller {CLEANER_COMMITS_RETAINED.key}",
     )
     earliest = earliest_retained(state, retained)
     if earliest is None:
@@ -106,8 +110,12 @@ class CleanResult:
     deleted: Mapping[str, tuple[str, ...]]
 
 
-def execute_clean(storage: Storage, plan: Mapping[str, Any], still_needed: Iterable[FileSlice]) -> CleanResult:
+def execute_clean(
+    storage: Storage, plan: Mapping[str, Any], still_needed: Iterable[FileSlice], formerly: Iterable[str] = ()
+) -> CleanResult:
     """Delete the files that `plan` names; a missing file counts as deleted.
+
+    A plan may be older than a copy or move of the table: it names files below a base path of `formerly`, and they are deleted here.
 
     Before it deletes anything, refuses a plan that names a file outside of the table, a file that is no data file, or one that is
     visible now or as of a savepoint (`CorruptMetadata`, `UnsafePath`): a wrong plan must not cost committed rows.
@@ -117,9 +125,10 @@ def execute_clean(storage: Storage, plan: Mapping[str, Any], still_needed: Itera
     for partition, files in plan["filePathsToBeDeletedPerPartition"].items():
         for file in files:
             uri = file["filePath"]
-            if not uri.startswith(f"{storage.root}/"):
+            root = next((place for place in (storage.root, *formerly) if uri.startswith(f"{place}/")), None)
+            if root is None:
                 raise CorruptMetadata(f"clean plan names {uri!r}", expected=f"files below {storage.root}")
-            path = checked_path(uri[len(storage.root) + 1 :])
+            path = checked_path(uri[len(root) + 1 :])
             name = path.rsplit("/", 1)[-1]
             if path.startswith(".hoodie/") or (parse_base_file_name(name) is None and parse_log_file_name(name) is None):
                 raise CorruptMetadata(f"clean plan names {path}, which is no data file", expected="base and log files only")

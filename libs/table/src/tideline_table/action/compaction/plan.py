@@ -54,13 +54,16 @@ def plan_compaction(state: TableState, options: Options, reserved: Collection[st
         return forbidden
     came, needed = _delta_commits_since_compaction(state), options[COMPACTION_DELTA_COMMITS]
     if came < needed:
-        return Reason(f"{came} delta commit(s) since the last compaction, {COMPACTION_DELTA_COMMITS.key}={needed}")
+        return Reason(
+            f"{came} delta commit(s) since the last compaction, {COMPACTION_DELTA_COMMITS.key}={needed}",
+            f"{needed - came} more delta commit(s), or a smaller {COMPACTION_DELTA_COMMITS.key}",
+        )
     taken = {*state.groups_under_clustering(), *state.groups_under_compaction()}
     candidates = [s for s in state.latest_slices() if s.log_files and s.group not in taken and s.group.file_id not in reserved]
     candidates.sort(key=lambda s: (-_log_bytes(s), s.group))
     chosen = candidates[: options[COMPACTION_MAX_GROUPS]]
     if not chosen:
-        return Reason("no file group outside of pending plans has log files")
+        return Reason("no file group outside of pending plans has log files", "an update, or the end of the pending plans")
     document = {
         "operations": [_operation(s) for s in chosen],
         "extraMetadata": {},
