@@ -17,6 +17,7 @@ from tideline_events.schema import published_types, revisions
 from tideline_events.topics import TOPICS
 from tideline_runtime.members import PREFIX, import_all_declarations, installed_members
 from tideline_runtime.metrics import Metric, declared_metrics
+from tideline_runtime.policy.model import policy_schema_text
 from tideline_runtime.setting_sources import declared_variables
 from tideline_runtime.setting_text import SettingRow, setting_rows
 from tideline_runtime.settings import ServiceSettings, declared_settings
@@ -155,6 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "metrics.md": metrics_page(declared_metrics()),
         "options.md": options_page(ALL_OPTIONS, SPARK_OPTIONS),
         "events.md": events_page(),
+        "policy.schema.json": policy_schema_text(),
     }
     stale = 0
     for name, wanted in pages.items():

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tideline_locks import open_peer_lock
 from tideline_locks.table_lock import attach_lock
+from tideline_planner.rules import rules_of
 from tideline_planner.settings import PlannerSettings
+from tideline_runtime.policy import Policies, read_policies
 from tideline_runtime.registry import TablePattern, find_tables
 from tideline_table.action import (
     Rules,
     TableService,
-    Trigger,
     Verdict,
     examine,
     failure_document,
@@ -24,7 +25,6 @@ from tideline_table.action import (
     pending_jobs,
     status_document,
 )
-from tideline_table.config import CLUSTERING_SORT_COLUMNS
 from tideline_table.errors import TidelineError
 from tideline_table.storage import open_storage
 from tideline_table.table import Finding, FindingKind, Table, given_up_plans
@@ -42,24 +42,25 @@ class Fleet:
     settings: PlannerSettings
     options: Mapping[str, object]
     locks: str = ""
+    policies: Policies = field(default_factory=Policies)
 
     @classmethod
     def load(cls, patterns: Sequence[str], settings: Path | None, options: Mapping[str, object], locks: str = "") -> Fleet:
-        """Read the settings of the planner: file, environment variables, defaults. Raises `InvalidSetting`."""
+        """Read the settings of the planner: file, environment variables, defaults. Raises `InvalidSetting` and `PolicyRefused`."""
         given: dict[str, Any] = {"tables": tuple(patterns)} if patterns else {}
-        return cls(PlannerSettings.load(file=settings, **given), options, locks)
+        loaded = PlannerSettings.load(file=settings, **given)
+        return cls(loaded, options, locks, read_policies(loaded.policy_file) if loaded.policy_file is not None else Policies())
 
     def open(self, base_path: str) -> Table:
         """Open a table for looking at it. Raises the errors of `Table.open`."""
         return Table.open(base_path, options={**self.settings.options, **self.options}, peer_lock=open_peer_lock)
 
     def rules(self, table: Table) -> Rules:
-        """Return the rules by which the planner judges a table."""
-        settings = self.settings
-        trigger = Trigger(settings.clustering_min_files, settings.clustering_min_commits)
-        sort = settings.clustering_sort_columns.get(table.definition.name)
-        own = {} if sort is None else {CLUSTERING_SORT_COLUMNS.key: sort}
-        return Rules(trigger, options={**own, **self.options})
+        """Return the rules by which the planner judges a table: its settings, and what the policy file gives the table.
+
+        Options of the command override those of policies. Raises `ContradictoryRules`.
+        """
+        return rules_of(self.settings, self.policies.of(table.storage.root, table.uid), table, self.options)
 
     def find(self) -> tuple[list[str], list[Document]]:
         """Return the base paths that the patterns select, and a document for each pattern that selects none or cannot be searched."""

@@ -194,4 +194,15 @@ TABLE_TROUBLE = Gauge(
     "can be opened).",
     labels=("kind",),
 )
+POLICY_RELOADS = Counter(
+    "tideline_runtime_policy_reloads_total",
+    unit="files",
+    doc="Contents of the policy file that a service looked at, by outcome: read (in force) or refused (not valid).",
+    labels=("outcome",),
+)
+POLICY_VALID = Gauge(
+    "tideline_runtime_policy_valid",
+    unit="boolean",
+    doc="0 while the policy file is not valid, so that the last good content stays in force.",
+)
 SHARED_METRICS: tuple[Metric, ...] = (TICKS, TICK_TIME, CONSECUTIVE_FAILURES, READY)

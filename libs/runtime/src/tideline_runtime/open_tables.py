@@ -10,6 +10,7 @@ from tideline_locks import OnUnreachable, open_peer_lock
 from tideline_locks.table_lock import LockProviders, check_unreachable
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
+from tideline_runtime.policy import LivePolicies, Policies, TablePolicy
 from tideline_runtime.registry import TableRegistry
 from tideline_runtime.settings import ServiceSettings
 from tideline_runtime.table_reach import TableReach
@@ -25,7 +26,10 @@ _UNNAMED = NamedTable()
 
 
 def open_tables(settings: ServiceSettings, context: ServiceContext, options: Mapping[str, object] | None = None) -> OpenTables:
-    """Return the tables that a service's settings select. Raises `InvalidOption` for options that are wrong for every table."""
+    """Return the tables that a service's settings select, with the policies of the setting `policy_file`.
+
+    Raises `InvalidOption` for options that are wrong for every table, and `PolicyRefused` for a policy file that is not valid.
+    """
     check_unreachable(settings.locks, OnUnreachable(Options(options)[LOCK_UNREACHABLE]))
     source = open_table_source(settings, context)
     registry = TableRegistry(
@@ -40,7 +44,10 @@ def open_tables(settings: ServiceSettings, context: ServiceContext, options: Map
     )
     writer_id = f"{context.name}-{settings.shard_index}"
     reach = TableReach(context.health, context.metrics, settings.tables_unready_after_s)
-    return OpenTables(registry, context.clock, writer_id, LockProviders(settings.locks, context.clock), options, source, reach)
+    policies = LivePolicies(settings.policy_file, context.clock, context.metrics)
+    locks = LockProviders(settings.locks, context.clock)
+    service = str(settings.section or "").replace("_", "-")
+    return OpenTables(registry, context.clock, writer_id, locks, options, source, reach, policies, service)
 
 
 @dataclass(slots=True)
@@ -58,6 +65,12 @@ class OpenTables:
     options: Mapping[str, object] | None = None
     source: TableSource | None = None
     reach: TableReach | None = None
+    policies: LivePolicies | None = None
+    service: str = ""
+    """Name of the service by which policies give it settings."""
+    _in_force: Policies = field(default_factory=Policies, init=False)
+    _own: dict[str, tuple[Policies, NamedTable, str, TablePolicy]] = field(default_factory=dict, init=False)
+    _uids: dict[str, str] = field(default_factory=dict, init=False)
     _opened_with: dict[str, Mapping[str, str]] = field(default_factory=dict, init=False)
     _open: dict[str, Table] = field(default_factory=dict, init=False)
     _refused: dict[str, str] = field(default_factory=dict, init=False)
@@ -67,9 +80,12 @@ class OpenTables:
 
     def each(self) -> Iterator[Table]:
         """Yield all tables, refreshed, in order of base path; a table that fails is skipped."""
+        if self.policies is not None:
+            # One content for the whole visit.
+            self._in_force = self.policies.current()
         looks_again = self.registry.next_scan_in_s() <= 0
         wanted = self._search()
-        for known in (self._open, self._opened_with, self._refused, self._troubled):
+        for known in (self._open, self._opened_with, self._refused, self._troubled, self._own, self._uids):
             for base_path in known.keys() - set(wanted):
                 del known[base_path]
         self._left_alone &= set(wanted)
@@ -113,13 +129,30 @@ class OpenTables:
         """Return the table with this uid, None if this shard does not know it."""
         return next((t for t in self._open.values() if t.uid == uid), None)
 
+    @property
+    def in_force(self) -> Policies:
+        """The policies as of the last visit."""
+        return self._in_force
+
+    def policy(self, base_path: str) -> TablePolicy:
+        """Return what policies and the source of tables say about a table. Raises `ContradictoryRules`."""
+        named = _UNNAMED if self.source is None else self.source.named().get(base_path, _UNNAMED)
+        uid = self._uids.get(base_path, "")
+        known = self._own.get(base_path)
+        if known is None or known[0] is not self._in_force or known[1] is not named or known[2] != uid:
+            found = self._in_force.of(
+                base_path, uid, resource_options=named.options, resource_settings={self.service: named.settings}
+            )
+            known = self._own[base_path] = self._in_force, named, uid, found
+        return known[3]
+
     def own_options(self, base_path: str) -> Mapping[str, str]:
-        """Return the engine options that the source of tables gives this table; they override those of the settings."""
-        return {} if self.source is None else self.source.named().get(base_path, _UNNAMED).options
+        """Return the engine options that policies and the source of tables give this table; they override those of the settings."""
+        return self.policy(base_path).options
 
     def own_settings(self, base_path: str) -> Mapping[str, Any]:
-        """Return the settings of this service that the source of tables overrides for this table, by name."""
-        return {} if self.source is None else self.source.named().get(base_path, _UNNAMED).settings
+        """Return the settings of this service that policies and the source of tables override for this table, by name."""
+        return self.policy(base_path).settings(self.service)
 
     def show(self) -> None:
         """Show the source of tables the state of those that it names; does nothing without one."""
@@ -166,12 +199,11 @@ class OpenTables:
             if table is not None and table.timeline.is_outdated:
                 # The table was shared with Apache Hudi since it was opened: every step now takes another lock.
                 table = None
-            own = self.own_options(base_path)
-            if table is not None and self._opened_with.get(base_path, {}) != own:
+            if table is not None and self._opened_with.get(base_path, {}) != self.own_options(base_path):
                 table = None
             if table is None:
-                table = self._open[base_path] = self._opened(base_path, own)
-                self._opened_with[base_path] = own
+                table = self._open[base_path] = self._opened(base_path)
+                self._opened_with[base_path] = self.own_options(base_path)
             table.refresh()
         except TidelineError as error:
             self._open.pop(base_path, None)
@@ -183,13 +215,15 @@ class OpenTables:
         self._refused.pop(base_path, None)
         return table
 
-    def _opened(self, base_path: str, own: Mapping[str, str]) -> Table:
+    def _opened(self, base_path: str) -> Table:
         storage = open_storage(base_path)
         identity = read_identity(storage)
         if identity is None:
             # Checked before opening, because opening lists a table that Apache Hudi owns.
             raise UnsupportedTable("a table without Tideline's log", expected="a table that Tideline created")
         identity.check_place(storage.root)
+        self._uids[base_path] = identity.uid
+        own = self.own_options(base_path)
         table = Table.open(
             base_path,
             clock=self.clock,

@@ -8,6 +8,7 @@ from tideline_events import check_event_log_url
 from tideline_locks import OnUnreachable, check_lock_url
 from tideline_locks.table_lock import check_unreachable
 from tideline_runtime.errors import InvalidSetting
+from tideline_runtime.policy import read_policies
 from tideline_runtime.registry import TablePattern
 from tideline_runtime.settings import ServiceSettings
 from tideline_table.config import LOCK_UNREACHABLE, Options
@@ -15,9 +16,11 @@ from tideline_table.errors import InvalidOption
 
 
 def check_settings(settings: ServiceSettings) -> None:
-    """Raise `InvalidSetting` for a pattern, a URL or an engine option that no service could use."""
+    """Raise `InvalidSetting` for a pattern, a URL or an engine option that no service could use, `PolicyRefused` for a policy file."""
     for text in settings.tables:
         TablePattern.parse(text)
+    if settings.policy_file is not None:
+        read_policies(settings.policy_file)
     _checked(settings, "event_log", lambda: check_event_log_url(settings.event_log))
     _checked(settings, "locks", lambda: check_lock_url(settings.locks))
     options = getattr(settings, "options", None)

@@ -51,7 +51,8 @@ def setting(
 
     `unit` is what the value counts (`s`, `bytes`, `tables`; `-` for none). `default_factory` computes the default from the settings
     declared above, and `default_text` describes it. `constraints` are pydantic's (`ge`, `le`, `min_length`, ...). A setting is `per_table`
-    if the service reads it anew for each table, so that a HudiTable resource may override it (`tideline_runtime.table_settings`).
+    if the service reads it anew for each table, so that a policy or a HudiTable resource may override it
+    (`tideline_runtime.table_settings`).
     """
     extra: dict[str, Any] = {"unit": unit, "default_text": default_text, "per_table": per_table}
     if default_factory is not None:
@@ -140,6 +141,12 @@ class ServiceSettings(BaseSettings):
     )
     table_resources: TableResourceSettings = setting(
         TableResourceSettings(), unit="-", description="HudiTable resources of Kubernetes that name tables."
+    )
+    policy_file: StatePath | None = setting(
+        None,
+        unit="-",
+        description="Policies per table (YAML): services, thresholds, windows, budgets, pauses by patterns, tags and single tables. "
+        "Read again when it changes; a content that is not valid is refused, and the last good one stays in force.",
     )
     shard_count: int = setting(1, unit="shards", description="Number of instances of a service that share the tables.", ge=1)
     shard_index: int = setting(0, unit="-", description="Number of this instance among the shards, from 0.", ge=0)

@@ -8,7 +8,7 @@ from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
 from tideline_runtime.open_tables import OpenTables, open_tables
 from tideline_runtime.table_settings import TableSettings
-from tideline_table.action import archive, roll_back_dead, run_clean, schedule_clean, sweep_half_written
+from tideline_table.action import TableService, archive, roll_back_dead, run_clean, schedule_clean, sweep_half_written
 from tideline_table.config import ARCHIVE_AUTOMATIC
 from tideline_table.coordination import is_alive
 from tideline_table.hudi import Action
@@ -43,23 +43,27 @@ class CleanerService:
 
     def _maintain(self, table: Table) -> None:
         # Checking for dead writers needs no listing of files. The table is changed only if one is found.
+        policy, now = self._tables.policy(table.base_path), self._context.clock.now()
         pending = list(table.state.pending())
-        if any(_is_abandoned(table, record) for record in pending):
+        if policy.wants(TableService.ROLLBACK, now) and any(_is_abandoned(table, record) for record in pending):
             for instant in roll_back_dead(table):
                 self._context.metrics.increment(ROLLBACKS, table=table.uid)
                 _log.info("rolled back", table=table.uid, name=table.definition.name, instant=instant)
             self._sweep(table)
-        if any(record.action is Action.CLEAN for record in pending):
+        cleans, archives = (policy.wants(service, now) for service in (TableService.CLEAN, TableService.ARCHIVAL))
+        if cleans and any(record.action is Action.CLEAN for record in pending):
             self._clean(table)  # a clean whose process died before it completed
-        if any(record.action is Action.ARCHIVAL for record in pending):
+        if archives and any(record.action is Action.ARCHIVAL for record in pending):
             self._archive(table)
         if self._commits_since_check(table) < self._per_table.of(table.base_path).clean_min_commits:
             return
+        if policy.paused_at(now) is not None:
+            return
         table.timeline.tidy_up()
         self._sweep(table)  # before the clean: it needs no free space, so it also works on a full disk
-        if schedule_clean(table) is not None:
+        if cleans and schedule_clean(table) is not None:
             self._clean(table)
-        if table.options[ARCHIVE_AUTOMATIC] and table.timeline.is_archived_here:
+        if archives and table.options[ARCHIVE_AUTOMATIC] and table.timeline.is_archived_here:
             self._archive(table)
         self._checked[table.uid] = table.state.sequence
 

@@ -35,6 +35,7 @@ from tideline_runtime.event_link import EventLink
 from tideline_runtime.logging import get_logger
 from tideline_runtime.loop import Backoff
 from tideline_runtime.open_tables import OpenTables, open_tables
+from tideline_runtime.policy import is_open
 from tideline_runtime.table_settings import TableSettings
 from tideline_runtime.table_source import JobFacts
 from tideline_table.action import TableService, is_run_by_hudi
@@ -127,7 +128,8 @@ class LauncherService:
         plans: list[PendingPlan] = []
 
         def look(table: Table) -> None:
-            own = self._per_table.of(table.base_path)
+            own, policy, now = self._per_table.of(table.base_path), self._tables.policy(table.base_path), self._context.clock.now()
+            is_time = is_open(policy.windows, now)
             limits = None if own is self._settings else TableLimits(own.max_attempts, own.resources)
             for record in (*table.state.pending_clusterings(), *table.state.pending_compactions()):
                 driven = record.state is State.INFLIGHT and (
@@ -139,6 +141,8 @@ class LauncherService:
                     if is_given_up_plan(table.storage, record.instant):
                         continue
                     self._left_alone.discard(key)  # a user removed the record: tideline job retry
+                if not driven and not (is_time and policy.wants(service, now)):
+                    continue  # a plan that no process runs waits for the window or the end of the pause
                 work = work_of(getattr(table.state.plans.get(record.instant), "plan", None) or {})
                 plans.append(
                     PendingPlan(

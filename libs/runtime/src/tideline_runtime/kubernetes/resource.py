@@ -8,6 +8,7 @@ from typing import Any
 
 from tideline_runtime.api_server import Item
 from tideline_runtime.members import PLATFORM
+from tideline_runtime.policy.fields import FLEET_OPTIONS
 from tideline_runtime.registry import TablePattern
 from tideline_runtime.table_settings import overrides_problem
 from tideline_runtime.table_source import NamedTable, Trouble
@@ -17,8 +18,6 @@ from tideline_table.errors import TidelineError
 GROUP, VERSION, KIND, PLURAL = "tideline.dev", "v1alpha1", "HudiTable", "huditables"
 SERVICE_NAMES = frozenset(name.replace("_", "-") for name in PLATFORM)
 _WRONG_BASE_PATH = "InvalidBasePath"
-_FLEET_OPTIONS = ("tideline.lock.",)
-"""Options that all processes of a fleet must agree on, so that no resource may set them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ def _canonical(text: str) -> tuple[str, Trouble | None]:
 
 def _problem_of(options: Mapping[str, str]) -> Trouble | None:
     for key in options:
-        if key.startswith(_FLEET_OPTIONS):
+        if key.startswith(FLEET_OPTIONS):
             return Trouble("InvalidOptions", f"option {key!r} holds for a whole fleet; set it in the settings of the services")
     try:
         Options(options)

@@ -18,7 +18,8 @@ from tideline_table.action.clustering.plan import Trigger, cluster_group, plan_c
 from tideline_table.action.clustering.run import request_clustering, run_clustering, schedule_clustering
 from tideline_table.action.compaction.plan import compact_slice, plan_compaction
 from tideline_table.action.compaction.run import request_compaction, run_compaction, schedule_compaction
-from tideline_table.action.decision import Due, Reason, TableService, action_name
+from tideline_table.action.decision import Check, Due, Reason, TableService, action_name
+from tideline_table.action.plan_check import pending_bytes, plan_bytes, plan_check
 from tideline_table.action.planned_run import is_run_by_hudi
 from tideline_table.action.recovery import roll_back_dead
 from tideline_table.action.restore.run import preview_restore, restore_to_savepoint
@@ -34,7 +35,17 @@ from tideline_table.action.upkeep.document import (
 )
 from tideline_table.action.upkeep.maintain import Step, maintain
 from tideline_table.action.upkeep.status import SERVICES, Backlog, PendingJob, TableStatus, backlog_of, examine, pending_jobs
-from tideline_table.action.upkeep.verdict import DEFAULT_TRIGGER, Outcome, Rules, Verdict, dead_writers, decide, judge, service_of
+from tideline_table.action.upkeep.verdict import (
+    DEFAULT_TRIGGER,
+    Objectives,
+    Outcome,
+    Rules,
+    Verdict,
+    dead_writers,
+    decide,
+    judge,
+    service_of,
+)
 from tideline_table.action.write.backlog import hold_back
 from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.executor import RoutedWrite, ThisProcess
@@ -65,9 +76,11 @@ __all__ = [
     "Archival",
     "Backlog",
     "Cancelled",
+    "Check",
     "Contention",
     "Due",
     "LookUp",
+    "Objectives",
     "OnConflict",
     "Outcome",
     "PendingJob",
@@ -112,7 +125,10 @@ __all__ = [
     "maintenance_document",
     "may_delete",
     "overwrite_of",
+    "pending_bytes",
     "pending_jobs",
+    "plan_bytes",
+    "plan_check",
     "plan_clustering",
     "plan_compaction",
     "preview_restore",

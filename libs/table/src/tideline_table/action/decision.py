@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tideline_table.hudi.instant import Action
 from tideline_table.log.action import CLUSTER
 from tideline_table.log.plan import Plan
 from tideline_table.log.state import TableState
+
+T = TypeVar("T")
 
 
 class TableService(enum.StrEnum):
@@ -40,6 +44,21 @@ class Reason:
 
     why: str
     until: str = ""
+
+
+Check = Callable[[TableState, Due], Reason | None]
+"""A last look at a plan, on the state on which it is published: the reason against it, or None."""
+
+
+def within(found: Iterable[T], max_bytes: int | None, size_of: Callable[[T], int]) -> Iterator[T]:
+    """Yield the items, in their order, that together have at most `max_bytes` (None: all). One that does not fit is passed over."""
+    left = max_bytes
+    for item in found:
+        if left is not None:
+            if size_of(item) > left:
+                continue
+            left -= size_of(item)
+        yield item
 
 
 def obstacle(state: TableState, alone: Action | None = None) -> Reason | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tideline_table.action.decision import Due, Reason
+from tideline_table.action.decision import Check, Due, Reason
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
@@ -28,15 +28,19 @@ def publish(
     *,
     mint: Callable[[TableState], str] | None = None,
     reserve_kept: int | None = None,
+    check: Check | None = None,
 ) -> str | Reason:
     """Append the requested entry of the plan that `decide` returns. Return its instant, or the reason why there is no plan.
 
-    `decide` is called where facts are gathered, so it may read storage, and so may `mint`, which creates the instant of a plan. `reserve_kept` as for `ActiveTimeline.append`.
+    `decide` is called where facts are gathered, so it may read storage, and so may `mint`, which creates the instant of a plan. `reserve_kept` as for `ActiveTimeline.append`. `check` judges the plan
+    on the same state.
     """
     why = Reason("")
 
     def plan(state: TableState) -> tuple[Due | Reason, str]:
         found = decide(state)
+        if check is not None and isinstance(found, Due):
+            found = check(state, found) or found
         return found, (mint or table.timeline.mint)(state) if isinstance(found, Due) else ""
 
     def draft(_state: TableState, planned: tuple[Due | Reason, str]) -> Draft:

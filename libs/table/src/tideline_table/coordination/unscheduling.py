@@ -83,7 +83,7 @@ def _moves_of(state: TableState, group: FileGroupId, compaction: str) -> list[Lo
             expected=f"a slice that compaction {compaction} reads, and no base file of it",
             remedy=f"run it instead: tideline run compaction PATH --instant {compaction}",
         )
-    version, moves = next_log_version(slices[before]), []
+    version, moves = next_log_version(slices[before]), list[LogMove]()
     for log in above.log_files:
         parsed = parse_log_file_name(log.name)
         assert parsed is not None, "the fold takes log files by their names"

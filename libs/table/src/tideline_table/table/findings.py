@@ -24,6 +24,8 @@ class FindingKind(enum.StrEnum):
     STUCK_PLAN = "stuck_plan"
     WAITING_PLAN = "waiting_plan"
     BACKLOG = "backlog"
+    OBJECTIVE = "objective"
+    """The backlog is beyond an objective of the table's policy."""
     CLOCK = "clock"
     CANNOT_OPEN = "cannot_open"
     CANNOT_PLAN = "cannot_plan"

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from tideline_table.action.decision import Due, Reason, obstacle
+from tideline_table.action.decision import Due, Reason, obstacle, within
 from tideline_table.config import (
     CLUSTERING_MAX_GROUP_BYTES,
     CLUSTERING_MAX_GROUPS,
@@ -60,6 +60,8 @@ class Trigger:
     """Minimum number of candidates in at least one partition."""
     min_commits: int
     """Minimum number of writes completed since the last plan."""
+    max_bytes: int | None = None
+    """Most input of the plan, in bytes; None: as much as the options allow."""
 
 
 def plan_clustering(
@@ -74,7 +76,7 @@ def plan_clustering(
 
     Candidates are file slices whose base file and log files together are small. File groups under another pending plan and file ids
     in `reserved` are left out. Without a `trigger`, a plan is due as soon as a partition has enough candidates. With one, its
-    thresholds apply, too, and no other clustering may be pending. A plan with groups that lost `tideline.clustering.yields` times
+    thresholds and its bound apply, too, and no other clustering may be pending. A plan with groups that lost `tideline.clustering.yields` times
     gets priority over writers. Raises `SchemaMismatch` for sort columns that the table does not have.
     """
     forbidden = obstacle(state)
@@ -92,16 +94,20 @@ def plan_clustering(
         is_free = file_slice.group not in taken and file_slice.group.file_id not in reserved
         if is_free and file_slice.total_bytes < options[CLUSTERING_SMALL_FILE_LIMIT]:
             candidates.setdefault(file_slice.group.partition_path, []).append(file_slice)
+    limit = trigger.max_bytes if trigger is not None else None
+    group_bytes = options[CLUSTERING_MAX_GROUP_BYTES] if limit is None else min(limit, options[CLUSTERING_MAX_GROUP_BYTES])
     groups: list[list[FileSlice]] = []
     for partition in sorted(candidates, key=lambda p: (-len(candidates[p]), p)):
         slices = candidates[partition]
         if len(slices) >= options[CLUSTERING_MIN_INPUT_FILES]:
-            groups += _grouped(slices, options[CLUSTERING_MAX_GROUP_BYTES], options[CLUSTERING_MIN_INPUT_FILES])
-    groups = groups[: options[CLUSTERING_MAX_GROUPS]]
+            groups += _grouped(slices, group_bytes, options[CLUSTERING_MIN_INPUT_FILES])
+    groups = list(within(groups, limit, lambda group: sum(s.total_bytes for s in group)))[: options[CLUSTERING_MAX_GROUPS]]
     partition, found = max(candidates.items(), key=lambda item: len(item[1]), default=("", []))
     needed = max(options[CLUSTERING_MIN_INPUT_FILES], trigger.min_files if trigger is not None else 0)
     if len(found) < needed:
         return _too_few(state, options, needed, partition, len(found))
+    if not groups and limit is not None:
+        return Reason(f"no group with enough files has {limit} bytes or less", "a larger budget")
     if not groups:
         return Reason(
             f"{CLUSTERING_MAX_GROUP_BYTES.key}={options[CLUSTERING_MAX_GROUP_BYTES]} leaves no group with enough files",

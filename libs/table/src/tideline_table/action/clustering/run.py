@@ -16,7 +16,7 @@ from tideline_table.action.clustering.plan import (
     plan_clustering,
     planned_versions,
 )
-from tideline_table.action.decision import Due, Reason, TableService
+from tideline_table.action.decision import Check, Due, Reason, TableService
 from tideline_table.action.planned_run import attempt_of, begin_attempt, delete_lost_attempt, lost_attempt, pending_plan
 from tideline_table.action.publishing import instant_or_none, publish
 from tideline_table.config import Options
@@ -56,8 +56,14 @@ def schedule_clustering(table: Table, options: Mapping[str, object] | None = Non
     return instant_or_none(request_clustering(table, options))
 
 
-def request_clustering(table: Table, options: Mapping[str, object] | None = None, trigger: Trigger | None = None) -> str | Reason:
-    """Do as `schedule_clustering`, but return the reason if there is no plan; `trigger` as for `plan_clustering`."""
+def request_clustering(
+    table: Table,
+    options: Mapping[str, object] | None = None,
+    trigger: Trigger | None = None,
+    *,
+    check: Check | None = None,
+) -> str | Reason:
+    """Do as `schedule_clustering`, but return the reason if there is no plan; `trigger` as for `plan_clustering`, `check` for `publish`."""
     chosen = table.options.merged(options or {})
     table.check_writable()
     _refuse_buckets(table)
@@ -67,7 +73,7 @@ def request_clustering(table: Table, options: Mapping[str, object] | None = None
     def decide(state: TableState) -> Due | Reason:
         return plan_clustering(state, table.storage.root, chosen, table.schema, reserved, trigger)
 
-    return publish(table, Action.REPLACE_COMMIT, CLUSTER, decide)
+    return publish(table, Action.REPLACE_COMMIT, CLUSTER, decide, check=check)
 
 
 def _refuse_buckets(table: Table) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tideline_table.action.decision import Due, Reason, obstacle
+from tideline_table.action.decision import Due, Reason, obstacle, within
 from tideline_table.config import COMPACTION_DELTA_COMMITS, COMPACTION_MAX_GROUPS, Options
 from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.names import base_file_name, parse_base_file_name, parse_log_file_name, write_token
@@ -43,11 +43,14 @@ def _delta_commits_since_compaction(state: TableState) -> int:
     )
 
 
-def plan_compaction(state: TableState, options: Options, reserved: Collection[str] = ()) -> Due | Reason:
+def plan_compaction(
+    state: TableState, options: Options, reserved: Collection[str] = (), *, max_bytes: int | None = None
+) -> Due | Reason:
     """Decide whether a compaction is due, and plan it (HoodieCompactionPlan).
 
     None is due while fewer than `hoodie.compact.inline.max.delta.commits` delta commits completed since the last plan, or if no
-    slice has log files. Slices with the most log bytes come first. Groups of pending plans and file ids in `reserved` are left out.
+    slice has log files. Slices with the most log bytes come first. Groups of pending plans and file ids in `reserved` are left out, and so are
+    those with which the plan would read more than `max_bytes`.
     """
     forbidden = obstacle(state)
     if forbidden is not None:
@@ -61,7 +64,9 @@ def plan_compaction(state: TableState, options: Options, reserved: Collection[st
     taken = {*state.groups_under_clustering(), *state.groups_under_compaction()}
     candidates = [s for s in state.latest_slices() if s.log_files and s.group not in taken and s.group.file_id not in reserved]
     candidates.sort(key=lambda s: (-_log_bytes(s), s.group))
-    chosen = candidates[: options[COMPACTION_MAX_GROUPS]]
+    chosen = list(within(candidates, max_bytes, lambda s: s.total_bytes))[: options[COMPACTION_MAX_GROUPS]]
+    if candidates and not chosen:
+        return Reason(f"no slice with log files has {max_bytes} bytes or less")
     if not chosen:
         return Reason("no file group outside of pending plans has log files", "an update, or the end of the pending plans")
     document = {

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from tideline_table.action.compaction.outcome import check_compacted
 from tideline_table.action.compaction.plan import CompactionTask, compact_slice, compaction_tasks, plan_compaction
-from tideline_table.action.decision import Due, Reason, TableService
+from tideline_table.action.decision import Check, Due, Reason, TableService
 from tideline_table.action.planned_run import begin_attempt, delete_lost_attempt, lost_attempt, pending_plan
 from tideline_table.action.publishing import instant_or_none, publish
 from tideline_table.config import Options
@@ -53,8 +53,14 @@ def schedule_compaction(table: Table, options: Mapping[str, object] | None = Non
     return instant_or_none(request_compaction(table, options))
 
 
-def request_compaction(table: Table, options: Mapping[str, object] | None = None) -> str | Reason:
-    """Do as `schedule_compaction`, but return the reason if there is no plan."""
+def request_compaction(
+    table: Table,
+    options: Mapping[str, object] | None = None,
+    *,
+    max_bytes: int | None = None,
+    check: Check | None = None,
+) -> str | Reason:
+    """Do as `schedule_compaction`, but return the reason if there is no plan. `max_bytes` as for `plan_compaction`, `check` for `publish`."""
     chosen = table.options.merged(options or {})
     table.check_writable()
     if table.definition.type is not TableType.MOR:
@@ -65,9 +71,9 @@ def request_compaction(table: Table, options: Mapping[str, object] | None = None
     reserved = reserved_groups(table.intents, table.timeline)
 
     def decide(state: TableState) -> Due | Reason:
-        return plan_compaction(state, chosen, reserved)
+        return plan_compaction(state, chosen, reserved, max_bytes=max_bytes)
 
-    return publish(table, Action.COMPACTION, COMPACT, decide, mint=table.timeline.mint_above_files)
+    return publish(table, Action.COMPACTION, COMPACT, decide, mint=table.timeline.mint_above_files, check=check)
 
 
 def run_compaction(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tideline_table.action.decision import TableService
-from tideline_table.action.upkeep.verdict import Outcome, Rules, Verdict, judge, service_of
+from tideline_table.action.upkeep.verdict import Objectives, Outcome, Rules, Verdict, judge, service_of
 from tideline_table.config import CLUSTERING_SMALL_FILE_LIMIT, Options
 from tideline_table.coordination import is_alive
 from tideline_table.hudi.instant import State
@@ -95,6 +95,8 @@ def examine(table: Table, rules: Rules, services: Iterable[TableService] = SERVI
     findings += [
         Finding(FindingKind.CANNOT_PLAN, f"{v.service} cannot be planned: {v.why}") for v in verdicts if v.outcome is Outcome.FAILED
     ]
+    backlog = backlog_of(state, table.options.merged(rules.options), now)
+    findings += _missed(backlog, rules.objectives)
     return TableStatus(
         name=table.definition.name,
         uid=table.uid,
@@ -103,7 +105,7 @@ def examine(table: Table, rules: Rules, services: Iterable[TableService] = SERVI
         sequence=state.sequence,
         verdicts=verdicts,
         last_runs={service: _last_run(state, service, now) for service in SERVICES},
-        backlog=backlog_of(state, table.options.merged(rules.options), now),
+        backlog=backlog,
         pending=pending_jobs(table),
         findings=tuple(findings),
     )
@@ -123,6 +125,24 @@ def backlog_of(state: TableState, options: Options, now: datetime) -> Backlog:
         most_log_files=most_log_files(state),
         oldest_log_s=age_s(oldest, now) if oldest else None,
     )
+
+
+def _missed(backlog: Backlog, bounds: Objectives) -> list[Finding]:
+    """Return a finding for each objective that the backlog exceeds."""
+    met = (
+        ("small files", backlog.small_files, bounds.small_files, None),
+        ("bytes of log files for each byte of base files", round(backlog.log_ratio, 3), bounds.log_ratio, None),
+        ("s is the age of the oldest log file", round(backlog.oldest_log_s or 0.0), bounds.log_age_s, backlog.oldest_log_s),
+    )
+    return [
+        Finding(
+            FindingKind.OBJECTIVE,
+            f"{what}, more than the objective of {bound:g}" if age is None else f"{what}, over {bound:g} s",
+            age,
+        )
+        for what, found, bound, age in ((f"{found} {what}", found, bound, age) for what, found, bound, age in met)
+        if bound is not None and found > bound
+    ]
 
 
 def pending_jobs(table: Table) -> tuple[PendingJob, ...]:

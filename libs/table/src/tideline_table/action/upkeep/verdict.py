@@ -26,12 +26,26 @@ _SWITCH = "a policy or setting that switches it on"
 
 
 @dataclass(frozen=True, slots=True)
+class Objectives:
+    """Bounds of the backlog beyond which a table is a finding. None: no bound."""
+
+    small_files: int | None = None
+    log_ratio: float | None = None
+    """Bytes of log files for each byte of base files."""
+    log_age_s: float | None = None
+    """Age of the oldest log file that is not merged."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
     """By what one table is maintained: the services that are on, the thresholds of the planner, and engine options."""
 
     trigger: Trigger | None = DEFAULT_TRIGGER
     """None: a clustering is due as soon as a partition has enough small files."""
     services: frozenset[TableService] = frozenset(TableService)
+    held: Mapping[TableService, Reason] = field(default_factory=dict)
+    """Services that may not change the table now, although they are on: a pause, or a window that is closed."""
+    objectives: Objectives = Objectives()
     options: Mapping[str, object] = field(default_factory=dict)
     """They override the options with which the table is open."""
 
@@ -44,6 +58,8 @@ class Outcome(enum.StrEnum):
     PLANNED = "planned"
     """A plan is pending and no process runs it."""
     RUNNING = "running"
+    HELD = "held"
+    """Rules forbid it now: a pause, or a window that is closed."""
     OFF = "off"
     NOT_APPLICABLE = "not_applicable"
     """The kind of the table excludes the service."""
@@ -93,6 +109,8 @@ def judge(table: Table, service: TableService, rules: Rules) -> Verdict:
         return Verdict(service, Outcome.NOT_APPLICABLE, excluded.why, excluded.until)
     if service not in rules.services or (service is TableService.ARCHIVAL and not _archives(table.options.merged(rules.options))):
         return Verdict(service, Outcome.OFF, "the service is switched off for this table", _SWITCH)
+    if service in rules.held:
+        return Verdict(service, Outcome.HELD, rules.held[service].why, rules.held[service].until)
     if service is TableService.ROLLBACK:
         return _of_rollback(table)
     pending = [record for record in table.state.pending() if not record.fenced_by and service_of(record) is service]

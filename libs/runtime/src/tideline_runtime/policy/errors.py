@@ -1,0 +1,49 @@
+"""Errors of policies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tideline_table.errors import InvalidOption
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong in a policy file: its line (from 1), the place by names and indexes, what was found and expected."""
+
+    line: int
+    place: str
+    found: str
+    expected: str
+
+    def __str__(self) -> str:
+        place = f"{self.place} " if self.place else ""
+        return f"line {self.line}: {place}{self.found}" + (f"; expected {self.expected}" if self.expected else "")
+
+
+class PolicyRefused(InvalidOption):
+    """A policy file that is not valid. `problems` are in order of line; `found` tells the first one."""
+
+    def __init__(self, source: str, problems: Sequence[Problem]) -> None:
+        self.source = source
+        self.problems = tuple(sorted(problems, key=lambda p: (p.line, p.place)))
+        first, others = self.problems[0], len(self.problems) - 1
+        place = f"{first.place} " if first.place else ""
+        super().__init__(
+            f"policy file {source}, line {first.line}: {place}{first.found}",
+            expected=first.expected,
+            remedy=f"and {others} more: tideline policy check {source}" if others else "",
+        )
+
+
+class ContradictoryRules(InvalidOption):
+    """Two rules of equal rank that give one field of a table different values. No service works on the table until one is changed."""
+
+    def __init__(self, base_path: str, field: str, origins: Sequence[str]) -> None:
+        self.base_path, self.field = base_path, field
+        super().__init__(
+            f"policy of {base_path}: {field} has different values in {' and '.join(origins)}",
+            expected="one narrowest rule for each field",
+            remedy="give the field in a rule for this table, or exclude the table from one of the rules",
+        )

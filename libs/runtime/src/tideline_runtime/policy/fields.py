@@ -1,0 +1,93 @@
+"""A rule's body as flat fields: one dotted name for each value, with the place in the file that gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from tideline_runtime.policy.document import Place
+from tideline_runtime.policy.model import Body
+from tideline_table.config import (
+    CLEANER_COMMITS_RETAINED,
+    CLUSTERING_SORT_COLUMNS,
+    KEEP_MIN_COMMITS,
+    LOG_RETENTION_S,
+)
+
+OPTION = "options."
+SETTING = "settings."
+_GROUPS = ("services", "budget", "objectives")
+_WHOLE = ("windows", "priority", "pause")
+_RETENTION = {
+    "commits": CLEANER_COMMITS_RETAINED.key,
+    "timeline_commits": KEEP_MIN_COMMITS.key,
+    "log": LOG_RETENTION_S.key,
+}
+FLEET_OPTIONS = ("tideline.lock.",)
+"""Options that all processes of a fleet must agree on, so that no rule and no resource may set them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One value that a rule gives: its dotted name, and its place below the rule."""
+
+    name: str
+    value: Any
+    place: Place
+
+
+def fields_of(body: Body) -> Iterator[Field]:
+    """Yield the fields that a body gives. Two may have one name: a shorthand, and the option that it stands for."""
+    for group in _GROUPS:
+        yield from _of_group(group, getattr(body, group))
+    for name in _WHOLE:
+        if name in body.model_fields_set:
+            yield Field(name, getattr(body, name), (name,))
+    for key, value in (body.options or {}).items():
+        yield Field(f"{OPTION}{key}", option_text(value), ("options", key))
+    if body.sort_columns is not None:
+        yield Field(f"{OPTION}{CLUSTERING_SORT_COLUMNS.key}", ",".join(body.sort_columns), ("sort_columns",))
+    if body.retention is not None:
+        for name in sorted(body.retention.model_fields_set):
+            value = getattr(body.retention, name)
+            if value is not None:
+                yield Field(f"{OPTION}{_RETENTION[name]}", option_text(value), ("retention", name))
+    for service, own in (body.settings or {}).items():
+        yield from _of_settings(service, own, ())
+
+
+def option_text(value: Any) -> str:
+    """Return the value of an option as the engine reads it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def nested(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return dotted names as nested mappings."""
+    found: dict[str, Any] = {}
+    for name, value in fields.items():
+        *outer, last = name.split(".")
+        inner = found
+        for part in outer:
+            inner = inner.setdefault(part, {})
+        inner[last] = value
+    return found
+
+
+def _of_group(group: str, model: BaseModel | None) -> Iterator[Field]:
+    if model is not None:
+        for name in type(model).model_fields:
+            if name in model.model_fields_set:
+                yield Field(f"{group}.{name}", getattr(model, name), (group, name))
+
+
+def _of_settings(service: str, own: Mapping[str, Any], outer: Place) -> Iterator[Field]:
+    for name, value in own.items():
+        place = (*outer, name)
+        if isinstance(value, Mapping):
+            yield from _of_settings(service, value, place)
+        else:
+            dotted = ".".join(map(str, place))
+            yield Field(f"{SETTING}{service}.{dotted}", value, ("settings", service, *place))

@@ -1,0 +1,75 @@
+"""The last look at a clustering or compaction plan before it is published: does it fit the state, whoever made it? Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tideline_table.action.decision import Check, Due, Reason
+from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.log.plan import ClusteringPlanned, CompactionPlanned
+from tideline_table.log.state import TableState
+
+
+def plan_bytes(state: TableState, groups: Sequence[FileGroupId]) -> int:
+    """Return the bytes that a plan of these file groups reads: base and log files of their latest slices."""
+    return sum(found.total_bytes for group in groups if (found := state.latest_slice(group)) is not None)
+
+
+def pending_bytes(state: TableState) -> int:
+    """Return the bytes that the pending clusterings and compactions read."""
+    pending = (*state.pending_clusterings(), *state.pending_compactions())
+    return sum(plan_bytes(state, state.planned_groups(record.instant)) for record in pending)
+
+
+def plan_check(max_bytes: int | None = None) -> Check:
+    """Return the check of a plan that may read at most `max_bytes` (None: any).
+
+    A plan is refused if it names a file group twice, one that another pending plan names, one that does not exist or was replaced,
+    or files that are not those of the group's latest slice; and a compaction of a slice without log files.
+    """
+
+    def check(state: TableState, due: Due) -> Reason | None:
+        if not isinstance(due.body, ClusteringPlanned | CompactionPlanned):
+            return None
+        groups = due.body.groups
+        twice = [group.file_id for group, count in Counter(groups).items() if count > 1]
+        taken = {**state.groups_under_clustering(), **state.groups_under_compaction()}
+        met = next((group for group in groups if group in taken), None)
+        if not groups or twice:
+            return Reason(f"the plan is not sound: it names {f'file group {twice[0]} twice' if twice else 'no file group'}")
+        if met is not None:
+            return Reason(f"the plan overlaps plan {taken[met]}: both name file group {met.file_id}")
+        for group, named in zip(groups, _named_files(due.body), strict=True):
+            found = state.latest_slice(group)
+            wrong = _misfit(found, named, isinstance(due.body, CompactionPlanned))
+            if wrong:
+                return Reason(f"the plan does not fit the table: file group {group.file_id} {wrong}")
+        size = plan_bytes(state, groups)
+        if max_bytes is not None and size > max_bytes:
+            return Reason(f"the plan reads {size} bytes, of {max_bytes} that are left")
+        return None
+
+    return check
+
+
+def _misfit(found: FileSlice | None, named: frozenset[str], is_compaction: bool) -> str:  # noqa: FBT001 - private
+    if found is None:
+        return "does not exist or was replaced"
+    if is_compaction and not found.log_files:
+        return "has no log files"
+    names = {found.base_file} if found.base_file else set()
+    return "" if named == names | {log.name for log in found.log_files} else "has other files than the plan names"
+
+
+def _named_files(plan: ClusteringPlanned | CompactionPlanned) -> list[frozenset[str]]:
+    """Return the names of the files that the plan reads, for each of its groups in order."""
+    if isinstance(plan, CompactionPlanned):
+        found: list[Mapping[str, Any]] = list(plan.plan.get("operations") or ())
+    else:
+        found = [s for group in plan.plan["clusteringPlan"]["inputGroups"] for s in group["slices"]]
+    return [
+        frozenset(str(path).rsplit("/", 1)[-1] for path in (one.get("dataFilePath"), *(one.get("deltaFilePaths") or ())) if path)
+        for one in found
+    ]
