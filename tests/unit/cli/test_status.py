@@ -130,3 +130,28 @@ def test_one_failing_service_does_not_stop_the_others(cli, merging):
     steps = {s["service"]: s for s in outcome.document["tables"][0]["services"]}
     assert (steps["clustering"]["outcome"], steps["compaction"]["outcome"]) == ("failed", "done")
     assert "'nowhere'" in steps["clustering"]["error"]
+
+
+def test_a_policy_decides(done, filled, tmp_path):
+    policies = tmp_path / "policies.yaml"
+    file = tmp_path / "settings.toml"
+    file.write_text(f'policy_file = "{policies}"\n')
+
+    def verdicts(*more: str) -> dict:
+        shown = done("status", filled, "--settings", file, *more, "--json").document["tables"][0]
+        return {**{name: v["outcome"] for name, v in shown["services"].items()}, "findings": [f["kind"] for f in shown["findings"]]}
+
+    policies.write_text(
+        "version: 1\ndefaults:\n  settings:\n    planner:\n      clustering_min_files: 2\n      clustering_min_commits: 1\n"
+    )
+    assert verdicts()["clustering"] == "due"
+    policies.write_text("version: 1\ndefaults:\n  services:\n    clustering: false\n  objectives:\n    small_files: 1\n")
+    found = verdicts()
+    assert (found["clustering"], found["findings"]) == ("off", ["objective"])
+    policies.write_text("version: 1\ndefaults:\n  pause:\n    reason: a migration\n")
+    assert (verdicts()["clustering"], verdicts()["rollback"]) == ("held", "not_due")
+    (verdict,) = done("why", filled, "clustering", "--settings", file, "--json").document["verdicts"]
+    assert "a migration" in verdict["why"]
+    assert {s["outcome"] for s in done("maintain", filled, "--settings", file, "--json").document["tables"][0]["services"]} == {
+        "nothing"
+    }
