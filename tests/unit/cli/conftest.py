@@ -13,7 +13,7 @@ import pytest
 
 from tideline_cli.main import run
 from tideline_table.action import write_rows
-from tideline_table.table import Table, TableRequest, create_table
+from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 SCHEMA = pa.schema(
@@ -139,3 +139,14 @@ def filled(table) -> Path:
     write_rows(opened, rows_table(id=["a", "b", "c"], city=["Paris", "Paris", "Rome"], n=[1, 2, 3]), Operation.UPSERT)
     write_rows(opened, rows_table(id=["b", "d"], city=["Paris", "Paris"], n=[20, 4]), Operation.UPSERT)
     return table
+
+
+@pytest.fixture
+def merging(tmp_path) -> Path:
+    """A merge-on-read table with one base file and three log files."""
+    path = tmp_path / "weather"
+    create_table(str(path), TableRequest("weather", SCHEMA, ("id",), type=TableType.MOR))
+    opened = Table.open(str(path))
+    for n in range(4):
+        write_rows(opened, rows_table(id=["a", "b"], n=[n, n]), Operation.UPSERT)
+    return path

@@ -11,10 +11,24 @@ from typing import Annotated
 
 import typer
 
-from tideline_cli import create, inspection, jobs, leases, locks, platform, read, restore, savepoints, services, share, write
+from tideline_cli import (
+    create,
+    inspection,
+    jobs,
+    leases,
+    locks,
+    platform,
+    read,
+    restore,
+    savepoints,
+    services,
+    share,
+    status,
+    write,
+)
 from tideline_cli.failure import EXIT_FAILED, EXIT_INTERRUPTED, report_failure
 
-GROUPS = (create, share, write, read, inspection, services, savepoints, leases, restore, jobs, locks, platform)
+GROUPS = (create, share, write, read, inspection, services, status, savepoints, leases, restore, jobs, locks, platform)
 """Modules that each define an `app` of commands."""
 
 _EPILOG = """Start with a table of your own:

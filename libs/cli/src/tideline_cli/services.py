@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -11,9 +12,12 @@ from tideline_cli.dry_run import DryRun, preview_plan, preview_run, print_previe
 from tideline_cli.opening import open_writable
 from tideline_cli.report import print_result
 from tideline_cli.tables import committed_document
+from tideline_locks import open_peer_lock
 from tideline_table.action import (
     Reason,
+    Rules,
     TableService,
+    decide,
     request_archival,
     request_clean,
     request_clustering,
@@ -26,6 +30,7 @@ from tideline_table.action import (
     sweep_half_written,
     sweep_late_files,
 )
+from tideline_table.action import adopt as adopt_table
 from tideline_table.errors import InstantNotFound, InvalidOption
 from tideline_table.hudi import Action
 from tideline_table.table import Table
@@ -33,7 +38,7 @@ from tideline_table.table import Table
 app = typer.Typer()
 
 
-_REQUESTS = {
+_REQUESTS: Mapping[TableService, Callable[[Table], str | Reason]] = {
     TableService.CLUSTERING: request_clustering,
     TableService.COMPACTION: request_compaction,
     TableService.CLEAN: request_clean,
@@ -59,7 +64,11 @@ def plan(
     """
     chosen = choice("service", service, PLANNABLE)
     if dry_run:
-        print_preview(preview_plan(chosen, Table.open(path, options=settings_from(option))), as_json=as_json)
+        table = Table.open(path, options=settings_from(option), peer_lock=open_peer_lock)
+        if chosen is TableService.ARCHIVAL:
+            _show_plan(table, chosen, as_json=as_json)
+        else:
+            print_preview(preview_plan(chosen, table), as_json=as_json)
         return
     table = open_writable(path, settings_from(option), locks)
     if chosen is TableService.ARCHIVAL:
@@ -69,6 +78,15 @@ def plan(
     instant, why = (None, answer.why) if isinstance(answer, Reason) else (answer, "")
     text = f"planned {chosen} {instant}; run it: tideline run {chosen} {path}" if instant else f"nothing to do: {why}"
     print_result({"service": chosen.value, "instant": instant, "reason": why}, text, as_json=as_json)
+
+
+def _show_plan(table: Table, service: TableService, *, as_json: bool) -> None:
+    found = decide(table, service, Rules(trigger=None))
+    if isinstance(found, Reason):
+        plan, text = None, f"nothing to do: {found.why}" + (f"; changed by: {found.until}" if found.until else "")
+    else:
+        plan, text = found.body.to_json(), f"{service} is due: {found.why}"
+    print_result({"service": service.value, "instant": None, "reason": found.why, "plan": plan}, text, as_json=as_json)
 
 
 @app.command(epilog="Example: tideline run clustering ./trips")
@@ -185,11 +203,17 @@ def adopt(
 ) -> None:
     """Give a copied or moved table its own identity, so that it can be written at its new place.
 
-    Run it for the copy, not for the original, and while no writer uses the copy. A table that was neither copied nor moved is
+    Run it for the copy, not for the original, and while no writer uses the copy. Plans that the copy brought along are cancelled,
+    because they name files of the original; the services plan the work again. A table that was neither copied nor moved is
     refused without --yes.
     """
-    table = Table.open(path)
+    table = Table.open(path, peer_lock=open_peer_lock)
     before = table.uid
-    identity = table.adopt(in_place=yes)
+    done = adopt_table(table, in_place=yes)
+    identity, cancelled = done.identity, [{"service": c.service.value, "instant": c.instant} for c in done.cancelled]
     text = f"table {table.definition.name} at {identity.base_path} now has uid {identity.uid} (before: {before})"
-    print_result({"uid": identity.uid, "base_path": identity.base_path, "previous_uid": before}, text, as_json=as_json)
+    if cancelled:
+        text += f"; cancelled {len(cancelled)} plan(s), which named files of the original: "
+        text += ", ".join(f"{c['service']} {c['instant']}" for c in cancelled)
+    document = {"uid": identity.uid, "base_path": identity.base_path, "previous_uid": before, "cancelled": cancelled}
+    print_result(document, text, as_json=as_json)

@@ -43,6 +43,7 @@ from tideline_table.action import (
     check_sort_columns,
     closed_to_inserts,
     combines_input,
+    hold_back,
     in_buckets,
     in_transaction,
     inserted_hashes,
@@ -108,6 +109,7 @@ def write_dataframe(
     if first.is_small:
         return first.write_small(options, on_conflict)
     first.refuse_policy()
+    hold_back(table, operation, chosen)
     return write_with_retries(contention, lambda: attempt_on(table.schema_json).run(), on_conflict)
 
 

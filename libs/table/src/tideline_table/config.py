@@ -371,6 +371,38 @@ PRIORITY_WAIT_S = Option(
     unit="seconds",
     minimum=0,
 )
+BACKLOG_LOG_FILES = Option(
+    "tideline.write.backlog.log.files",
+    50,
+    "Log files that one file slice has before compaction counts as outrun by the writers: `tideline status` and the health of the table say "
+    "so, and writes to the partition of the slice follow `tideline.write.backlog.response`.",
+    unit="log files",
+    minimum=1,
+)
+BACKLOG_RESPONSE = Option(
+    "tideline.write.backlog.response",
+    "warn",
+    "What an upsert or delete of a merge-on-read table does, and an insert into log files, if its partitions have a slice with a backlog "
+    "(`tideline.write.backlog.log.files`): nothing (none), log a warning (warn), wait before it begins (slow; `tideline.write.backlog.wait`), "
+    "or fail before anything is written (refuse). Writes that only add or replace file groups are not concerned.",
+    choices=("none", "warn", "slow", "refuse"),
+)
+BACKLOG_WAIT_S = Option(
+    "tideline.write.backlog.wait",
+    10.0,
+    "How long a write waits at most with `tideline.write.backlog.response` `slow`, at twice as many log files as "
+    "`tideline.write.backlog.log.files`; proportionally shorter below, but at least a tenth of it. The wait ends when a compaction has merged "
+    "the log files.",
+    unit="seconds",
+    minimum=0,
+)
+PLAN_AGE_S = Option(
+    "tideline.plan.age",
+    3600.0,
+    "A plan that is pending for longer than this without a process that runs it is a finding in `tideline status` and in the health of the table.",
+    unit="seconds",
+    minimum=0,
+)
 LOCK_WAIT_S = Option("tideline.lock.wait", 60.0, "How long a commit waits for the table lock.", unit="seconds", minimum=0)
 LOCK_UNREACHABLE = Option(
     "tideline.lock.unreachable",

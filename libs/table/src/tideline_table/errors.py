@@ -218,6 +218,12 @@ class RestorePending(WriteConflict):
     """Restore `with_instant` is pending. Nothing may be written until it has completed."""
 
 
+class BacklogTooLarge(TidelineError):
+    """Compaction has not kept up with the writers, and `tideline.write.backlog.response` refuses more writes. Nothing was written."""
+
+    recovery = Recovery.RETRY
+
+
 class ProgressMoved(TidelineError):
     """The stored progress is not the value that the commit expected: another writer committed the same input, or more.
 

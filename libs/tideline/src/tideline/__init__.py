@@ -12,15 +12,28 @@ Python users and the engine (`tideline_table`). It makes no decisions about tabl
 
 from tideline import errors
 from tideline.query import Query
-from tideline.results import Archival, Clean, Clustering, Commit, Compaction, Restoration, Savepoint, ServiceResult
+from tideline.results import (
+    Archival,
+    Cancelled,
+    Clean,
+    Clustering,
+    Commit,
+    Compaction,
+    MaintenanceStep,
+    Restoration,
+    Savepoint,
+    ServiceResult,
+)
 from tideline.table import Table, create, open  # noqa: A004 - `tideline.open`, as `gzip.open`
 
 __all__ = [
     "Archival",
+    "Cancelled",
     "Clean",
     "Clustering",
     "Commit",
     "Compaction",
+    "MaintenanceStep",
     "Query",
     "Restoration",
     "Savepoint",

@@ -3,6 +3,7 @@
 from tideline_locks import InvalidLease, LeaseLost, LockAccessDenied, LockTimeout, LockUnreachable, StaleFence
 from tideline_table.errors import (
     AppendOutrun,
+    BacklogTooLarge,
     CleanRefused,
     ClockSkew,
     ClusteringFirst,
@@ -41,6 +42,7 @@ from tideline_table.errors import (
 
 __all__ = [
     "AppendOutrun",
+    "BacklogTooLarge",
     "CleanRefused",
     "ClockSkew",
     "ClusteringFirst",

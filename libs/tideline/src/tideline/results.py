@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tideline_table.action import Cancelled
+from tideline_table.action import Step as MaintenanceStep
 from tideline_table.coordination import Committed
 from tideline_table.table import Savepoint
 
-__all__ = ["Archival", "Clean", "Clustering", "Commit", "Compaction", "Restoration", "Savepoint", "ServiceResult"]
+__all__ = [
+    "Archival",
+    "Cancelled",
+    "Clean",
+    "Clustering",
+    "Commit",
+    "Compaction",
+    "MaintenanceStep",
+    "Restoration",
+    "Savepoint",
+    "ServiceResult",
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tideline import services
 from tideline.predicates import Where, expression_of
 from tideline.query import Columns, Query, chosen_columns
 from tideline.relation import TableDataset, run_sql
-from tideline.results import Archival, Clean, Clustering, Commit, Compaction, Restoration, Savepoint
+from tideline.results import Archival, Cancelled, Clean, Clustering, Commit, Compaction, MaintenanceStep, Restoration, Savepoint
 from tideline.rows import Keys, Point, Rows, Schema, column_list, keys_from, point_text, schema_from, table_from
 from tideline_locks import attach_lock, open_peer_lock
 from tideline_table import action, config
@@ -328,6 +328,29 @@ class Table:
     def archive(self, *, options: Options = None) -> Archival:
         """Plan and run an archival: move old instants from the timeline into an archive file (`hoodie.keep.max.commits`)."""
         return services.archive(self._table, options)
+
+    def maintain(
+        self, *, dry_run: bool = False, min_files: int = 8, min_commits: int = 4, options: Options = None
+    ) -> tuple[MaintenanceStep, ...]:
+        """Run everything that is due, once, in this process, and return a report with a step for each table service.
+
+        In this order: rollback of dead writers, compaction, clustering, clean, archival; pending plans that no process runs, too. A
+        clustering is due with `min_files` small files in a partition, and `min_commits` writes since the last one. A failing
+        service does not keep the others from running: its step has the `error`. `dry_run` only says what is due.
+        """
+        rules = action.Rules(action.Trigger(min_files, min_commits), options=dict(options or {}))
+        self._table.refresh()
+        if not dry_run:
+            self._table.check_writable(keyed=False)
+        return action.maintain(self._table, rules, dry_run=dry_run)
+
+    def cancel_plan(self, instant: str) -> Cancelled:
+        """Cancel the pending plan of a table service, whether or not an executor runs it. No row of the table changes.
+
+        Raises `InstantNotFound`, `UnsupportedTable` for what cannot be cancelled: cleans and archivals that have begun, and plans
+        other than clusterings in a table shared with Apache Hudi.
+        """
+        return action.cancel_plan(self._table, instant)
 
     def roll_back_dead(self) -> tuple[str, ...]:
         """Roll back writes whose writer has no recent heartbeat, finish an interrupted restore, and return the undone instants."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from tideline_events import TIMELINE, Hint, JobEvent
@@ -41,7 +42,7 @@ from tideline_table.action import TableService, is_run_by_hudi
 from tideline_table.coordination import is_dead, roll_back
 from tideline_table.errors import StorageError, TidelineError
 from tideline_table.hudi import State
-from tideline_table.table import Table
+from tideline_table.table import GivenUp, Table, forget_given_up, is_given_up_plan, keep_given_up
 
 _log = get_logger(__name__)
 _STOP_GRACE_S = 10.0
@@ -137,7 +138,9 @@ class LauncherService:
                 service = TableService.CLUSTERING if record.is_clustering else TableService.COMPACTION
                 key = PlanKey(record.instant, table.uid)
                 if key in self._left_alone:
-                    continue
+                    if is_given_up_plan(table.storage, record.instant):
+                        continue
+                    self._left_alone.discard(key)  # a user removed the record: tideline job retry
                 if not driven and not (is_time and policy.wants(service, now)):
                     continue  # a plan that no process runs waits for the window or the end of the pause
                 work = work_of(getattr(table.state.plans.get(record.instant), "plan", None) or {})
@@ -191,6 +194,10 @@ class LauncherService:
     def _note_launch(self, spec: ApplicationSpec, request: PlanRequest) -> None:
         key, attempt = request.key, request.attempt
         self._seen.add((spec.name, key))
+        table = self._tables.by_uid(key.table_uid)
+        if table is not None and request.service is not TableService.CLUSTERING:
+            with suppress(StorageError):
+                forget_given_up(table.storage, key.instant)  # of a launcher before this one
         self._histories[key] = replace(self._histories[key], condition=None)
         where = f"in application {spec.name}" if len(spec.plans) > 1 else ""
         for state in ("retried" if attempt > 1 else "submitted", "running"):
@@ -314,11 +321,15 @@ class LauncherService:
             # Its applications have ended, so the plan is rolled back and its file groups are free for a new plan.
             roll_back(table.timeline, plan.key.instant, force=True)
         else:
-            # Writers append to the file slices of the plan, so it cannot be rolled back. A restarted launcher runs it again.
+            # Writers append to the file slices of the plan. Only an operator cancels it. A restarted launcher runs it again.
             self._left_alone.add(plan.key)
         self._context.metrics.increment(APPLICATIONS, outcome="given_up")
         name = application_name(plan.table_name, plan.base_path, plan.key.instant, history.attempt)
         why = "its error is permanent" if history.is_hopeless else f"{history.failures} attempts failed"
+        if plan.service is not TableService.CLUSTERING:
+            now = self._context.clock.now().isoformat()
+            with suppress(StorageError):  # without the record, this launcher tries again
+                keep_given_up(table.storage, GivenUp(plan.key.instant, plan.service.value, history.attempt, why, now))
         self._publish(plan.key, plan.service, name, history.attempt, "given_up", why)
         self._hint(plan.base_path, plan.key, plan.service, "given_up")
         _log.error("given up", table=plan.key.table_uid, instant=plan.key.instant, attempts=history.attempt, reason=why)

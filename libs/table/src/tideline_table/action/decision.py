@@ -40,9 +40,10 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One line that says why there is nothing to plan."""
+    """One line that says why there is nothing to plan, and one that says what would change it (empty: only the table's kind)."""
 
     why: str
+    until: str = ""
 
 
 Check = Callable[[TableState, Due], Reason | None]
@@ -63,6 +64,13 @@ def within(found: Iterable[T], max_bytes: int | None, size_of: Callable[[T], int
 def obstacle(state: TableState, alone: Action | None = None) -> Reason | None:
     """Return the reason that forbids any plan: a restore, or a pending plan of `alone`, an action with at most one pending plan."""
     if state.restoring:
-        return Reason(f"restore {state.restoring} is under way; if its process died: tideline run rollback PATH")
+        return Reason(
+            f"restore {state.restoring} is under way; if its process died: tideline run rollback PATH", "the end of the restore"
+        )
+    cancelled = next((a.instant for a in state.pending() if a.action is Action.COMPACTION and a.fenced_by), None)
+    if cancelled is not None:
+        # Until its timeline files are gone, Apache Hudi finds its file groups in a pending plan.
+        end = "the end of its cancellation; if its process died: tideline run rollback PATH"
+        return Reason(f"compaction {cancelled} is being cancelled", end)
     pending = next((a.instant for a in state.pending() if a.action is alone), None)
-    return Reason(f"{alone} {pending} is pending already; run it first") if pending else None
+    return Reason(f"{alone} {pending} is pending already; run it first", f"the end of {alone} {pending}") if pending else None

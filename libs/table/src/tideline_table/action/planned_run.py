@@ -98,6 +98,13 @@ def delete_lost_attempt(table: Table, instant: str, attempt: int, stats: Sequenc
         table.storage.delete(path)
 
 
+def lost_attempt(service: TableService, instant: str) -> TransactionRolledBack:
+    """Return the error of an attempt whose files another process deleted: it cancelled the plan, or took it over."""
+    return TransactionRolledBack(
+        f"{service} {instant} was cancelled or taken over while it ran", expected="a pending plan", remedy="plan again"
+    )
+
+
 def attempt_of(path: str) -> int:
     """Return the attempt that wrote the base file at `path`, from its write token; -1 for other files."""
     name = parse_base_file_name(path.rsplit("/", 1)[-1])

@@ -16,7 +16,7 @@ def roll_back_dead(table: Table) -> list[str]:
     """Roll back every write of a dead writer, complete rollbacks and a restore of dead processes; return the instants undone.
 
     Dead clustering and compaction attempts are left to the next attempt, because their plan can be run again. Only a clustering
-    that Apache Hudi began and gave up is rolled back.
+    that Apache Hudi began and gave up is rolled back. Cancellations of plans are completed.
     """
     table.check_writable(keyed=False)
     undone: list[str] = []
@@ -30,7 +30,7 @@ def roll_back_dead(table: Table) -> list[str]:
         if not table.timeline.state.is_pending(record.instant):
             continue  # it ended while the actions before it were rolled back
         unfinished = bool(record.fenced_by)
-        if record.action in _GO_ON or (record.is_clustering and not unfinished and not _gave_up(table, record)):
+        if not unfinished and (record.action in _GO_ON or (record.is_clustering and not _gave_up(table, record))):
             continue
         if roll_back(table.timeline, record.instant) is not None:
             undone.append(record.instant)

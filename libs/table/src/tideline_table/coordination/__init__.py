@@ -6,7 +6,7 @@ Decisions about what a write or a table service does belong to `tideline_table.a
 from tideline_table.coordination.committed import Committed
 from tideline_table.coordination.conflict import SchemaStep, WriteSet, find_conflict
 from tideline_table.coordination.exclusive import ExclusiveTimeline
-from tideline_table.coordination.heartbeat import Heartbeat, is_alive, is_dead
+from tideline_table.coordination.heartbeat import Heartbeat, allowed_silence, is_alive, is_dead, last_sign
 from tideline_table.coordination.hudi_timeline import HudiTimeline
 from tideline_table.coordination.leases import forget_expired
 from tideline_table.coordination.lock import HeldPeerLock, NoLock, OpenPeerLock, PeerLock, TableLock
@@ -35,10 +35,12 @@ __all__ = [
     "SharedTimeline",
     "TableLock",
     "WriteSet",
+    "allowed_silence",
     "find_conflict",
     "forget_expired",
     "going_first",
     "is_alive",
     "is_dead",
+    "last_sign",
     "roll_back",
 ]

@@ -256,7 +256,15 @@ def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[Ins
         other = max(state.completed_writes(), key=lambda action: action.sequence).instant
         return WriteConflict(f"the schema of the table changed, at the latest by {other}", with_instant=other)
     grown: dict[FileGroupId, str] = {}
+    in_move = state.groups_in_move()
     for group, read_version in own.based_on.items():
+        if group in in_move:
+            # Until the old log files are deleted, readers of Apache Hudi merge them once more, behind newer ones.
+            return WriteConflict(
+                f"log files of file group {group.file_id} in {group.partition_path!r} are moved by rollback {in_move[group]}",
+                with_instant=in_move[group],
+                remedy="retry; if its process died, tideline run rollback PATH finishes it",
+            )
         replaced_by = state.replaced.get(group)
         if replaced_by is not None:
             return WriteConflict(

@@ -72,6 +72,11 @@ def _seems_alive(storage: Storage, record: ActionRecord, clock: Clock, allowed: 
     return silence is not None and silence <= allowed
 
 
+def last_sign(storage: Storage, record: ActionRecord, clock: Clock, options: Options) -> timedelta | None:
+    """Return the time since the last sign of life of the process that runs `record`, by this machine's clock. None without a sign."""
+    return _silence(storage, record, clock.now(), allowed_silence(options))
+
+
 def store_time(storage: Storage) -> datetime:
     """Return the store's time by writing a file: not after the return, not before the call by more than the store's rounding."""
     storage.put(STORE_TIME_PATH, b"")

@@ -14,6 +14,7 @@ from dataclasses import replace
 from tideline_table.coordination.heartbeat import Heartbeat, heartbeat_path, is_dead
 from tideline_table.coordination.reserve import KEPT_BY_ROLLBACKS, fill_reserve
 from tideline_table.coordination.timeline import ActiveTimeline
+from tideline_table.coordination.unscheduling import NothingToDo, move_logs
 from tideline_table.errors import InstantNotFound, TidelineError, UnsupportedTable
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId
@@ -31,11 +32,12 @@ _LOGGER = logging.getLogger(__name__)
 OPERATION = "ROLLBACK"
 
 
-def roll_back(timeline: ActiveTimeline, target: str, *, force: bool = False, attempt: int = 0) -> str | None:
+def roll_back(timeline: ActiveTimeline, target: str, *, force: bool = False, attempt: int = 0, cancel: bool = False) -> str | None:
     """Roll `target` back. Return the instant of the rollback, None if there was nothing to do.
 
     Unless `force` (for a transaction of this process), an instant whose writer is alive is left alone. With `attempt`, so is one
-    that another process took over since the entry with that sequence. Raises `InstantNotFound`, and `UnsupportedTable` for an
+    that another process took over since the entry with that sequence. `cancel` is for an operator who ends a plan: also a
+    compaction, and a clean or an archival that has not begun. Raises `InstantNotFound`, and `UnsupportedTable` for an
     instant that completed before this call.
     """
     token = uuid.uuid4().hex
@@ -47,10 +49,10 @@ def roll_back(timeline: ActiveTimeline, target: str, *, force: bool = False, att
         now = state.actions.get(target)
         if (was_pending or attempt) and (now is None or now.state is State.COMPLETED):
             # Its slow writer, or a process that took it over, completed it first; perhaps it is archived already.
-            raise _NothingToDo
-        record = _target(state, target)
+            raise NothingToDo
+        record = _target(state, target, cancel=cancel)
         if record.state is State.ROLLED_BACK or (attempt and not record.fenced_by and record.sequence != attempt):
-            raise _NothingToDo
+            raise NothingToDo
         return record
 
     def is_abandoned(state: TableState) -> bool:
@@ -65,7 +67,7 @@ def roll_back(timeline: ActiveTimeline, target: str, *, force: bool = False, att
     def decide(state: TableState, is_abandoned: bool) -> Draft:  # noqa: FBT001 - the fact
         record = undone(state)
         if not is_abandoned:
-            raise _NothingToDo
+            raise NothingToDo
         if record.fenced_by:
             running = state.actions[record.fenced_by]
             # A rollback adopted from the timeline has no plan in the log, and may not have got further than its request.
@@ -73,12 +75,12 @@ def roll_back(timeline: ActiveTimeline, target: str, *, force: bool = False, att
             planned = known if isinstance(known, RollbackStep) else RollbackStep(target, record.action.value)
             body = replace(planned, attempt=token)
             return Draft(running.instant, Action.ROLLBACK, running.state, State.INFLIGHT, OPERATION, body)
-        body = RollbackStep(target, record.action.value, plan=_plan(timeline, record, paths), attempt=token)
+        body = RollbackStep(target, record.action.value, plan=_plan(timeline, record, paths), attempt=token, cancels=cancel)
         return Draft(timeline.mint(state), Action.ROLLBACK, State.NONE, State.INFLIGHT, OPERATION, body)
 
     try:
         entry = timeline.append(decide, is_abandoned, reserve_kept=KEPT_BY_ROLLBACKS)
-    except _NothingToDo:
+    except NothingToDo:
         return None
     assert isinstance(entry.body, RollbackStep)
     with Heartbeat(timeline.storage, entry.instant, timeline.options):
@@ -106,10 +108,6 @@ def forget_late_files(timeline: ActiveTimeline, target: str, staged: Iterable[st
         forget_markers(timeline.storage, target)  # no later cleanup looks for it
 
 
-class _NothingToDo(Exception):
-    """The target is completed, rolled back, alive, or being rolled back by a live process."""
-
-
 def _uncommitted(state: TableState, paths: Iterable[str]) -> list[str]:
     """Return the paths that no committed slice has: Hudi may append to an older log file and list it in a marker once more."""
     found = []
@@ -122,19 +120,12 @@ def _uncommitted(state: TableState, paths: Iterable[str]) -> list[str]:
     return found
 
 
-def _target(state: TableState, target: str) -> ActionRecord:
+def _target(state: TableState, target: str, *, cancel: bool) -> ActionRecord:
     record = state.actions.get(target)
     if record is None and target < state.archived_before:
-        raise _NothingToDo  # rolled back and since archived
-    if record is not None and record.action is Action.COMPACTION:
-        # Log files may be named after it by now: without its base files, Apache Hudi's readers would never find them.
-        raise UnsupportedTable(
-            f"instant {target} is a compaction", expected="a write", remedy="run it again: tideline run compaction PATH"
-        )
-    if record is not None and record.action is Action.ARCHIVAL:
-        raise UnsupportedTable(
-            f"instant {target} is an archival", expected="a write", remedy="run it again: tideline run archival PATH"
-        )
+        raise NothingToDo  # rolled back and since archived
+    if record is not None and record.is_pending and not record.fenced_by:
+        _check_plan(record, cancel=cancel)
     if record is None:
         raise InstantNotFound(f"no instant {target} to roll back", expected="a pending instant of this table")
     if record.state is State.COMPLETED:
@@ -142,6 +133,19 @@ def _target(state: TableState, target: str) -> ActionRecord:
             f"instant {target} is completed", expected="a pending instant", remedy="restore to a savepoint instead"
         )
     return record
+
+
+def _check_plan(record: ActionRecord, *, cancel: bool) -> None:
+    """Raise `UnsupportedTable` for a plan that must be run again instead of being rolled back."""
+    again = f"run it again: tideline run {record.action.value} PATH"
+    if record.action is Action.COMPACTION and not cancel:
+        # Log files may be named after it by now. Only a cancellation moves them to the slice before.
+        cancelling = f"{again}, or cancel it: tideline job cancel PATH {record.instant}"
+        raise UnsupportedTable(f"instant {record.instant} is a compaction", expected="a write", remedy=cancelling)
+    if record.action in (Action.ARCHIVAL, Action.CLEAN) and not (cancel and record.state is State.REQUESTED):
+        found = f"{record.action} {record.instant} is {record.state}"
+        began = ", and files that it names may be deleted already" if record.state is State.INFLIGHT else ""
+        raise UnsupportedTable(f"{found}{began}", expected="a write, or a plan that has not begun", remedy=again)
 
 
 def _plan(timeline: ActiveTimeline, record: ActionRecord, paths: Sequence[str]) -> dict[str, object]:
@@ -168,8 +172,10 @@ def _plan(timeline: ActiveTimeline, record: ActionRecord, paths: Sequence[str]) 
 
 def _execute(timeline: ActiveTimeline, rollback: str, target: str, target_action: Action) -> None:
     started = timeline.clock.monotonic_s()
+    # A cancelled compaction gives back the log files that were written since its plan.
+    moved = move_logs(timeline, rollback, target) if target_action is Action.COMPACTION else ()
     # List the markers again after the fence: a late executor may have added some since the plan was made.
-    announced = list(marked_files(timeline.storage, target))
+    announced = [*marked_files(timeline.storage, target), *moved]
     paths = _uncommitted(timeline.state, announced)
     root = timeline.storage.root.removeprefix("file:")
     partitions: dict[str, dict[str, object]] = {}
@@ -205,12 +211,12 @@ def _execute(timeline: ActiveTimeline, rollback: str, target: str, target_action
     def decide(state: TableState) -> Draft:
         # Meanwhile another process may have completed the rollback, and archived it.
         if not state.is_pending(rollback) or state.actions[rollback].fenced_by:
-            raise _NothingToDo
+            raise NothingToDo
         return Draft(rollback, Action.ROLLBACK, State.INFLIGHT, State.COMPLETED, OPERATION, body)
 
     try:
         timeline.append(decide, reserve_kept=KEPT_BY_ROLLBACKS)
-    except _NothingToDo:
+    except NothingToDo:
         return
     timeline.forget_markers(target, announced)
     fill_reserve(timeline.storage)

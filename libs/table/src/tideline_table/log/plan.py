@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from tideline_table.file_group.slice import FileGroupId, SliceVersion, join_path
 from tideline_table.hudi.instant import Action
@@ -150,6 +150,14 @@ class RestorePlanned:
         return cls(document["plan"], Rewind.from_json(document["rewind"]), files)
 
 
+class LogMove(NamedTuple):
+    """A log file that gets another name: it joins the slice that the new name names."""
+
+    partition_path: str
+    old_name: str
+    new_name: str
+
+
 @dataclass(frozen=True, slots=True)
 class RollbackStep:
     """Body of every transition of a rollback."""
@@ -169,6 +177,10 @@ class RollbackStep:
     """Set for a rollback by which Apache Hudi undid the write of a live writer."""
     progress: Mapping[str, Progress] | None = None
     """Ingestion progress after the rollback, set if Apache Hudi rolled back a completed write."""
+    cancels: bool = False
+    """Set if an operator cancelled a plan; it did not lose a conflict."""
+    moves: tuple[LogMove, ...] | None = None
+    """Set from the step on in which a cancelled compaction gives back its log files (`coordination.unscheduling`)."""
 
     def to_json(self) -> dict[str, Any]:
         return given(
@@ -180,6 +192,8 @@ class RollbackStep:
             spares=self.spares or None,
             eager=self.eager or None,
             progress=None if self.progress is None else progress_json(self.progress),
+            cancels=self.cancels or None,
+            moves=None if self.moves is None else [list(move) for move in self.moves],
         )
 
     @classmethod
@@ -193,6 +207,8 @@ class RollbackStep:
             spares=bool(document.get("spares")),
             eager=bool(document.get("eager")),
             progress=progress_from(document["progress"]) if "progress" in document else None,
+            cancels=bool(document.get("cancels")),
+            moves=tuple(LogMove(str(p), str(old), str(new)) for p, old, new in document["moves"]) if "moves" in document else None,
         )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tideline_table.errors import CorruptMetadata
+from tideline_table.file_group.names import parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.file_group.versions import fold_file, is_gone, visible_slice
 from tideline_table.hudi.instant import PUBLISHING_ACTIONS, Action, State
@@ -34,7 +35,7 @@ from tideline_table.log.savepoint import Saved, Savepoint, saved_by, saved_by_lo
 from tideline_table.log.sharing import PEER_WRITER, Sharing
 from tideline_table.log.table_log import Draft
 from tideline_table.log.transition import check_step
-from tideline_table.log.undo import Rewritten, excess_groups, undo_writes
+from tideline_table.log.undo import Rewritten, excess_groups, move_logs, undo_writes
 
 
 @dataclass(slots=True)
@@ -185,8 +186,12 @@ class TableState:
             return
         if entry.after is not State.COMPLETED:
             self.actions[step.target] = replace(target, fenced_by=entry.instant)
+            for group in move_logs(self.slices, step.moves or ()):
+                if len(self.slices[group]) == 1 and group not in self.replaced:
+                    self.excess.discard(group)
             return
-        if target.is_clustering:
+        planned = self.plans.get(entry.instant)
+        if target.is_clustering and not (isinstance(planned, RollbackStep) and planned.cancels):
             for group in self.planned_groups(target.instant):
                 self.clustering_losses[group] = self.clustering_losses.get(group, 0) + 1
         self.actions[step.target] = replace(target, state=State.ROLLED_BACK, fenced_by=entry.instant, sequence=entry.sequence)
@@ -351,8 +356,24 @@ class TableState:
         return self._named_by(self.pending_clusterings)
 
     def groups_under_compaction(self) -> dict[FileGroupId, str]:
-        """Return file group → instant of its pending compaction. New log files belong to the slice of that instant (11.2)."""
-        return self._named_by(self.pending_compactions)
+        """Return file group → instant of its pending compaction. New log files belong to the slice of that instant (11.2).
+
+        A cancelled compaction counts until it has given back its log files.
+        """
+        return self._named_by(lambda: [a for a in self.pending() if a.action is Action.COMPACTION and self._opens_slices(a)])
+
+    def _opens_slices(self, compaction: ActionRecord) -> bool:
+        if not compaction.fenced_by:
+            return True
+        rollback = self.plans.get(compaction.fenced_by)
+        return isinstance(rollback, RollbackStep) and rollback.moves is None
+
+    def groups_in_move(self) -> dict[FileGroupId, str]:
+        """Return file group → the pending rollback that moves log files of it, because their compaction was cancelled."""
+        with self._mutex:
+            moving = [(at, plan.moves) for at, plan in self.plans.items() if isinstance(plan, RollbackStep) and plan.moves]
+            named = ((at, move.partition_path, parse_log_file_name(move.new_name)) for at, moves in moving for move in moves)
+            return {FileGroupId(partition, name.file_id): at for at, partition, name in named if name is not None}
 
     def _named_by(self, pending: Callable[[], list[ActionRecord]]) -> dict[FileGroupId, str]:
         with self._mutex:

@@ -6,7 +6,10 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
+from tideline_table.errors import CorruptMetadata
+from tideline_table.file_group.names import parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
+from tideline_table.log.plan import LogMove
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,30 @@ def _left(found: FileSlice, base: str, logs: tuple[LogFile, ...]) -> FileSlice:
     if base:
         return replace(found, log_files=logs)
     return replace(found, base_file="", size_bytes=0, rows=-1, log_files=logs)
+
+
+def move_logs(slices: MutableMapping[FileGroupId, dict[str, FileSlice]], moves: Iterable[LogMove]) -> list[FileGroupId]:
+    """Rename log files, each behind those of the slice that its new name names; return their groups. Repeating it changes nothing."""
+    groups = []
+    for partition, old_name, new_name in moves:
+        old, new = parse_log_file_name(old_name), parse_log_file_name(new_name)
+        if old is None or new is None or old.file_id != new.file_id:
+            raise CorruptMetadata(f"a move of {old_name!r} to {new_name!r}", expected="log files of one file group")
+        group = FileGroupId(partition, old.file_id)
+        by_instant = slices.get(group, {})
+        above, below = by_instant.get(old.base_instant), by_instant.get(new.base_instant)
+        moved = next((log for log in above.log_files if log.name == old_name), None) if above is not None else None
+        if above is None or below is None or moved is None:
+            continue
+        left = tuple(log for log in above.log_files if log.name != old_name)
+        if above.base_file or left:
+            by_instant[old.base_instant] = replace(above, log_files=left)
+        else:
+            del by_instant[old.base_instant]
+        renamed = replace(moved, name=new_name, version=new.version)
+        by_instant[new.base_instant] = replace(below, log_files=(*below.log_files, renamed))
+        groups.append(group)
+    return groups
 
 
 def excess_groups(slices: Mapping[FileGroupId, Mapping[str, FileSlice]], replaced: Iterable[FileGroupId]) -> set[FileGroupId]:

@@ -8,6 +8,8 @@ from tideline_table.table.changes import is_sequence, newest_write, parse_point,
 from tideline_table.table.create import TableRequest, bucket_request, create_table, default_name, folder_name
 from tideline_table.table.definition import TableDefinition, TableType
 from tideline_table.table.facade import Table
+from tideline_table.table.findings import Finding, FindingKind, age_s, findings_of, most_log_files
+from tideline_table.table.given_up import GivenUp, forget_given_up, given_up_plans, is_given_up_plan, keep_given_up
 from tideline_table.table.health import TableHealth, TableSummary, health_of, summarise
 from tideline_table.table.identity import check_stands, read_identity
 from tideline_table.table.images import Images, images_schema
@@ -18,6 +20,9 @@ from tideline_table.table.sharing import share_table, why_unsharable
 __all__ = [
     "DEFAULT_EXPIRE_MIN",
     "CommitTimes",
+    "Finding",
+    "FindingKind",
+    "GivenUp",
     "HeldLease",
     "Images",
     "Lease",
@@ -32,16 +37,23 @@ __all__ = [
     "TableRequest",
     "TableSummary",
     "TableType",
+    "age_s",
     "bucket_request",
     "check_stands",
     "create_table",
     "default_name",
+    "findings_of",
     "folder_name",
+    "forget_given_up",
+    "given_up_plans",
     "health_of",
     "images_schema",
+    "is_given_up_plan",
     "is_sequence",
+    "keep_given_up",
     "known_lease",
     "leases_of",
+    "most_log_files",
     "newest_write",
     "parse_point",
     "read_identity",

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from datetime import timedelta
 
-from tideline_table.config import CLUSTERING_PRIORITY_LAPSE_S, INSTANT_SKEW_S
-from tideline_table.coordination import is_alive
-from tideline_table.hudi.instant import Action, State, instant_from_time, time_from_instant
-from tideline_table.log.action import ActionRecord
 from tideline_table.table.facade import Table
+from tideline_table.table.findings import FindingKind, findings_of
+
+_LATE = FindingKind.DEAD_WRITER
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,59 +84,8 @@ def summarise(table: Table) -> TableSummary:
 
 
 def health_of(table: Table) -> TableHealth:
-    """Return pending actions and, as problems, actions that no process continues and instants ahead of the clock."""
-    state = table.state
-    pending, problems = [], []
-    for record in state.pending():
-        pending.append(f"{record.instant} {record.action} {record.state}")
-        # From its request on, a restore blocks all writers, and a clustering with priority blocks updates of its file groups.
-        goes_first = record.is_clustering and not record.fenced_by and state.has_priority(record.instant)
-        driven = record.state is State.INFLIGHT or record.action is Action.RESTORE
-        if not (driven or goes_first) or is_alive(table.storage, record, table.clock, table.options):
-            continue
-        found = f"{record.action} {record.instant} is {record.state} and "
-        found += (
-            f"its writer {record.writer_id or 'unknown'} shows no heartbeat"
-            if driven
-            else f"no executor ran it since {record.since}"
-        )
-        if goes_first:
-            groups, lapse_s = len(state.planned_groups(record.instant)), table.options[CLUSTERING_PRIORITY_LAPSE_S]
-            found += f"; it has priority: updates of its {groups} file group(s) wait for it, for {lapse_s:g} s"
-        problems.append(f"{found}; run: tideline run {_repair(record)} PATH")
-    problems += _skew(table)
-    return TableHealth(tuple(pending), tuple(problems))
-
-
-def _skew(table: Table) -> list[str]:
-    """Return the problem of a last instant ahead of this machine's clock; store times show whose clock is wrong. Writes nothing."""
-    state, now = table.state, table.clock.now()
-    allowed = timedelta(seconds=table.options[INSTANT_SKEW_S])
-    present = instant_from_time(now + allowed)
-    first = min(
-        (a for a in state.actions.values() if a.instant > present), key=lambda a: (a.started_sequence, a.instant), default=None
+    """Return pending actions, and the findings about the table as problems. A heartbeat that is only late is no problem yet."""
+    pending = tuple(f"{record.instant} {record.action} {record.state}" for record in table.state.pending())
+    return TableHealth(
+        pending, tuple(finding.text for finding in findings_of(table) if finding.kind is not _LATE or not finding.ends_in_s)
     )
-    if first is None:
-        return []
-    ahead = time_from_instant(state.last_instant) - now
-    found = f"the last instant {state.last_instant} lies {ahead.total_seconds():.0f} s ahead of this machine's clock"
-    # Later instants only add milliseconds to this one. Its first entry names the writer, and the store knows when it was written.
-    entry = table.timeline.log.read(first.started_sequence) if table.has_log else None
-    writer = "Apache Hudi" if first.is_peers or not table.has_log else entry.writer_id if entry else first.writer_id
-    brought = f"writer {writer} brought it with {first.instant}"
-    if entry is not None:
-        at = table.storage.stat(entry.path).modified
-        skew = time_from_instant(first.instant) - at
-        if skew <= allowed + timedelta(seconds=1):
-            behind_s = (at - now).total_seconds()
-            return [f"{found}, which lies {behind_s:.0f} s or more behind the time of the store; set it by NTP"]
-        brought += f", {skew.total_seconds():.0f} s ahead of the time of the store"
-    waits = "writes wait" if table.is_shared else "writes go on above it, compactions wait"
-    return [f"{found}: {brought}; set the clock of that writer by NTP, {waits} until that time has come"]
-
-
-def _repair(record: ActionRecord) -> str:
-    """Return the service that ends the action: plans are run again, all other actions are rolled back (`roll_back_dead`)."""
-    if record.is_clustering and not record.fenced_by and not record.is_peers:
-        return "clustering"
-    return {Action.ARCHIVAL: "archival", Action.COMPACTION: "compaction", Action.CLEAN: "clean"}.get(record.action, "rollback")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tideline_table.clock import Clock
@@ -24,6 +25,8 @@ class TableIdentity:
     base_path: str
     index: str = ""
     """The bucket index that the table was created with (`BucketIndex.text`). Empty for none: `hoodie.properties` can be changed."""
+    formerly: tuple[str, ...] = ()
+    """The base paths at which the table was before it was copied or moved: plans made there name files below them."""
 
     def check_place(self, root: str) -> None:
         """Raise `TableFrozen` if the table is now at another base path: it was copied or moved."""
@@ -39,7 +42,8 @@ def read_identity(storage: Storage) -> TableIdentity | None:
     """Return the identity, None for a table without a Tideline log. Raises `CorruptMetadata`."""
     try:
         document = parse_json(storage.read(IDENTITY_PATH))
-        return TableIdentity(str(document["uid"]), str(document["base_path"]), str(document.get("index", "")))
+        formerly = tuple(str(path) for path in document.get("formerly", ()))
+        return TableIdentity(str(document["uid"]), str(document["base_path"]), str(document.get("index", "")), formerly)
     except ObjectNotFound:
         return None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -73,10 +77,10 @@ def check_index_unchanged(declared: str, identity: TableIdentity | None) -> None
         )
 
 
-def _content(storage: Storage, clock: Clock, index: str) -> bytes:
+def _content(storage: Storage, clock: Clock, index: str, formerly: Sequence[str] = ()) -> bytes:
     created = clock.now().isoformat()
     document = {"format": _FORMAT, "uid": str(uuid.uuid4()), "base_path": storage.root, "created": created}
-    return json.dumps({**document, "index": index} if index else document).encode()
+    return json.dumps({**document, **({"index": index} if index else {}), **({"formerly": formerly} if formerly else {})}).encode()
 
 
 def create_identity(storage: Storage, clock: Clock, index: str = "") -> TableIdentity:
@@ -101,7 +105,9 @@ def create_identity(storage: Storage, clock: Clock, index: str = "") -> TableIde
 def replace_identity(storage: Storage, clock: Clock) -> TableIdentity:
     """Give a copied or moved table a new uid at its present base path."""
     known = read_identity(storage)
-    storage.put(IDENTITY_PATH, _content(storage, clock, known.index if known is not None else ""))
+    index, formerly = (known.index, (*known.formerly, known.base_path)) if known is not None else ("", ())
+    others = [path for path in dict.fromkeys(formerly) if path != storage.root]
+    storage.put(IDENTITY_PATH, _content(storage, clock, index, others))
     identity = read_identity(storage)
     assert identity is not None
     return identity

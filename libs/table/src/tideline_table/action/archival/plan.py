@@ -137,8 +137,14 @@ def plan_archival(
     if found is not None:
         return Due(ArchivalPlanned(found), f"{completed} completed writes, {KEEP_MAX_COMMITS.key}={most}")
     if completed <= most:
-        return Reason(f"{KEEP_MAX_COMMITS.key}={most} keeps all {completed} completed writes on the timeline")
-    return Reason(f"the timeline cannot begin later than it does: {held_back(state, options, now, saved, swept, leases).reason}")
+        return Reason(
+            f"{KEEP_MAX_COMMITS.key}={most} keeps all {completed} completed writes on the timeline",
+            f"{most + 1 - completed} more write(s), or a smaller {KEEP_MAX_COMMITS.key}",
+        )
+    barrier = held_back(state, options, now, saved, swept, leases)
+    return Reason(
+        f"the timeline cannot begin later than it does: {barrier.reason}", f"the end of this for instant {barrier.instant}"
+    )
 
 
 def held_back(

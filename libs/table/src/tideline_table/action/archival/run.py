@@ -102,7 +102,11 @@ def run_archival(table: Table, instant: str = "", *, options: Mapping[str, objec
     chosen = table.options.merged(options or {})
     _check_ours(table)
     _remove_leftovers(table)
-    pending = [a for a in table.state.pending() if a.action is Action.ARCHIVAL and (not instant or a.instant == instant)]
+    pending = [
+        a
+        for a in table.state.pending()
+        if a.action is Action.ARCHIVAL and not a.fenced_by and (not instant or a.instant == instant)
+    ]
     if not pending:
         return None
     own = pending[0]
@@ -114,7 +118,7 @@ def run_archival(table: Table, instant: str = "", *, options: Mapping[str, objec
     def step(after: State, body: Body) -> None:
         def decide(state: TableState) -> Draft:
             record = state.actions.get(own.instant)
-            if record is None or not record.is_pending:
+            if record is None or not record.is_pending or record.fenced_by:
                 raise NothingToDo
             return Draft(own.instant, Action.ARCHIVAL, record.state, after, OPERATION, body)
 

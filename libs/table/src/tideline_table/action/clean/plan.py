@@ -111,7 +111,8 @@ def retained_by(state: TableState, options: Options, now: datetime, leases: Iter
         retained = options[CLEANER_COMMITS_RETAINED]
         text = f"{CLEANER_COMMITS_RETAINED.key}={retained}"
         if len(completed) <= retained:
-            return Reason(f"{text} keeps all {len(completed)} completed writes readable")
+            more = f"{retained + 1 - len(completed)} more write(s), or a smaller {CLEANER_COMMITS_RETAINED.key}"
+            return Reason(f"{text} keeps all {len(completed)} completed writes readable", more)
         earliest = earliest_retained(state, retained)
     else:
         hours = options[CLEAN_HOURS_RETAINED]
@@ -120,12 +121,12 @@ def retained_by(state: TableState, options: Options, now: datetime, leases: Iter
         if earliest is None and not any(a.action in WRITE_ACTIONS for a in state.pending()):
             return Reason(f"no write began or completed in the last {hours} hours, so {text} names no first instant to keep")
     if earliest is None:
-        return Reason("every file is still read by a pending write")
+        return Reason("every file is still read by a pending write", "the end of that write")
     if lease is None or lease.instant >= earliest.instant:
         return Retained(policy, text, earliest)
     before = [a for a in completed if a.instant <= lease.instant]
     if not before:
-        return Reason(f"{lease.text}, which is older than every write on the timeline")
+        return Reason(f"{lease.text}, which is older than every write on the timeline", "the end of that lease")
     return Retained(policy, text, before[-1], held_by=lease)
 
 
@@ -151,7 +152,10 @@ def plan_clean(
     doomed = doomed_slices(state, kept, saved)
     if not doomed:
         held = f"; {kept.held_by.text}" if kept.held_by is not None else ""
-        return Reason(f"{kept.text} keeps every file readable, or a pending plan or a pending write needs it{held}")
+        return Reason(
+            f"{kept.text} keeps every file readable, or a pending plan or a pending write needs it{held}",
+            f"a write that replaces files, or the end of pending work, or a smaller retention ({CLEAN_POLICY.key})",
+        )
     check_share(state, (path for slices in doomed.values() for s in slices for path in s.paths), options)
     why = f"{len(state.completed_writes())} completed writes, {kept.text}"
     return Due(CleanPlanned(_document(state, root, kept, doomed, saved)), f"{why}; {kept.held_by.text}" if kept.held_by else why)
@@ -265,15 +269,18 @@ def execute_clean(
     plan: Mapping[str, Any],
     still_needed: Iterable[FileSlice],
     look_again: Callable[[], Needed] | None = None,
+    formerly: Iterable[str] = (),
 ) -> CleanResult:
     """Delete the files that `plan` names; a missing file counts as deleted.
+
+    A plan may be older than a copy or move of the table: it names files below a base path of `formerly`, and they are deleted here.
 
     Before it deletes anything, refuses a plan that names a file outside of the table, a file that is no data file, or one that is
     visible now or as of a savepoint (`CorruptMetadata`, `UnsafePath`): a wrong plan must not cost committed rows. `look_again` says
     before each batch of deletions what must stay by then.
     """
     visible = {path for s in still_needed for path in s.paths}
-    paths = _planned_paths(storage.root, plan)
+    paths = _planned_paths((storage.root, *formerly), plan)
     _check_none_needed([path for _, path in paths], visible)
     deleted: dict[str, list[str]] = {}
     for batch in _batches(paths):
@@ -289,14 +296,15 @@ def execute_clean(
     return CleanResult({partition: tuple(names) for partition, names in deleted.items()})
 
 
-def _planned_paths(root: str, plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _planned_paths(roots: Sequence[str], plan: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the partition and the path of each file that the plan names, all of them data files of the table."""
     paths: list[tuple[str, str]] = []
     for partition, files in plan["filePathsToBeDeletedPerPartition"].items():
         for file in files:
             uri = file["filePath"]
-            if not uri.startswith(f"{root}/"):
-                raise CorruptMetadata(f"clean plan names {uri!r}", expected=f"files below {root}")
+            root = next((place for place in roots if uri.startswith(f"{place}/")), None)
+            if root is None:
+                raise CorruptMetadata(f"clean plan names {uri!r}", expected=f"files below {roots[0]}")
             path = checked_path(uri[len(root) + 1 :])
             name = path.rsplit("/", 1)[-1]
             if path.startswith(".hoodie/") or (parse_base_file_name(name) is None and parse_log_file_name(name) is None):

@@ -49,7 +49,9 @@ def run_clean(table: Table, instant: str = "", *, options: Mapping[str, object] 
     """
     allowed = table.options.merged(options or {})
     table.check_writable(keyed=False)
-    pending = [a for a in table.state.pending() if a.action is Action.CLEAN and (not instant or a.instant == instant)]
+    pending = [
+        a for a in table.state.pending() if a.action is Action.CLEAN and not a.fenced_by and (not instant or a.instant == instant)
+    ]
     if not pending:
         return None
     chosen = pending[0].instant
@@ -79,9 +81,10 @@ def run_clean(table: Table, instant: str = "", *, options: Mapping[str, object] 
         table.timeline.append(begin, reserve_kept=0)
         started = table.clock.monotonic_s()
         state = table.state
+        formerly = table.identity.formerly if table.identity is not None else ()
         saved = every_saved_slice(state.slices, state.replaced, table.timeline.saved())
         try:
-            result = execute_clean(table.storage, plan, [*state.latest_slices(), *saved], look_again)
+            result = execute_clean(table.storage, plan, [*state.latest_slices(), *saved], look_again, formerly)
         except CorruptMetadata:
             table.timeline.give_up(table.state.actions[chosen])
             raise
@@ -100,5 +103,5 @@ def run_clean(table: Table, instant: str = "", *, options: Mapping[str, object] 
 
 
 def _check_pending(state: TableState, instant: str) -> None:
-    if not state.is_pending(instant):
+    if not state.is_pending(instant) or state.actions[instant].fenced_by:
         raise NothingToDo

@@ -105,11 +105,14 @@ def plan_clustering(
     partition, found = max(candidates.items(), key=lambda item: len(item[1]), default=("", []))
     needed = max(options[CLUSTERING_MIN_INPUT_FILES], trigger.min_files if trigger is not None else 0)
     if len(found) < needed:
-        return _too_few(state, options, needed)
+        return _too_few(state, options, needed, partition, len(found))
     if not groups and limit is not None:
-        return Reason(f"no group with enough files has {limit} bytes or less")
+        return Reason(f"no group with enough files has {limit} bytes or less", "a larger budget")
     if not groups:
-        return Reason(f"{CLUSTERING_MAX_GROUP_BYTES.key}={options[CLUSTERING_MAX_GROUP_BYTES]} leaves no group with enough files")
+        return Reason(
+            f"{CLUSTERING_MAX_GROUP_BYTES.key}={options[CLUSTERING_MAX_GROUP_BYTES]} leaves no group with enough files",
+            f"a larger {CLUSTERING_MAX_GROUP_BYTES.key}",
+        )
     losses = max(state.clustering_losses.get(s.group, 0) for group in groups for s in group)
     extra = {PRIORITY_KEY: "true"} if losses >= options[CLUSTERING_YIELDS] else {}
     document = {
@@ -140,9 +143,14 @@ def plan_clustering(
 def _too_early(state: TableState, trigger: Trigger) -> Reason | None:
     pending = state.pending_clusterings()
     if pending:
-        return Reason(f"clustering {pending[0].instant} is pending")
+        return Reason(f"clustering {pending[0].instant} is pending", f"the end of clustering {pending[0].instant}")
     commits = _writes_since_plan(state)
-    return Reason(f"{commits} of {trigger.min_commits} commits since the last plan") if commits < trigger.min_commits else None
+    if commits >= trigger.min_commits:
+        return None
+    return Reason(
+        f"{commits} of {trigger.min_commits} commits since the last plan",
+        f"{trigger.min_commits - commits} more write(s), or a smaller planner setting clustering_min_commits",
+    )
 
 
 def _writes_since_plan(state: TableState) -> int:
@@ -151,11 +159,13 @@ def _writes_since_plan(state: TableState) -> int:
     return sum(1 for a in state.completed_writes() if a.sequence > since and not a.is_clustering)
 
 
-def _too_few(state: TableState, options: Options, needed: int) -> Reason:
+def _too_few(state: TableState, options: Options, needed: int, partition: str, most: int) -> Reason:
     limit = CLUSTERING_SMALL_FILE_LIMIT
     reason = f"no partition has {needed} or more files below {limit.key}={options[limit]}"
     pending = ", ".join(a.instant for a in state.pending_clusterings())
-    return Reason(f"{reason} besides those of pending plans (pending: {pending})" if pending else reason)
+    until = f"{needed - most} more small file(s) in partition {partition!r}" if most else f"{needed} small files in one partition"
+    until += f", or a smaller planner setting clustering_min_files, or a larger {limit.key}"
+    return Reason(f"{reason} besides those of pending plans (pending: {pending})" if pending else reason, until)
 
 
 def _grouped(slices: Sequence[FileSlice], max_bytes: int, min_files: int) -> list[list[FileSlice]]:

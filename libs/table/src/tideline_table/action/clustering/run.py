@@ -17,7 +17,7 @@ from tideline_table.action.clustering.plan import (
     planned_versions,
 )
 from tideline_table.action.decision import Check, Due, Reason, TableService
-from tideline_table.action.planned_run import attempt_of, begin_attempt, delete_lost_attempt, pending_plan
+from tideline_table.action.planned_run import attempt_of, begin_attempt, delete_lost_attempt, lost_attempt, pending_plan
 from tideline_table.action.publishing import instant_or_none, publish
 from tideline_table.config import Options
 from tideline_table.coordination import Heartbeat, WriteSet, find_conflict, roll_back
@@ -26,6 +26,7 @@ from tideline_table.coordination.conflict import check_still_own
 from tideline_table.coordination.reservations import reserved_groups
 from tideline_table.errors import (
     CommitUnknown,
+    ObjectNotFound,
     TidelineError,
     TransactionRolledBack,
     UnsupportedTable,
@@ -123,9 +124,11 @@ def run_clustering(
         except TransactionRolledBack:
             delete_lost_attempt(table, begun.instant, begun.attempt, stats)
             raise  # another process ended the attempt or took it over
-        except TidelineError:
+        except TidelineError as error:
             if roll_back(table.timeline, begun.instant, force=True, attempt=begun.attempt) is None:
                 delete_lost_attempt(table, begun.instant, begun.attempt, stats)
+                if isinstance(error, ObjectNotFound):
+                    raise lost_attempt(TableService.CLUSTERING, begun.instant) from error
             raise
 
 

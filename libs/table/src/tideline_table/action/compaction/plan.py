@@ -71,7 +71,10 @@ def plan_compaction(
         return forbidden
     came, needed = _delta_commits_since_compaction(state), options[COMPACTION_DELTA_COMMITS]
     if came < needed:
-        return Reason(f"{came} delta commit(s) since the last compaction, {COMPACTION_DELTA_COMMITS.key}={needed}")
+        return Reason(
+            f"{came} delta commit(s) since the last compaction, {COMPACTION_DELTA_COMMITS.key}={needed}",
+            f"{needed - came} more delta commit(s), or a smaller {COMPACTION_DELTA_COMMITS.key}",
+        )
     taken = {*state.groups_under_clustering(), *state.groups_under_compaction()}
     found = candidates(state, (s for s in state.latest_slices() if s.log_files and s.group not in taken))
     free = [c for c in found if c.group.file_id not in reserved or _is_overdue(c, options)]
@@ -79,9 +82,11 @@ def plan_compaction(
     picked = list(within(due, max_bytes, lambda c: c.file_slice.total_bytes))[: options[COMPACTION_MAX_GROUPS]]
     if due and not picked:
         return Reason(f"no slice with log files has {max_bytes} bytes or less")
+    if not picked and free:
+        left_out = f"{COMPACTION_STRATEGY.key}={strategy_of(options)} leaves out {len(free)}"
+        return Reason(f"no group is due: {left_out}", f"more log files, or another {COMPACTION_STRATEGY.key}")
     if not picked:
-        waiting = f": {COMPACTION_STRATEGY.key}={strategy_of(options)} leaves out {len(free)}" if free else ""
-        return Reason(f"no file group outside of pending plans has log files{waiting}" if not free else f"no group is due{waiting}")
+        return Reason("no file group outside of pending plans has log files", "an update, or the end of the pending plans")
     document = {
         "operations": [_operation(c.file_slice) for c in picked],
         # In `strategy`, Apache Hudi looks for the class that runs the plan, not for the one that made it.

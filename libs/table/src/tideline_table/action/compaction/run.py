@@ -8,7 +8,7 @@ from contextlib import suppress
 from tideline_table.action.compaction.outcome import check_compacted
 from tideline_table.action.compaction.plan import CompactionTask, compact_slice, compaction_tasks, plan_compaction
 from tideline_table.action.decision import Check, Due, Reason, TableService
-from tideline_table.action.planned_run import begin_attempt, delete_lost_attempt, pending_plan
+from tideline_table.action.planned_run import begin_attempt, delete_lost_attempt, lost_attempt, pending_plan
 from tideline_table.action.publishing import instant_or_none, publish
 from tideline_table.config import Options
 from tideline_table.coordination import Heartbeat
@@ -18,6 +18,7 @@ from tideline_table.coordination.file_times import pass_instant
 from tideline_table.coordination.reservations import reserved_groups
 from tideline_table.errors import (
     CommitUnknown,
+    ObjectNotFound,
     StorageFull,
     TidelineError,
     TransactionRolledBack,
@@ -115,9 +116,13 @@ def _execute(table: Table, instant: str, attempt: int, options: Options, run: Ru
         raise
     except TidelineError as error:
         # A process that superseded or undid this attempt missed files written after it listed the markers; archival finds the rest.
+        is_lost = False
         with suppress(TidelineError):  # the first failure is the one to report
-            if isinstance(error, StorageFull) or not _is_attempt(table.refresh(), instant, attempt):
+            is_lost = not _is_attempt(table.refresh(), instant, attempt)
+            if isinstance(error, StorageFull) or is_lost:
                 delete_lost_attempt(table, instant, attempt, stats)
+        if is_lost and isinstance(error, ObjectNotFound):
+            raise lost_attempt(TableService.COMPACTION, instant) from error
         raise
     named = {s.path for s in stats}
     for path in marked_files(table.storage, instant):

@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import tenacity
 
+from tideline_table.action.write.backlog import hold_back
 from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.executor import RoutedWrite, ThisProcess, WriteExecutor, check_written
 from tideline_table.action.write.partition import create_partition
@@ -131,7 +133,8 @@ def write_rows(
         return _Attempt(table, target, prepared, named, operation, chosen, dict(extra or {}), where, contention, progress)
 
     # Reject invalid input before anything is written.
-    attempt_on(table.schema_json)
+    checked = attempt_on(table.schema_json).prepared
+    hold_back(table, operation, chosen, set(pc.unique(checked.partition_paths).to_pylist()))
     return write_with_retries(contention, lambda: attempt_on(table.schema_json).run(), on_conflict)
 
 

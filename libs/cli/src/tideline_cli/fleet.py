@@ -1,0 +1,133 @@
+"""Tables by patterns and their rules, for `status`, `why` and `maintain`. Loaded by name: it needs the settings of the services."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tideline_locks import open_peer_lock
+from tideline_locks.table_lock import attach_lock
+from tideline_planner.rules import rules_of
+from tideline_planner.settings import PlannerSettings
+from tideline_runtime.policy import Policies, read_policies
+from tideline_runtime.registry import TablePattern, find_tables
+from tideline_table.action import (
+    Rules,
+    TableService,
+    Verdict,
+    examine,
+    failure_document,
+    job_document,
+    judge,
+    pending_jobs,
+    status_document,
+)
+from tideline_table.errors import TidelineError
+from tideline_table.storage import open_storage
+from tideline_table.table import Finding, FindingKind, Table, given_up_plans
+
+PARALLEL = 16
+"""Tables that are examined at once: most of the time is waiting for the store."""
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The settings by which tables are judged: those of the planner, with engine options of the command on top."""
+
+    settings: PlannerSettings
+    options: Mapping[str, object]
+    locks: str = ""
+    policies: Policies = field(default_factory=Policies)
+
+    @classmethod
+    def load(cls, patterns: Sequence[str], settings: Path | None, options: Mapping[str, object], locks: str = "") -> Fleet:
+        """Read the settings of the planner: file, environment variables, defaults. Raises `InvalidSetting` and `PolicyRefused`."""
+        given: dict[str, Any] = {"tables": tuple(patterns)} if patterns else {}
+        loaded = PlannerSettings.load(file=settings, **given)
+        return cls(loaded, options, locks, read_policies(loaded.policy_file) if loaded.policy_file is not None else Policies())
+
+    def open(self, base_path: str) -> Table:
+        """Open a table for looking at it. Raises the errors of `Table.open`."""
+        return Table.open(base_path, options={**self.settings.options, **self.options}, peer_lock=open_peer_lock)
+
+    def rules(self, table: Table) -> Rules:
+        """Return the rules by which the planner judges a table: its settings, and what the policy file gives the table.
+
+        Options of the command override those of policies. Raises `ContradictoryRules`.
+        """
+        return rules_of(self.settings, self.policies.of(table.storage.root, table.uid), table, self.options)
+
+    def find(self) -> tuple[list[str], list[Document]]:
+        """Return the base paths that the patterns select, and a document for each pattern that selects none or cannot be searched."""
+        found: dict[str, None] = {}
+        failures: list[Document] = []
+        for text in self.settings.tables:
+            pattern = TablePattern.parse(text)
+            try:
+                matches = list(find_tables(pattern, open_storage(pattern.root)))
+            except TidelineError as error:
+                failures.append(failure_document(text, Finding(FindingKind.CANNOT_OPEN, str(error))))
+                continue
+            if not matches:
+                failures.append(failure_document(text, Finding(FindingKind.NO_TABLE, f"no table matches {text}")))
+            found.update(dict.fromkeys(matches))
+        return sorted(found), failures
+
+    def status(self, base_path: str) -> Document:
+        """Return the document of one table; of one that cannot be examined, a document with the error."""
+        try:
+            table = self.open(base_path)
+            status = examine(table, self.rules(table))
+            unlocked = self._lock_finding(table)
+            return status_document(replace(status, findings=(*status.findings, *unlocked)))
+        except TidelineError as error:
+            return failure_document(base_path, Finding(FindingKind.CANNOT_OPEN, str(error)))
+        except Exception as error:  # noqa: BLE001 - a table that breaks the engine must not hide the others
+            return failure_document(base_path, Finding(FindingKind.CANNOT_OPEN, f"unexpected {type(error).__name__}: {error}"))
+
+    def jobs(self, base_path: str) -> Document:
+        """Return a document with the pending plans of one table (`jobs`), or with the error."""
+        try:
+            table = self.open(base_path)
+            pending = pending_jobs(table)
+            given_up = given_up_plans(table.storage) if pending else {}
+        except TidelineError as error:
+            return {"base_path": base_path, "error": str(error)}
+        named = {"table": table.definition.name, "base_path": table.storage.root}
+        reasons = {instant: f"{record.reason}, attempt {record.attempts}" for instant, record in given_up.items()}
+        jobs = [{**named, **job_document(job), "given_up": reasons.get(job.instant)} for job in pending]
+        return {**named, "error": None, "jobs": jobs}
+
+    def _lock_finding(self, table: Table) -> tuple[Finding, ...]:
+        try:
+            if self.locks and table.has_log:
+                attach_lock(table, self.locks)
+        except TidelineError as error:
+            return (Finding(FindingKind.LOCKS, f"the locks cannot be used: {error}"),)
+        return ()
+
+    def verdicts(self, base_path: str, services: Sequence[TableService]) -> tuple[Table, list[Verdict]]:
+        """Return an open table, and the verdicts about its services. Raises the errors of `Table.open`."""
+        table = self.open(base_path)
+        rules = self.rules(table)
+        return table, [judge(table, service, rules) for service in services]
+
+
+def examined(
+    base_paths: Sequence[str], status: Callable[[str], Document], on_done: Callable[[], None] = lambda: None
+) -> list[Document]:
+    """Return `status` of each base path, in the given order, `PARALLEL` at a time. `on_done` is called after each."""
+
+    def one(base_path: str) -> Document:
+        try:
+            return status(base_path)
+        finally:
+            on_done()
+
+    with ThreadPoolExecutor(max_workers=PARALLEL, thread_name_prefix="status") as pool:
+        return list(pool.map(one, base_paths))

@@ -1,0 +1,65 @@
+"""Progress of a command that runs longer than two seconds, on a terminal only: what is done and left, on stderr."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+
+import rich.progress as bars
+from rich.console import Console
+
+from tideline_cli.report import printable
+
+SHOWN_AFTER_S = 2.0
+
+
+class Progress:
+    """Counts steps from `__enter__` to `__exit__`. Thread-safe. `total` None means that it is not known.
+
+    Nothing is printed unless stderr is a terminal and the command has run for `SHOWN_AFTER_S`. The bar is removed at the end.
+    """
+
+    def __init__(
+        self, unit: str, total: int | None, *, console: Console | None = None, shown_after_s: float = SHOWN_AFTER_S
+    ) -> None:
+        self._console = console or Console(stderr=True, markup=False, highlight=False, emoji=False)
+        self._bar = bars.Progress(
+            bars.TextColumn("{task.description}", markup=False),
+            bars.BarColumn(),
+            bars.MofNCompleteColumn(),
+            bars.TextColumn(unit),
+            bars.TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("", total=total)
+        self._timer = threading.Timer(shown_after_s, self._show)
+        self._timer.daemon = True
+        self._lock = threading.Lock()
+        self._is_over = self._is_shown = False
+
+    def __enter__(self) -> Progress:
+        if self._console.is_terminal:
+            self._timer.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._timer.cancel()
+        with self._lock:
+            self._is_over = True
+            if self._is_shown:
+                self._bar.stop()
+
+    def advance(self, steps: float = 1) -> None:
+        """Record that so many steps are done."""
+        self._bar.advance(self._task, steps)
+
+    def describe(self, text: str) -> None:
+        """Show what is done now."""
+        self._bar.update(self._task, description=printable(text))
+
+    def _show(self) -> None:
+        with self._lock:
+            if not self._is_over:
+                self._is_shown = True
+                self._bar.start()

@@ -1,0 +1,205 @@
+"""`tideline status`, `tideline why` and `tideline maintain`: what tables need and why, and doing it once in this process."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tideline_cli.arguments import AsJson, LockUrl, Settings, TablePath, choice, settings_from
+from tideline_cli.failure import EXIT_FAILED
+from tideline_cli.opening import open_writable
+from tideline_cli.progress import Progress
+from tideline_cli.report import print_json, print_line, print_listing, size_text
+from tideline_table.action import TableService, maintain, maintenance_document, verdict_document
+from tideline_table.errors import TidelineError
+
+app = typer.Typer()
+
+FLEET = "tideline_cli.fleet"
+"""The module that knows the settings of the services, which other commands start without."""
+SettingsFile = Annotated[
+    Path | None, typer.Option("--settings", help="Settings file (TOML) of the planner. Without it: its defaults and environment.")
+]
+_WORDS = {"not_applicable": "-", "not_due": "idle"}
+
+
+@app.command(epilog="Example: tideline status '/data/lake/*' --json")
+def status(
+    patterns: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PATTERN…", help="Base paths, or patterns such as /data/lake/*. Default: those of the settings."),
+    ] = None,
+    *,
+    settings: SettingsFile = None,
+    option: Settings = None,
+    locks: LockUrl = "",
+    as_json: AsJson = False,
+) -> None:
+    """Print a line per table: verdict, services, last runs, backlog, and below it what is wrong with it. Writes nothing.
+
+    The verdict is `attention` for a table with findings, else `due`, `working` (a plan is pending) or `idle`. A table that cannot be
+    opened gets a line with the error. The exit code is 0 if every table was examined, 1 otherwise.
+    """
+    fleet = _fleet(patterns or (), settings, settings_from(option), locks)
+    found, failures = fleet.find()
+    with Progress("tables", len(found)) as progress:
+        documents = [*importlib.import_module(FLEET).examined(found, fleet.status, progress.advance), *failures]
+    if as_json:
+        print_json({"tables": documents})
+    else:
+        _print_tables(documents)
+    if any(document["error"] for document in documents):
+        raise typer.Exit(EXIT_FAILED)
+
+
+@app.command(epilog="Example: tideline why ./trips compaction")
+def why(
+    path: TablePath,
+    service: Annotated[
+        str, typer.Argument(metavar=f"[{'|'.join(TableService)}]", help="Table service. Default: all.", show_default=False)
+    ] = "",
+    *,
+    settings: SettingsFile = None,
+    option: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say for a table whether its services are due or not, by the planner's own decision, and what would change that.
+
+    Decides on the table as it is now, without asking for reservations of file groups, and publishes nothing.
+    """
+    chosen = [choice("service", service, TableService)] if service else list(TableService)
+    fleet = _fleet((), settings, settings_from(option))
+    table, verdicts = fleet.verdicts(path, chosen)
+    if as_json:
+        named = {
+            "table": table.definition.name,
+            "uid": table.uid,
+            "base_path": table.storage.root,
+            "sequence": table.state.sequence,
+        }
+        print_json({**named, "verdicts": [verdict_document(verdict) for verdict in verdicts]})
+        return
+    for verdict in verdicts:
+        print_line(f"{verdict.service}: {_word(verdict.outcome)}: {verdict.why}")
+        if verdict.until:
+            print_line(f"  changed by: {verdict.until}")
+
+
+@app.command(name="maintain", epilog="Example: tideline maintain ./trips ./weather --json")
+def maintain_tables(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH…", help="Base paths, or patterns such as /data/lake/*.")],
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is due; write nothing.")] = False,
+    settings: SettingsFile = None,
+    option: Settings = None,
+    locks: LockUrl = "",
+    as_json: AsJson = False,
+) -> None:
+    """Run everything that is due for some tables, once, in this process: for cron jobs and machines without services.
+
+    In this order: rollback of dead writers, compaction, clustering, clean, archival with the orphan-file cleanup; pending plans that
+    no process runs, too. A failing table or service does not keep the others from running; the exit code is then 1.
+    """
+    options = settings_from(option)
+    fleet = _fleet(paths, settings, options)
+    found, failures = fleet.find()
+    documents = [{"base_path": f["base_path"], "ok": False, "error": f["error"], "services": []} for f in failures]
+    with Progress("tables", len(found)) as progress:
+        for base_path in found:
+            progress.describe(base_path.rpartition("/")[2])
+            documents.append(_maintained(fleet, base_path, options, locks, dry_run=dry_run, progress=progress))
+            progress.advance()
+    if as_json:
+        print_json({"tables": documents})
+    else:
+        _print_maintenance(documents)
+    if not all(document["ok"] for document in documents):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _maintained(
+    fleet: Any, base_path: str, options: Mapping[str, object], locks: str, *, dry_run: bool, progress: Progress
+) -> dict[str, Any]:
+    name = base_path.rpartition("/")[2]
+    try:
+        table = fleet.open(base_path) if dry_run else open_writable(base_path, {**fleet.settings.options, **options}, locks)
+        steps = maintain(
+            table, fleet.rules(table), dry_run=dry_run, on_step=lambda service: progress.describe(f"{name}: {service}")
+        )
+    except TidelineError as error:
+        return {"base_path": base_path, "ok": False, "error": str(error), "services": []}
+    return maintenance_document(base_path, steps)
+
+
+def _fleet(patterns: Sequence[str], settings: Path | None, options: Mapping[str, object], locks: str = "") -> Any:
+    # Loaded by name, so that the other commands start without the settings of the services.
+    return importlib.import_module(FLEET).Fleet.load(patterns, settings, options, locks)
+
+
+def _print_tables(documents: Sequence[Mapping[str, Any]]) -> None:
+    services = [service.value for service in TableService]
+    columns = (
+        "TABLE",
+        "TYPE",
+        "VERDICT",
+        *(service.upper() for service in services),
+        "SMALL FILES",
+        "LOGS",
+        "LOG BYTES",
+        "PENDING",
+    )
+    rows = [_row(document, services) for document in documents]
+    print_listing(columns, rows, right=("SMALL FILES", "LOGS", "LOG BYTES"))
+    findings = [(d["table"], finding) for d in documents for finding in d["findings"]]
+    if findings:
+        print_line("")
+    for table, finding in findings:
+        age = f" (since {age_text(finding['age_s'])})" if finding["age_s"] is not None else ""
+        ends = f" (ends by itself in {age_text(finding['ends_in_s'])})" if finding["ends_in_s"] else ""
+        print_line(f"{table}: {finding['kind']}: {finding['text']}{age}{ends}")
+
+
+def _row(document: Mapping[str, Any], services: Sequence[str]) -> list[object]:
+    backlog = document["backlog"] or {"small_files": None, "log_files": None, "log_bytes": None}
+    log_bytes = None if backlog["log_bytes"] is None else size_text(backlog["log_bytes"])
+    ages = [age_text(job["age_s"]) for job in document["pending"]]
+    pending = f"{len(ages)}, oldest {ages[0]}" if ages else None
+    cells = [_service_cell(document["services"].get(service)) for service in services]
+    named = [document["table"], document["type"], document["verdict"]]
+    return [*named, *cells, backlog["small_files"], backlog["log_files"], log_bytes, pending]
+
+
+def _service_cell(found: Mapping[str, Any] | None) -> str | None:
+    if found is None:
+        return None
+    last = found["last_run"]
+    return _word(found["outcome"]) + (f", ran {age_text(last['age_s'])} ago" if last else "")
+
+
+def _word(outcome: str) -> str:
+    return _WORDS.get(outcome, outcome)
+
+
+def age_text(seconds: float) -> str:
+    """Return a time in its largest unit in which it is at least 1."""
+    for limit, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= limit:
+            return f"{seconds / limit:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _print_maintenance(documents: Sequence[Mapping[str, Any]]) -> None:
+    for document in documents:
+        if document["error"]:
+            print_line(f"{document['base_path']}: failed: {document['error']}")
+            continue
+        for step in document["services"]:
+            done = f" {', '.join(step['instants'])}" if step["instants"] else ""
+            counts = f", {step['files']} files" if step["files"] else ""
+            print_line(
+                f"{document['base_path']}: {step['service']}: {step['outcome']}{done}{counts}: {step['error'] or step['why']}"
+            )

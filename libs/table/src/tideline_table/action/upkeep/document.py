@@ -1,0 +1,74 @@
+"""JSON documents of table status, verdicts and maintenance, which the command line prints and the services serve over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from tideline_table.action.upkeep.maintain import Step
+from tideline_table.action.upkeep.status import PendingJob, TableStatus
+from tideline_table.action.upkeep.verdict import Verdict
+from tideline_table.table.findings import Finding
+
+CANNOT_OPEN = "cannot_open"
+"""The verdict about a table whose status cannot be read."""
+
+
+def status_document(status: TableStatus) -> dict[str, Any]:
+    """Return the document of a table: fields of `TableStatus`, the verdict and last run of each service under its name."""
+    backlog = {**asdict(status.backlog), "log_ratio": round(status.backlog.log_ratio, 4)}
+    return {
+        "table": status.name,
+        "uid": status.uid,
+        "base_path": status.base_path,
+        "type": status.type,
+        "sequence": status.sequence,
+        "verdict": status.verdict,
+        "error": None,
+        "services": {v.service.value: {**verdict_document(v), "last_run": _last_run(status, v)} for v in status.verdicts},
+        "backlog": backlog,
+        "pending": [job_document(job) for job in status.pending],
+        "findings": [finding_document(finding) for finding in status.findings],
+    }
+
+
+def failure_document(base_path: str, finding: Finding) -> dict[str, Any]:
+    """Return the document of a table whose status cannot be read, with the fields of `status_document` that are known."""
+    known = {"table": base_path.rstrip("/").rpartition("/")[2], "uid": "", "base_path": base_path, "type": None, "sequence": None}
+    empty: dict[str, Any] = {"services": {}, "backlog": None, "pending": []}
+    return {**known, "verdict": CANNOT_OPEN, "error": finding.text, **empty, "findings": [finding_document(finding)]}
+
+
+def verdict_document(verdict: Verdict) -> dict[str, Any]:
+    """Return the document of a verdict."""
+    return {
+        "service": verdict.service.value,
+        "outcome": verdict.outcome.value,
+        "is_due": verdict.outcome.value == "due",
+        "why": verdict.why,
+        "until": verdict.until,
+        "instants": list(verdict.instants),
+    }
+
+
+def finding_document(finding: Finding) -> dict[str, Any]:
+    """Return the document of a finding. Times are rounded to milliseconds."""
+    times = {"age_s": finding.age_s, "ends_in_s": finding.ends_in_s}
+    return {"kind": finding.kind.value, "text": finding.text, **{k: None if v is None else round(v, 3) for k, v in times.items()}}
+
+
+def job_document(job: PendingJob) -> dict[str, Any]:
+    """Return the document of a pending plan."""
+    return {**asdict(job), "service": job.service.value, "age_s": round(job.age_s, 3)}
+
+
+def maintenance_document(base_path: str, steps: Sequence[Step]) -> dict[str, Any]:
+    """Return the document of a maintenance run; `ok` is false if a service failed."""
+    shown = [{**asdict(step), "service": step.service.value, "instants": list(step.instants)} for step in steps]
+    return {"base_path": base_path, "ok": not any(step.error for step in steps), "error": None, "services": shown}
+
+
+def _last_run(status: TableStatus, verdict: Verdict) -> dict[str, Any] | None:
+    last = status.last_runs.get(verdict.service)
+    return None if last is None else {**asdict(last), "age_s": round(last.age_s, 3)}

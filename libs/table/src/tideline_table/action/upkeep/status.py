@@ -1,0 +1,166 @@
+"""The state of a table for operators: the verdict about each service, its last run, the backlog, and findings. Writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from tideline_table.action.decision import TableService
+from tideline_table.action.upkeep.verdict import Objectives, Outcome, Rules, Verdict, judge, service_of
+from tideline_table.config import CLUSTERING_SMALL_FILE_LIMIT, Options
+from tideline_table.coordination import is_alive
+from tideline_table.hudi.instant import State
+from tideline_table.log.action import ActionRecord
+from tideline_table.log.state import TableState
+from tideline_table.table.facade import Table
+from tideline_table.table.findings import Finding, FindingKind, age_s, findings_of, most_log_files
+
+SERVICES = tuple(TableService)
+
+
+@dataclass(frozen=True, slots=True)
+class LastRun:
+    """The newest completed run of a service that is still on the active timeline. `ended` is ISO 8601, UTC."""
+
+    instant: str
+    ended: str
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PendingJob:
+    """A pending plan or rollback of a service."""
+
+    instant: str
+    service: TableService
+    state: str
+    age_s: float
+    is_running: bool
+    writer_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Work that waits for table services."""
+
+    file_groups: int
+    small_files: int
+    """Slices below `hoodie.clustering.plan.strategy.small.file.limit`."""
+    log_files: int
+    log_bytes: int
+    base_bytes: int
+    most_log_files: int
+    """Log files of the slice that has the most of them."""
+    oldest_log_s: float | None
+    """Age of the oldest log file that is not merged, None without one."""
+
+    @property
+    def log_ratio(self) -> float:
+        """Bytes of log files for each byte of base files; 0 without log files."""
+        return self.log_bytes / self.base_bytes if self.base_bytes else float(bool(self.log_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """The status of one table at one sequence of its log."""
+
+    name: str
+    uid: str
+    base_path: str
+    type: str
+    sequence: int
+    verdicts: tuple[Verdict, ...]
+    last_runs: dict[TableService, LastRun | None]
+    backlog: Backlog
+    pending: tuple[PendingJob, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def verdict(self) -> str:
+        """`attention` with a finding; else `due` if a service is due, `working` if one is planned or runs, `idle` otherwise."""
+        if self.findings:
+            return "attention"
+        found = {verdict.outcome for verdict in self.verdicts}
+        if Outcome.DUE in found:
+            return "due"
+        return "working" if found & {Outcome.PLANNED, Outcome.RUNNING} else "idle"
+
+
+def examine(table: Table, rules: Rules, services: Iterable[TableService] = SERVICES) -> TableStatus:
+    """Return the status of the last refreshed state, with the verdicts of `services`. One or two requests for each pending action."""
+    state, now = table.state, table.clock.now()
+    verdicts = tuple(judge(table, service, rules) for service in services)
+    findings = list(findings_of(table))
+    findings += [
+        Finding(FindingKind.CANNOT_PLAN, f"{v.service} cannot be planned: {v.why}") for v in verdicts if v.outcome is Outcome.FAILED
+    ]
+    backlog = backlog_of(state, table.options.merged(rules.options), now)
+    findings += _missed(backlog, rules.objectives)
+    return TableStatus(
+        name=table.definition.name,
+        uid=table.uid,
+        base_path=table.storage.root,
+        type=table.definition.type.name.lower(),
+        sequence=state.sequence,
+        verdicts=verdicts,
+        last_runs={service: _last_run(state, service, now) for service in SERVICES},
+        backlog=backlog,
+        pending=pending_jobs(table),
+        findings=tuple(findings),
+    )
+
+
+def backlog_of(state: TableState, options: Options, now: datetime) -> Backlog:
+    """Return the backlog of a state; reads nothing."""
+    latest = state.latest_slices()
+    logs = [log for file_slice in latest for log in file_slice.log_files]
+    oldest = min((log.instant for log in logs if log.instant), default="")
+    return Backlog(
+        file_groups=len(latest),
+        small_files=sum(1 for s in latest if s.total_bytes < options[CLUSTERING_SMALL_FILE_LIMIT]),
+        log_files=len(logs),
+        log_bytes=sum(log.size_bytes for log in logs),
+        base_bytes=sum(s.size_bytes for s in latest),
+        most_log_files=most_log_files(state),
+        oldest_log_s=age_s(oldest, now) if oldest else None,
+    )
+
+
+def _missed(backlog: Backlog, bounds: Objectives) -> list[Finding]:
+    """Return a finding for each objective that the backlog exceeds."""
+    met = (
+        ("small files", backlog.small_files, bounds.small_files, None),
+        ("bytes of log files for each byte of base files", round(backlog.log_ratio, 3), bounds.log_ratio, None),
+        ("s is the age of the oldest log file", round(backlog.oldest_log_s or 0.0), bounds.log_age_s, backlog.oldest_log_s),
+    )
+    return [
+        Finding(
+            FindingKind.OBJECTIVE,
+            f"{what}, more than the objective of {bound:g}" if age is None else f"{what}, over {bound:g} s",
+            age,
+        )
+        for what, found, bound, age in ((f"{found} {what}", found, bound, age) for what, found, bound, age in met)
+        if bound is not None and found > bound
+    ]
+
+
+def pending_jobs(table: Table) -> tuple[PendingJob, ...]:
+    """Return the pending plans and rollbacks, oldest first. One request for each that has begun."""
+    now, found = table.clock.now(), []
+    for record in table.state.pending():
+        service = service_of(record)
+        if service is not None:
+            is_running = record.state is State.INFLIGHT and is_alive(table.storage, record, table.clock, table.options)
+            state = "cancelled" if record.fenced_by else record.state.value
+            found.append(PendingJob(record.instant, service, state, age_s(record.instant, now), is_running, record.writer_id))
+    return tuple(found)
+
+
+def _last_run(state: TableState, service: TableService, now: datetime) -> LastRun | None:
+    done: list[ActionRecord] = [a for a in list(state.actions.values()) if a.state is State.COMPLETED and service_of(a) is service]
+    if not done:
+        return None
+    last = max(done, key=lambda a: a.sequence)
+    ended = datetime.fromisoformat(last.since) if last.since else None
+    return LastRun(last.instant, last.since, max(0.0, (now - ended).total_seconds()) if ended else age_s(last.instant, now))

@@ -1,0 +1,183 @@
+"""The decision about one table service: due, not due and why, or already planned. The planner, `tideline why` and maintenance use it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tideline_table.action.archival.plan import plan_archival
+from tideline_table.action.clean.plan import plan_clean
+from tideline_table.action.clustering.plan import Trigger, plan_clustering
+from tideline_table.action.compaction.plan import plan_compaction
+from tideline_table.action.decision import Due, Reason, TableService
+from tideline_table.config import ARCHIVE_AUTOMATIC, Options
+from tideline_table.coordination import is_alive
+from tideline_table.coordination.leases import live_leases
+from tideline_table.errors import TidelineError
+from tideline_table.hudi.instant import Action, State
+from tideline_table.log.action import ActionRecord
+from tideline_table.log.savepoint import needed_writes
+from tideline_table.table.definition import TableType
+from tideline_table.table.facade import Table
+from tideline_table.table.findings import repair
+
+DEFAULT_TRIGGER = Trigger(min_files=8, min_commits=4)
+_SWITCH = "a policy or setting that switches it on"
+
+
+@dataclass(frozen=True, slots=True)
+class Objectives:
+    """Bounds of the backlog beyond which a table is a finding. None: no bound."""
+
+    small_files: int | None = None
+    log_ratio: float | None = None
+    """Bytes of log files for each byte of base files."""
+    log_age_s: float | None = None
+    """Age of the oldest log file that is not merged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """By what one table is maintained: the services that are on, the thresholds of the planner, and engine options."""
+
+    trigger: Trigger | None = DEFAULT_TRIGGER
+    """None: a clustering is due as soon as a partition has enough small files."""
+    services: frozenset[TableService] = frozenset(TableService)
+    held: Mapping[TableService, Reason] = field(default_factory=dict)
+    """Services that may not change the table now, although they are on: a pause, or a window that is closed."""
+    objectives: Objectives = Objectives()
+    options: Mapping[str, object] = field(default_factory=dict)
+    """They override the options with which the table is open."""
+
+
+class Outcome(enum.StrEnum):
+    """What was decided about a service of a table."""
+
+    DUE = "due"
+    NOT_DUE = "not_due"
+    PLANNED = "planned"
+    """A plan is pending and no process runs it."""
+    RUNNING = "running"
+    HELD = "held"
+    """Rules forbid it now: a pause, or a window that is closed."""
+    OFF = "off"
+    NOT_APPLICABLE = "not_applicable"
+    """The kind of the table excludes the service."""
+    FAILED = "failed"
+    """The decision failed: the plan cannot be made until a user changes options or the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The decision about a service: `why` says what led to it, `until` what would change it (empty if nothing would)."""
+
+    service: TableService
+    outcome: Outcome
+    why: str
+    until: str = ""
+    instants: tuple[str, ...] = ()
+    """The pending plans of the service; for a rollback, the instants of dead writers."""
+
+
+def decide(table: Table, service: TableService, rules: Rules) -> Due | Reason:
+    """Return the plan of clustering, compaction, clean or archival that is due by `rules`, or the reason why there is none.
+
+    Decides on the last refreshed state without asking for reservations of file groups, and publishes nothing. Raises `SchemaMismatch`
+    and `InvalidOption` for options that do not fit the table.
+    """
+    options, now = table.options.merged(rules.options), table.clock.now()
+    excluded = _not_applicable(table, service)
+    if excluded is not None:
+        return excluded
+    leases = live_leases(table.storage) if table.is_exclusive else ()
+    match service:
+        case TableService.CLUSTERING:
+            return plan_clustering(table.state, table.storage.root, options, table.schema, trigger=rules.trigger)
+        case TableService.COMPACTION:
+            return plan_compaction(table.state, options, now=now)
+        case TableService.CLEAN:
+            return plan_clean(table.state, table.storage.root, options, table.timeline.saved(), now, leases)
+        case TableService.ARCHIVAL:
+            return plan_archival(table.state, options, now, needed_writes(table.timeline.saved()), leases=leases)
+        case TableService.ROLLBACK:
+            return Reason("a rollback needs no plan")
+
+
+def judge(table: Table, service: TableService, rules: Rules) -> Verdict:
+    """Return the verdict about `service` for the last refreshed state. Never raises an error of the engine: see `Outcome.FAILED`."""
+    excluded = _not_applicable(table, service)
+    if excluded is not None:
+        return Verdict(service, Outcome.NOT_APPLICABLE, excluded.why, excluded.until)
+    if service not in rules.services or (service is TableService.ARCHIVAL and not _archives(table.options.merged(rules.options))):
+        return Verdict(service, Outcome.OFF, "the service is switched off for this table", _SWITCH)
+    if service in rules.held:
+        return Verdict(service, Outcome.HELD, rules.held[service].why, rules.held[service].until)
+    if service is TableService.ROLLBACK:
+        return _of_rollback(table)
+    pending = [record for record in table.state.pending() if not record.fenced_by and service_of(record) is service]
+    if pending:
+        return _of_pending(table, service, pending)
+    try:
+        found = decide(table, service, rules)
+    except TidelineError as error:
+        return Verdict(service, Outcome.FAILED, str(error), error.remedy or f"expected {error.expected}")
+    if isinstance(found, Due):
+        return Verdict(service, Outcome.DUE, found.why, f"tideline plan {service} PATH publishes the plan")
+    return Verdict(service, Outcome.NOT_DUE, found.why, found.until)
+
+
+def service_of(record: ActionRecord) -> TableService | None:
+    """Return the table service that made an action, None for a write or a restore."""
+    if record.is_clustering:
+        return TableService.CLUSTERING
+    return _SERVICES.get(record.action)
+
+
+_SERVICES = {
+    Action.COMPACTION: TableService.COMPACTION,
+    Action.CLEAN: TableService.CLEAN,
+    Action.ARCHIVAL: TableService.ARCHIVAL,
+    Action.ROLLBACK: TableService.ROLLBACK,
+}
+
+
+def dead_writers(table: Table) -> tuple[ActionRecord, ...]:
+    """Return the pending writes, rollbacks and restores whose process shows no heartbeat."""
+    found = (record for record in table.state.pending() if repair(record) == TableService.ROLLBACK)
+    return tuple(record for record in found if not is_alive(table.storage, record, table.clock, table.options))
+
+
+def _archives(options: Options) -> bool:
+    return options[ARCHIVE_AUTOMATIC]
+
+
+def _not_applicable(table: Table, service: TableService) -> Reason | None:
+    if not table.has_log:
+        return Reason("only Apache Hudi writes the table", "tideline share PATH, after which Tideline's services work on it too")
+    if service is TableService.CLUSTERING and table.definition.buckets is not None:
+        return Reason("a table with a bucket index keeps one file group in each bucket")
+    if service is TableService.COMPACTION and table.definition.type is not TableType.MOR:
+        return Reason("a copy-on-write table has no log files to merge")
+    if service is TableService.ARCHIVAL and not table.timeline.is_archived_here:
+        return Reason("Apache Hudi's writers archive a shared table")
+    return None
+
+
+def _of_rollback(table: Table) -> Verdict:
+    dead = tuple(record.instant for record in dead_writers(table))
+    if dead:
+        why = f"{len(dead)} pending action(s) without a heartbeat: {', '.join(dead)}"
+        return Verdict(TableService.ROLLBACK, Outcome.DUE, why, "tideline run rollback PATH ends them", dead)
+    return Verdict(TableService.ROLLBACK, Outcome.NOT_DUE, "every pending action has a live process", "a writer that dies")
+
+
+def _of_pending(table: Table, service: TableService, pending: list[ActionRecord]) -> Verdict:
+    instants = tuple(record.instant for record in pending)
+    runs = [r for r in pending if r.state is State.INFLIGHT and is_alive(table.storage, r, table.clock, table.options)]
+    if runs:
+        return Verdict(service, Outcome.RUNNING, f"{service} {runs[0].instant} is run by {runs[0].writer_id}", "its end", instants)
+    more = f" and {len(pending) - 1} more" if len(pending) > 1 else ""
+    why = f"{service} {instants[0]}{more} is planned, and no process runs it"
+    until = f"tideline run {service} PATH, a launcher, or tideline job cancel PATH {instants[0]}"
+    return Verdict(service, Outcome.PLANNED, why, until, instants)

@@ -1,0 +1,184 @@
+"""Findings about a table: what is wrong or will soon be, since when, and what ends it. A healthy table has none."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from tideline_table.config import BACKLOG_LOG_FILES, CLUSTERING_PRIORITY_LAPSE_S, INSTANT_SKEW_S, PLAN_AGE_S
+from tideline_table.coordination import allowed_silence, is_alive, last_sign
+from tideline_table.hudi.instant import Action, State, instant_from_time, time_from_instant
+from tideline_table.log.action import ActionRecord
+from tideline_table.log.state import TableState
+from tideline_table.table.facade import Table
+from tideline_table.table.given_up import given_up_plans
+
+_PLANNED = frozenset({Action.COMPACTION, Action.CLEAN, Action.ARCHIVAL})
+
+
+class FindingKind(enum.StrEnum):
+    """What a finding is about. The names are label values of metrics and fields of JSON documents."""
+
+    DEAD_WRITER = "dead_writer"
+    STUCK_PLAN = "stuck_plan"
+    WAITING_PLAN = "waiting_plan"
+    BACKLOG = "backlog"
+    OBJECTIVE = "objective"
+    """The backlog is beyond an objective of the table's policy."""
+    CLOCK = "clock"
+    CANNOT_OPEN = "cannot_open"
+    CANNOT_PLAN = "cannot_plan"
+    LOCKS = "locks"
+    NO_TABLE = "no_table"
+    GIVEN_UP = "given_up"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding. `text` names what was found and what to do, and is the same as long as nothing changes."""
+
+    kind: FindingKind
+    text: str
+    age_s: float | None = None
+    """Since when, in seconds before the look. None if that is not known."""
+    ends_in_s: float | None = None
+    """When the services end it by themselves, in seconds after the look: 0 at their next visit. None if they do not."""
+
+
+def findings_of(table: Table) -> tuple[Finding, ...]:
+    """Return the findings about the last refreshed state. One request for each pending action, and a listing if a plan is pending."""
+    state = table.state
+    found = [finding for record in state.pending() if (finding := _of_action(table, record)) is not None]
+    return (*found, *_of_given_up(table, state), *_of_backlog(table, state), *_of_clock(table))
+
+
+def _of_given_up(table: Table, state: TableState) -> list[Finding]:
+    plans = {a.instant for a in state.pending() if a.action in _PLANNED or a.is_clustering}
+    if not plans:
+        return []
+    records = [record for instant, record in sorted(given_up_plans(table.storage).items()) if instant in plans]
+    now = table.clock.now()
+    return [
+        Finding(
+            FindingKind.GIVEN_UP,
+            f"the launcher gave up {r.service} {r.instant} after {r.attempts} attempt(s): {r.reason}; remove the cause, then: "
+            f"tideline job retry PATH {r.instant}, or: tideline job cancel PATH {r.instant}",
+            max(0.0, (now - datetime.fromisoformat(r.time)).total_seconds()),
+        )
+        for r in records
+    ]
+
+
+def most_log_files(state: TableState) -> int:
+    """Return the number of log files of the slice that has the most of them."""
+    return max((len(s.log_files) for s in state.latest_slices()), default=0)
+
+
+def age_s(instant: str, now: datetime) -> float:
+    """Return the age of an instant in seconds, 0 for one that lies ahead of the clock."""
+    return max(0.0, (now - time_from_instant(instant)).total_seconds())
+
+
+def _of_action(table: Table, record: ActionRecord) -> Finding | None:
+    """Return the finding about a pending action that no process continues, or whose writer missed a heartbeat."""
+    state, now = table.state, table.clock.now()
+    # From its request on, a restore blocks all writers, and a clustering with priority blocks updates of its file groups.
+    goes_first = record.is_clustering and not record.fenced_by and state.has_priority(record.instant)
+    driven = record.state is State.INFLIGHT or record.action is Action.RESTORE
+    pending_s = age_s(record.instant, now)
+    if not (driven or goes_first):
+        is_old = pending_s > table.options[PLAN_AGE_S]
+        return Finding(FindingKind.WAITING_PLAN, _waiting(record), pending_s) if is_old else None
+    if is_alive(table.storage, record, table.clock, table.options):
+        return _late_heartbeat(table, record) if driven else None
+    found = f"{record.action} {record.instant} is {record.state} and "
+    found += (
+        f"its writer {record.writer_id or 'unknown'} shows no heartbeat" if driven else f"no executor ran it since {record.since}"
+    )
+    if goes_first:
+        groups, lapse_s = len(state.planned_groups(record.instant)), table.options[CLUSTERING_PRIORITY_LAPSE_S]
+        found += f"; it has priority: updates of its {groups} file group(s) wait for it, for {lapse_s:g} s"
+    is_plan = repair(record) != "rollback"
+    silence = last_sign(table.storage, record, table.clock, table.options) if driven else None
+    return Finding(
+        FindingKind.STUCK_PLAN if is_plan else FindingKind.DEAD_WRITER,
+        f"{found}; run: tideline run {repair(record)} PATH",
+        pending_s if silence is None else silence.total_seconds(),
+        # The cleaner rolls back dead writers, and the launcher or the cleaner runs plans again.
+        0.0,
+    )
+
+
+def _late_heartbeat(table: Table, record: ActionRecord) -> Finding | None:
+    allowed = allowed_silence(table.options)
+    silence = last_sign(table.storage, record, table.clock, table.options)
+    if silence is None or silence <= allowed * 0.75 or repair(record) != "rollback":
+        return None
+    text = f"writer {record.writer_id or 'unknown'} of {record.action} {record.instant} misses its heartbeat; the cleaner rolls it back "
+    text += f"after {allowed.total_seconds():g} s without one"
+    return Finding(FindingKind.DEAD_WRITER, text, silence.total_seconds(), max(timedelta(), allowed - silence).total_seconds())
+
+
+def _waiting(record: ActionRecord) -> str:
+    service = repair(record)
+    end = f"tideline job cancel PATH {record.instant}" if service != "rollback" else "tideline run rollback PATH"
+    return f"{service} {record.instant} was planned and no process runs it; start a launcher, or: tideline run {service} PATH, or: {end}"
+
+
+def _of_backlog(table: Table, state: TableState) -> list[Finding]:
+    most, limit = most_log_files(state), table.options[BACKLOG_LOG_FILES]
+    if most < limit:
+        return []
+    slices = [s for s in state.latest_slices() if len(s.log_files) >= limit]
+    oldest = min((log.instant for s in slices for log in s.log_files if log.instant), default="")
+    planned = {group: a.instant for a in state.pending_compactions() for group in state.planned_groups(a.instant)}
+    waits = sorted({planned[s.group] for s in slices if s.group in planned})
+    why = f"compaction {waits[0]} has to run first" if waits else "no compaction is planned for them"
+    text = (
+        f"writers outrun compaction: {len(slices)} file slice(s) have {limit} or more log files ({BACKLOG_LOG_FILES.key}); {why}: "
+    )
+    return [
+        Finding(FindingKind.BACKLOG, f"{text}tideline run compaction PATH", age_s(oldest, table.clock.now()) if oldest else None)
+    ]
+
+
+def _of_clock(table: Table) -> list[Finding]:
+    """Return the finding of a last instant ahead of this machine's clock; store times show whose clock is wrong. Writes nothing."""
+    state, now = table.state, table.clock.now()
+    allowed = timedelta(seconds=table.options[INSTANT_SKEW_S])
+    present = instant_from_time(now + allowed)
+    first = min(
+        (a for a in state.actions.values() if a.instant > present), key=lambda a: (a.started_sequence, a.instant), default=None
+    )
+    if first is None:
+        return []
+    ahead = time_from_instant(state.last_instant) - now
+    found = f"the last instant {state.last_instant} lies {ahead.total_seconds():.0f} s ahead of this machine's clock"
+    # Later instants only add milliseconds to this one. Its first entry names the writer, and the store knows when it was written.
+    entry = table.timeline.log.read(first.started_sequence) if table.has_log else None
+    writer = "Apache Hudi" if first.is_peers or not table.has_log else entry.writer_id if entry else first.writer_id
+    brought = f"writer {writer} brought it with {first.instant}"
+    if entry is not None:
+        at = table.storage.stat(entry.path).modified
+        skew = time_from_instant(first.instant) - at
+        if skew <= allowed + timedelta(seconds=1):
+            behind_s = (at - now).total_seconds()
+            return [
+                Finding(
+                    FindingKind.CLOCK, f"{found}, which lies {behind_s:.0f} s or more behind the time of the store; set it by NTP"
+                )
+            ]
+        brought += f", {skew.total_seconds():.0f} s ahead of the time of the store"
+    waits = "writes wait" if table.is_shared else "writes go on above it, compactions wait"
+    text = f"{found}: {brought}; set the clock of that writer by NTP, {waits} until that time has come"
+    return [Finding(FindingKind.CLOCK, text, ends_in_s=ahead.total_seconds())]
+
+
+def repair(record: ActionRecord) -> str:
+    """Return the service that ends the action: plans are run again, all other actions are rolled back (`roll_back_dead`)."""
+    if record.fenced_by:
+        return "rollback"
+    if record.is_clustering and not record.is_peers:
+        return "clustering"
+    return record.action.value if record.action in _PLANNED else "rollback"

@@ -1,0 +1,157 @@
+"""`tideline status`, `why` and `maintain`."""
+
+from __future__ import annotations
+
+import shutil
+
+import tideline
+from tideline_table.action import request_compaction
+from tideline_table.hudi import Action
+from tideline_table.table import Table
+
+EAGER = ("--option=hoodie.compact.inline.max.delta.commits=1",)
+
+
+def by_name(outcome):
+    return {found["table"]: found for found in outcome.document["tables"]}
+
+
+def test_a_line_for_each_table_and_each_failure(cli, done, filled, merging, tmp_path):
+    shown = done("status", f"{tmp_path}/*").text
+    assert [line.split()[0] for line in shown.splitlines()] == ["TABLE", "trips", "weather"]
+    broken = tmp_path / "broken"
+    shutil.copytree(filled, broken)
+    (broken / ".hoodie/hoodie.properties").write_bytes(b"\xff\xfe nothing")
+    outcome = cli("status", f"{tmp_path}/*", f"{tmp_path}/none/*", "--json")
+    assert (outcome.code, outcome.stderr) == (1, "")
+    found = by_name(outcome)
+    assert (found["trips"]["verdict"], found["trips"]["findings"]) == ("idle", [])
+    assert found["weather"]["backlog"]["log_files"] == 3
+    assert found["weather"]["backlog"]["oldest_log_s"] >= 0
+    assert [f["kind"] for f in found["broken"]["findings"]] == ["cannot_open"]
+    assert found["broken"]["error"]
+    assert [f["kind"] for f in found["*"]["findings"]] == ["no_table"]
+    text = cli("status", f"{tmp_path}/*").text
+    assert "broken: cannot_open: " in text
+    assert "Traceback" not in text
+
+
+def test_status_and_why_follow_the_table(done, merging):
+    assert by_name(done("status", merging, "--json"))["weather"]["services"]["compaction"]["outcome"] == "not_due"
+    why = done("why", merging, "compaction").text
+    assert "compaction: idle: 4 delta commit(s) since the last compaction" in why
+    assert "changed by: 1 more delta commit(s)" in why
+    (verdict,) = done("why", merging, "compaction", *EAGER, "--json").document["verdicts"]
+    assert (verdict["outcome"], verdict["is_due"]) == ("due", True)
+    assert Table.open(str(merging)).state.pending_compactions() == [], "looking publishes nothing"
+    instant = done("plan", "compaction", merging, *EAGER, "--json").document["instant"]
+    found = by_name(done("status", merging, "--json"))["weather"]
+    assert found["verdict"] == "working"
+    assert [(job["instant"], job["service"], job["is_running"]) for job in found["pending"]] == [(instant, "compaction", False)]
+    (verdict,) = done("why", merging, "compaction", "--json").document["verdicts"]
+    assert (verdict["outcome"], verdict["instants"]) == ("planned", [instant])
+    done("run", "compaction", merging)
+    after = by_name(done("status", merging, "--json"))["weather"]
+    assert after["services"]["compaction"]["last_run"]["instant"] == instant
+    assert after["backlog"]["log_files"] == 0
+
+
+def test_why_says_what_excludes_a_service(done, filled):
+    verdicts = {v["service"]: v for v in done("why", filled, "--json").document["verdicts"]}
+    assert verdicts["compaction"]["outcome"] == "not_applicable"
+    assert verdicts["compaction"]["until"] == ""
+    assert "more write(s), or a smaller planner setting clustering_min_commits" in verdicts["clustering"]["until"]
+    assert verdicts["rollback"]["outcome"] == "not_due"
+
+
+def test_the_settings_of_the_planner_decide(done, filled, tmp_path):
+    file = tmp_path / "settings.toml"
+    file.write_text("[planner]\nclustering_min_files = 2\nclustering_min_commits = 1\n")
+    (verdict,) = done("why", filled, "clustering", "--settings", file, "--json").document["verdicts"]
+    assert verdict["outcome"] == "due"
+
+
+def test_a_plan_that_cannot_be_made_is_a_finding(done, filled, tmp_path):
+    file = tmp_path / "settings.toml"
+    file.write_text("[planner]\nclustering_min_commits = 1\n")
+    arguments = ("--settings", file, "--option", "hoodie.clustering.plan.strategy.sort.columns=nowhere")
+    found = by_name(done("status", filled, *arguments, "--json"))["trips"]
+    assert (found["verdict"], [f["kind"] for f in found["findings"]]) == ("attention", ["cannot_plan"])
+    assert "'nowhere'" in found["findings"][0]["text"]
+
+
+def test_locks_that_do_not_resolve_are_a_finding(done, filled):
+    found = by_name(done("status", filled, "--locks", "nowhere://x", "--json"))["trips"]
+    assert [f["kind"] for f in found["findings"]] == ["locks"]
+
+
+def test_a_backlog_is_a_finding_and_bad_health(done, merging):
+    limit = ("--option", "tideline.write.backlog.log.files=3")
+    found = by_name(done("status", merging, *limit, "--json"))["weather"]
+    assert [f["kind"] for f in found["findings"]] == ["backlog"]
+    assert found["findings"][0]["age_s"] >= 0
+    assert not done("show", merging, *limit, "--json").document["is_healthy"]
+    assert done("show", merging, "--json").document["is_healthy"]
+
+
+def test_maintain_does_what_is_due_once(cli, done, merging, filled):
+    before = [done("read", path).plain_rows() for path in (merging, filled)]
+    dry = {d["base_path"]: d for d in done("maintain", merging, filled, *EAGER, "--dry-run", "--json").document["tables"]}
+    outcomes = {s["service"]: s["outcome"] for s in dry[f"file:{merging}"]["services"]}
+    assert (outcomes["compaction"], outcomes["rollback"]) == ("due", "nothing")
+    assert Table.open(str(merging)).state.pending_compactions() == []
+    ran = {d["base_path"]: d for d in done("maintain", merging, filled, *EAGER, "--json").document["tables"]}
+    assert all(d["ok"] for d in ran.values())
+    outcomes = {s["service"]: s["outcome"] for s in ran[f"file:{merging}"]["services"]}
+    assert outcomes["compaction"] == "done"
+    again = {s["service"]: s["outcome"] for s in done("maintain", merging, *EAGER, "--json").document["tables"][0]["services"]}
+    assert set(again.values()) == {"nothing"}
+    assert [done("read", path).plain_rows() for path in (merging, filled)] == before
+    outcome = cli("maintain", merging, f"{merging}/none")
+    assert outcome.code == 1
+    assert "none: failed: no table matches" in outcome.text
+
+
+def test_maintain_runs_the_plans_that_wait(merging):
+    opened = Table.open(str(merging))
+    planned = request_compaction(opened, {"hoodie.compact.inline.max.delta.commits": 1})
+    steps = {str(step.service): step for step in tideline.open(str(merging)).maintain()}
+    assert steps["compaction"].instants == (planned,)
+    assert steps["compaction"].rows == 2
+    assert [a.instant for a in opened.refresh().completed_writes() if a.action is Action.COMPACTION] == [planned]
+
+
+def test_one_failing_service_does_not_stop_the_others(cli, merging):
+    bad = ("--option", "hoodie.clustering.plan.strategy.sort.columns=nowhere", *EAGER)
+    file = merging.parent / "settings.toml"
+    file.write_text("[planner]\nclustering_min_commits = 1\n")
+    outcome = cli("maintain", merging, *bad, "--settings", file, "--json")
+    assert outcome.code == 1
+    steps = {s["service"]: s for s in outcome.document["tables"][0]["services"]}
+    assert (steps["clustering"]["outcome"], steps["compaction"]["outcome"]) == ("failed", "done")
+    assert "'nowhere'" in steps["clustering"]["error"]
+
+
+def test_a_policy_decides(done, filled, tmp_path):
+    policies = tmp_path / "policies.yaml"
+    file = tmp_path / "settings.toml"
+    file.write_text(f'policy_file = "{policies}"\n')
+
+    def verdicts(*more: str) -> dict:
+        shown = done("status", filled, "--settings", file, *more, "--json").document["tables"][0]
+        return {**{name: v["outcome"] for name, v in shown["services"].items()}, "findings": [f["kind"] for f in shown["findings"]]}
+
+    policies.write_text(
+        "version: 1\ndefaults:\n  settings:\n    planner:\n      clustering_min_files: 2\n      clustering_min_commits: 1\n"
+    )
+    assert verdicts()["clustering"] == "due"
+    policies.write_text("version: 1\ndefaults:\n  services:\n    clustering: false\n  objectives:\n    small_files: 1\n")
+    found = verdicts()
+    assert (found["clustering"], found["findings"]) == ("off", ["objective"])
+    policies.write_text("version: 1\ndefaults:\n  pause:\n    reason: a migration\n")
+    assert (verdicts()["clustering"], verdicts()["rollback"]) == ("held", "not_due")
+    (verdict,) = done("why", filled, "clustering", "--settings", file, "--json").document["verdicts"]
+    assert "a migration" in verdict["why"]
+    assert {s["outcome"] for s in done("maintain", filled, "--settings", file, "--json").document["tables"][0]["services"]} == {
+        "nothing"
+    }
