@@ -13,6 +13,7 @@ from pathlib import Path
 from e2e.cluster.commands import wait_until
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.kubectl import kubectl
+from e2e.fleet import events, tables
 from e2e.fleet.pods import DRIVER, EXECUTOR, SeenPod
 from e2e.fleet.release import NAMESPACE, RELEASE
 from e2e.fleet.session import Session
@@ -129,6 +130,11 @@ def await_plan(scene: Scene) -> None:
 
     def has_ended() -> bool:
         state = state_of(table, instant)
+        if state is State.NONE:
+            # It has ended and was archived: only its events tell how.
+            found = events.read_transitions(scene.session.servers, tables.heads({table.definition.name: table}))
+            ends = {event.to_state for event in found if (event.table_uid, event.instant) == (table.uid, instant)}
+            state = State.COMPLETED if State.COMPLETED.value in ends else State.ROLLED_BACK
         if state is State.ROLLED_BACK:
             raise ClusterError(
                 f"plan {instant} of {table.definition.name} was rolled back; expected another attempt to complete it"

@@ -153,4 +153,4 @@ def test_a_thousand_launches_of_two_launchers_with_late_and_lost_answers(kuberne
         for launcher in launchers:
             assert launcher.proxy.lost > PLANS * ATTEMPTS * 0.02
             assert launcher.proxy.late > 0
-            assert launcher.troubles > 0
+        assert sum(launcher.troubles for launcher in launchers) > 0
