@@ -25,7 +25,7 @@ from e2e.fleet.pods import Journal
 from e2e.fleet.report import Report
 from e2e.fleet.servers import running_servers
 from e2e.fleet.session import Session
-from e2e.fleet.story import Story
+from e2e.fleet.story import ROUNDS, Story
 from e2e.images.build import ensure_archives, load_archives
 from e2e.images.image import IMAGES
 
@@ -36,6 +36,9 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def fleet(
     *,
     faults: Annotated[bool, typer.Option(help="With the faults; without them one round of writes.")] = True,
+    rounds: Annotated[
+        list[str] | None, typer.Option("--round", help="Only this round of faults, by its name in the output; may be repeated.")
+    ] = None,
     hudi: Annotated[bool, typer.Option(help="With Apache Hudi as a reader of the tables.")] = True,
     short_form: Annotated[bool, typer.Option("--short", help="One table, one clustering, one driver killed.")] = False,
     if_possible: Annotated[
@@ -56,8 +59,10 @@ def fleet(
         if short_form:
             short.run(session)
         else:
-            Story(session).run(with_faults=faults, by_hudi=hudi)
+            Story(session, chosen=tuple(rounds or ())).run(with_faults=faults, by_hudi=hudi)
 
+    if unknown := sorted(set(rounds or ()) - {known.name for known in ROUNDS}):
+        raise ClusterError(f"found no round {', '.join(unknown)}; expected names among {', '.join(known.name for known in ROUNDS)}")
     report, cluster, pods = Report(), Cluster(folders), list[str]()
     try:
         _bring_up(folders, report, cluster, with_dns=not short_form)

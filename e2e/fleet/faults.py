@@ -13,9 +13,11 @@ from pathlib import Path
 from e2e.cluster.commands import wait_until
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.kubectl import kubectl
+from e2e.fleet import events, tables
 from e2e.fleet.pods import DRIVER, EXECUTOR, SeenPod
 from e2e.fleet.release import NAMESPACE, RELEASE
 from e2e.fleet.session import Session
+from e2e.fleet.source import UPDATED
 from e2e.fleet.tables import state_of
 from tideline_table.hudi import State
 from tideline_table.table import Table
@@ -95,7 +97,7 @@ def kill_first_process(pod: SeenPod) -> int:
 def busy_scene(session: Session, struck: Container[str], *, with_executor: bool = False) -> Scene:
     """Return a driver pod that works on an inflight plan whose instant is not in `struck`. Raises ClusterError if none is found in time.
 
-    With `with_executor` an executor pod of it runs, too.
+    With `with_executor` an executor pod of it runs, too. Plans that writers may win against are left out.
     """
     by_uid = {table.uid: table for table in session.opened.values()}
     deadline_s = time.monotonic() + FOUND_TIMEOUT_S
@@ -108,6 +110,7 @@ def busy_scene(session: Session, struck: Container[str], *, with_executor: bool 
                 and pod.instant not in struck
                 and pod.table_uid in by_uid
                 and (executors or not with_executor)
+                and not may_lose(pod.service, by_uid[pod.table_uid])
                 and state_of(by_uid[pod.table_uid], pod.instant) is State.INFLIGHT
             ):
                 return Scene(session, by_uid[pod.table_uid], pod, executors)
@@ -116,12 +119,22 @@ def busy_scene(session: Session, struck: Container[str], *, with_executor: bool 
     raise ClusterError(f"found no driver pod with {wanted} for {FOUND_TIMEOUT_S:.0f} s; expected one")
 
 
+def may_lose(service: str, table: Table) -> bool:
+    """Return whether a plan may be rolled back without any fault: a clustering whose file groups the writers update meanwhile."""
+    return service == "clustering" and table.definition.name in UPDATED
+
+
 def await_plan(scene: Scene) -> None:
     """Wait until the plan of a scene is completed. Raises ClusterError if it is rolled back or takes too long."""
     table, instant = scene.table, scene.driver.instant
 
     def has_ended() -> bool:
         state = state_of(table, instant)
+        if state is State.NONE:
+            # It has ended and was archived: only its events tell how.
+            found = events.read_transitions(scene.session.servers, tables.heads({table.definition.name: table}))
+            ends = {event.to_state for event in found if (event.table_uid, event.instant) == (table.uid, instant)}
+            state = State.COMPLETED if State.COMPLETED.value in ends else State.ROLLED_BACK
         if state is State.ROLLED_BACK:
             raise ClusterError(
                 f"plan {instant} of {table.definition.name} was rolled back; expected another attempt to complete it"

@@ -49,6 +49,10 @@ TABLES = {
 }
 
 
+UPDATED = ("aircraft",)
+"""Tables whose rows the writers update all the time."""
+
+
 @dataclass(frozen=True)
 class Batch:
     """The rows of one commit, in a file of the bucket of incoming rows."""

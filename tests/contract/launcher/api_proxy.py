@@ -59,12 +59,14 @@ class ApiProxy:
 
             def _stream(self, answer: httpx.Response) -> None:
                 self.send_response(answer.status_code)
-                self.send_header("Connection", "close")
+                # In chunks, as the API server sends it: without them the client would wait for 64 KiB of events.
+                self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()
                 self.close_connection = True
-                for chunk in answer.iter_raw():
-                    self.wfile.write(chunk)
+                for chunk in filter(None, answer.iter_raw()):
+                    self.wfile.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
                     self.wfile.flush()
+                self.wfile.write(b"0\r\n\r\n")
 
             def handle(self) -> None:
                 try:

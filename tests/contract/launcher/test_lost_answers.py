@@ -52,9 +52,9 @@ class Kubelet:
 
     def _run(self) -> None:
         for kind, pod in self._events():
-            name, plan = pod["metadata"]["name"], pod["metadata"]["labels"].get(INSTANT, "")
             if self._stopped.is_set():
                 return
+            name, plan = pod["metadata"]["name"], pod["metadata"]["labels"][INSTANT]
             is_alive = kind != "DELETED" and pod["status"]["phase"] not in ENDED
             (self._alive[plan].add if is_alive else self._alive[plan].discard)(name)
             if len(self._alive[plan]) > 1:
@@ -81,7 +81,7 @@ def pod_spec_of_nothing() -> dict:
     }
     security = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     spec = {"containers": [container], "securityContext": security}
-    return {"metadata": {"name": "the-end", "labels": {}}, "spec": spec}
+    return {"metadata": {"name": "the-end"}, "spec": spec}
 
 
 class Launcher:
@@ -89,9 +89,9 @@ class Launcher:
 
     def __init__(self, api: KubernetesApi, namespace: Namespace, seed: int, clock: ManualClock) -> None:
         self.troubles = 0
-        self.proxy = ApiProxy(api, lost=0.1, late=0.02, late_s=1.0, seed=seed)
+        self.proxy = ApiProxy(api, lost=0.1, late=0.03, late_s=0.6, seed=seed)
         settings = settings_for(
-            api, namespace, kubeconfig=api.kubeconfig(url=self.proxy.url), request_timeout_s=0.8, finished_ttl_s=60
+            api, namespace, kubeconfig=api.kubeconfig(url=self.proxy.url), request_timeout_s=0.5, finished_ttl_s=60
         )
         self.pods = DriverPods(settings, clock)
         self.pods.start(lambda: None)
@@ -153,4 +153,4 @@ def test_a_thousand_launches_of_two_launchers_with_late_and_lost_answers(kuberne
         for launcher in launchers:
             assert launcher.proxy.lost > PLANS * ATTEMPTS * 0.02
             assert launcher.proxy.late > 0
-            assert launcher.troubles > 0
+        assert sum(launcher.troubles for launcher in launchers) > 0
