@@ -2,6 +2,7 @@
 
 from tideline_table.log.savepoint import Savepoint
 from tideline_table.log.sharing import DEFAULT_EXPIRE_MIN, PeerLockKind, Sharing
+from tideline_table.table.advice import Advice, advise
 from tideline_table.table.bucket_adoption import NamedBuckets
 from tideline_table.table.changes import is_sequence, newest_write, parse_point, sequence_of
 from tideline_table.table.create import TableRequest, bucket_request, create_table, default_name, folder_name
@@ -15,6 +16,7 @@ from tideline_table.table.sharing import share_table, why_unsharable
 
 __all__ = [
     "DEFAULT_EXPIRE_MIN",
+    "Advice",
     "CommitTimes",
     "Images",
     "NamedBuckets",
@@ -28,6 +30,7 @@ __all__ = [
     "TableRequest",
     "TableSummary",
     "TableType",
+    "advise",
     "bucket_request",
     "check_stands",
     "create_table",
