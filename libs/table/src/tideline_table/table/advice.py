@@ -144,7 +144,7 @@ def advise(table: Table) -> Advice:
 def proposed_number(largest_partition_bytes: int, max_file_bytes: int) -> int:
     """Return the number of buckets with which the largest partition fills its files to `_FILL`: a power of two, which can be doubled."""
     needed = max(1, math.ceil(largest_partition_bytes / (_FILL * max_file_bytes)))
-    return min(2 ** math.ceil(math.log2(needed)), MAX_BUCKETS)
+    return min(1 << math.ceil(math.log2(needed)), MAX_BUCKETS)
 
 
 def spread_of(keys: pa.Array, key_fields: Sequence[str], number: int) -> tuple[HashFields, ...]:
@@ -274,7 +274,11 @@ def _overlap(ranges: Sequence[tuple[object, object] | None]) -> float:
     known = [r for r in ranges if r is not None]
     if len(known) < 2:
         return 1.0 if len(ranges) > 1 else 0.0
-    hits = sum(1 for at, (low, _) in enumerate(known) for n, (a, b) in enumerate(known) if n != at and a <= low <= b)  # type: ignore[operator]
+    hits = sum(
+        1
+        for (at, (low, _)), (n, (first, last)) in itertools.product(enumerate(known), repeat=2)
+        if n != at and bool(first <= low <= last)  # type: ignore[operator]
+    )
     # Of two files whose ranges meet, one holds the minimum of the other.
     return min(1.0, 2 * hits / (len(known) * (len(known) - 1)))
 

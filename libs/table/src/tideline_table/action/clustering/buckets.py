@@ -43,4 +43,6 @@ def plan_bucket_clustering(
 
 def _is_clustered(state: TableState, file_slice: FileSlice) -> bool:
     record = state.actions.get(file_slice.base_instant)
-    return not file_slice.log_files and record is not None and record.is_clustering
+    # A resize calls itself a clustering, and sorts nothing.
+    is_resized = file_slice.base_instant in state.bucket_numbers
+    return not file_slice.log_files and record is not None and record.is_clustering and not is_resized
