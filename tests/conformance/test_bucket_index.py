@@ -17,7 +17,7 @@ from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.peers.hudi_rs import read_hudi_rs
 
-from tideline_table.action import run_compaction, schedule_compaction, write_rows
+from tideline_table.action import run_clustering, run_compaction, schedule_clustering, schedule_compaction, write_rows
 from tideline_table.errors import UnsupportedTable
 from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.table import Table, TableRequest, TableType, create_table
@@ -137,7 +137,7 @@ def test_both_write_the_buckets_of_a_table_that_hudi_created(apache_hudi: Apache
 
 
 def write_in_turn(turns: Turns, held: Expected) -> None:
-    """Twenty steps with updates, new keys, deletions, and compactions of both."""
+    """Twenty steps with updates, new keys, deletions, a clustering of ours, and compactions of both."""
     kind = turns.kind
     for step in range(20):
         here, ts = step % 2 == 0, step + 2
@@ -148,6 +148,11 @@ def write_in_turn(turns: Turns, held: Expected) -> None:
             held.upsert(range(step * 5, step * 5 + 12), ts, here=here, operation="insert" if step in (4, 5) and here else "upsert")
             held.upsert(range(step % 7), ts, here=here)
         held.check(f"{kind}, step {step} by {'Tideline' if here else 'Apache Hudi'}")
+        if step == 6:
+            table = turns.open()
+            assert schedule_clustering(table, {"hoodie.clustering.plan.strategy.sort.columns": "price"}) is not None
+            assert run_clustering(table) is not None
+            held.check("our clustering")
         if kind is Kind.MOR and step == 10:
             table = turns.open()
             schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})

@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from tests.unit.table.tables import SCHEMA, Row, cluster, compact, contents, create, new_table, open_table, rows_of, write
 
-from tideline_table.action import delete_partitions, run_compaction, schedule_clustering, schedule_compaction, write_rows
+from tideline_table.action import (
+    delete_partitions,
+    run_clustering,
+    run_compaction,
+    schedule_clustering,
+    schedule_compaction,
+    write_rows,
+)
+from tideline_table.action.clustering.plan import ClusteredGroup, ClusteringTask, cluster_group, clustering_tasks, due_plan
 from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.coordination.shared.hudi_rules import check_buckets
-from tideline_table.errors import DuplicateKey, InvalidOption, InvalidRecord, TableExists, TidelineError, UnsupportedTable
+from tideline_table.errors import (
+    DuplicateKey,
+    InvalidOption,
+    InvalidRecord,
+    TableExists,
+    TidelineError,
+    UnsupportedTable,
+    WriteConflict,
+)
 from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.hudi.properties import PROPERTIES_PATH, format_properties, read_properties
@@ -357,11 +374,72 @@ def test_impossible_requests_create_nothing(wrong: dict[str, Any], match: str) -
     assert list(storage.list_objects("")) == []
 
 
-def test_clustering_is_refused_by_name(table: Table) -> None:
-    write(table, rows(KEYS, 1, "x"))
-    with pytest.raises(UnsupportedTable, match="clustering of table 't1', which has 4 bucket"):
-        schedule_clustering(table)
-    assert cluster(table) is None, "none is pending"
+SORTED = {"hoodie.clustering.plan.strategy.sort.columns": "v"}
+
+
+def test_clustering_sorts_the_rows_of_each_bucket_and_moves_none(table: Table) -> None:
+    write(table, [(key, "p", 1, f"v{(7 * n) % 60:02}") for n, key in enumerate(KEYS)])
+    write(table, [(key, "p", 2, f"w{n % 5}") for n, key in enumerate(KEYS[:20])])
+    before = contents(table)
+    groups = {bucket_of_file_id(s.group.file_id): s.group for s in table.slices()}
+    assert schedule_clustering(table) is None, "without sort columns there is nothing to gain"
+    assert schedule_clustering(table, SORTED) is not None
+    done = cluster(table)
+    assert done is not None
+    assert len(done.stats) == 4
+    assert contents(table) == before
+    check_places(table)
+    found = {bucket_of_file_id(s.group.file_id): s for s in table.slices()}
+    assert found.keys() == groups.keys()
+    assert not [b for b in found if found[b].group == groups[b] or found[b].log_files]
+    for file_slice in found.values():
+        values = replace(table.snapshot(), slices=(file_slice,)).read(["v"])["v"].to_pylist()
+        assert values == sorted(values)
+    assert schedule_clustering(table, SORTED) is None, "nothing changed since"
+    write(table, rows(KEYS[:1], 3, "new"))
+    assert schedule_clustering(table, SORTED) is not None
+    again = cluster(table)
+    assert again is not None
+    assert len(again.stats) == 1, "only the bucket that changed"
+    write(table, rows(KEYS, 9, "last"))
+    check_places(table)
+    assert table.read().num_rows == 60
+
+
+def test_a_writer_beside_a_clustering_of_its_bucket_goes_first(table: Table) -> None:
+    write(table, rows(KEYS, 1, "a"))
+    other = open_table(table.storage, table.clock, "w2")
+    assert schedule_clustering(table, SORTED) is not None
+
+    def beside_it(tasks: Sequence[ClusteringTask]) -> Sequence[ClusteredGroup]:
+        done = [cluster_group(task, table.storage) for task in tasks]
+        write(other, rows(KEYS[:1], 2, "b"))
+        return done
+
+    with pytest.raises(WriteConflict):
+        run_clustering(table, run=beside_it)
+    table.refresh()
+    check_places(table)
+    assert sorted(table.read()["v"].to_pylist()) == ["a"] * 59 + ["b"]
+
+
+def test_a_plan_that_merges_buckets_is_refused(table: Table) -> None:
+    write(table, rows(KEYS, 1, "a"))
+    slices = table.slices()
+    due = due_plan(table.state, table.storage.root, table.options, [slices[:2]], "by hand")
+    plan = due.body.plan  # type: ignore[union-attr]
+    with pytest.raises(UnsupportedTable, match="rows stay in their bucket"):
+        clustering_tasks(
+            table.storage.root,
+            "20300101000000000",
+            plan,
+            table.log_rule(),
+            table.schema,
+            table.footer_schema(),
+            1,
+            table.options,
+            table.definition.buckets,
+        )
 
 
 def placed(*file_ids: str) -> list[FileSlice]:

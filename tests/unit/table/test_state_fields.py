@@ -55,6 +55,7 @@ def full_state():
         savepoints={WRITTEN: Savepoint(WRITTEN, 6, "2026-01-01", "u", "c", {"topic": Progress("41", WRITTEN)})},
         rewritten=(Rewritten(1, 2, PLANNED),),
         sharing=Sharing(PeerLockKind.STORAGE, 7),
+        bucket_numbers={WRITTEN: 8},
         eager_rollback=GONE,
     )
 
@@ -88,6 +89,7 @@ SINCE = {
     "archived_sequence": 1,
     "sharing": {"lock": "storage", "expire_min": 7},
     "eager_rollback": GONE,
+    "bucket_numbers": {WRITTEN: 8},
 }
 
 

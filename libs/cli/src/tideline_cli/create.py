@@ -87,7 +87,8 @@ def create(
         str, option(metavar="bucket", help="Find rows by the hash of their key, in a fixed number of file groups per partition.")
     ] = "",
     buckets: Annotated[
-        int | None, option(metavar="N", help="With --index bucket: the number of buckets in each partition. It never changes.")
+        int | None,
+        option(metavar="N", help="With --index bucket: the number of buckets in each partition. resize-buckets multiplies it."),
     ] = None,
     hash_fields: Annotated[
         list[str] | None,

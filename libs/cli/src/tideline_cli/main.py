@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from tideline_cli import (
+    advise,
     create,
     inspection,
     jobs,
@@ -19,6 +20,7 @@ from tideline_cli import (
     locks,
     platform,
     read,
+    resize,
     restore,
     savepoints,
     services,
@@ -28,7 +30,23 @@ from tideline_cli import (
 )
 from tideline_cli.failure import EXIT_FAILED, EXIT_INTERRUPTED, report_failure
 
-GROUPS = (create, share, write, read, inspection, services, status, savepoints, leases, restore, jobs, locks, platform)
+GROUPS = (
+    create,
+    share,
+    write,
+    read,
+    inspection,
+    advise,
+    resize,
+    services,
+    status,
+    savepoints,
+    leases,
+    restore,
+    jobs,
+    locks,
+    platform,
+)
 """Modules that each define an `app` of commands."""
 
 _EPILOG = """Start with a table of your own:

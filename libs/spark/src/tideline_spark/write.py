@@ -269,7 +269,7 @@ class _Attempt:
     def plan(self, instant: str, layout: WriteLayout, deleted: pa.Table | None = None) -> DataFrame:
         """Return the write, one row per file group, with its physical plan fixed. `deleted` are keys that log files deleted."""
         writer = UnitWriter(
-            context=write_context(self.table, instant, self.written_as, self.options, self.target),
+            context=write_context(self.table, instant, self.written_as, self.options, self.target, layout.index),
             keygen=self.table.definition.keygen,
             columns=self.routing.columns,
             fillers=layout.fillers,

@@ -54,7 +54,7 @@ def create(
     later one. `type` is `"cow"` (copy-on-write) or `"mor"` (merge-on-read). `name` is by default the last part of `path`.
 
     With `index="bucket"`, the hash of the record key, or of its columns `hash_fields`, says in which of `buckets` file groups of its
-    partition a row is. Writes then look up no keys. Number and columns are kept with the table and never change (docs/design/bucket-index.md).
+    partition a row is. Writes then look up no keys. Number and columns are kept with the table; `resize_buckets` multiplies the number (docs/design/bucket-index.md).
 
     Raises `TableExists`, `SchemaMismatch`, `InvalidOption` or `UnsupportedTable`, and then creates nothing.
     """
@@ -316,6 +316,15 @@ class Table:
         If no plan is due, run the oldest pending one. Raises `WriteConflict` after a conflict or if another process runs the plan.
         """
         return services.cluster(self._table, options)
+
+    def resize_buckets(self, number: int, *, options: Options = None) -> Commit | None:
+        """Split the buckets of a table with a bucket index, so that it has `number` of them: a multiple of what it has. None if it has.
+
+        Reads and writes all rows, as one commit. Raises `InvalidOption` for another number, `WriteConflict` if other writers committed
+        during all attempts, `UnsupportedTable` for a table that is shared or has no bucket index.
+        """
+        done = action.resize_buckets(self._table, number, options=options)
+        return Commit.of(done) if done is not None else None
 
     def compact(self, *, options: Options = None) -> Compaction:
         """Plan and run a compaction of a merge-on-read table: merge log files into base files. Raises the errors of `cluster`."""

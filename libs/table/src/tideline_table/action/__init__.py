@@ -52,6 +52,7 @@ from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.executor import RoutedWrite, ThisProcess
 from tideline_table.action.write.live_keys import all_deleted_keys, may_delete
 from tideline_table.action.write.partition import write_partition_metafile
+from tideline_table.action.write.resize import resize_buckets
 from tideline_table.action.write.run import (
     OnConflict,
     check_moves,
@@ -143,6 +144,7 @@ __all__ = [
     "request_clean",
     "request_clustering",
     "request_compaction",
+    "resize_buckets",
     "restore_to_savepoint",
     "roll_back_dead",
     "run_archival",

@@ -36,7 +36,7 @@ written at creation, and by sharing under the lock that both engines take.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -141,6 +141,10 @@ class WriteSet:
     overwrites: Overwrite | None = None
     opens: frozenset[FileGroupId] = frozenset()
     """New file groups of a table with a bucket index, which has one file group for each bucket of a partition."""
+    bucket_number: int | None = None
+    """`TableState.bucket_number` by which its rows were routed; None if nothing was routed by it."""
+    splits: Mapping[FileGroupId, SliceVersion] | None = None
+    """All file groups of the table with the versions read, of a resize that replaces them."""
 
 
 def check_still_own(state: TableState, instant: str) -> None:
@@ -255,6 +259,9 @@ def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[Ins
         # Rows of the older schema would drop the new columns from the file groups that they are merged with.
         other = max(state.completed_writes(), key=lambda action: action.sequence).instant
         return WriteConflict(f"the schema of the table changed, at the latest by {other}", with_instant=other)
+    resized = _resized_meanwhile(own, state)
+    if resized is not None:
+        return resized
     grown: dict[FileGroupId, str] = {}
     in_move = state.groups_in_move()
     for group, read_version in own.based_on.items():
@@ -336,6 +343,35 @@ def _held_by_clustering(own: WriteSet, overwritten: Sequence[FileGroupId], state
                 with_instant=clustering,
                 remedy="retry when it is done, or run it: tideline run clustering PATH",
             )
+    return None
+
+
+def _resized_meanwhile(own: WriteSet, state: TableState) -> WriteConflict | None:
+    """Return the conflict of a write with another number of buckets, and that of a resize with any other write."""
+    if own.bucket_number is not None and own.bucket_number != state.bucket_number():
+        at = max(state.bucket_numbers, default="")
+        return WriteConflict(
+            f"the table got {state.bucket_number()} buckets by {at}",
+            expected="the number that this write began with",
+            with_instant=at,
+        )
+    if own.splits is None:
+        return None
+    visible = {s.group: s for s in state.latest_slices()}
+    changed = [s for group, s in visible.items() if own.splits.get(group) != s.version]
+    if changed or visible.keys() != own.splits.keys():
+        by = max((_last_writer(s) for s in changed), default="")
+        return WriteConflict(
+            f"file groups changed while their buckets were split, at the latest by {by or 'a replacement'}", with_instant=by
+        )
+    under = state.groups_under_compaction()
+    if under:
+        at = min(under.values())
+        return WriteConflict(
+            f"compaction {at} is pending, and cleaning would delete the files that it reads",
+            with_instant=at,
+            remedy="run the compaction, then retry: tideline run compaction PATH",
+        )
     return None
 
 

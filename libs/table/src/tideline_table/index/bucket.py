@@ -25,6 +25,8 @@ from tideline_table.keygen import EMPTY_KEY, NULL_KEY
 
 BUCKET = "BUCKET"
 ENGINE = "hoodie.index.bucket.engine"
+RESIZING = "tideline.bucket.index.resizing"
+"""The number of buckets before a resize that is under way, in place of the properties of the index that Apache Hudi reads."""
 PLAIN_KEYS = "tideline.bucket.index.plain.keys"
 """Property of a table all of whose writers refuse what `BucketIndex.check_plain` refuses."""
 _SIMPLE = "SIMPLE"
@@ -63,9 +65,11 @@ class BucketIndex:
 
         Raises `UnsupportedTable` for an engine, a number or hash fields that cannot be written.
         """
-        if properties.get(INDEX_TYPE.key, "").upper() != BUCKET:
+        is_resizing = RESIZING in properties
+        if properties.get(INDEX_TYPE.key, "").upper() != BUCKET and not is_resizing:
             return None
-        engine, number = properties.get(ENGINE, _SIMPLE), properties.get(BUCKET_NUMBER.key, "")
+        engine = properties.get(ENGINE, _SIMPLE)
+        number = properties[RESIZING] if is_resizing else properties.get(BUCKET_NUMBER.key, "")
         if engine.upper() != _SIMPLE or not (number.isascii() and number.isdecimal()):
             raise UnsupportedTable(
                 f"a bucket index with {ENGINE}={engine} and {BUCKET_NUMBER.key}={number}",
@@ -214,6 +218,17 @@ def _java_step(total: int, own: int) -> int:
 
 def _positive(hashes: np.ndarray) -> np.ndarray:
     return hashes & np.uint32(0x7FFFFFFF)
+
+
+def resizing_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties of a table while its buckets are split: Apache Hudi finds no bucket index in them."""
+    hidden = {INDEX_TYPE.key, BUCKET_NUMBER.key}
+    return {**{k: v for k, v in properties.items() if k not in hidden}, RESIZING: properties[BUCKET_NUMBER.key]}
+
+
+def with_number(properties: Mapping[str, str], number: int) -> dict[str, str]:
+    """Return properties that declare a bucket index, with this number of buckets."""
+    return {**{k: v for k, v in properties.items() if k != RESIZING}, INDEX_TYPE.key: BUCKET, BUCKET_NUMBER.key: str(number)}
 
 
 def slices_by_bucket(index: BucketIndex, slices: Iterable[FileSlice]) -> dict[int, FileSlice]:

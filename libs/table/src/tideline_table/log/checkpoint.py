@@ -210,6 +210,7 @@ _SPECIAL = {
         lambda rows: {str(key): Progress(str(value), str(instant)) for key, value, instant in rows},
     ),
     "schemas": _Form(dict, lambda document: {str(at): str(text) for at, text in document.items()}),
+    "bucket_numbers": _Form(dict, lambda document: {str(at): int(number) for at, number in document.items()}),
     "identified_schemas": _Form(list, lambda texts: tuple(map(str, texts))),
     "savepoints": _Form(
         lambda held: [s.to_json() for s in held.values()], lambda rows: {s.instant: s for s in map(Savepoint.from_json, rows)}

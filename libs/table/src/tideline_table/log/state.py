@@ -37,6 +37,9 @@ from tideline_table.log.table_log import Draft
 from tideline_table.log.transition import check_step
 from tideline_table.log.undo import Rewritten, excess_groups, move_logs, undo_writes
 
+BUCKET_NUMBER_KEY = "tideline.bucket.number"
+"""Key in the metadata of the commit that gave the table another number of buckets."""
+
 
 @dataclass(slots=True)
 class TableState:
@@ -75,6 +78,8 @@ class TableState:
     """Ranges of the log that contain completed writes which were undone later."""
     sharing: Sharing | None = None
     """Sharing with Apache Hudi's writers. None if only Tideline writes the table, or only Apache Hudi."""
+    bucket_numbers: dict[str, int] = field(default_factory=dict)
+    """Numbers of buckets that the table got since its creation, by the instant of the resize."""
     eager_rollback: str = ""
     """The latest rollback by which Apache Hudi undid the write of a live writer."""
     _mutex: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False, compare=False)
@@ -222,6 +227,7 @@ class TableState:
             # `schemas` is in the order in which writes set them, so the last one is current.
             self.schemas = {at: text for at, text in self.schemas.items() if at not in instants}
             self.schema_json = next(reversed(self.schemas.values()), "")
+        self.bucket_numbers = {at: number for at, number in self.bucket_numbers.items() if at not in instants}
         if done:
             self.rewritten = (*self.rewritten, Rewritten(min(known.sequence for known in done), entry.sequence, entry.instant))
 
@@ -241,9 +247,18 @@ class TableState:
                 self.excess.add(group)
                 self.clustering_losses.pop(group, None)
         self.progress |= progress_in(metadata.extra, instant)
+        number = str(metadata.extra.get(BUCKET_NUMBER_KEY, ""))
+        if number.isascii() and number.isdecimal():
+            self.bucket_numbers[instant] = int(number)
         schema = metadata.extra.get(SCHEMA_KEY, "")
         if schema and schema != self.schema_json:
             self.schema_json = self.schemas[instant] = schema
+
+    def bucket_number(self, as_of: str = "") -> int:
+        """Return the number of buckets as of an instant (empty: now), 0 for that of the creation."""
+        with self._mutex:
+            known = [at for at in self.bucket_numbers if not as_of or at <= as_of]
+            return self.bucket_numbers[max(known)] if known else 0
 
     def schema_at(self, as_of: str) -> str:
         """Return the table schema as of the instant `as_of` (inclusive). Before the first known schema, return the first one."""

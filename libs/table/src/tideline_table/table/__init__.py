@@ -3,6 +3,7 @@
 from tideline_table.coordination.leases import Lease
 from tideline_table.log.savepoint import Savepoint
 from tideline_table.log.sharing import DEFAULT_EXPIRE_MIN, PeerLockKind, Sharing
+from tideline_table.table.advice import Advice, advise
 from tideline_table.table.bucket_adoption import NamedBuckets
 from tideline_table.table.changes import is_sequence, newest_write, parse_point, sequence_of
 from tideline_table.table.create import TableRequest, bucket_request, create_table, default_name, folder_name
@@ -19,6 +20,7 @@ from tideline_table.table.sharing import share_table, why_unsharable
 
 __all__ = [
     "DEFAULT_EXPIRE_MIN",
+    "Advice",
     "CommitTimes",
     "Finding",
     "FindingKind",
@@ -37,6 +39,7 @@ __all__ = [
     "TableRequest",
     "TableSummary",
     "TableType",
+    "advise",
     "age_s",
     "bucket_request",
     "check_stands",

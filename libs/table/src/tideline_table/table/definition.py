@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from tideline_table.errors import CorruptMetadata, ObjectNotFound, TableNotFound, UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.properties import WRITABLE_VERSION, read_properties
-from tideline_table.index.bucket import PLAIN_KEYS, BucketIndex
+from tideline_table.index.bucket import PLAIN_KEYS, RESIZING, BucketIndex, with_number
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType, PathColumns
 from tideline_table.merge import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, MergeMode, Merging
 from tideline_table.storage import Storage
@@ -62,6 +62,15 @@ class TableDefinition:
     def has_plain_keys(self) -> bool:
         """Whether Tideline's writers refuse keys that `BucketIndex.check_plain` refuses."""
         return self.properties.get(PLAIN_KEYS, "false").lower() == "true"
+
+    @property
+    def is_resizing(self) -> bool:
+        """Whether the properties say that the buckets are being split: then the log alone says their number."""
+        return RESIZING in self.properties
+
+    def with_bucket_number(self, number: int) -> TableDefinition:
+        """Return the definition of a table whose log says that it has `number` buckets."""
+        return replace(self, properties=with_number(self.properties, number))
 
     @property
     def index_text(self) -> str:

@@ -55,7 +55,7 @@ class Table:
         self.base_path = base_path
         self.clock = timeline.clock
         self.options = timeline.options
-        self.definition = definition
+        self._declared = definition
         self.identity = identity
         self.timeline = timeline
         self.lock = lock if timeline.wants_lock else NoLock()
@@ -94,6 +94,25 @@ class Table:
             )
         identity, timeline = open_timeline(definition, read_identity(storage), replica, peer_lock)
         return cls(definition, identity, timeline, lock or NoLock(), base_path)
+
+    @property
+    def definition(self) -> TableDefinition:
+        """The definition in `hoodie.properties`, with the number of buckets that the log says if the table was resized."""
+        number = self.timeline.state.bucket_number()
+        return self._declared.with_bucket_number(number) if number else self._declared
+
+    def _check_index(self, declared: TableDefinition) -> None:
+        if self.identity is None:
+            return
+        if self.identity.index and not declared.is_resizing and not self._says(declared):
+            self.refresh()  # another process resized the table
+        number = self.timeline.state.bucket_number()
+        check_index_unchanged(declared.index_text, self.identity, number, is_resizing=declared.is_resizing)
+
+    def _says(self, declared: TableDefinition) -> bool:
+        assert self.identity is not None
+        number = self.timeline.state.bucket_number()
+        return declared.index_text.partition(" ")[0] == (str(number) if number else self.identity.index.partition(" ")[0])
 
     @property
     def has_log(self) -> bool:
@@ -179,7 +198,8 @@ class Table:
         """Raise if the table cannot be written: version, type, no Tideline log, a copy, or an unknown instant on the timeline."""
         self.timeline.check_not_upgraded()
         self.definition.check_writable(keyed=keyed)
-        check_index_unchanged(self.definition.index_text, self.identity)
+        if not self.is_exclusive:  # an exclusive timeline reads the properties below; those read before may be older than a resize
+            self._check_index(self._declared)
         check_defaults(self.definition.merging, self.schema_json, self.definition.name)
         if self.identity is not None:
             self.identity.check_place(self.storage.root)
@@ -192,8 +212,8 @@ class Table:
                 definition = TableDefinition.read(self.storage, self.base_path)
                 check_not_upgraded(definition.version, definition.properties)
                 definition.check_writable(keyed=keyed)
-                check_index_unchanged(definition.index_text, self.identity)
-                self.definition, self._properties_seen = definition, found
+                self._check_index(definition)
+                self._declared, self._properties_seen = definition, found
 
         self.timeline.check_writable(self.definition.name, check_definition)
 
@@ -254,9 +274,8 @@ class Table:
         chosen = without_logs(slices) if read_optimized else tuple(slices)
         schema = with_meta_fields(self.schema_at(as_of), operation=self.options[READ_OPERATION_FIELD] or self._has_operations())
         rule = self.log_rule(as_of, merges=any(s.log_files for s in chosen))
-        return Snapshot(
-            self.storage, schema, rule, chosen, buckets=pruning_of(self.definition, self.identity, is_exclusive=self.is_exclusive)
-        )
+        buckets = pruning_of(self._declared, self.identity, self.state, as_of, is_exclusive=self.is_exclusive)
+        return Snapshot(self.storage, schema, rule, chosen, buckets=buckets)
 
     def _has_operations(self) -> bool:
         """Return whether Hudi writes the operation on each row into a sixth meta field, by the footer of the newest base file."""
@@ -338,7 +357,9 @@ class Table:
 
     def _merging(self) -> Snapshot:
         """Return the current snapshot with a rule that merges slices of any instant."""
-        return replace(self.snapshot(), rule=self.log_rule(), log_indexes=self._log_indexes)
+        found = replace(self.snapshot(), rule=self.log_rule(), log_indexes=self._log_indexes)
+        # Slices of a stretch that ends before a resize are of the number of their time.
+        return replace(found, buckets=None) if self.state.bucket_numbers else found
 
     def _stretch(self, since: str | int, until: str | int) -> Stretch:
         if not self.definition.has_meta_fields:

@@ -67,12 +67,20 @@ def check_stands(storage: Storage, opened: TableIdentity | None) -> None:
         )
 
 
-def check_index_unchanged(declared: str, identity: TableIdentity | None) -> None:
-    """Raise `UnsupportedTable` if the properties declare another bucket index than the table was created with."""
-    if identity is not None and declared != identity.index:
+def check_index_unchanged(declared: str, identity: TableIdentity | None, number: int = 0, *, is_resizing: bool = False) -> None:
+    """Raise `UnsupportedTable` if the properties declare another bucket index than the table has.
+
+    That is the one of its creation, with `number` buckets if it was resized (0: it was not). While it is being resized, only the hash
+    fields of the properties count.
+    """
+    if identity is None:
+        return
+    created, hashed = identity.index.partition(" ")[::2]
+    wrong = declared.partition(" ")[2] != hashed if is_resizing else declared != (f"{number or created} {hashed}" if hashed else "")
+    if wrong:
         raise UnsupportedTable(
             f"hoodie.properties with {declared or 'no bucket index'}",
-            expected=f"{identity.index or 'no bucket index'}, as the table was created: its rows are where that index put them",
+            expected=f"{f'{number or created} {hashed}' if hashed else 'no bucket index'}: the rows of the table are where that index put them",
             remedy="restore hoodie.properties; for other buckets, write the rows into a new table",
         )
 

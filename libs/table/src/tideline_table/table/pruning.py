@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.properties import CREATE_SCHEMA
 from tideline_table.index.bucket_pruning import BucketPruning
+from tideline_table.log.state import TableState
 from tideline_table.schema import arrow_from_avro
 from tideline_table.table.definition import TableDefinition
 from tideline_table.table.identity import TableIdentity, check_index_unchanged
@@ -14,24 +16,32 @@ from tideline_table.table.identity import TableIdentity, check_index_unchanged
 _LOGGER = logging.getLogger(__name__)
 
 
-def pruning_of(definition: TableDefinition, identity: TableIdentity | None, *, is_exclusive: bool) -> BucketPruning | None:
+def pruning_of(
+    declared: TableDefinition, identity: TableIdentity | None, state: TableState, as_of: str, *, is_exclusive: bool
+) -> BucketPruning | None:
     """Return how queries find buckets; None without a bucket index, or if the rows may be elsewhere than it says.
 
-    A table without an identity only has what `hoodie.properties` claims. Where these contradict the identity, a warning is logged:
-    queries then read all buckets, and writers stop (`check_index_unchanged`).
+    A table without an identity only has what `hoodie.properties` claims (`declared`). Where these contradict the identity and the log,
+    a warning is logged: queries then read all buckets, and writers stop (`check_index_unchanged`). A table that stays open may have read the properties
+    before a resize; the number of buckets is that of the log.
     """
     if identity is None:
         return None
+    created, hashed = identity.index.partition(" ")[::2]
     try:
-        index = definition.buckets
-        check_index_unchanged(definition.index_text, identity)
+        index = declared.buckets
+        number, fields = declared.index_text.partition(" ")[::2]
+        is_known = declared.is_resizing or number in {created, *map(str, state.bucket_numbers.values())}
+        if fields != hashed or not is_known:
+            check_index_unchanged(declared.index_text, identity, state.bucket_number())
     except UnsupportedTable as error:
-        _LOGGER.warning("queries of table %r read all buckets: %s", definition.name, error)
+        _LOGGER.warning("queries of table %r read all buckets: %s", declared.name, error)
         return None
     if index is None:
         return None
-    created = definition.properties.get(CREATE_SCHEMA, "")
-    key_types = {f.name: f.type for f in arrow_from_avro(created) if f.name in index.key_fields} if created else {}
+    index = replace(index, number=state.bucket_number(as_of) or int(created))
+    schema = declared.properties.get(CREATE_SCHEMA, "")
+    key_types = {f.name: f.type for f in arrow_from_avro(schema) if f.name in index.key_fields} if schema else {}
     return BucketPruning(
-        index, definition.keygen, key_types, is_exclusive=is_exclusive, has_plain_values=is_exclusive and definition.has_plain_keys
+        index, declared.keygen, key_types, is_exclusive=is_exclusive, has_plain_values=is_exclusive and declared.has_plain_keys
     )

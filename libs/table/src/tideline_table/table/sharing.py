@@ -30,6 +30,7 @@ from tideline_table.log.table_log import Draft
 from tideline_table.log.timeline_files import timeline_files
 from tideline_table.storage import ConditionalStorage
 from tideline_table.table.bucket_adoption import BucketAdoption, NamedBuckets
+from tideline_table.table.definition import TableDefinition
 from tideline_table.table.facade import Table
 from tideline_table.table.identity import create_identity, read_identity
 from tideline_table.table.store_probe import probe_conditional_put, probe_versioned_put
@@ -70,6 +71,12 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock, buckets
         # A storage lock is opened on conditional stores only. If the store ignored the condition, both sides could hold the lock.
         probe_versioned_put(cast("ConditionalStorage", table.storage))
     check_not_ahead(table.refresh(), table.clock, table.options)
+    if table.has_log and TableDefinition.read(table.storage, table.base_path).is_resizing:
+        raise UnsupportedTable(
+            "a table whose buckets are being split, or whose resize died",
+            expected="properties with the number of buckets",
+            remedy="run it again, with the number that the table has if it committed: tideline resize-buckets PATH --buckets N",
+        )
     adoption = BucketAdoption(table, named)
     if not table.has_log and adoption.applies(_bucketing(table)):
         # Reading all keys may take longer than the lock is valid. Under the lock, only what was written since is read.

@@ -27,9 +27,11 @@ from tideline_table.config import (
     Options,
     column_list,
 )
-from tideline_table.errors import CorruptMetadata, SchemaMismatch, VerificationFailed
+from tideline_table.errors import CorruptMetadata, SchemaMismatch, UnsupportedTable, VerificationFailed
 from tideline_table.file_group.names import (
     base_file_name,
+    bucket_of_file_id,
+    new_bucket_file_id,
     new_file_id,
     parse_base_file_name,
     parse_log_file_name,
@@ -37,6 +39,7 @@ from tideline_table.file_group.names import (
 )
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, SliceVersion, join_path
 from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, WriteStat
+from tideline_table.index.bucket import BucketIndex
 from tideline_table.log.action import CLUSTER
 from tideline_table.log.plan import PRIORITY_KEY, ClusteringPlanned
 from tideline_table.log.state import TableState
@@ -84,15 +87,10 @@ def plan_clustering(
         forbidden = _too_early(state, trigger)
     if forbidden is not None:
         return forbidden
-    sort_columns = column_list(options[CLUSTERING_SORT_COLUMNS])
-    for name in sort_columns:
-        if name not in schema.names:
-            raise SchemaMismatch(f"sort column {name!r} is not in the schema", expected=f"columns among {', '.join(schema.names)}")
-    taken = {*state.groups_under_clustering(), *state.groups_under_compaction()}
+    checked_sort_columns(options, schema)
     candidates: dict[str, list[FileSlice]] = {}
-    for file_slice in state.latest_slices():
-        is_free = file_slice.group not in taken and file_slice.group.file_id not in reserved
-        if is_free and file_slice.total_bytes < options[CLUSTERING_SMALL_FILE_LIMIT]:
+    for file_slice in free_slices(state, reserved):
+        if file_slice.total_bytes < options[CLUSTERING_SMALL_FILE_LIMIT]:
             candidates.setdefault(file_slice.group.partition_path, []).append(file_slice)
     limit = trigger.max_bytes if trigger is not None else None
     group_bytes = options[CLUSTERING_MAX_GROUP_BYTES] if limit is None else min(limit, options[CLUSTERING_MAX_GROUP_BYTES])
@@ -113,12 +111,40 @@ def plan_clustering(
             f"{CLUSTERING_MAX_GROUP_BYTES.key}={options[CLUSTERING_MAX_GROUP_BYTES]} leaves no group with enough files",
             f"a larger {CLUSTERING_MAX_GROUP_BYTES.key}",
         )
+    why = f"{len(found)} small files in partition {partition!r}, {_writes_since_plan(state)} writes since the last plan"
+    return due_plan(state, root, options, groups, why)
+
+
+def checked_sort_columns(options: Options, schema: pa.Schema) -> tuple[str, ...]:
+    """Return the sort columns of the options. Raises `SchemaMismatch` for one that the table does not have."""
+    sort_columns = column_list(options[CLUSTERING_SORT_COLUMNS])
+    for name in sort_columns:
+        if name not in schema.names:
+            raise SchemaMismatch(f"sort column {name!r} is not in the schema", expected=f"columns among {', '.join(schema.names)}")
+    return sort_columns
+
+
+def free_slices(state: TableState, reserved: Collection[str]) -> list[FileSlice]:
+    """Return the visible slices that no pending plan names and that no writer has reserved."""
+    taken = {*state.groups_under_clustering(), *state.groups_under_compaction()}
+    return [s for s in state.latest_slices() if s.group not in taken and s.group.file_id not in reserved]
+
+
+def due_plan(
+    state: TableState, root: str, options: Options, groups: Sequence[Sequence[FileSlice]], why: str, *, splits: bool = True
+) -> Due:
+    """Return the plan that clusters these groups of slices, each into files of its own, for the reason `why`.
+
+    Without `splits`, each group becomes one file, whatever its size.
+    """
+    target_bytes = options[CLUSTERING_TARGET_FILE_SIZE] if splits else 0
+    sort_columns = column_list(options[CLUSTERING_SORT_COLUMNS])
     losses = max(state.clustering_losses.get(s.group, 0) for group in groups for s in group)
     extra = {PRIORITY_KEY: "true"} if losses >= options[CLUSTERING_YIELDS] else {}
     document = {
         "operationType": CLUSTER,
         "clusteringPlan": {
-            "inputGroups": [_group_document(group, root, options[CLUSTERING_TARGET_FILE_SIZE]) for group in groups],
+            "inputGroups": [_group_document(group, root, target_bytes) for group in groups],
             "strategy": {
                 "strategyClassName": EXECUTION_STRATEGY,
                 # Apache Hudi would look for a column with an empty name.
@@ -134,10 +160,7 @@ def plan_clustering(
     }
     # Plans name no group under compaction, so two fields describe the version.
     read = {s.group: SliceVersion(s.version.base_instant, s.version.log_files) for group in groups for s in group}
-    return Due(
-        ClusteringPlanned(document, read),
-        f"{len(found)} small files in partition {partition!r}, {_writes_since_plan(state)} writes since the last plan",
-    )
+    return Due(ClusteringPlanned(document, read), why)
 
 
 def _too_early(state: TableState, trigger: Trigger) -> Reason | None:
@@ -206,7 +229,7 @@ def _group_document(group: Sequence[FileSlice], root: str, target_bytes: int) ->
             "TOTAL_IO_WRITE_MB": megabytes,
             "TOTAL_IO_MB": 2 * megabytes,
         },
-        "numOutputFileGroups": max(1, math.ceil(size / target_bytes)),
+        "numOutputFileGroups": max(1, math.ceil(size / target_bytes)) if target_bytes else 1,
         "extraMetadata": None,
         "version": 1,
     }
@@ -228,6 +251,8 @@ class ClusteringTask:
     avro_schema: str
     attempt: int = 0
     options: Mapping[str, str] = field(default_factory=dict)
+    buckets: BucketIndex | None = None
+    """The bucket index of the table, if it has one: then the task has one input and one output, of one bucket."""
 
     @property
     def replaces(self) -> tuple[str, ...]:
@@ -236,7 +261,11 @@ class ClusteringTask:
 
     def output(self, number: int) -> tuple[str, str]:
         """Return the file id and the path of the output file with this number, from 0."""
-        file_id = new_file_id(self.instant, str(self.number), number)
+        bucket = bucket_of_file_id(self.inputs[0].group.file_id) if self.buckets is not None else None
+        if bucket is not None:
+            file_id = new_bucket_file_id(self.instant, self.partition_path, bucket)
+        else:
+            file_id = new_file_id(self.instant, str(self.number), number)
         name = base_file_name(file_id, write_token(self.number, self.attempt), self.instant)
         return file_id, join_path(self.partition_path, name)
 
@@ -259,10 +288,12 @@ def clustering_tasks(
     avro_schema: str,
     attempt: int,
     options: Options,
+    buckets: BucketIndex | None = None,
 ) -> list[ClusteringTask]:
     """Return the tasks of a plan. `base_path` is the root of the storage.
 
-    Raises `CorruptMetadata` and `UnsafePath` for a plan that names files outside of the table.
+    Raises `CorruptMetadata` and `UnsafePath` for a plan that names files outside of the table; `UnsupportedTable` for a plan that takes
+    rows out of their buckets.
     """
     clustering = plan["clusteringPlan"]
     params = clustering["strategy"]["strategyParams"] or {}
@@ -274,6 +305,12 @@ def clustering_tasks(
         if len(partitions) != 1:
             raise CorruptMetadata(
                 f"clustering plan {instant} with a group over {len(partitions)} partitions", expected="one partition per group"
+            )
+        if buckets is not None and (len(slices) > 1 or group["numOutputFileGroups"] != 1):
+            raise UnsupportedTable(
+                f"clustering plan {instant} makes {group['numOutputFileGroups']} file group(s) of {len(slices)}, in a table with {buckets.text}",
+                expected="one of one: rows stay in their bucket",
+                remedy="roll the plan back: tideline run rollback PATH",
             )
         tasks.append(
             ClusteringTask(
@@ -289,6 +326,7 @@ def clustering_tasks(
                 avro_schema=avro_schema,
                 attempt=attempt,
                 options=options.given(),
+                buckets=buckets,
             )
         )
     return tasks
@@ -338,6 +376,8 @@ def cluster_group(task: ClusteringTask, storage: Storage | None = None) -> Clust
     schema = with_meta_fields(task.schema)
     rows = pa.concat_tables([read_slice(storage, file_slice, schema, task.rule) for file_slice in task.inputs])
     before = _key_digest(rows)
+    if task.buckets is not None:
+        task.buckets.check_members(task.inputs[0].group.file_id, rows.column(MetaField.RECORD_KEY))
     if task.sort_columns:
         rows = rows.sort_by([(name, "ascending") for name in task.sort_columns])
     if _key_digest(rows) != before:

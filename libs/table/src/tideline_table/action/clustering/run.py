@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tideline_table.action.clustering.buckets import plan_bucket_clustering
 from tideline_table.action.clustering.outcome import check_clustered
 from tideline_table.action.clustering.plan import (
     ClusteredGroup,
@@ -29,7 +30,6 @@ from tideline_table.errors import (
     ObjectNotFound,
     TidelineError,
     TransactionRolledBack,
-    UnsupportedTable,
 )
 from tideline_table.file_group.slice import FileGroupId, SliceVersion
 from tideline_table.hudi.instant import Action, State
@@ -66,23 +66,14 @@ def request_clustering(
     """Do as `schedule_clustering`, but return the reason if there is no plan; `trigger` as for `plan_clustering`, `check` for `publish`."""
     chosen = table.options.merged(options or {})
     table.check_writable()
-    _refuse_buckets(table)
-
     reserved = reserved_groups(table.intents, table.timeline)
 
     def decide(state: TableState) -> Due | Reason:
+        if table.definition.buckets is not None:
+            return plan_bucket_clustering(state, table.storage.root, chosen, table.schema, reserved)
         return plan_clustering(state, table.storage.root, chosen, table.schema, reserved, trigger)
 
     return publish(table, Action.REPLACE_COMMIT, CLUSTER, decide, check=check)
-
-
-def _refuse_buckets(table: Table) -> None:
-    if table.definition.buckets is not None:
-        raise UnsupportedTable(
-            f"clustering of table {table.definition.name!r}, which has {table.definition.buckets.text}",
-            expected="a table without a bucket index: a bucket has one file group, and its rows must stay in it",
-            remedy="leave it: a compaction merges the log files of a bucket",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +102,6 @@ def run_clustering(
     record = pending_plan(table, instant, TableService.CLUSTERING, table.state.pending_clusterings(), chosen)
     if record is None:
         return None
-    _refuse_buckets(table)
     begun = _begin_clustering(table, record.instant, chosen)
     stats: list[WriteStat] = []
     with Heartbeat(table.storage, begun.instant, chosen):
@@ -138,7 +128,15 @@ def _begin_clustering(table: Table, instant: str, options: Options) -> Clusterin
     assert isinstance(planned, ClusteringPlanned)
     based_on = dict(planned.read or planned_versions(planned.plan))
     tasks = clustering_tasks(
-        table.storage.root, instant, planned.plan, table.log_rule(), table.schema, table.footer_schema(), entry.sequence, options
+        table.storage.root,
+        instant,
+        planned.plan,
+        table.log_rule(),
+        table.schema,
+        table.footer_schema(),
+        entry.sequence,
+        options,
+        table.definition.buckets,
     )
     return ClusteringRun(table, instant, planned.plan, based_on, tuple(tasks), entry.sequence)
 

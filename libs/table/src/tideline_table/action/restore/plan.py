@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State, completed_as
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.plan import RestorePlanned
@@ -40,6 +41,13 @@ def plan_restore(state: TableState, savepoint: Savepoint) -> RestorePlan:
     A pending compaction planned before the savepoint stays, because log files refer to it. A clustering can be planned again.
     """
     undone = _newest_first(a for a in state.completed_writes() if is_newer(a, savepoint))
+    resizes = [a.instant for a in undone if a.instant in state.bucket_numbers]
+    if resizes:
+        raise UnsupportedTable(
+            f"a restore to {savepoint.instant}, before {resizes[-1]} split the buckets of the table",
+            expected="a savepoint of a write after it: the number of buckets is not restored",
+            remedy="read the table as of the savepoint, and write the rows into a new table",
+        )
     pending = list(state.pending())
     fenced = _newest_first(
         a for a in pending if a.action in WRITE_ACTIONS | {Action.ROLLBACK} or _is_newer_compaction(a, savepoint)

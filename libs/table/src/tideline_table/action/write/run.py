@@ -219,6 +219,8 @@ class _Routed:
     tasks: Sequence[RoutedTask]
     rows: pa.Table
     """The rows that the tasks refer to by position."""
+    index: BucketIndex | None = None
+    """The bucket index by which they were routed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +291,7 @@ class _Attempt:
             is_merge_on_read=is_merge_on_read,
             inserts_to_log=self.options[INSERT_TO_LOG] and is_merge_on_read and not self.named.opens_groups_only,
         )
-        return _Routed(tasks, tagged.rows)
+        return _Routed(tasks, tagged.rows, index)
 
     def _placement(self, placement: FilePlacement) -> FilePlacement:
         """Return the placement of inserts: to log files if the options say so and merging a log cannot mistake two rows for one."""
@@ -301,7 +303,7 @@ class _Attempt:
 
     def _write(self, transaction: WriteTransaction, routed: _Routed) -> list[FileGroupResult]:
         tasks = routed.tasks
-        context = write_context(self.table, transaction.instant, self.operation, self.options, self.target)
+        context = write_context(self.table, transaction.instant, self.operation, self.options, self.target, routed.index)
         for partition in sorted({t.task.partition_path for t in tasks}):
             create_partition(self.table, partition, transaction.instant)
 
@@ -386,9 +388,17 @@ def closed_to_inserts(state: TableState) -> frozenset[FileGroupId]:
 
 
 def write_context(
-    table: Table, instant: str, operation: Operation, options: Options, target: TargetSchema | None = None
+    table: Table,
+    instant: str,
+    operation: Operation,
+    options: Options,
+    target: TargetSchema | None = None,
+    buckets: BucketIndex | None = None,
 ) -> WriteContext:
-    """Return what the tasks of a write need, ready to ship. Without `target` the table keeps its schema."""
+    """Return what the tasks of a write need, ready to ship. Without `target` the table keeps its schema.
+
+    `buckets` is the index by which rows were routed, by default that of the table.
+    """
     return WriteContext(
         base_path=table.storage.root,
         instant=instant,
@@ -399,7 +409,7 @@ def write_context(
         options=options.given(),
         is_merge_on_read=table.definition.type is TableType.MOR,
         has_meta_fields=table.definition.has_meta_fields,
-        buckets=table.definition.buckets,
+        buckets=buckets if buckets is not None else table.definition.buckets,
     )
 
 

@@ -75,6 +75,8 @@ class WriteTransaction:
     update_strategy: UpdateStrategy
     one_group_per_bucket: bool
     """Whether the table has a bucket index."""
+    bucket_number: int
+    """`TableState.bucket_number` at the begin."""
     _heartbeat: Heartbeat = field(repr=False)
     _check_again_s: float = field(default=float("-inf"), repr=False)
     _staged: set[str] = field(default_factory=set, repr=False)
@@ -104,7 +106,10 @@ class WriteTransaction:
         entry = timeline.append(decide)
         heartbeat = Heartbeat(timeline.storage, entry.instant, timeline.options)
         heartbeat.__enter__()
-        return cls(timeline, lock, entry.instant, operation, entry.sequence, action, strategy, one_group_per_bucket, heartbeat)
+        number = timeline.state.bucket_number()
+        return cls(
+            timeline, lock, entry.instant, operation, entry.sequence, action, strategy, one_group_per_bucket, number, heartbeat
+        )
 
     def commit(
         self,
@@ -115,11 +120,13 @@ class WriteTransaction:
         schema_based_on: str | None = None,
         progress: ProgressStep | None = None,
         overwrites: Overwrite | None = None,
+        splits: Mapping[FileGroupId, SliceVersion] | None = None,
     ) -> Committed:
         """Check for conflicts with everything since the begin, and publish.
 
         `look_up` is None if the operation does not promise unique keys. `schema_based_on` is the schema that `schema_json` evolved
-        from, if it did. `progress` moves with the commit. `overwrites` belongs to a replace commit. Raises `WriteConflict`,
+        from, if it did. `progress` moves with the commit. `overwrites` belongs to a replace commit, and so does `splits`: the file groups of the
+        table, which the results replace if none of them changed. Raises `WriteConflict`,
         `ProgressMoved` or `TransactionRolledBack` (nothing became visible; call `roll_back`), `CommitUnknown` without an answer.
         """
         written = list(results)
@@ -137,6 +144,8 @@ class WriteTransaction:
             for move in range(_MOVES + 1):
                 own = self._write_set(written, scope, schema)
                 own = replace(own, progress=progress, overwrites=overwrites)
+                if splits is not None:
+                    own = replace(own, splits=splits, opens=frozenset())
                 try:
                     entry = self._append(own, checked, written, named)
                     break
@@ -175,7 +184,13 @@ class WriteTransaction:
         self._check_again_s = asked_s + EARLY_CHECK_S
         state = self.timeline.look()
         self._check_again_s = asked_s + max(EARLY_CHECK_S, 10 * (clock.monotonic_s() - asked_s))
-        own = WriteSet(self.instant, dict(based_on), appends=appends, update_strategy=self.update_strategy)
+        own = WriteSet(
+            self.instant,
+            dict(based_on),
+            appends=appends,
+            update_strategy=self.update_strategy,
+            bucket_number=self.bucket_number,
+        )
         conflict = find_conflict(own, state, ())
         if conflict is not None and not isinstance(conflict, SliceGrew):
             raise conflict
@@ -192,16 +207,17 @@ class WriteTransaction:
             self.update_strategy,
             schema,
             opens=frozenset(opened) if self.one_group_per_bucket else frozenset(),
+            bucket_number=self.bucket_number if self.one_group_per_bucket else None,
         )
 
     def _body(
-        self, results: Sequence[FileGroupResult], extra: Mapping[str, str], replaced: Sequence[FileGroupId] | None
+        self, results: Sequence[FileGroupResult], extra: Mapping[str, str], replaced: Sequence[FileGroupId] | None, operation: str
     ) -> Published:
         retired: dict[str, list[str]] | None = None if replaced is None else {}
         for group in replaced or ():
             assert retired is not None
             retired.setdefault(group.partition_path, []).append(group.file_id)
-        metadata = CommitMetadata(self.operation, _stats(results), extra, retired)
+        metadata = CommitMetadata(operation, _stats(results), extra, retired)
         hashes = inserted_hashes(results, KeyScope.PARTITION)
         if len(hashes) > MAX_CARRIED_HASHES or any(r.inserted_hashes is None for r in results):
             return Published(metadata)
@@ -223,8 +239,10 @@ class WriteTransaction:
             if conflict is not None:
                 raise conflict
             replaced = own.overwrites.replaced(state) if own.overwrites is not None else None
-            body = self._body(results, extra, replaced)
-            return Draft(self.instant, self.action, State.INFLIGHT, State.COMPLETED, self.operation, body)
+            # A resize changes no row, as a clustering: queries of changes show none.
+            replaced, operation = (replaced, self.operation) if own.splits is None else (list(own.splits), CLUSTER)
+            body = self._body(results, extra, replaced, operation)
+            return Draft(self.instant, self.action, State.INFLIGHT, State.COMPLETED, operation, body)
 
         return self.timeline.append(decide, since_begin)
 

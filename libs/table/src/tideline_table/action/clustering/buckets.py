@@ -1,0 +1,48 @@
+"""Clustering of a table with a bucket index: it sorts the rows of a bucket. A row never leaves its bucket, so each group is one file slice."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pyarrow as pa
+
+from tideline_table.action.clustering.plan import checked_sort_columns, due_plan, free_slices
+from tideline_table.action.decision import Due, Reason, obstacle
+from tideline_table.config import CLUSTERING_MAX_GROUP_BYTES, CLUSTERING_MAX_GROUPS, CLUSTERING_SORT_COLUMNS, Options
+from tideline_table.file_group.slice import FileSlice
+from tideline_table.log.state import TableState
+
+
+def plan_bucket_clustering(
+    state: TableState, root: str, options: Options, schema: pa.Schema, reserved: Collection[str] = ()
+) -> Due | Reason:
+    """Decide whether a clustering is due in a table with a bucket index, and plan it: one group in, one group of the same bucket out.
+
+    Candidates are slices that changed since a clustering wrote them, the largest first, up to `hoodie.clustering.plan.strategy.max.bytes.per.group`
+    each. Without sort columns there is nothing to gain. Raises `SchemaMismatch` for sort columns that the table does not have.
+    """
+    forbidden = obstacle(state)
+    if forbidden is not None:
+        return forbidden
+    if not checked_sort_columns(options, schema):
+        return Reason(
+            f"a table with a bucket index keeps one file group in each bucket, and {CLUSTERING_SORT_COLUMNS.key} names no columns to sort by"
+        )
+    changed = [s for s in free_slices(state, reserved) if not _is_clustered(state, s)]
+    fitting = [s for s in changed if s.total_bytes <= options[CLUSTERING_MAX_GROUP_BYTES]]
+    if not fitting:
+        return Reason(
+            f"no bucket changed since the last clustering, besides {len(changed)} above {CLUSTERING_MAX_GROUP_BYTES.key}"
+            if changed
+            else "no bucket changed since the last clustering"
+        )
+    chosen = sorted(fitting, key=lambda s: (-s.total_bytes, s.group))[: options[CLUSTERING_MAX_GROUPS]]
+    why = f"{len(changed)} bucket(s) changed since the last clustering"
+    return due_plan(state, root, options, [[s] for s in chosen], why, splits=False)
+
+
+def _is_clustered(state: TableState, file_slice: FileSlice) -> bool:
+    record = state.actions.get(file_slice.base_instant)
+    # A resize calls itself a clustering, and sorts nothing.
+    is_resized = file_slice.base_instant in state.bucket_numbers
+    return not file_slice.log_files and record is not None and record.is_clustering and not is_resized
