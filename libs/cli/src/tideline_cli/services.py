@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated, Any
 
 import typer
@@ -11,8 +12,10 @@ from tideline_cli.opening import open_writable
 from tideline_cli.report import print_result
 from tideline_cli.tables import committed_document
 from tideline_table.action import (
+    ClusteringPreview,
     Reason,
     TableService,
+    preview_clustering,
     request_archival,
     request_clean,
     request_clustering,
@@ -45,6 +48,18 @@ def plan(
     service: Annotated[str, typer.Argument(metavar="|".join(PLANNABLE), show_default=False, help="Table service to plan.")],
     path: TablePath,
     *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what a clustering would do and gain, and publish nothing (clustering only).")
+    ] = False,
+    where: Annotated[
+        str,
+        typer.Option(
+            "--where",
+            metavar="EXPRESSION",
+            help="With --dry-run: also estimate the rows that a query with this condition reads before and after.",
+            show_default=False,
+        ),
+    ] = "",
     option: Settings = None,
     locks: LockUrl = "",
     as_json: AsJson = False,
@@ -56,6 +71,9 @@ def plan(
     tasks of rolled-back writes created after the rollback).
     """
     chosen = choice("service", service, PLANNABLE)
+    if dry_run or where:
+        _preview(chosen, path, settings_from(option), where, is_dry_run=dry_run, as_json=as_json)
+        return
     table = open_writable(path, settings_from(option), locks)
     if chosen is TableService.ARCHIVAL:
         answer = request_archival(table, swept=sweep_late_files(table).swept)
@@ -64,6 +82,32 @@ def plan(
     instant, why = (None, answer.why) if isinstance(answer, Reason) else (answer, "")
     text = f"planned {chosen} {instant}; run it: tideline run {chosen} {path}" if instant else f"nothing to do: {why}"
     print_result({"service": chosen.value, "instant": instant, "reason": why}, text, as_json=as_json)
+
+
+def _preview(service: TableService, path: str, settings: dict[str, str], where: str, *, is_dry_run: bool, as_json: bool) -> None:
+    if not is_dry_run:
+        raise InvalidOption("--where without --dry-run", expected="both", remedy="add --dry-run: a plan has no condition")
+    if service is not TableService.CLUSTERING:
+        raise InvalidOption(f"--dry-run with {service}", expected="clustering", remedy="plan it without --dry-run")
+    found = preview_clustering(Table.open(path, options=settings), where=where)
+    print_result({"service": service.value, **dataclasses.asdict(found)}, _preview_text(found), as_json=as_json)
+
+
+def _preview_text(found: ClusteringPreview) -> str:
+    if found.reason:
+        return f"nothing to do: {found.reason}"
+    size = f"{found.bytes_read / 2**20:.1f} MiB"
+    where = f"{found.groups} group(s) of {len(found.partitions)} partition(s)"
+    lines = [f"would cluster {found.files_read} files ({size}) into {found.files_written}, in {where}: {found.why}"]
+    lines += [
+        f"overlap of {o.column}: a file overlaps {o.before:g} others of its group now, {o.after:g} after (estimated)"
+        for o in found.overlaps
+    ]
+    if found.rows_scanned_before is not None and found.rows_scanned_after is not None:
+        lines.append(
+            f"the condition reads {found.rows_scanned_before} of {found.rows} rows now, {found.rows_scanned_after} after (estimated)"
+        )
+    return "\n".join(lines)
 
 
 @app.command(epilog="Example: tideline run clustering ./trips")

@@ -78,7 +78,8 @@ class PlannerService:
             if table.definition.buckets is not None:
                 return Reason("a table with a bucket index keeps one file group in each bucket")
             merged = table.options.merged(options)
-            return plan_clustering(table.state, table.storage.root, merged, table.schema, trigger=trigger)
+            hour = table.clock.now().hour
+            return plan_clustering(table.state, table.storage.root, merged, table.schema, trigger=trigger, hour=hour)
 
         self._publish(
             table,

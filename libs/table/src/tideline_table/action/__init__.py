@@ -14,7 +14,9 @@ from tideline_table.action.archival.run import (
     sweep_late_files,
 )
 from tideline_table.action.clean.run import request_clean, run_clean, schedule_clean
-from tideline_table.action.clustering.plan import Trigger, cluster_group, plan_clustering
+from tideline_table.action.clustering.execute import cluster_group
+from tideline_table.action.clustering.plan import Trigger, plan_clustering
+from tideline_table.action.clustering.preview import ClusteringPreview, preview_clustering
 from tideline_table.action.clustering.run import request_clustering, run_clustering, schedule_clustering
 from tideline_table.action.compaction.plan import compact_slice, plan_compaction
 from tideline_table.action.compaction.run import request_compaction, run_compaction, schedule_compaction
@@ -47,6 +49,7 @@ __all__ = [
     "EARLY_CHECK_S",
     "AnnouncedCheck",
     "Archival",
+    "ClusteringPreview",
     "Contention",
     "Due",
     "LookUp",
@@ -77,6 +80,7 @@ __all__ = [
     "overwrite_of",
     "plan_clustering",
     "plan_compaction",
+    "preview_clustering",
     "preview_restore",
     "request_archival",
     "request_clean",

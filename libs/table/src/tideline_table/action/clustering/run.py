@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tideline_table.action.clustering.column_ranges import FooterRanges
+from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.outcome import check_clustered
-from tideline_table.action.clustering.plan import (
+from tideline_table.action.clustering.plan import Trigger, plan_clustering
+from tideline_table.action.clustering.task import (
     ClusteredGroup,
     ClusteringTask,
-    Trigger,
-    cluster_group,
     clustering_tasks,
-    plan_clustering,
+    executed_strategy,
     planned_versions,
 )
 from tideline_table.action.decision import Due, Reason, TableService
@@ -38,6 +39,7 @@ from tideline_table.log.body import Published
 from tideline_table.log.plan import ClusteringPlanned
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
+from tideline_table.schema.meta_fields import with_meta_fields
 from tideline_table.table.facade import Table
 from tideline_table.writer.marker import forget_markers, marked_files
 
@@ -59,17 +61,20 @@ def request_clustering(table: Table, options: Mapping[str, object] | None = None
     """Do as `schedule_clustering`, but return the reason if there is no plan; `trigger` as for `plan_clustering`."""
     chosen = table.options.merged(options or {})
     table.check_writable()
-    _refuse_buckets(table)
+    refuse_buckets(table)
 
     reserved = reserved_groups(table.intents, table.timeline)
+    ranges = FooterRanges(table.storage, with_meta_fields(table.schema))
 
     def decide(state: TableState) -> Due | Reason:
-        return plan_clustering(state, table.storage.root, chosen, table.schema, reserved, trigger)
+        hour = table.clock.now().hour
+        return plan_clustering(state, table.storage.root, chosen, table.schema, reserved, trigger, read_ranges=ranges, hour=hour)
 
     return publish(table, Action.REPLACE_COMMIT, CLUSTER, decide)
 
 
-def _refuse_buckets(table: Table) -> None:
+def refuse_buckets(table: Table) -> None:
+    """Raise `UnsupportedTable` for a table with a bucket index."""
     if table.definition.buckets is not None:
         raise UnsupportedTable(
             f"clustering of table {table.definition.name!r}, which has {table.definition.buckets.text}",
@@ -104,7 +109,7 @@ def run_clustering(
     record = pending_plan(table, instant, TableService.CLUSTERING, table.state.pending_clusterings(), chosen)
     if record is None:
         return None
-    _refuse_buckets(table)
+    refuse_buckets(table)
     begun = _begin_clustering(table, record.instant, chosen)
     stats: list[WriteStat] = []
     with Heartbeat(table.storage, begun.instant, chosen):
@@ -154,7 +159,8 @@ def _commit_clustering(begun: ClusteringRun, stats: Sequence[WriteStat]) -> Comm
         if conflict is not None:
             raise conflict
         # The current schema, which a writer may have changed since the begin.
-        metadata = CommitMetadata(CLUSTER, tuple(stats), {SCHEMA_KEY: table.schema_json}, replaced)
+        extra = {**executed_strategy(begun.plan, begun.tasks), SCHEMA_KEY: table.schema_json}
+        metadata = CommitMetadata(CLUSTER, tuple(stats), extra, replaced)
         return Draft(instant, Action.REPLACE_COMMIT, State.INFLIGHT, State.COMPLETED, CLUSTER, Published(metadata))
 
     with table.lock.hold(table.timeline.head_sequence):
