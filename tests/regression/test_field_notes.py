@@ -25,7 +25,7 @@ from tideline_table.action import (
     schedule_compaction,
 )
 from tideline_table.action.archival.plan import held_back
-from tideline_table.action.clustering.plan import cluster_group
+from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.action.write import executor
 from tideline_table.action.write.transaction import WriteTransaction

@@ -14,7 +14,7 @@ from tests.simulation.world import World
 
 from tideline_table.action.clean import plan as cleaning
 from tideline_table.action.clean import run as clean_run
-from tideline_table.action.clustering import plan as clustering
+from tideline_table.action.clustering import task as clustering
 from tideline_table.action.compaction import plan as compaction
 from tideline_table.action.write import transaction as write
 from tideline_table.coordination import rollback

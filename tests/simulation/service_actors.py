@@ -27,7 +27,7 @@ from tideline_table.action import (
     schedule_compaction,
     write_rows,
 )
-from tideline_table.action.clustering.plan import cluster_group
+from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.compaction.plan import CompactionTask, compact_slice
 from tideline_table.coordination.committed import Committed
 from tideline_table.errors import InstantNotFound, InvalidOption, ObjectNotFound, SavepointRefused, VerificationFailed

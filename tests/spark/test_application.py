@@ -19,7 +19,7 @@ from tideline_locks.table_lock import BESIDE_TABLE, LOCKS_VARIABLE
 from tideline_spark.application import Termination, exit_code, main, run_tasks
 from tideline_spark.invocation import ExitCode
 from tideline_table.action import run_clustering, schedule_clustering, schedule_compaction, write_rows
-from tideline_table.action.clustering.plan import cluster_group
+from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.coordination import roll_back
 from tideline_table.errors import ObjectNotFound, VerificationFailed, WriteConflict
 from tideline_table.hudi.instant import State

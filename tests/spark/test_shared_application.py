@@ -26,8 +26,8 @@ from tideline_spark.application import main
 from tideline_spark.invocation import MODULE, ExitCode, Invocation, SharedInvocation
 from tideline_spark.outcomes import PlanOutcome, read_outcomes
 from tideline_table.action import TableService, run_clustering, schedule_clustering
-from tideline_table.action.clustering.plan import ClusteredGroup, ClusteringTask
 from tideline_table.action.clustering.run import run_here
+from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask
 from tideline_table.coordination import roll_back
 from tideline_table.errors import Recovery
 from tideline_table.hudi import State

@@ -15,7 +15,7 @@ from tideline_spark.read import read
 from tideline_spark.session import local_session, stop_session
 from tideline_spark.write import write_dataframe
 from tideline_table.action import run_clustering, schedule_clustering
-from tideline_table.action.clustering.plan import cluster_group
+from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.errors import TidelineError
 from tideline_table.writer import Operation
 

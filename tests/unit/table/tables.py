@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from tideline_table.action import run_clustering, run_compaction, schedule_compaction, write_rows
-from tideline_table.action.clustering.plan import ClusteredGroup, ClusteringTask, cluster_group
+from tideline_table.action.clustering.execute import cluster_group
+from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask
 from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.clock import Clock, ManualClock
 from tideline_table.coordination.committed import Committed

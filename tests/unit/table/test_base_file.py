@@ -6,7 +6,7 @@ import pytest
 from tests.unit.table.tables import SCHEMA, contents, new_table, write
 
 from tideline_table.action import run_clustering, schedule_clustering
-from tideline_table.action.clustering.plan import cluster_group
+from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.index import SimpleIndex
 from tideline_table.reader import base_file, read_footer
 from tideline_table.reader.base_file import BaseFileScan

@@ -4,8 +4,10 @@ import pytest
 from tests.unit.table.tables import SCHEMA, History, base_stat, cluster, contents, instant, new_table, write
 
 from tideline_table.action import schedule_clustering
-from tideline_table.action.clustering import plan as clustering
-from tideline_table.action.clustering.plan import cluster_group, clustering_tasks, plan_clustering
+from tideline_table.action.clustering import execute
+from tideline_table.action.clustering.execute import cluster_group
+from tideline_table.action.clustering.plan import plan_clustering
+from tideline_table.action.clustering.task import clustering_tasks
 from tideline_table.action.decision import Reason
 from tideline_table.config import Options
 from tideline_table.coordination import roll_back
@@ -151,7 +153,7 @@ def test_clustering_keeps_rows_and_sorts_them(table):
         contents(table),
         table.read().select(["_hoodie_commit_time", "_hoodie_commit_seqno", "_hoodie_record_key"]).to_pylist(),
     )
-    schedule_clustering(table, {SORT: "v", TARGET: 4096})
+    schedule_clustering(table, {SORT: "v", TARGET: 8192})
     committed = cluster(table)
     assert contents(table) == before
     after = table.read()
@@ -188,10 +190,8 @@ def test_a_task_that_drops_a_row_is_caught_before_its_commit(table, monkeypatch)
     table, _ = table
     before = contents(table)
     at = schedule_clustering(table, {SORT: "v"})
-    whole = clustering.write_base_file
-    monkeypatch.setattr(
-        clustering, "write_base_file", lambda storage, path, rows, *more: whole(storage, path, rows.slice(1), *more)
-    )
+    cut = execute._cut
+    monkeypatch.setattr(execute, "_cut", lambda *given: ((file, rows.slice(1)) for file, rows in cut(*given)))
     with pytest.raises(VerificationFailed):
         cluster(table)
     monkeypatch.undo()

@@ -18,7 +18,7 @@ from tideline_table.action import (
     schedule_clustering,
     schedule_compaction,
 )
-from tideline_table.action.clustering.plan import cluster_group
+from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.run import _begin_clustering, _commit_clustering
 from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.action.planned_run import delete_lost_attempt

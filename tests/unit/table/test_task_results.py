@@ -8,7 +8,7 @@ import pytest
 from tests.unit.table.tables import DEATH_S, cluster, compact, contents, create, open_table, write
 
 from tideline_table.action import run_clustering, run_compaction, schedule_clustering, schedule_compaction
-from tideline_table.action.clustering.plan import cluster_group
+from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.action.write import executor
 from tideline_table.action.write.executor import ThisProcess
@@ -73,7 +73,8 @@ def test_a_clustering_whose_results_do_not_fit_is_rolled_back(kind, name):
     table = table_of(kind)
     before = contents(table)
     # A file for each of its three rows.
-    at = schedule_clustering(table, {"hoodie.clustering.plan.strategy.target.file.max.bytes": 1024})
+    largest = max(s.total_bytes for s in table.slices())
+    at = schedule_clustering(table, {"hoodie.clustering.plan.strategy.target.file.max.bytes": largest + 1})
     with pytest.raises(VerificationFailed, match=words) as caught:
         run_clustering(table, at, run=lambda tasks: change([cluster_group(task, table.storage) for task in tasks]))
     assert caught.value.recovery is Recovery.STOP

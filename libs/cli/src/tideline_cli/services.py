@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -14,10 +15,12 @@ from tideline_cli.report import print_result
 from tideline_cli.tables import committed_document
 from tideline_locks import open_peer_lock
 from tideline_table.action import (
+    ClusteringPreview,
     Reason,
     Rules,
     TableService,
     decide,
+    preview_clustering,
     request_archival,
     request_clean,
     request_clustering,
@@ -51,6 +54,15 @@ def plan(
     service: Annotated[str, typer.Argument(metavar="|".join(PLANNABLE), show_default=False, help="Table service to plan.")],
     path: TablePath,
     *,
+    where: Annotated[
+        str,
+        typer.Option(
+            "--where",
+            metavar="EXPRESSION",
+            help="With --dry-run: also estimate the rows that a query with this condition reads before and after.",
+            show_default=False,
+        ),
+    ] = "",
     option: Settings = None,
     dry_run: DryRun = False,
     locks: LockUrl = "",
@@ -63,12 +75,8 @@ def plan(
     tasks of rolled-back writes created after the rollback).
     """
     chosen = choice("service", service, PLANNABLE)
-    if dry_run:
-        table = Table.open(path, options=settings_from(option), peer_lock=open_peer_lock)
-        if chosen is TableService.ARCHIVAL:
-            _show_plan(table, chosen, as_json=as_json)
-        else:
-            print_preview(preview_plan(chosen, table), as_json=as_json)
+    if dry_run or where:
+        _preview(chosen, path, settings_from(option), where, is_dry_run=dry_run, as_json=as_json)
         return
     table = open_writable(path, settings_from(option), locks)
     if chosen is TableService.ARCHIVAL:
@@ -87,6 +95,41 @@ def _show_plan(table: Table, service: TableService, *, as_json: bool) -> None:
     else:
         plan, text = found.body.to_json(), f"{service} is due: {found.why}"
     print_result({"service": service.value, "instant": None, "reason": found.why, "plan": plan}, text, as_json=as_json)
+
+
+def _preview(service: TableService, path: str, settings: dict[str, str], where: str, *, is_dry_run: bool, as_json: bool) -> None:
+    if not is_dry_run:
+        raise InvalidOption("--where without --dry-run", expected="both", remedy="add --dry-run: a plan has no condition")
+    if where and service is not TableService.CLUSTERING:
+        raise InvalidOption(f"--where with {service}", expected="clustering", remedy="leave it out")
+    table = Table.open(path, options=settings, peer_lock=open_peer_lock)
+    if service is TableService.CLUSTERING:
+        found = preview_clustering(table, where=where)
+        about = {"service": service.value, "due": not found.reason, "files": found.files_read, "bytes": found.bytes_read}
+        print_result(
+            {**dataclasses.asdict(found), **about, "reason": found.reason or found.why}, _preview_text(found), as_json=as_json
+        )
+    elif service is TableService.ARCHIVAL:
+        _show_plan(table, service, as_json=as_json)
+    else:
+        print_preview(preview_plan(service, table), as_json=as_json)
+
+
+def _preview_text(found: ClusteringPreview) -> str:
+    if found.reason:
+        return f"nothing to do: {found.reason}"
+    size = f"{found.bytes_read / 2**20:.1f} MiB"
+    where = f"{found.groups} group(s) of {len(found.partitions)} partition(s)"
+    lines = [f"would cluster {found.files_read} files ({size}) into {found.files_written}, in {where}: {found.why}"]
+    lines += [
+        f"overlap of {o.column}: a file overlaps {o.before:g} others of its group now, {o.after:g} after (estimated)"
+        for o in found.overlaps
+    ]
+    if found.rows_scanned_before is not None and found.rows_scanned_after is not None:
+        lines.append(
+            f"the condition reads {found.rows_scanned_before} of {found.rows} rows now, {found.rows_scanned_after} after (estimated)"
+        )
+    return "\n".join(lines)
 
 
 @app.command(epilog="Example: tideline run clustering ./trips")

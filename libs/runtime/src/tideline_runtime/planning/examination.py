@@ -9,7 +9,7 @@ from tideline_runtime.planning.demand import Demand, Held, HeldBy, Thresholds, V
 from tideline_runtime.planning.ledger import Ledger
 from tideline_runtime.planning.pressure import EARLY, Pressure, backlog, oldest, pressure_of
 from tideline_runtime.policy import TablePolicy, is_open, next_change
-from tideline_table.action import Due, Reason, TableService, Trigger, pending_bytes, plan_bytes, plan_clustering, plan_compaction
+from tideline_table.action import Due, Reason, TableService, Trigger, decide_clustering, pending_bytes, plan_bytes, plan_compaction
 from tideline_table.config import CLUSTERING_SORT_COLUMNS, COMPACTION_DELTA_COMMITS
 from tideline_table.file_group import FileSlice
 from tideline_table.hudi import Action, State
@@ -33,7 +33,7 @@ def examine(
     if pause is not None:
         return Held(HeldBy.PAUSED, f"paused by {policy.given['pause'].origin}: {pause.reason}", pause.until)
     pressure = pressure_of(service, policy.objectives, backlog(view.state, view.options), now)
-    wanted = _demand(service, view, policy, thresholds, pressure, None)
+    wanted = _demand(service, view, policy, thresholds, pressure, None, now)
     if isinstance(wanted, Held):
         later = pressure.early_at
         return replace(wanted, until=later if later is not None and later > now else None)
@@ -51,7 +51,7 @@ def shrunk(demand: Demand, view: View, policy: TablePolicy, thresholds: Threshol
     """Return the demand for a plan of at most `max_bytes`; `Held` if no plan is that small."""
     limit = max_bytes if demand.max_bytes is None else min(max_bytes, demand.max_bytes)
     pressure = pressure_of(demand.service, policy.objectives, backlog(view.state, view.options), now)
-    return _demand(demand.service, view, policy, thresholds, pressure, limit)
+    return _demand(demand.service, view, policy, thresholds, pressure, limit, now)
 
 
 def _within_budget(
@@ -71,7 +71,7 @@ def _within_budget(
     left = max(0, budget - used)
     if wanted.cost_bytes <= left:
         return replace(wanted, max_bytes=left)
-    smaller = _demand(service, view, policy, thresholds, pressure, left) if left else None
+    smaller = _demand(service, view, policy, thresholds, pressure, left, now) if left else None
     if isinstance(smaller, Demand):
         return smaller
     origin = policy.given["budget.bytes_per_day"].origin
@@ -80,22 +80,28 @@ def _within_budget(
 
 
 def _demand(
-    service: TableService, view: View, policy: TablePolicy, thresholds: Thresholds, pressure: Pressure, max_bytes: int | None
+    service: TableService,
+    view: View,
+    policy: TablePolicy,
+    thresholds: Thresholds,
+    pressure: Pressure,
+    max_bytes: int | None,
+    now: datetime,
 ) -> Demand | Held:
     """Return the plan that the state asks for, without regard to windows and budgets."""
     is_urgent = pressure.part >= EARLY
     if service is TableService.CLUSTERING:
-        if view.has_buckets:
-            return Held(HeldBy.NOT_DUE, "a table with a bucket index keeps one file group in each bucket")
         trigger = Trigger(2, 0, max_bytes) if is_urgent else Trigger(thresholds.min_files, thresholds.min_commits, max_bytes)
         options: dict[str, str] = {}
-        found = plan_clustering(view.state, view.root, view.options, view.schema, trigger=trigger)
+        found = decide_clustering(
+            view.state, view.root, view.options, view.schema, trigger=trigger, has_buckets=view.has_buckets, hour=now.hour
+        )
     else:
         if not view.is_merge_on_read:
             return Held(HeldBy.NOT_DUE, "only merge-on-read tables have log files to merge")
         trigger = None
         options = {COMPACTION_DELTA_COMMITS.key: "1"} if is_urgent else {}
-        found = plan_compaction(view.state, view.options.merged(options), max_bytes=max_bytes)
+        found = plan_compaction(view.state, view.options.merged(options), now=now, max_bytes=max_bytes)
     if isinstance(found, Reason):
         return Held(HeldBy.NOT_DUE, found.why)
     why = f"{found.why}; {pressure.why}" if is_urgent else found.why

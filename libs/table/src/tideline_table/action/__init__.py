@@ -14,7 +14,10 @@ from tideline_table.action.archival.run import (
     sweep_late_files,
 )
 from tideline_table.action.clean.run import request_clean, run_clean, schedule_clean
-from tideline_table.action.clustering.plan import Trigger, cluster_group, plan_clustering
+from tideline_table.action.clustering.decision import decide_clustering
+from tideline_table.action.clustering.execute import cluster_group
+from tideline_table.action.clustering.plan import Trigger, plan_clustering
+from tideline_table.action.clustering.preview import ClusteringPreview, preview_clustering
 from tideline_table.action.clustering.run import request_clustering, run_clustering, schedule_clustering
 from tideline_table.action.compaction.plan import compact_slice, plan_compaction
 from tideline_table.action.compaction.run import request_compaction, run_compaction, schedule_compaction
@@ -80,6 +83,7 @@ __all__ = [
     "Backlog",
     "Cancelled",
     "Check",
+    "ClusteringPreview",
     "Contention",
     "Due",
     "GroupPreview",
@@ -115,6 +119,7 @@ __all__ = [
     "create_savepoint",
     "dead_writers",
     "decide",
+    "decide_clustering",
     "delete_partitions",
     "delete_savepoint",
     "examine",
@@ -137,6 +142,7 @@ __all__ = [
     "plan_check",
     "plan_clustering",
     "plan_compaction",
+    "preview_clustering",
     "preview_due",
     "preview_plan_of",
     "preview_restore",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tideline_table.action.clean.plan import plan_clean
-from tideline_table.action.clustering.plan import plan_clustering
+from tideline_table.action.clustering.decision import decide_clustering
 from tideline_table.action.compaction.plan import plan_compaction
 from tideline_table.action.decision import Due, Reason, TableService
 from tideline_table.coordination.leases import live_leases
@@ -63,9 +63,11 @@ def preview_plan_of(table: Table, service: TableService, plan: Plan, why: str) -
 
 
 def _clustering(table: Table) -> Preview | Reason:
-    if table.definition.buckets is not None:
-        return Reason("a table with a bucket index keeps one file group in each bucket")
-    return _described(table, TableService.CLUSTERING, plan_clustering(table.state, table.storage.root, table.options, table.schema))
+    has_buckets = table.definition.buckets is not None
+    found = decide_clustering(
+        table.state, table.storage.root, table.options, table.schema, has_buckets=has_buckets, hour=table.clock.now().hour
+    )
+    return _described(table, TableService.CLUSTERING, found)
 
 
 def _compaction(table: Table) -> Preview | Reason:

@@ -11,13 +11,31 @@ from datetime import timedelta
 
 import tenacity
 
-from tideline_table.config import CLUSTERING_PRIORITY_LAPSE_S, CLUSTERING_UPDATE_STRATEGY, Options
+from tideline_table.config import CLUSTERING_PRIORITY_LAPSE_S, CLUSTERING_UPDATE_STRATEGY, CLUSTERING_UPDATES_STRATEGY, Options
 from tideline_table.coordination.conflict import UPDATE_STRATEGIES, UpdateStrategy
 from tideline_table.coordination.heartbeat import allowed_silence, is_silent
 from tideline_table.coordination.timeline import ActiveTimeline
 from tideline_table.log.state import TableState
+from tideline_table.plugin import Strategies
 
 _LONGEST_NAP_S = 1.0
+_YIELD = "yield"
+_STRATEGIES: Strategies[UpdateStrategy] = Strategies(
+    group="tideline.clustering.update",
+    option=CLUSTERING_UPDATES_STRATEGY.key,
+    kind=None,
+    built_in=UPDATE_STRATEGIES,
+    aliases={"SparkRejectUpdateStrategy": "reject", "SparkAllowUpdateStrategy": _YIELD},
+    refused=dict.fromkeys(
+        (
+            "dual-write",
+            "SparkDuplicateUpdateStrategy",
+            "SparkConsistentBucketDuplicateUpdateStrategy",
+            "SparkConsistentHashingDuplicateUpdateStrategy",
+        ),
+        "writes to both the old and the planned file group are not built yet: use yield",
+    ),
+)
 
 
 class ClusteringPriority:
@@ -40,9 +58,18 @@ class ClusteringPriority:
 
 
 def update_strategy(timeline: ActiveTimeline, options: Options) -> UpdateStrategy:
-    """Return the strategy of a write towards clusterings, as the options say."""
-    chosen = options[CLUSTERING_UPDATE_STRATEGY]
-    return ClusteringPriority(timeline, options).goes_first if chosen == "yield" else UPDATE_STRATEGIES[chosen]
+    """Return the strategy of a write towards clusterings, as the options say. Raises `InvalidOption` for an unknown one."""
+    chosen = _chosen(options)
+    return ClusteringPriority(timeline, options).goes_first if chosen == _YIELD else _STRATEGIES.load(chosen)
+
+
+def waits_for_clusterings(options: Options) -> bool:
+    """Return whether a write waits for a clustering that goes first, instead of failing with a conflict."""
+    return _chosen(options) == _YIELD
+
+
+def _chosen(options: Options) -> str:
+    return _STRATEGIES.name_of(options[CLUSTERING_UPDATES_STRATEGY] or options[CLUSTERING_UPDATE_STRATEGY])
 
 
 def await_clustering(timeline: ActiveTimeline, clustering: str, options: Options, longest_s: float) -> bool:

@@ -6,6 +6,7 @@ import base64
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +27,8 @@ _BROKEN = (pa.ArrowException, OSError, ValueError)
 """Exceptions that Arrow raises for bytes that are not a valid Parquet file."""
 _FEW_ROWS, _FEW_BYTES = 10_000, 1 << 20
 """Up to so many rows, of so many bytes before compression, the caller's thread decodes: for a few rows, Arrow's scanner takes five times as long."""
+_BATCHES_AHEAD, _FEWEST_AHEAD, _MOST_AHEAD = 4, 1024, 131_072
+"""A scan with a limit decodes so many batches ahead, of so many rows at least and at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,42 @@ def read_footer(storage: Storage, path: str, *, with_bloom: bool = False) -> Bas
         low, high = pairs.get(MIN_KEY, b"").decode(), pairs.get(MAX_KEY, b"").decode()
         bloom = _bloom_filter(pairs) if with_bloom else None
         return BaseFileFooter(file.metadata.num_rows, low, high, frozenset(file.schema_arrow.names), bloom)
+
+
+@dataclass(frozen=True, slots=True)
+class FooterRange:
+    """The smallest and largest value of a column, by the statistics in the footer. `nulls` is -1 if unknown. `kind`: its type."""
+
+    kind: pa.DataType
+    minimum: Any
+    maximum: Any
+    nulls: int
+
+
+def read_column_ranges(storage: Storage, path: str, columns: Sequence[str]) -> dict[str, FooterRange]:
+    """Return the ranges of top-level columns of a base file; columns without statistics or without values are left out."""
+    with readable(path):
+        file = _opened(storage, path)
+        found = {name: _column_range(file, name) for name in columns if name in file.schema_arrow.names}
+        return {name: known for name, known in found.items() if known is not None}
+
+
+def _column_range(file: pq.ParquetFile, name: str) -> FooterRange | None:
+    metadata = file.metadata
+    index = next((i for i in range(metadata.num_columns) if metadata.schema.column(i).path == name), None)
+    if index is None:
+        return None
+    statistics = [metadata.row_group(group).column(index).statistics for group in range(metadata.num_row_groups)]
+    rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    if any(
+        s is None or not (s.has_min_max or (s.has_null_count and s.null_count == n)) for s, n in zip(statistics, rows, strict=True)
+    ):
+        return None
+    ends = [(s.min, s.max) for s in statistics if s.has_min_max]
+    if not ends:
+        return None
+    nulls = sum(s.null_count for s in statistics) if all(s.has_null_count for s in statistics) else -1
+    return FooterRange(file.schema_arrow.field(name).type, min(e[0] for e in ends), max(e[1] for e in ends), nulls)
 
 
 def may_hold_nulls(storage: Storage, path: str, columns: Collection[str]) -> bool:
@@ -108,10 +147,13 @@ class BaseFileScan:
     """One base file, opened once and read in `schema`: columns that it lacks are null, columns of older types are converted.
 
     Raises `CorruptMetadata` for an invalid Parquet file, `StorageError` if the disk fails, `SchemaMismatch` for a type that cannot
-    become the current one.
+    become the current one. `scan_bytes`: about how much it decodes ahead, None: as much as Arrow's scanner does.
     """
 
-    def __init__(self, storage: Storage, path: str, schema: pa.Schema, names: FileNames | None = None) -> None:
+    def __init__(
+        self, storage: Storage, path: str, schema: pa.Schema, names: FileNames | None = None, scan_bytes: int | None = None
+    ) -> None:
+        self._scan_bytes = scan_bytes
         self._path = path
         self._schema = schema
         self._names = names or FileNames()
@@ -188,13 +230,21 @@ class BaseFileScan:
         found = [fragment.metadata.row_group(group) for group in groups]
         count = sum(group.num_rows for group in found)
         if not 0 < count <= _FEW_ROWS or sum(group.total_byte_size for group in found) > _FEW_BYTES:
-            yield from fragment.scanner(schema=self._stored, columns=names, filter=where).to_batches()
+            yield from fragment.scanner(schema=self._stored, columns=names, filter=where, **self._ahead(fragment)).to_batches()
             return
         file = pq.ParquetFile(self._input, metadata=fragment.metadata, pre_buffer=True)
         rows = file.read_row_groups(groups, columns=names, use_threads=False)
         schema = pa.schema([self._stored.field(name) for name in names])
         columns = [rows.column(f.name) if f.name in rows.column_names else pa.nulls(count, f.type) for f in schema]
         yield from pa.Table.from_arrays(columns, schema=schema).to_batches()
+
+    def _ahead(self, fragment: ds.ParquetFileFragment) -> dict[str, int]:
+        if self._scan_bytes is None:
+            return {}
+        found = [fragment.metadata.row_group(group.id) for group in fragment.row_groups]
+        row_bytes = max(1, sum(group.total_byte_size for group in found) // max(1, sum(group.num_rows for group in found)))
+        rows = self._scan_bytes // (_BATCHES_AHEAD * row_bytes)
+        return {"batch_size": max(_FEWEST_AHEAD, min(rows, _MOST_AHEAD)), "batch_readahead": _BATCHES_AHEAD}
 
 
 def referenced_columns(where: pc.Expression, schema: pa.Schema) -> frozenset[str]:

@@ -36,6 +36,8 @@ class LogRule:
     """Columns whose values come from the path of a slice."""
     versions: SchemaVersions | None = None
     """Schemas of a table whose columns are identified by id."""
+    scan_bytes: int | None = None
+    """About how much a scan of a base file decodes ahead, None: as much as Arrow's scanner does (two million rows)."""
 
     def names_in(self, instant: str) -> FileNames:
         """Return how a file that `instant` wrote names the query's columns."""
@@ -44,7 +46,8 @@ class LogRule:
     def open_base(self, storage: Storage, file_slice: FileSlice, schema: pa.Schema) -> BaseFileScan:
         """Return the base file of a slice, read in `schema`."""
         name = parse_base_file_name(file_slice.base_file)
-        return BaseFileScan(storage, file_slice.path, schema, self.names_in(name.instant) if name is not None else FileNames())
+        names = self.names_in(name.instant) if name is not None else FileNames()
+        return BaseFileScan(storage, file_slice.path, schema, names, self.scan_bytes)
 
 
 @dataclass(frozen=True)

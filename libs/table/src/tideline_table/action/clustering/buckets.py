@@ -6,25 +6,33 @@ from collections.abc import Collection
 
 import pyarrow as pa
 
-from tideline_table.action.clustering.plan import checked_sort_columns, due_plan, free_slices
-from tideline_table.action.decision import Due, Reason, obstacle
+from tideline_table.action.clustering.plan import Trigger, checked_order, due_plan, free_slices, too_early
+from tideline_table.action.decision import Due, Reason, obstacle, within
 from tideline_table.config import CLUSTERING_MAX_GROUP_BYTES, CLUSTERING_MAX_GROUPS, CLUSTERING_SORT_COLUMNS, Options
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.log.state import TableState
 
 
 def plan_bucket_clustering(
-    state: TableState, root: str, options: Options, schema: pa.Schema, reserved: Collection[str] = ()
+    state: TableState,
+    root: str,
+    options: Options,
+    schema: pa.Schema,
+    reserved: Collection[str] = (),
+    trigger: Trigger | None = None,
 ) -> Due | Reason:
     """Decide whether a clustering is due in a table with a bucket index, and plan it: one group in, one group of the same bucket out.
 
     Candidates are slices that changed since a clustering wrote them, the largest first, up to `hoodie.clustering.plan.strategy.max.bytes.per.group`
-    each. Without sort columns there is nothing to gain. Raises `SchemaMismatch` for sort columns that the table does not have.
+    each. Without sort columns there is nothing to gain. Of a `trigger`, the number of writes and the bound apply. Raises `SchemaMismatch` for sort columns that the table does not have.
     """
     forbidden = obstacle(state)
+    if forbidden is None and trigger is not None:
+        forbidden = too_early(state, trigger)
     if forbidden is not None:
         return forbidden
-    if not checked_sort_columns(options, schema):
+    order = checked_order(options, schema)
+    if not order.columns:
         return Reason(
             f"a table with a bucket index keeps one file group in each bucket, and {CLUSTERING_SORT_COLUMNS.key} names no columns to sort by"
         )
@@ -36,9 +44,13 @@ def plan_bucket_clustering(
             if changed
             else "no bucket changed since the last clustering"
         )
-    chosen = sorted(fitting, key=lambda s: (-s.total_bytes, s.group))[: options[CLUSTERING_MAX_GROUPS]]
+    limit = trigger.max_bytes if trigger is not None else None
+    ordered = sorted(fitting, key=lambda s: (-s.total_bytes, s.group))
+    chosen = list(within(ordered, limit, lambda s: s.total_bytes))[: options[CLUSTERING_MAX_GROUPS]]
+    if not chosen:
+        return Reason(f"no changed bucket has {limit} bytes or less", "a larger budget")
     why = f"{len(changed)} bucket(s) changed since the last clustering"
-    return due_plan(state, root, options, [[s] for s in chosen], why, splits=False)
+    return due_plan(state, root, options, [[s] for s in chosen], why, order, splits=False)
 
 
 def _is_clustered(state: TableState, file_slice: FileSlice) -> bool:

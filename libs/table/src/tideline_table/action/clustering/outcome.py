@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tideline_table.action.clustering.plan import ClusteredGroup, ClusteringTask
+from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask
 from tideline_table.action.outcome import check_one_each, failed
 from tideline_table.hudi.write_stats import WriteStat
 

@@ -6,15 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tideline_table.action.clustering.buckets import plan_bucket_clustering
+from tideline_table.action.clustering.column_ranges import FooterRanges
+from tideline_table.action.clustering.decision import decide_clustering
+from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.outcome import check_clustered
-from tideline_table.action.clustering.plan import (
+from tideline_table.action.clustering.plan import Trigger
+from tideline_table.action.clustering.task import (
     ClusteredGroup,
     ClusteringTask,
-    Trigger,
-    cluster_group,
     clustering_tasks,
-    plan_clustering,
+    executed_strategy,
     planned_versions,
 )
 from tideline_table.action.decision import Check, Due, Reason, TableService
@@ -39,6 +40,7 @@ from tideline_table.log.body import Published
 from tideline_table.log.plan import ClusteringPlanned
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
+from tideline_table.schema.meta_fields import with_meta_fields
 from tideline_table.table.facade import Table
 from tideline_table.writer.marker import forget_markers, marked_files
 
@@ -67,11 +69,20 @@ def request_clustering(
     chosen = table.options.merged(options or {})
     table.check_writable()
     reserved = reserved_groups(table.intents, table.timeline)
+    ranges = FooterRanges(table.storage, with_meta_fields(table.schema))
 
     def decide(state: TableState) -> Due | Reason:
-        if table.definition.buckets is not None:
-            return plan_bucket_clustering(state, table.storage.root, chosen, table.schema, reserved)
-        return plan_clustering(state, table.storage.root, chosen, table.schema, reserved, trigger)
+        return decide_clustering(
+            state,
+            table.storage.root,
+            chosen,
+            table.schema,
+            reserved,
+            trigger,
+            has_buckets=table.definition.buckets is not None,
+            read_ranges=ranges,
+            hour=table.clock.now().hour,
+        )
 
     return publish(table, Action.REPLACE_COMMIT, CLUSTER, decide, check=check)
 
@@ -161,7 +172,8 @@ def _commit_clustering(begun: ClusteringRun, stats: Sequence[WriteStat]) -> Comm
         if conflict is not None:
             raise conflict
         # The current schema, which a writer may have changed since the begin.
-        metadata = CommitMetadata(CLUSTER, tuple(stats), {SCHEMA_KEY: table.schema_json}, replaced)
+        extra = {**executed_strategy(begun.plan, begun.tasks), SCHEMA_KEY: table.schema_json}
+        metadata = CommitMetadata(CLUSTER, tuple(stats), extra, replaced)
         return Draft(instant, Action.REPLACE_COMMIT, State.INFLIGHT, State.COMPLETED, CLUSTER, Published(metadata))
 
     with table.lock.hold(table.timeline.head_sequence):

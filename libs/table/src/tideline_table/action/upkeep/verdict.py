@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from tideline_table.action.archival.plan import plan_archival
 from tideline_table.action.clean.plan import plan_clean
-from tideline_table.action.clustering.plan import Trigger, plan_clustering
+from tideline_table.action.clustering.decision import decide_clustering
+from tideline_table.action.clustering.plan import Trigger
 from tideline_table.action.compaction.plan import plan_compaction
 from tideline_table.action.decision import Due, Reason, TableService
 from tideline_table.config import ARCHIVE_AUTOMATIC, Options
@@ -93,7 +94,10 @@ def decide(table: Table, service: TableService, rules: Rules) -> Due | Reason:
     leases = live_leases(table.storage) if table.is_exclusive else ()
     match service:
         case TableService.CLUSTERING:
-            return plan_clustering(table.state, table.storage.root, options, table.schema, trigger=rules.trigger)
+            has_buckets, hour = table.definition.buckets is not None, now.hour
+            return decide_clustering(
+                table.state, table.storage.root, options, table.schema, trigger=rules.trigger, has_buckets=has_buckets, hour=hour
+            )
         case TableService.COMPACTION:
             return plan_compaction(table.state, options, now=now)
         case TableService.CLEAN:
@@ -155,8 +159,6 @@ def _archives(options: Options) -> bool:
 def _not_applicable(table: Table, service: TableService) -> Reason | None:
     if not table.has_log:
         return Reason("only Apache Hudi writes the table", "tideline share PATH, after which Tideline's services work on it too")
-    if service is TableService.CLUSTERING and table.definition.buckets is not None:
-        return Reason("a table with a bucket index keeps one file group in each bucket")
     if service is TableService.COMPACTION and table.definition.type is not TableType.MOR:
         return Reason("a copy-on-write table has no log files to merge")
     if service is TableService.ARCHIVAL and not table.timeline.is_archived_here:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from tideline_table.config import CLUSTERING_UPDATE_STRATEGY, PRIORITY_AFTER, PRIORITY_WAIT_S, WRITE_RETRIES, Options
-from tideline_table.coordination.priority import await_clustering
+from tideline_table.config import PRIORITY_AFTER, PRIORITY_WAIT_S, WRITE_RETRIES, Options
+from tideline_table.coordination.priority import await_clustering, waits_for_clusterings
 from tideline_table.coordination.reservations import Intent, Turn, await_turn, withdraw
 from tideline_table.errors import ClusteringFirst, WriteConflict
 from tideline_table.table.facade import Table
@@ -68,7 +68,7 @@ class Contention:
             )
 
     def _waits_for(self, conflict: WriteConflict) -> bool:
-        return isinstance(conflict, ClusteringFirst) and self.options[CLUSTERING_UPDATE_STRATEGY] == "yield"
+        return isinstance(conflict, ClusteringFirst) and waits_for_clusterings(self.options)
 
     def _is_with_peer(self, conflict: WriteConflict) -> bool:
         other = self.table.state.actions.get(conflict.with_instant)

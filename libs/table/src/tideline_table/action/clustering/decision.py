@@ -1,0 +1,35 @@
+"""Whether a clustering is due, whatever the index of the table: the one decision for writers, planner, previews and status."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pyarrow as pa
+
+from tideline_table.action.clustering.buckets import plan_bucket_clustering
+from tideline_table.action.clustering.column_ranges import ReadRanges, no_ranges
+from tideline_table.action.clustering.plan import Trigger, plan_clustering
+from tideline_table.action.decision import Due, Reason
+from tideline_table.config import Options
+from tideline_table.log.state import TableState
+
+
+def decide_clustering(
+    state: TableState,
+    root: str,
+    options: Options,
+    schema: pa.Schema,
+    reserved: Collection[str] = (),
+    trigger: Trigger | None = None,
+    *,
+    has_buckets: bool,
+    read_ranges: ReadRanges = no_ranges,
+    hour: int = 0,
+) -> Due | Reason:
+    """Return the plan that is due, or the reason why there is none; arguments and errors as for `plan_clustering`.
+
+    In a table with a bucket index (`has_buckets`) a clustering sorts the rows of each bucket.
+    """
+    if has_buckets:
+        return plan_bucket_clustering(state, root, options, schema, reserved, trigger)
+    return plan_clustering(state, root, options, schema, reserved, trigger, read_ranges=read_ranges, hour=hour)

@@ -1,0 +1,179 @@
+"""Execution of one clustering group: read the slices, order the rows, write the output files, prove that no row was lost.
+
+Rows up to `tideline.clustering.memory.limit` are sorted in memory. Beyond, they are sorted in files (`external_sort`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from tideline_table.action.clustering.external_sort import (
+    SAMPLE_ROWS,
+    Sample,
+    pieces,
+    sample_rows,
+    sort_externally,
+    sort_rows,
+    strided,
+)
+from tideline_table.action.clustering.key_digest import KeyDigest
+from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask
+from tideline_table.config import CLUSTERING_MEMORY_LIMIT, ROW_GROUP_ROWS, Options
+from tideline_table.errors import VerificationFailed
+from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, WriteStat
+from tideline_table.reader.base_file import read_footer
+from tideline_table.reader.file_slice import scan_slice
+from tideline_table.schema.meta_fields import MetaField, with_meta_fields
+from tideline_table.storage import Storage, open_storage, writing
+from tideline_table.writer.base_file import open_base_file
+from tideline_table.writer.marker import MarkerType, create_marker
+
+
+def cluster_group(task: ClusteringTask, storage: Storage | None = None) -> ClusteredGroup:
+    """Read the inputs of one group, sort them and write the outputs; prove that no row was added, dropped or given another key.
+
+    Raises `VerificationFailed` if the written rows are not those read, `StorageFull` if the temporary folder or the table's is full.
+    """
+    storage = storage or open_storage(task.base_path)
+    limit_bytes = Options(task.options)[CLUSTERING_MEMORY_LIMIT]
+    with ExitStack() as files:
+        # Half of the limit for the rows, the other half for their sorted copy.
+        rows = _held(_scan(task, storage), with_meta_fields(task.schema), limit_bytes // 2)
+        if rows is not None:
+            return _in_memory(task, storage, rows)
+        folder = files.enter_context(_spill_folder())
+        return _in_files(task, storage, Path(folder), limit_bytes)
+
+
+def _spill_folder() -> tempfile.TemporaryDirectory[str]:
+    with writing(tempfile.gettempdir()):
+        return tempfile.TemporaryDirectory(prefix="tideline-clustering-")
+
+
+def _held(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most_bytes: int) -> pa.Table | None:
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size > most_bytes:
+            return None
+    return pa.Table.from_batches(held, schema=schema)
+
+
+def _in_memory(task: ClusteringTask, storage: Storage, rows: pa.Table) -> ClusteredGroup:
+    read = KeyDigest()
+    read.add(rows)
+    _check_bucket(task, rows)
+    order = task.order.row_order(strided(rows, SAMPLE_ROWS))
+    outputs = _Outputs(task, storage, rows.num_rows)
+    return outputs.written([rows if order is None else sort_rows(rows, order)], read)
+
+
+def _in_files(task: ClusteringTask, storage: Storage, folder: Path, limit_bytes: int) -> ClusteredGroup:
+    columns = list(task.order.columns) or [MetaField.RECORD_KEY.value]
+    sample = Sample(sample_rows(limit_bytes))
+    for rows in pieces(_scan(task, storage, columns), limit_bytes // 8):
+        sample.add(rows)
+    schema = with_meta_fields(task.schema)
+    chosen = sample.table(pa.schema([schema.field(name) for name in columns]))
+    order = task.order.row_order(chosen)
+    read = KeyDigest()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in _scan(task, storage):
+            rows = pa.Table.from_batches([batch])
+            read.add(rows)
+            _check_bucket(task, rows)
+            yield batch
+
+    ordered: Iterable[pa.Table]
+    if order is None:
+        ordered = (pa.Table.from_batches([batch]) for batch in batches())
+    else:
+        ordered = sort_externally(batches, order, chosen, folder, limit_bytes)
+    return _Outputs(task, storage, sample.rows).written(ordered, read)
+
+
+def _check_bucket(task: ClusteringTask, rows: pa.Table) -> None:
+    if task.buckets is not None:
+        task.buckets.check_members(task.inputs[0].group.file_id, rows.column(MetaField.RECORD_KEY))
+
+
+def _scan(task: ClusteringTask, storage: Storage, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+    schema = with_meta_fields(task.schema)
+    rule = replace(task.rule, scan_bytes=Options(task.options)[CLUSTERING_MEMORY_LIMIT] // 8)
+    for file_slice in task.inputs:
+        yield from scan_slice(storage, file_slice, schema, rule, columns)
+
+
+class _Outputs:
+    """The output files of a task, written one after the other with equal row counts."""
+
+    def __init__(self, task: ClusteringTask, storage: Storage, rows: int) -> None:
+        self._task = task
+        self._storage = storage
+        self._options = Options(task.options)
+        self._schema = with_meta_fields(task.schema)
+        self._expected_rows = rows
+        self._per_file = max(1, math.ceil(rows / task.output_files))
+        self._digest = KeyDigest()
+
+    def written(self, ordered: Iterable[pa.Table], read: KeyDigest) -> ClusteredGroup:
+        """Write the rows and return the result. `read` is the digest of the input once `ordered` is exhausted."""
+        cut = _cut(ordered, self._schema, self._per_file, self._options[ROW_GROUP_ROWS])
+        stats = [self._write_file(number, rows) for number, rows in itertools.groupby(cut, key=lambda numbered: numbered[0])]
+        count = sum(s.num_writes for s in stats)
+        if self._digest != read or read.rows != self._expected_rows:
+            raise self._failed("rows changed", "equal counts and key hashes")
+        if count != read.rows:
+            raise self._failed(f"wrote {count} rows", f"{read.rows}")
+        return ClusteredGroup(self._task.number, read.rows, tuple(stats))
+
+    def _write_file(self, number: int, row_groups: Iterable[tuple[int, pa.Table]]) -> WriteStat:
+        task, storage = self._task, self._storage
+        file_id, path = task.output(number)
+        create_marker(storage, task.instant, path, MarkerType.CREATE)
+        position = self._schema.get_field_index(MetaField.FILE_NAME)
+        name = pa.scalar(path.rsplit("/", 1)[-1])
+        with open_base_file(storage, path, self._schema, task.avro_schema, self._options) as file:
+            for _, rows in row_groups:
+                self._digest.add(rows)
+                file.write(rows.set_column(position, self._schema.field(position), pa.repeat(name, rows.num_rows)))
+        # Count the rows of the file itself, because the commit publishes the file and not what was meant to be in it.
+        written = read_footer(storage, path).rows
+        return WriteStat(file_id, task.partition_path, path, NO_PREVIOUS_COMMIT, written, storage.stat(path).size_bytes)
+
+    def _failed(self, found: str, expected: str) -> VerificationFailed:
+        return VerificationFailed(f"clustering {self._task.instant} group {self._task.number}: {found}", expected=expected)
+
+
+def _cut(ordered: Iterable[pa.Table], schema: pa.Schema, per_file: int, per_row_group: int) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the rows in row groups, each with the number of its file: full ones, except for the last one of each file.
+
+    A group without rows becomes one file without rows.
+    """
+    held: list[pa.Table] = []
+    file = in_file = count = 0
+    for table in ordered:
+        start = 0
+        while start < table.num_rows:
+            wanted = min(per_row_group, per_file - in_file) - count
+            part = table.slice(start, wanted)
+            held.append(part)
+            start, count = start + part.num_rows, count + part.num_rows
+            if part.num_rows == wanted:
+                yield file, pa.concat_tables(held)
+                in_file, held, count = in_file + count, [], 0
+                if in_file == per_file:
+                    file, in_file = file + 1, 0
+    if held or (file, in_file) == (0, 0):
+        yield file, pa.concat_tables(held) if held else schema.empty_table()

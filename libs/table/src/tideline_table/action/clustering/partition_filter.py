@@ -1,0 +1,61 @@
+"""Which partitions a clustering plan considers (`hoodie.clustering.plan.partition.filter.mode`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from tideline_table.config import (
+    CLUSTERING_BEGIN_PARTITION,
+    CLUSTERING_END_PARTITION,
+    CLUSTERING_LOOKBACK_PARTITIONS,
+    CLUSTERING_PARTITION_FILTER,
+    CLUSTERING_PARTITION_REGEX,
+    CLUSTERING_PARTITION_SELECTED,
+    CLUSTERING_SKIP_LATEST_PARTITIONS,
+    Options,
+    column_list,
+)
+from tideline_table.errors import InvalidOption
+
+_HOURS = 24
+
+
+def filtered_partitions(partitions: Collection[str], options: Options, mode: str, hour: int) -> frozenset[str]:
+    """Return the partition paths that a plan considers.
+
+    First the selected paths or those that match the regular expression, then those of `mode` (empty: as the options say). Days are
+    ordered by their paths. `hour` is the present hour of the day in UTC, for DAY_ROLLING. Raises `InvalidOption` for an invalid
+    regular expression.
+    """
+    chosen = sorted(_preselected(partitions, options))
+    match mode or options[CLUSTERING_PARTITION_FILTER]:
+        case "RECENT_DAYS":
+            chosen = _days(chosen, options)[::-1][: options[CLUSTERING_LOOKBACK_PARTITIONS] or None]
+        case "OLDEST_DAYS":
+            chosen = _days(chosen, options)[: options[CLUSTERING_LOOKBACK_PARTITIONS] or None]
+        case "SELECTED_PARTITIONS":
+            first, last = options[CLUSTERING_BEGIN_PARTITION], options[CLUSTERING_END_PARTITION]
+            chosen = [path for path in chosen if first <= path and (not last or path <= last)]
+        case "DAY_ROLLING":
+            chosen = chosen[hour::_HOURS]
+    return frozenset(chosen)
+
+
+def _preselected(partitions: Collection[str], options: Options) -> Collection[str]:
+    if options[CLUSTERING_PARTITION_SELECTED]:
+        return set(column_list(options[CLUSTERING_PARTITION_SELECTED])).intersection(partitions)
+    if not options[CLUSTERING_PARTITION_REGEX]:
+        return partitions
+    try:
+        pattern = re.compile(options[CLUSTERING_PARTITION_REGEX])
+    except re.error as error:
+        raise InvalidOption(
+            f"option {CLUSTERING_PARTITION_REGEX.key!r} has the value {options[CLUSTERING_PARTITION_REGEX]!r} ({error})",
+            expected="a regular expression for whole partition paths",
+        ) from None
+    return [path for path in partitions if pattern.fullmatch(path)]
+
+
+def _days(paths: list[str], options: Options) -> list[str]:
+    return paths[: max(0, len(paths) - options[CLUSTERING_SKIP_LATEST_PARTITIONS])]
