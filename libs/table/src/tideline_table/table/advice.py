@@ -275,9 +275,9 @@ def _overlap(ranges: Sequence[tuple[object, object] | None]) -> float:
     if len(known) < 2:
         return 1.0 if len(ranges) > 1 else 0.0
     pairs = itertools.product(enumerate(known), repeat=2)
-    hits = sum(n != at and bool(first <= low <= last) for (at, (low, _)), (n, (first, last)) in pairs)  # type: ignore[operator]
+    hits = [n for (at, (low, _)), (n, (first, last)) in pairs if n != at and first <= low <= last]  # type: ignore[operator]
     # Of two files whose ranges meet, one holds the minimum of the other.
-    return min(1.0, 2 * hits / (len(known) * (len(known) - 1)))
+    return min(1.0, 2 * len(hits) / (len(known) * (len(known) - 1)))
 
 
 def _sort_columns(table: Table, footers: Sequence[pq.FileMetaData]) -> tuple[SortColumn, ...]:

@@ -1,0 +1,122 @@
+"""Sharing of a table with Hudi's simple bucket index: number and hash fields are found in its rows, and kept.
+
+The tables are of files and timeline that Apache Hudi's writers could have left, without a table log and without the index in the properties;
+`tests/conformance/test_bucket_index.py` does the same with Apache Hudi's own tables.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tideline_locks import open_peer_lock
+from tideline_table.action import run_compaction, schedule_compaction, write_rows
+from tideline_table.errors import InvalidOption, UnsupportedTable
+from tideline_table.file_group.names import bucket_of_file_id
+from tideline_table.hudi.properties import PROPERTIES_PATH, format_properties, read_properties
+from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.table import NamedBuckets, Table, TableRequest, TableType, create_table, share_table
+from tideline_table.writer import Operation, routing
+
+SCHEMA = pa.schema([("user", pa.string()), ("page", pa.string()), ("part", pa.string()), ("ts", pa.int64())])
+SHARING = Sharing(PeerLockKind.FILE_SYSTEM, expire_min=5)
+OF_INDEX = ("hoodie.index.type", "hoodie.index.bucket.engine", "hoodie.bucket.index.num.buckets", "hoodie.bucket.index.hash.field")
+
+
+@pytest.fixture(autouse=True)
+def hudis_file_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """File ids are random UUIDs, as Apache Hudi's: of version 4."""
+    made = routing.new_bucket_file_id
+
+    def of_version_4(*given: Any) -> str:
+        found = made(*given)
+        return f"{found[:14]}4{found[15:]}"
+
+    monkeypatch.setattr(routing, "new_bucket_file_id", of_version_4)
+
+
+def rows(numbers: range, ts: int) -> pa.Table:
+    columns = {
+        "user": [f"u{n % 40}" for n in numbers],
+        "page": [f"p{n}" for n in numbers],
+        "part": [f"x{n % 2}" for n in numbers],
+        "ts": [ts] * len(numbers),
+    }
+    return pa.table(columns, schema=SCHEMA)
+
+
+def hudis(
+    folder: Path, kind: TableType, numbers: range = range(120), buckets: int = 6, hash_fields: tuple[str, ...] = ("user",)
+) -> Table:
+    """Return a table of which nothing shows that Tideline made it."""
+    path = folder / "table"
+    create_table(
+        str(path), TableRequest("t", SCHEMA, ("user", "page"), ("part",), "ts", kind, buckets=buckets, hash_fields=hash_fields)
+    )
+    writer = Table.open(str(path))
+    write_rows(writer, rows(numbers, 1), Operation.UPSERT)
+    write_rows(writer, rows(numbers[:20], 2), Operation.UPSERT)
+    writer.storage.delete_below(".hoodie/.tideline")
+    properties = {k: v for k, v in read_properties(writer.storage).items() if k not in OF_INDEX and not k.startswith("tideline")}
+    writer.storage.put(PROPERTIES_PATH, format_properties(properties, "as Hudi's"))
+    return Table.open(str(path))
+
+
+@pytest.mark.parametrize("kind", list(TableType))
+@pytest.mark.parametrize("fields", [("user",), ("page",), ("user", "page")])
+def test_number_and_hash_fields_are_found_and_kept(tmp_path: Path, kind: TableType, fields: tuple[str, ...]) -> None:
+    table = hudis(tmp_path, kind, hash_fields=fields)
+    assert (table.has_log, table.definition.buckets) == (False, None)
+    before = table.read().num_rows
+    shared = share_table(table, SHARING, open_peer_lock)
+    index = shared.definition.buckets
+    assert index is not None
+    assert index.text == f"6 bucket(s) by {','.join(fields)}"
+    assert read_properties(shared.storage)["hoodie.bucket.index.num.buckets"] == "6"
+    assert shared.hudi_options()["hoodie.index.type"] == "BUCKET"
+    groups = {s.group for s in shared.slices()}
+    write_rows(shared, rows(range(60, 180), 3), Operation.UPSERT)
+    if kind is TableType.MOR:
+        schedule_compaction(shared, {"hoodie.compact.inline.max.delta.commits": 1})
+        run_compaction(shared)
+    found = Table.open(str(tmp_path / "table"), peer_lock=open_peer_lock)
+    assert {s.group for s in found.slices()} >= groups
+    assert found.read().num_rows == before + 60
+    named = [bucket_of_file_id(name.split("_")[0]) for name in found.read()["_hoodie_file_name"].to_pylist()]
+    assert named == index.buckets(found.read()["_hoodie_record_key"]).tolist()
+
+
+def test_an_index_that_the_caller_names_is_checked_against_all_rows(tmp_path: Path) -> None:
+    table = hudis(tmp_path, TableType.COW)
+    for wrong in (NamedBuckets(12, ("user",)), NamedBuckets(6), NamedBuckets(6, ("page",)), NamedBuckets(5, ("user",))):
+        with pytest.raises(UnsupportedTable, match="rows are not where it puts them"):
+            share_table(table, SHARING, open_peer_lock, wrong)
+    assert not Table.open(str(tmp_path / "table")).has_log
+    assert "hoodie.index.type" not in read_properties(table.storage)
+    shared = share_table(table, SHARING, open_peer_lock, NamedBuckets(6, ("user",)))
+    assert shared.definition.index_text == "6 bucket(s) by user"
+    with pytest.raises(InvalidOption, match="keeps its index"):
+        share_table(shared, SHARING, open_peer_lock, NamedBuckets(6, ("user",)))
+
+
+def test_few_rows_leave_a_choice_to_the_caller(tmp_path: Path) -> None:
+    table = hudis(tmp_path, TableType.COW, range(2))
+    with pytest.raises(InvalidOption, match="--buckets N --hash-fields"):
+        share_table(table, SHARING, open_peer_lock)
+    shared = share_table(table, SHARING, open_peer_lock, NamedBuckets(6, ("user",)))
+    write_rows(shared, rows(range(50), 5), Operation.UPSERT)
+    assert shared.read().num_rows == 50
+
+
+def test_a_row_in_another_bucket_is_found_before_anything_changes(tmp_path: Path) -> None:
+    table = hudis(tmp_path, TableType.COW)
+    path = tmp_path / "table"
+    one, other = [path / s.path for s in table.slices() if s.group.partition_path == "x0"][:2]
+    one.write_bytes(other.read_bytes())
+    before = {p.relative_to(path): p.read_bytes() for p in path.rglob("*") if p.is_file()}
+    with pytest.raises(UnsupportedTable, match="rows are not where it puts them"):
+        share_table(table, SHARING, open_peer_lock, NamedBuckets(6, ("user",)))
+    assert {p.relative_to(path): p.read_bytes() for p in path.rglob("*") if p.is_file() and "probe" not in p.name} == before
