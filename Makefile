@@ -49,7 +49,7 @@ test-real: java ## the contract suites on a real Kafka with a schema registry, a
 test-cluster: java ## the launcher, HudiTable resources and the chart on a real API server of Kubernetes, built from source the first time
 	$(BIN)/python -m tests.real.kubernetes_api
 	$(BIN)/python -m tests.chart.tools
-	$(PYTEST) tests -m cluster
+	$(PYTEST) tests/chart tests/contract -m cluster
 
 conformance: java ## against Apache Hudi 1.2.0 and hudi-rs
 	$(BIN)/python -m tests.conformance.peers.environment

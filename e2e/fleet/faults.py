@@ -23,8 +23,8 @@ from tideline_table.hudi import State
 from tideline_table.table import Table
 
 POLL_S = 0.2
-FOUND_TIMEOUT_S = 180.0
-END_TIMEOUT_S = 300.0
+FOUND_TIMEOUT_S = 300.0
+END_TIMEOUT_S = 420.0
 PROCESSES = Path("/proc")
 
 
