@@ -3,7 +3,7 @@
 from tideline_table.log.savepoint import Savepoint
 from tideline_table.log.sharing import DEFAULT_EXPIRE_MIN, PeerLockKind, Sharing
 from tideline_table.table.changes import is_sequence, newest_write, parse_point, sequence_of
-from tideline_table.table.create import TableRequest, bucket_request, create_table, default_name, folder_name
+from tideline_table.table.create import TableRequest, create_table, default_name, folder_name, index_request
 from tideline_table.table.definition import TableDefinition, TableType
 from tideline_table.table.facade import Table
 from tideline_table.table.health import TableHealth, TableSummary, health_of, summarise
@@ -26,13 +26,13 @@ __all__ = [
     "TableRequest",
     "TableSummary",
     "TableType",
-    "bucket_request",
     "check_stands",
     "create_table",
     "default_name",
     "folder_name",
     "health_of",
     "images_schema",
+    "index_request",
     "is_sequence",
     "newest_write",
     "parse_point",

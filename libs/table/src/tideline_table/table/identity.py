@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tideline_table.clock import Clock
 from tideline_table.errors import CorruptMetadata, ObjectExists, ObjectNotFound, TableExists, TableFrozen, UnsupportedTable
+from tideline_table.index.scope import KEPT_TYPES
 from tideline_table.json_text import parse_json
 from tideline_table.storage import Storage
 
@@ -23,7 +24,7 @@ class TableIdentity:
     uid: str
     base_path: str
     index: str = ""
-    """The bucket index that the table was created with (`BucketIndex.text`). Empty for none: `hoodie.properties` can be changed."""
+    """The index that the table was created with (`TableDefinition.index_text`). Empty for none: `hoodie.properties` can be changed."""
 
     def check_place(self, root: str) -> None:
         """Raise `TableFrozen` if the table is now at another base path: it was copied or moved."""
@@ -64,12 +65,15 @@ def check_stands(storage: Storage, opened: TableIdentity | None) -> None:
 
 
 def check_index_unchanged(declared: str, identity: TableIdentity | None) -> None:
-    """Raise `UnsupportedTable` if the properties declare another bucket index than the table was created with."""
-    if identity is not None and declared != identity.index:
+    """Raise `UnsupportedTable` if the properties declare another index than the table was created with.
+
+    A table without one may get an index by look-up later: rows stay where they are.
+    """
+    if identity is not None and declared != identity.index and (identity.index or declared not in KEPT_TYPES):
         raise UnsupportedTable(
-            f"hoodie.properties with {declared or 'no bucket index'}",
-            expected=f"{identity.index or 'no bucket index'}, as the table was created: its rows are where that index put them",
-            remedy="restore hoodie.properties; for other buckets, write the rows into a new table",
+            f"hoodie.properties with {declared or 'no index'}",
+            expected=f"{identity.index or 'no index'}, as the table was created: its rows are where that index put them, or unique as it says",
+            remedy="restore hoodie.properties; for another index, write the rows into a new table",
         )
 
 
@@ -82,7 +86,7 @@ def _content(storage: Storage, clock: Clock, index: str) -> bytes:
 def create_identity(storage: Storage, clock: Clock, index: str = "") -> TableIdentity:
     """Create the identity and return it; concurrent callers all get the same one. `index`: as `TableIdentity.index`.
 
-    Raises `TableExists` if a creation with another bucket index began here and did not end.
+    Raises `TableExists` if a creation with another index began here and did not end.
     """
     # An existing identity was left by a creation that did not reach hoodie.properties: continue with it.
     with contextlib.suppress(ObjectExists):
@@ -91,8 +95,8 @@ def create_identity(storage: Storage, clock: Clock, index: str = "") -> TableIde
     assert identity is not None
     if identity.index != index:
         raise TableExists(
-            f"the beginning of a table with {identity.index or 'no bucket index'} at {storage.root}",
-            expected=index or "no bucket index",
+            f"the beginning of a table with {identity.index or 'no index'} at {storage.root}",
+            expected=index or "no index",
             remedy="create it as it was begun, or in an empty folder",
         )
     return identity

@@ -133,7 +133,7 @@ def _take_in(table: Table, sharing: Sharing) -> None:
         assert entry is not None  # under this lock, no other writer appends to the log of a table without an identity
         state.apply(entry)
     write_checkpoint(storage, state)
-    create_identity(storage, table.clock)
+    create_identity(storage, table.clock, table.definition.kept_index)
 
 
 def adopted_table(found: TableState) -> AdoptedTable:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import base64
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tideline_table.config import COMPRESSION_CODEC, ROW_GROUP_ROWS, Options
-from tideline_table.reader.base_file import MAX_KEY, MIN_KEY
+from tideline_table.bloom import BloomFilter, BloomType, KeyBytes
+from tideline_table.config import (
+    BLOOM_ENTRIES,
+    BLOOM_FALSE_POSITIVES,
+    BLOOM_FILTER_TYPE,
+    BLOOM_FILTERS,
+    BLOOM_MAX_ENTRIES,
+    COMPRESSION_CODEC,
+    ROW_GROUP_ROWS,
+    Options,
+)
+from tideline_table.reader.key_footer import BLOOM_FILTER, BLOOM_TYPE, MAX_KEY, MIN_KEY, is_ordered_alike
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.storage import Storage
 
@@ -19,10 +31,7 @@ _UNIQUE_COLUMNS = (MetaField.COMMIT_SEQNO, MetaField.RECORD_KEY)
 def write_base_file(storage: Storage, path: str, rows: pa.Table, avro_schema: str, options: Options) -> int:
     """Write `rows` (meta fields first) as a base file that appears as a whole or not at all; return its size in bytes."""
     pairs = {b"parquet.avro.schema": avro_schema.encode(), b"writer.model.name": b"avro"}
-    span = pc.min_max(rows.column(MetaField.RECORD_KEY)).as_py()
-    # Arrow orders strings by bytes, Java by UTF-16 units. The orders may differ from U+D800 on, so the range is left out there.
-    if span["min"] is not None and max(span["min"] + span["max"]) < "\ud800":
-        pairs |= {MIN_KEY: span["min"].encode(), MAX_KEY: span["max"].encode()}
+    pairs |= key_pairs(rows.column(MetaField.RECORD_KEY), options)
     codec = options[COMPRESSION_CODEC]
     with (
         storage.open_output(path) as sink,
@@ -40,3 +49,23 @@ def write_base_file(storage: Storage, path: str, rows: pa.Table, avro_schema: st
         # Without `store_schema`, metadata of the Arrow schema would not reach the footer.
         writer.add_key_value_metadata(pairs)
     return storage.stat(path).size_bytes
+
+
+def key_pairs(keys: pa.ChunkedArray, options: Options) -> dict[bytes, bytes]:
+    """Return what the footer of a base file with these record keys says about them: their range and a Bloom filter.
+
+    The range is left out where Java's order of text may differ from Arrow's, both are for a file without keys.
+    """
+    low, high = pc.min_max(keys).as_py().values()
+    if low is None or keys.null_count:
+        return {}
+    pairs = {MIN_KEY: low.encode(), MAX_KEY: high.encode()} if is_ordered_alike(low, high) else {}
+    if not options[BLOOM_FILTERS]:
+        return pairs
+    is_dynamic = options[BLOOM_FILTER_TYPE] == BloomType.DYNAMIC_V0
+    most_keys = max(options[BLOOM_ENTRIES], options[BLOOM_MAX_ENTRIES]) if is_dynamic else options[BLOOM_ENTRIES]
+    filled = BloomFilter.bounded(len(keys), most_keys, options[BLOOM_FALSE_POSITIVES]).with_keys(KeyBytes(keys))
+    content = filled.to_dynamic_bytes(len(keys), len(keys)) if is_dynamic else filled.to_bytes()
+    pairs[BLOOM_FILTER] = base64.b64encode(content)
+    # Apache Hudi writes no code for SIMPLE, and takes a missing one for it.
+    return pairs | ({BLOOM_TYPE: BloomType.DYNAMIC_V0.encode()} if is_dynamic else {})
