@@ -42,7 +42,8 @@ from tideline_table.log.entry import Entry
 from tideline_table.log.state import TableState
 from tideline_table.log_format import avro_block, read_rows, scan_log
 from tideline_table.log_format.avro import row_schema
-from tideline_table.reader.base_file import BLOOM_FILTER, MAX_KEY, MIN_KEY, read_base_file, read_footer
+from tideline_table.reader.base_file import read_base_file, read_footer
+from tideline_table.reader.key_footer import BLOOM_FILTER, MAX_KEY, MIN_KEY
 from tideline_table.schema.identity import SchemaVersions, history_texts
 from tideline_table.storage import MemoryStorage
 from tideline_table.table.definition import TableDefinition

@@ -15,7 +15,7 @@ from tideline_table.storage import MemoryStorage
 from tideline_table.table import TableType
 from tideline_table.writer import Operation
 
-MOVES = "hoodie.simple.index.update.partition.path"
+MOVES = ("hoodie.simple.index.update.partition.path", "hoodie.bloom.index.update.partition.path")
 DROP = {"hoodie.datasource.insert.dup.policy": "drop"}
 rows = st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("pqr"), st.integers(0, 4)), min_size=1, max_size=4)
 writes = st.tuples(st.sampled_from(["upsert", "upsert", "insert drop", "delete"]), rows, st.booleans())
@@ -50,7 +50,7 @@ def perform(table, step, value):
     kind, given_rows, moves = step
     operation = {"upsert": Operation.UPSERT, "insert drop": Operation.INSERT, "delete": Operation.DELETE}[kind]
     more = DROP if kind == "insert drop" else {}
-    write(table, [(k, p, ts, value) for k, p, ts in given_rows], operation, **{MOVES: moves, **more})
+    write(table, [(k, p, ts, value) for k, p, ts in given_rows], operation, **dict.fromkeys(MOVES, moves), **more)
 
 
 def found_in(table) -> Held:
@@ -62,13 +62,18 @@ def found_in(table) -> Held:
 
 
 @few
-@given(st.sampled_from(["cow", "mor", "logs"]), st.sampled_from([0, 10**8]), st.lists(steps, min_size=2, max_size=8))
-def test_random_writes(kind, small, history):
+@given(
+    st.sampled_from(["cow", "mor", "logs"]),
+    st.sampled_from([0, 10**8]),
+    st.sampled_from(["GLOBAL_SIMPLE", "GLOBAL_BLOOM"]),
+    st.lists(steps, min_size=2, max_size=8),
+)
+def test_random_writes(kind, small, index, history):
     clock = ManualClock()
     storage = MemoryStorage(clock=clock)
     create(storage, clock, type=TableType.COW if kind == "cow" else TableType.MOR)
     options = {
-        "hoodie.index.type": "GLOBAL_SIMPLE",
+        "hoodie.index.type": index,
         "hoodie.parquet.small.file.limit": small,
         "tideline.insert.to.log": kind == "logs",
     }

@@ -39,6 +39,12 @@ def options_of(world: World) -> dict[str, object]:
             "hoodie.index.type": "GLOBAL_SIMPLE",
             "hoodie.simple.index.update.partition.path": world.chooser("global").random() < 0.7,
         }
+    if world.is_filtered:
+        options |= {
+            "hoodie.index.type": "GLOBAL_BLOOM" if world.is_global else "BLOOM",
+            "hoodie.bloom.index.update.partition.path": world.chooser("filtered").random() < 0.7,
+            "hoodie.bloom.index.filter.type": world.chooser("filtered").choice(("SIMPLE", "DYNAMIC_V0")),
+        }
     return options | (_archival_options(world) if world.is_archived else {})
 
 

@@ -302,6 +302,20 @@ def test_buckets_are_pruned_resized_and_advised_on(done, cli, tmp_path):
     assert "8 bucket(s) by a" in done("advise", path).text
 
 
+def test_create_passes_the_bloom_index_on(done, cli, tmp_path):
+    (tmp_path / "s.csv").write_text("a,b,v\n1,2,5\n2,3,6\n")
+    (tmp_path / "moved.csv").write_text("a,b,v\n1,4,7\n")
+    path, source = tmp_path / "t", ["--schema-from", tmp_path / "s.csv", "--key", "a", "--partition", "b"]
+    made = done("create", path, *source, "--index", "global_bloom", "--json").document
+    assert (made["index"], made["buckets"]) == ("GLOBAL_BLOOM", None)
+    done("write", path, "--from", tmp_path / "s.csv")
+    done("write", path, "--from", tmp_path / "moved.csv")
+    assert sorted((row["a"], row["b"]) for row in done("read", path).rows) == [(1, 4), (2, 3)]
+    refused = cli("write", path, "--from", tmp_path / "s.csv", "--option", "hoodie.index.type=SIMPLE")
+    assert "for a table with the index GLOBAL_BLOOM" in refused.stderr
+    assert "GLOBAL_BLOOM" in done("create", tmp_path / "u", *source, "--index", "global_bloom").text
+
+
 def test_create_passes_the_bucket_index_on(done, cli, tmp_path):
     (tmp_path / "s.csv").write_text("a,b,v\n1,2,5\n1,3,6\n")
     path, source = tmp_path / "t", ["--schema-from", tmp_path / "s.csv", "--key", "a,b"]
@@ -317,7 +331,8 @@ def test_create_passes_the_bucket_index_on(done, cli, tmp_path):
     for wrong, said in [
         (["--index", "bucket"], "without a number of buckets"),
         (["--buckets", "8"], "8 buckets without a bucket index"),
-        (["--index", "bloom", "--buckets", "8"], "index 'bloom'"),
+        (["--index", "blooming", "--buckets", "8"], "index 'blooming'"),
+        (["--index", "bloom", "--buckets", "8"], "8 buckets without a bucket index"),
         (["--index", "bucket", "--buckets", "0"], "0 buckets"),
         (["--index", "bucket", "--buckets", "8", "--hash-fields", "v"], "hash fields v"),
         (["--hash-fields", "a"], "hash fields a without buckets"),

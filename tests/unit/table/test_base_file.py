@@ -26,7 +26,8 @@ def test_footer_is_what_the_reference_says():
     (path,) = (s.path for s in table.slices())
     file = parquet(storage, path)
     pairs = {k.decode(): v.decode() for k, v in file.metadata.metadata.items()}
-    assert set(pairs) == {"parquet.avro.schema", "writer.model.name", "hoodie_min_record_key", "hoodie_max_record_key"}
+    own = {"hoodie_min_record_key", "hoodie_max_record_key", "org.apache.hudi.bloomfilter", "hoodie_bloom_filter_type_code"}
+    assert set(pairs) == {"parquet.avro.schema", "writer.model.name", *own}
     assert (pairs["hoodie_min_record_key"], pairs["hoodie_max_record_key"]) == ("a", "é漢")
     assert [f["name"] for f in json.loads(pairs["parquet.avro.schema"])["fields"]] == [*META_FIELDS, *SCHEMA.names]
     assert file.schema_arrow.names == [*META_FIELDS, *SCHEMA.names]

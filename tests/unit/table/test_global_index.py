@@ -13,14 +13,18 @@ from tideline_table.writer import Operation, task
 
 GLOBAL = {"hoodie.index.type": "GLOBAL_SIMPLE"}
 STAYS = {**GLOBAL, "hoodie.simple.index.update.partition.path": "false"}
+STAYS_IN_BOTH = {f"hoodie.{index}.index.update.partition.path": "false" for index in ("simple", "bloom")}
 DUP = "hoodie.datasource.insert.dup.policy"
 KINDS = {
     "cow": {"type": TableType.COW},
     "mor": {"type": TableType.MOR},
     "logs": {"type": TableType.MOR},
     "small files": {"type": TableType.COW},
+    "filters": {"type": TableType.COW},
+    "filters of logs": {"type": TableType.MOR},
 }
 OPTIONS = {"logs": {"tideline.insert.to.log": "true"}, "small files": {"hoodie.parquet.small.file.limit": 10**8}}
+OPTIONS |= {name: {"hoodie.index.type": "GLOBAL_BLOOM"} for name in ("filters", "filters of logs")}
 
 
 @pytest.fixture(params=KINDS)
@@ -78,7 +82,7 @@ def test_it_moves_back_and_away_again(table):
     assert contents(table) == [("a", "p", 9, "p"), ("b", "p", 5, "x"), ("c", "q", 5, "x")]
 
 
-@pytest.mark.parametrize("options", [{}, {"hoodie.simple.index.update.partition.path": "false"}])
+@pytest.mark.parametrize("options", [{}, STAYS_IN_BOTH])
 def test_an_older_row_changes_nothing_and_one_of_the_same_time_wins(table, options):
     write(table, [("a", "q", 4, "late"), ("c", "p", 5, "same time")], **options)
     assert contents(table) == [("a", "p", 5, "x"), ("b", "p", 5, "x"), ("c", "p", 5, "same time")]

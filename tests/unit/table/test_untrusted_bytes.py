@@ -21,7 +21,8 @@ from tideline_table.log.sharing import Sharing
 from tideline_table.log.state import TableState
 from tideline_table.log_format import BlockType, HeaderKey, parquet_block, read_rows, scan_log
 from tideline_table.log_format.framing import frame_block
-from tideline_table.reader.base_file import MIN_KEY, read_footer
+from tideline_table.reader.base_file import read_footer
+from tideline_table.reader.key_footer import MIN_KEY
 from tideline_table.schema.identity import SchemaVersions
 from tideline_table.storage import MemoryStorage
 from tideline_table.table.identity import IDENTITY_PATH, read_identity

@@ -11,7 +11,7 @@ from tideline_cli.arguments import AsJson, TablePath, choice, column_names, opti
 from tideline_cli.report import print_facts, print_json, print_line
 from tideline_cli.sources import read_schema
 from tideline_cli.tables import column_documents
-from tideline_table.table import Table, TableRequest, TableType, bucket_request, create_table, default_name
+from tideline_table.table import Table, TableRequest, TableType, create_table, default_name, index_request
 
 app = typer.Typer()
 
@@ -22,6 +22,8 @@ tideline create ./trips --schema-from trips.parquet --key trip_id --partition ci
 tideline create ./log --schema-from log.avsc --key host,line --partition day --hive-style
 
 tideline create ./users --schema-from users.parquet --key id --index bucket --buckets 16
+
+tideline create ./users --schema-from users.parquet --key id --partition country --index global_bloom
 
 tideline create ./rides --schema-from rides.parquet --key id --partition at --key-generator timestamp \
   --key-option hoodie.keygen.timebased.timestamp.type=UNIX_TIMESTAMP --key-option hoodie.keygen.timebased.output.dateformat=yyyy/MM/dd"""
@@ -84,7 +86,13 @@ def create(
         ),
     ] = True,
     index: Annotated[
-        str, option(metavar="bucket", help="Find rows by the hash of their key, in a fixed number of file groups per partition.")
+        str,
+        option(
+            metavar="NAME",
+            help="The index that all writers use. bucket: find rows by the hash of their key, in a fixed number of file groups per "
+            "partition. bloom: by key ranges and Bloom filters in base files. global_bloom: the same, with keys unique in the table. "
+            "Default: each writer sets hoodie.index.type.",
+        ),
     ] = "",
     buckets: Annotated[
         int | None,
@@ -112,7 +120,7 @@ def create(
         key_generator=key_generator.upper().replace("-", "_"),
         key_settings=settings_from(key_option, "--key-option"),
         meta_fields=meta_fields,
-        **bucket_request(index, buckets, column_names(hash_fields)),
+        **index_request(index, buckets, column_names(hash_fields)),
     )
     create_table(path, request)
     _report(Table.open(path), as_json=as_json)
@@ -132,6 +140,7 @@ def _report(table: Table, *, as_json: bool) -> None:
                 "partition_fields": definition.keygen.partition_fields,
                 "key_generator": definition.keygen.type.value,
                 "ordering_field": definition.ordering_field,
+                "index": "BUCKET" if definition.buckets is not None else definition.kept_index or None,
                 "buckets": definition.buckets.number if definition.buckets is not None else None,
                 "hash_fields": definition.buckets.fields if definition.buckets is not None else [],
                 "columns": columns,

@@ -96,7 +96,12 @@ class DriverAndTasks:
     limits: DriverLimits = field(default_factory=lambda: LIMITS)
 
     def locate(
-        self, table: Table, wanted: Mapping[str, pa.ChunkedArray], slices: Mapping[str, Sequence[FileSlice]]
+        self,
+        table: Table,
+        wanted: Mapping[str, pa.ChunkedArray],
+        slices: Mapping[str, Sequence[FileSlice]],
+        *,
+        by_filters: bool = False,
     ) -> Mapping[str, Location]:
         """See `WriteExecutor`. Raises `SparkFailed`."""
         asked = [s for name in wanted for s in slices[name]]
@@ -104,14 +109,16 @@ class DriverAndTasks:
         # A slice of unknown row count may have any number of rows.
         keys = sum(s.rows if s.rows >= 0 else self.limits.keys + 1 for s in asked if s.base_file)
         if files <= self.limits.files and keys <= self.limits.keys:
-            return self._driver.locate(table, wanted, slices)
+            return self._driver.locate(table, wanted, slices, by_filters=by_filters)
         context = self.spark.sparkContext
         tasks = spread(replace(table.snapshot(), slices=tuple(asked)), 2 * context.defaultParallelism)
         shipped: Broadcast[Mapping[str, pa.ChunkedArray]] = context.broadcast(dict(wanted))
 
         try:
             with translated():
-                found = dict(hit for hits in run_each(context, tasks, partial(_hits, shipped)) for hit in hits)
+                found = dict(
+                    hit for hits in run_each(context, tasks, partial(_hits, shipped, by_filters=by_filters)) for hit in hits
+                )
         finally:
             shipped.destroy()
         return {name: _location(slices[name], found, len(keys)) for name, keys in wanted.items()}
@@ -143,10 +150,12 @@ class DriverAndTasks:
         return ThisProcess(min(_MOST_THREADS, self.spark.sparkContext.defaultParallelism))
 
 
-def _hits(wanted: Broadcast[Mapping[str, pa.ChunkedArray]], part: Snapshot) -> list[tuple[FileGroupId, np.ndarray]]:
+def _hits(
+    wanted: Broadcast[Mapping[str, pa.ChunkedArray]], part: Snapshot, *, by_filters: bool
+) -> list[tuple[FileGroupId, np.ndarray]]:
     """Return which keys of its partition each slice of a task holds, without slices that hold none."""
     index = SimpleIndex(part.storage)
-    found = [(s.group, index.locate(wanted.value[s.group.partition_path], [s])) for s in part.slices]
+    found = [(s.group, index.locate(wanted.value[s.group.partition_path], [s], by_filters=by_filters)) for s in part.slices]
     return [(group, location.hits[0]) for group, location in found if location.hits]
 
 

@@ -56,7 +56,7 @@ from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, O
 from tideline_table.coordination import Committed
 from tideline_table.errors import InvalidOption, ObjectNotFound, UnsupportedTable, WriteConflict
 from tideline_table.file_group import FileSlice
-from tideline_table.index import KeyScope, check_index, key_hashes, moves_rows
+from tideline_table.index import KeyScope, check_index, check_scope, key_hashes, moves_rows
 from tideline_table.log import ProgressStep
 from tideline_table.table import Table, TableType
 from tideline_table.writer import FileGroupResult, Operation, minds_known_keys, promises_unique_keys
@@ -98,6 +98,7 @@ def write_dataframe(
     table.check_writable()
     check_moves(table, operation, chosen)
     check_index(table.definition.buckets, chosen)
+    check_scope(table.definition.kept_index, chosen, only_deletes=operation is Operation.DELETE)
     contention = Contention(table, chosen)
 
     @lru_cache(maxsize=1)

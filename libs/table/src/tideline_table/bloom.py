@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import enum
 import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -20,76 +22,128 @@ _MURMUR = 1
 _MOST_HASHES = 64
 _MOST_ROWS = 4096
 _MULTIPLIER = np.uint32(0x5BD1E995)
-_WORK_BYTES = 4 * 1024 * 1024
-"""Keys are hashed in batches of about this many bytes of working memory."""
+_WORK_KEYS = 16_384
+_WORK_BYTES = 1024 * 1024
+"""Keys are hashed in batches of at most `_WORK_KEYS` keys and about `_WORK_BYTES` of key text, which stay in the processor's cache."""
 
-_KEPT_KEYS = 262_144
-"""Hashes of at most this many keys are cached, because one look-up checks many filters."""
+_KEPT_HASHES = 8
+"""As many hashes of each key are kept, because one look-up asks many filters: these reject nearly all keys that a filter lacks."""
+
+
+_SHARE_OF_HASHES = 0.53
+"""Hashes of a filter of base files, compared with those of the smallest filter with its false positives."""
+
+
+class BloomType(enum.StrEnum):
+    """Apache Hudi's names of the two serialized forms."""
+
+    SIMPLE = "SIMPLE"
+    DYNAMIC_V0 = "DYNAMIC_V0"
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Some keys, longest first: their numbers, lengths in bytes, mixed words (a row per position) and last 0 to 3 bytes."""
+
+    chosen: np.ndarray
+    lengths: np.ndarray
+    words: list[np.ndarray]
+    tail: np.ndarray
+
+    def hashes(self, count: int) -> np.ndarray:
+        """Return `count` absolute hashes of each key, one row per hash function. Each begins with the hash before."""
+        found = np.empty((count, len(self.chosen)), dtype=np.uint32)
+        lengths = self.lengths.astype(np.uint32)
+        tailed = np.flatnonzero(self.lengths % 4)
+        every = len(tailed) == len(self.chosen)
+        h, shifted = np.zeros_like(lengths), np.empty_like(lengths)
+        for number in range(count):
+            np.bitwise_xor(h, lengths, out=h)
+            for word in self.words:
+                part = h[: len(word)]
+                np.multiply(part, _MULTIPLIER, out=part)
+                np.bitwise_xor(part, word, out=part)
+            if every:
+                np.bitwise_xor(h, self.tail, out=h)
+                np.multiply(h, _MULTIPLIER, out=h)
+            elif len(tailed):
+                h[tailed] = (h[tailed] ^ self.tail[tailed]) * _MULTIPLIER
+            np.right_shift(h, np.uint32(13), out=shifted)
+            np.bitwise_xor(h, shifted, out=h)
+            np.multiply(h, _MULTIPLIER, out=h)
+            np.right_shift(h, np.uint32(15), out=shifted)
+            np.bitwise_xor(h, shifted, out=h)
+            np.abs(h.view(np.int32), out=found[number].view(np.int32))
+        return found
 
 
 class KeyBytes:
     """The UTF-8 bytes of many keys, prepared for hashing: sorted by length, as little-endian words that are already mixed."""
 
     def __init__(self, keys: pa.ChunkedArray | pa.Array) -> None:
-        texts = pa.chunked_array([keys]) if isinstance(keys, pa.Array) else keys
-        self.count = len(texts)
-        self._batches: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
-        self._known: dict[int, np.ndarray] = {}
-        first = 0
-        for chunk in texts.chunks:
-            self._add(chunk.cast(pa.binary()), first)
-            first += len(chunk)
+        whole = pa.concat_arrays([pa.array([], keys.type), *keys.chunks]) if isinstance(keys, pa.ChunkedArray) else keys
+        self._keys: pa.Array = whole
+        self.count = len(keys)
 
-    def _add(self, texts: pa.BinaryArray, first: int) -> None:
-        if not len(texts):
-            return
+    @cached_property
+    def _batches(self) -> list[_Batch]:
+        texts = self._keys.cast(pa.large_binary())
         lengths = np.asarray(pc.binary_length(texts)).astype(np.int64)
-        order = np.argsort(lengths, kind="stable")[::-1]
+        order = np.argsort(-lengths, kind="stable")
         _, offsets, content = texts.buffers()
-        begins = np.frombuffer(offsets, dtype=np.int32)[texts.offset : texts.offset + len(texts)].astype(np.int64)
+        begins = np.frombuffer(offsets, dtype=np.int64)[texts.offset : texts.offset + len(texts)] if len(texts) else lengths
         octets = np.frombuffer(content, dtype=np.uint8) if content is not None and content.size else np.zeros(0, dtype=np.uint8)
-        at = 0
+        batches, at = [], 0
         while at < len(order):
-            rows = max(1, _WORK_BYTES // (int(lengths[order[at]]) + 8))
+            rows = min(_WORK_KEYS, max(1, _WORK_BYTES // (int(lengths[order[at]]) + 8)))
             chosen = order[at : at + rows]
             at += rows
             words, tail = _mixed_words(octets, begins[chosen], lengths[chosen])
-            self._batches.append((chosen + first, lengths[chosen], words, tail))
+            batches.append(_Batch(chosen, lengths[chosen], words, tail))
+        return batches
 
     def positions(self, hashes: int, bits: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield, per batch, the key numbers and their bit positions (one row per hash function) in a filter of `bits` bits."""
-        for number, (chosen, *_) in enumerate(self._batches):
-            yield chosen, self._hashes_of(number, hashes) % np.int64(bits)
+        for batch in self._batches:
+            yield batch.chosen, _modulo(batch.hashes(hashes), bits)
 
-    def _hashes_of(self, batch: int, hashes: int) -> np.ndarray:
-        known = self._known.get(batch)
-        if known is not None and len(known) >= hashes:
-            return known[:hashes]
-        chosen, lengths, words, tail = self._batches[batch]
-        found = np.empty((hashes, len(chosen)), dtype=np.int64)
-        seed = np.zeros(len(chosen), dtype=np.uint32)
-        for number in range(hashes):
-            seed = _murmur(lengths, words, tail, seed)
-            found[number] = np.abs(seed.view(np.int32).astype(np.int64))
-        if self.count <= _KEPT_KEYS:
-            self._known[batch] = found
+    @cached_property
+    def first_hashes(self) -> np.ndarray:
+        """The first `_KEPT_HASHES` absolute hashes of each key, one row per hash function."""
+        found = np.empty((_KEPT_HASHES, self.count), dtype=np.uint32)
+        for batch in self._batches:
+            found[:, batch.chosen] = batch.hashes(_KEPT_HASHES)
+        return found
+
+    def later_hashes(self, chosen: np.ndarray, hashes: int) -> np.ndarray:
+        """Return the hashes of these keys after the first ones, up to `hashes` of them, one row per hash function."""
+        found = np.empty((hashes - _KEPT_HASHES, len(chosen)), dtype=np.uint32)
+        for batch in KeyBytes(self._keys.take(pa.array(chosen)))._batches:  # noqa: SLF001 - of the same class
+            found[:, batch.chosen] = batch.hashes(hashes)[_KEPT_HASHES:]
         return found
 
 
-def _mixed_words(octets: np.ndarray, begins: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return words mixed without a seed (one row per position) and the hash input of the last 0 to 3 bytes. Longest keys first."""
+def _modulo(hashes: np.ndarray, bits: int) -> np.ndarray:
+    """Return `hashes` modulo `bits` as indexes. By division: numpy vectorises that, and not the remainder."""
+    wholes = hashes // np.uint32(bits)
+    np.multiply(wholes, np.uint32(bits), out=wholes)
+    found: np.ndarray = (hashes - wholes).astype(np.intp)
+    return found
+
+
+def _mixed_words(octets: np.ndarray, begins: np.ndarray, lengths: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return words mixed without a seed (a row per position) and the hash input of the last 0 to 3 bytes. Longest keys first."""
     whole = lengths // 4
-    words = np.zeros((int(whole[0]), len(begins)), dtype=np.uint32)
-    for place in range(len(words)):
+    words: list[np.ndarray] = []
+    unaligned = np.ndarray((max(len(octets) - 3, 0),), "<u4", octets, strides=(1,))
+    for place in range(int(whole[0])):
         there = int(np.searchsorted(-whole, -place, side="left"))
         start = begins[:there] + 4 * place
-        word = octets[start].astype(np.uint32)
-        for byte in (1, 2, 3):
-            word |= octets[start + byte].astype(np.uint32) << np.uint32(8 * byte)
+        word = unaligned[start]
         word *= _MULTIPLIER
         word ^= word >> np.uint32(24)
         word *= _MULTIPLIER
-        words[place, :there] = word
+        words.append(word)
     tail = np.zeros(len(begins), dtype=np.uint32)
     ends, left = begins + lengths, lengths % 4
     for back in (1, 2, 3):
@@ -98,21 +152,6 @@ def _mixed_words(octets: np.ndarray, begins: np.ndarray, lengths: np.ndarray) ->
         signed = octets[ends[has] - back].view(np.int8).astype(np.int32).view(np.uint32)
         tail[has] ^= signed << np.uint32(8 * (back - 1))
     return words, tail
-
-
-def _murmur(lengths: np.ndarray, words: np.ndarray, tail: np.ndarray, seed: np.ndarray) -> np.ndarray:
-    h: np.ndarray = seed ^ lengths.astype(np.uint32)
-    whole = lengths // 4
-    for place in range(len(words)):
-        there = int(np.searchsorted(-whole, -place, side="left"))
-        h[:there] *= _MULTIPLIER
-        h[:there] ^= words[place, :there]
-    has = lengths % 4 > 0
-    h = np.where(has, (h ^ tail) * _MULTIPLIER, h)
-    h ^= h >> np.uint32(13)
-    h *= _MULTIPLIER
-    h ^= h >> np.uint32(15)
-    return h
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +168,20 @@ class BloomFilter:
         bits = math.ceil(max(capacity, 1) * -math.log(false_positives) / math.log(2) ** 2)
         return cls(math.ceil(math.log(2) * bits / max(capacity, 1)), bits, (bytes((bits + 7) // 8),))
 
+    @classmethod
+    def bounded(cls, keys: int, most_keys: int, false_positives: float) -> BloomFilter:
+        """Return an empty filter for `keys` keys with the false positive rate `false_positives`, by about half of the hashes of `sized`.
+
+        It is a sixth larger than that for it, and takes half the time to fill. It is never made for more than `most_keys`: with more
+        keys, its hashes are as many as are best for its size.
+        """
+        capacity = max(1, min(keys, most_keys))
+        hashes = max(1, math.ceil(math.log2(1 / false_positives) * _SHARE_OF_HASHES))
+        bits = math.ceil(-hashes * capacity / math.log1p(-(false_positives ** (1 / hashes))))
+        if keys > most_keys:
+            hashes = max(1, min(hashes, round(math.log(2) * bits / keys)))
+        return cls(hashes, bits, (bytes((bits + 7) // 8),))
+
     def with_keys(self, keys: KeyBytes) -> BloomFilter:
         """Return this filter with `keys` added to its last row."""
         mask = np.zeros(len(self.rows[-1]) * 8, dtype=bool)
@@ -140,16 +193,37 @@ class BloomFilter:
     def may_hold(self, keys: KeyBytes) -> np.ndarray:
         """Return True for each key that may be in the filter. It is never False for a key that was added."""
         found = np.zeros(keys.count, dtype=bool)
-        for chosen, positions in keys.positions(self.hashes, self.bits):
-            byte, bit = positions >> 3, (positions & 7).astype(np.uint8)
-            for row in self.rows:
-                found[chosen] |= (np.frombuffer(row, dtype=np.uint8)[byte] >> bit & np.uint8(1)).all(axis=0)
+        found[self.held(keys, np.arange(keys.count))] = True
         return found
+
+    def held(self, keys: KeyBytes, among: np.ndarray) -> np.ndarray:
+        """Return which of the keys with the numbers `among` may be in the filter, in this order."""
+        found = [self._held_by(np.frombuffer(row, dtype=np.uint8), keys, among) for row in self.rows]
+        return found[0] if len(found) == 1 else among[np.isin(among, np.concatenate(found))]
+
+    def _held_by(self, row: np.ndarray, keys: KeyBytes, among: np.ndarray) -> np.ndarray:
+        left = among
+        for hashes in keys.first_hashes[: self.hashes]:
+            # Half of the keys that are not in a full filter fail at each function.
+            left = left[_set(row, _modulo(hashes[left], self.bits))]
+        if self.hashes <= _KEPT_HASHES or not len(left):
+            return left
+        later = _modulo(keys.later_hashes(left, self.hashes), self.bits)
+        return left[_set(row, later).all(axis=0)]
 
     def to_bytes(self) -> bytes:
         """Serialize a filter of one row in Hudi's SIMPLE form."""
         (row,) = self.rows
-        return _HEAD.pack(_VERSION, self.hashes, _MURMUR, self.bits) + row
+        return self._header + row
+
+    def to_dynamic_bytes(self, capacity: int, keys: int) -> bytes:
+        """Serialize in Hudi's DYNAMIC_V0 form: rows for `capacity` keys each, with `keys` keys in the last one."""
+        rows = b"".join(self._header + row for row in self.rows)
+        return self._header + _ROWS.pack(capacity, keys, len(self.rows)) + rows
+
+    @property
+    def _header(self) -> bytes:
+        return _HEAD.pack(_VERSION, self.hashes, _MURMUR, self.bits)
 
     @classmethod
     def from_bytes(cls, content: bytes, *, is_dynamic: bool = False) -> BloomFilter:
@@ -169,6 +243,12 @@ class BloomFilter:
         if end != len(content) or len({(r.hashes, r.bits) for r in rows}) != 1:
             raise _broken(f"{len(content)} bytes, and its header says {end}")
         return cls(rows[0].hashes, rows[0].bits, tuple(r.rows[0] for r in rows))
+
+
+def _set(row: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Return whether the bits at `positions` are set."""
+    found: np.ndarray = (row[positions >> 3] >> (positions & 7).astype(np.uint8) & np.uint8(1)).astype(bool)
+    return found
 
 
 def _simple(content: bytes, start: int) -> tuple[BloomFilter, int]:

@@ -146,9 +146,10 @@ INDEX_TYPE = Option(
     "hoodie.index.type",
     "SIMPLE",
     "Scope in which a record key is unique: its partition (SIMPLE, BLOOM) or the table (GLOBAL_SIMPLE, GLOBAL_BLOOM). With a global type, "
-    "operations that look up keys search all partitions. BLOOM and SIMPLE behave alike: keys are looked up by the key ranges of base "
-    "files and the key indexes of log files. Hudi does not store the index type with the table, so all writers of a table must set the "
-    "same scope. BUCKET is kept with the table (`tideline create --index bucket`); writers of such a table need not set it.",
+    "operations that look up keys search all partitions. SIMPLE reads the key columns of the base files whose key ranges fit, BLOOM only "
+    "those whose Bloom filters may hold a key; both find the same rows. Hudi does not store the type with the table, so all writers of a "
+    "table must set the same scope. A table that was created with an index (`tideline create --index bucket|bloom|global_bloom`) keeps it; "
+    "writers of such a table need not set it.",
     choices=("SIMPLE", "GLOBAL_SIMPLE", "BLOOM", "GLOBAL_BLOOM", "BUCKET"),
 )
 BUCKET_NUMBER = Option(
@@ -172,6 +173,41 @@ SIMPLE_INDEX_UPDATE_PARTITION_PATH = Option(
 )
 BLOOM_INDEX_UPDATE_PARTITION_PATH = Option(
     "hoodie.bloom.index.update.partition.path", True, "As `hoodie.simple.index.update.partition.path`, with GLOBAL_BLOOM."
+)
+BLOOM_FILTERS = Option(
+    "hoodie.parquet.bloom.filter.enabled",
+    True,
+    "Write a Bloom filter over the record keys into the footer of each base file.",
+)
+BLOOM_FILTER_TYPE = Option(
+    "hoodie.bloom.index.filter.type",
+    "DYNAMIC_V0",
+    "Form of the Bloom filters in base files. SIMPLE has room for `hoodie.index.bloom.num_entries` keys, DYNAMIC_V0 for up to "
+    "`hoodie.bloom.index.filter.dynamic.max.entries`. A filter of a file with fewer keys is smaller in both, unlike Apache Hudi's.",
+    choices=("DYNAMIC_V0", "SIMPLE"),
+)
+BLOOM_ENTRIES = Option(
+    "hoodie.index.bloom.num_entries",
+    60_000,
+    "Keys for which the Bloom filter of a base file is sized at most, with SIMPLE.",
+    unit="keys",
+    minimum=1,
+    maximum=10_000_000,
+)
+BLOOM_MAX_ENTRIES = Option(
+    "hoodie.bloom.index.filter.dynamic.max.entries",
+    100_000,
+    "The same with DYNAMIC_V0, unless `hoodie.index.bloom.num_entries` is larger. A file with more keys has more false positives.",
+    unit="keys",
+    minimum=1,
+    maximum=10_000_000,
+)
+BLOOM_FALSE_POSITIVES = Option(
+    "hoodie.index.bloom.fpp",
+    0.000000001,
+    "Share of absent keys that a Bloom filter reports as present, for files with no more keys than it is sized for.",
+    minimum=1e-12,
+    maximum=0.5,
 )
 INSERT_DUP_POLICY = Option(
     "hoodie.datasource.insert.dup.policy",

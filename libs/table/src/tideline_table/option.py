@@ -22,6 +22,7 @@ class Option(Generic[T]):
     minimum: float | None = None
     aliases: tuple[str, ...] = ()
     """Other keys that Apache Hudi's releases use for the same option."""
+    maximum: float | None = None
 
     def parse(self, value: object) -> T:
         """Return `value` (text or typed) as this option's type, or raise `InvalidOption`, which names what is allowed."""
@@ -33,6 +34,8 @@ class Option(Generic[T]):
             raise self._refusal(value)
         if self.minimum is not None and isinstance(parsed, int | float) and not parsed >= self.minimum:
             raise self._refusal(value)
+        if self.maximum is not None and isinstance(parsed, int | float) and not parsed <= self.maximum:
+            raise self._refusal(value)
         return cast("T", parsed)
 
     def _refusal(self, value: object) -> InvalidOption:
@@ -40,6 +43,8 @@ class Option(Generic[T]):
         expected = " or ".join(self.choices) if self.choices else kind
         if self.minimum is not None:
             expected += f" of at least {self.minimum:g}"
+        if self.maximum is not None:
+            expected += f" {'and' if self.minimum is not None else 'of'} at most {self.maximum:g}"
         if self.unit:
             expected += f" ({self.unit})"
         return InvalidOption(f"option {self.key!r} has the value {str(value)!r}", expected=expected)

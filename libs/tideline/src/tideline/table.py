@@ -55,6 +55,8 @@ def create(
 
     With `index="bucket"`, the hash of the record key, or of its columns `hash_fields`, says in which of `buckets` file groups of its
     partition a row is. Writes then look up no keys. Number and columns are kept with the table; `resize_buckets` multiplies the number (docs/design/bucket-index.md).
+    With `index="bloom"` or `"global_bloom"`, writes look keys up by the key ranges and Bloom filters of base files; keys are unique in
+    their partition, or in the table (docs/design/bloom-index.md). By default each writer sets `hoodie.index.type`.
 
     Raises `TableExists`, `SchemaMismatch`, `InvalidOption` or `UnsupportedTable`, and then creates nothing.
     """
@@ -74,7 +76,7 @@ def create(
         key_generator=key_generator.upper().replace("-", "_"),
         key_settings=key_settings or {},
         meta_fields=meta_fields,
-        **engine.bucket_request(index, buckets, column_list(hash_fields)),
+        **engine.index_request(index, buckets, column_list(hash_fields)),
     )
     engine.create_table(base_path, request)
     return open(base_path, options=options, locks=locks)

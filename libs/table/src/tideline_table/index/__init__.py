@@ -2,7 +2,7 @@
 
 from tideline_table.index.bucket import BucketIndex, check_index, slices_by_bucket
 from tideline_table.index.key_hash import key_hashes
-from tideline_table.index.scope import KeyScope, moves_rows
+from tideline_table.index.scope import KeyScope, check_scope, moves_rows
 from tideline_table.index.simple import Location, SimpleIndex
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Location",
     "SimpleIndex",
     "check_index",
+    "check_scope",
     "key_hashes",
     "moves_rows",
     "slices_by_bucket",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 
 from tideline_table.config import (
     BLOOM_INDEX_UPDATE_PARTITION_PATH,
@@ -10,6 +11,10 @@ from tideline_table.config import (
     SIMPLE_INDEX_UPDATE_PARTITION_PATH,
     Options,
 )
+from tideline_table.errors import InvalidOption
+
+KEPT_TYPES = ("BLOOM", "GLOBAL_BLOOM")
+"""Index types by look-up that a table can be created with. (A bucket index is kept, too: `BucketIndex`.)"""
 
 
 class KeyScope(enum.Enum):
@@ -26,5 +31,35 @@ class KeyScope(enum.Enum):
 
 def moves_rows(options: Options) -> bool:
     """Return whether a row moves to its own partition if another one holds its key; otherwise it is written where the key is."""
-    bloom = options[INDEX_TYPE].endswith("BLOOM")
-    return options[BLOOM_INDEX_UPDATE_PARTITION_PATH if bloom else SIMPLE_INDEX_UPDATE_PARTITION_PATH]
+    return options[BLOOM_INDEX_UPDATE_PARTITION_PATH if asks_filters(options) else SIMPLE_INDEX_UPDATE_PARTITION_PATH]
+
+
+def asks_filters(options: Options) -> bool:
+    """Return whether the look-up of keys reads only files whose Bloom filters may hold one (BLOOM and GLOBAL_BLOOM)."""
+    return options[INDEX_TYPE].endswith("BLOOM")
+
+
+def kept_type(properties: Mapping[str, str]) -> str:
+    """Return which of `KEPT_TYPES` a table's properties keep, empty for none of them."""
+    found = properties.get(INDEX_TYPE.key, "").upper()
+    return found if found in KEPT_TYPES else ""
+
+
+def with_kept_type(kept: str, options: Options) -> Options:
+    """Return `options` with the index type that the table keeps, unless they name one."""
+    return options.merged({INDEX_TYPE.key: kept}) if kept and INDEX_TYPE.key not in options.given() else options
+
+
+def check_scope(kept: str, options: Options, *, only_deletes: bool = False) -> None:
+    """Raise `InvalidOption` if `options` name another scope of keys than the index type that the table keeps.
+
+    A writer that only deletes may look for keys in the whole table.
+    """
+    wanted = KeyScope.of(options.merged({INDEX_TYPE.key: kept})) if kept else KeyScope.of(options)
+    if KeyScope.of(options) is wanted or (only_deletes and wanted is KeyScope.PARTITION):
+        return
+    raise InvalidOption(
+        f"{INDEX_TYPE.key}={options[INDEX_TYPE]} for a table with the index {kept}",
+        expected=f"an index in which keys are unique in each {wanted.value}, as the table was created",
+        remedy="leave this option out: the table keeps it",
+    )

@@ -1,6 +1,6 @@
-"""The simple index: read the key columns of the files that can hold a key and look the incoming keys up.
+"""The simple and the Bloom index: read the key columns of the files that can hold a key and look the incoming keys up.
 
-Key ranges in footers skip base files, key indexes skip log files. Keys of immutable files are kept in a bounded cache, so that a
+Key ranges in footers skip base files, with the Bloom index also the Bloom filters there; key indexes skip log files. Keys of immutable files are kept in a bounded cache, so that a
 writer that returns to the same partitions reads only new files.
 """
 
@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.file_group.slice import FileSlice
-from tideline_table.reader.base_file import BaseFileFooter, read_base_file, read_footer
+from tideline_table.index.possible_keys import FilteredKeys, RangedKeys
+from tideline_table.reader.base_file import BaseFileFooter, read_base_file
 from tideline_table.reader.log_index import LogIndexes, WantedKeys
 from tideline_table.reader.log_keys import held_keys
 from tideline_table.schema.arrow import one_chunk
@@ -62,19 +63,26 @@ class SimpleIndex:
         self._held_bytes = 0
         self._mutex = threading.Lock()
 
-    def locate(self, keys: pa.ChunkedArray, slices: Iterable[FileSlice]) -> Location:
-        """Return which of `slices` (visible ones) hold each of `keys` (each once)."""
-        low, high = (str(v) for v in pc.min_max(keys).as_py().values())
+    def locate(self, keys: pa.ChunkedArray, slices: Iterable[FileSlice], *, by_filters: bool = False) -> Location:
+        """Return which of `slices` (visible ones) hold each of `keys` (each once).
+
+        With `by_filters`, a base file is read only if its Bloom filter may hold a key; a file without a usable filter is read.
+        """
+        asked = FilteredKeys(keys) if by_filters else RangedKeys(keys)
         found: list[np.ndarray] = []
         kept: list[FileSlice] = []
         wanted = one_chunk(keys)
         names = WantedKeys(wanted)
         for file_slice in slices:
             held = self._log_keys(file_slice, names)
-            if file_slice.base_file and self._cached(read_footer, file_slice.path).may_hold(low, high):
-                held.append(self._cached(_base_keys, file_slice.path))
             # The input is the smaller side: hash it and stream the file's keys past it.
             hits = [np.asarray(pc.index_in(column, value_set=wanted).drop_null()) for column in held]
+            if file_slice.base_file:
+                possible = asked.possible(self._cached(asked.read_footer, file_slice.path))
+                if len(possible):
+                    some = wanted.take(pa.array(possible))
+                    column = self._cached(_base_keys, file_slice.path)
+                    hits.append(possible[np.asarray(pc.index_in(column, value_set=some).drop_null())])
             positions = np.unique(np.concatenate(hits)) if hits else np.empty(0, dtype=np.int64)
             if len(positions):
                 found.append(positions)
@@ -124,7 +132,9 @@ def _base_keys(storage: Storage, path: str) -> pa.ChunkedArray:
 def _size_bytes(cached: BaseFileFooter | pa.ChunkedArray | None) -> int:
     if cached is None:
         return 0
-    return 256 if isinstance(cached, BaseFileFooter) else 256 + cached.nbytes
+    if isinstance(cached, BaseFileFooter):
+        return 256 + (sum(map(len, cached.bloom.rows)) if cached.bloom is not None else 0)
+    return 256 + int(cached.nbytes)
 
 
 def partition_rows(paths: pa.ChunkedArray) -> Mapping[str, np.ndarray]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,14 +14,11 @@ import pyarrow.parquet as pq
 
 from tideline_table.bloom import BloomFilter
 from tideline_table.errors import CorruptMetadata, StorageError
+from tideline_table.reader.key_footer import is_ordered_alike, key_ends, key_filter, key_range
 from tideline_table.schema.evolution import conform
 from tideline_table.schema.identity import FileNames
 from tideline_table.storage import Storage
 
-MIN_KEY = b"hoodie_min_record_key"
-MAX_KEY = b"hoodie_max_record_key"
-BLOOM_FILTER = b"org.apache.hudi.bloomfilter"
-BLOOM_TYPE = b"hoodie_bloom_filter_type_code"
 _BROKEN = (pa.ArrowException, OSError, ValueError)
 """Exceptions that Arrow raises for bytes that are not a valid Parquet file."""
 _FEW_ROWS, _FEW_BYTES = 10_000, 1 << 20
@@ -33,9 +29,9 @@ _BATCHES_AHEAD, _FEWEST_AHEAD, _MOST_AHEAD = 4, 1024, 131_072
 
 @dataclass(frozen=True, slots=True)
 class BaseFileFooter:
-    """The content of a base file's footer. Keys are empty if the writer left them out.
+    """The content of a base file's footer. Keys are empty if the writer left them out, or if the file contradicts them.
 
-    `bloom` is the filter over the record keys if Apache Hudi wrote one: about 330 KB by its defaults.
+    `bloom` is the filter over the record keys if there is a usable one: up to 540 KB by the defaults of writers.
     """
 
     rows: int
@@ -46,16 +42,27 @@ class BaseFileFooter:
 
     def may_hold(self, low: str, high: str) -> bool:
         """Return whether the file can hold a key between `low` and `high` (both inclusive)."""
-        return not self.max_key or (self.min_key <= high and low <= self.max_key)
+        bounds = self.bounds
+        return bounds is None or (bounds[0] <= high and low <= bounds[1])
+
+    @property
+    def bounds(self) -> tuple[str, str] | None:
+        """The least and the greatest key, None if the footer has no range that holds in Python's order of text."""
+        if not self.max_key or not is_ordered_alike(self.min_key, self.max_key):
+            return None
+        return self.min_key, self.max_key
 
 
 def read_footer(storage: Storage, path: str, *, with_bloom: bool = False) -> BaseFileFooter:
-    """Return the footer of a base file, with its Bloom filter only if `with_bloom`. Errors as `BaseFileScan`."""
+    """Return the footer of a base file, with its Bloom filter only if `with_bloom`. Errors as `BaseFileScan`.
+
+    Logs a warning for a key range or a filter that the file contradicts, and leaves it out.
+    """
     with readable(path):
         file = _opened(storage, path)
-        pairs = file.metadata.metadata or {}
-        low, high = pairs.get(MIN_KEY, b"").decode(), pairs.get(MAX_KEY, b"").decode()
-        bloom = _bloom_filter(pairs) if with_bloom else None
+        pairs, ends = file.metadata.metadata or {}, key_ends(file.metadata)
+        low, high = key_range(pairs, ends, path)
+        bloom = key_filter(pairs, [low, high] if high else [*(ends or ())], path) if with_bloom else None
         return BaseFileFooter(file.metadata.num_rows, low, high, frozenset(file.schema_arrow.names), bloom)
 
 
@@ -106,17 +113,6 @@ def may_hold_nulls(storage: Storage, path: str, columns: Collection[str]) -> boo
             if statistics is None or not statistics.has_null_count or statistics.null_count:
                 return True
     return len(indexes) < len(columns)
-
-
-def _bloom_filter(pairs: Mapping[bytes, bytes]) -> BloomFilter | None:
-    text = pairs.get(BLOOM_FILTER)
-    if text is None:
-        return None
-    try:
-        return BloomFilter.from_bytes(base64.b64decode(text, validate=True), is_dynamic=pairs.get(BLOOM_TYPE) == b"DYNAMIC_V0")
-    except (CorruptMetadata, ValueError):
-        # A filter of an unknown kind, perhaps of a later release, excludes no key.
-        return None
 
 
 def read_base_file(storage: Storage, path: str, columns: Sequence[str] | None = None) -> pa.Table:

@@ -6,7 +6,7 @@ from tideline_table.log.sharing import DEFAULT_EXPIRE_MIN, PeerLockKind, Sharing
 from tideline_table.table.advice import Advice, advise
 from tideline_table.table.bucket_adoption import NamedBuckets
 from tideline_table.table.changes import is_sequence, newest_write, parse_point, sequence_of
-from tideline_table.table.create import TableRequest, bucket_request, create_table, default_name, folder_name
+from tideline_table.table.create import TableRequest, create_table, default_name, folder_name, index_request
 from tideline_table.table.definition import TableDefinition, TableType
 from tideline_table.table.facade import Table
 from tideline_table.table.findings import Finding, FindingKind, age_s, findings_of, most_log_files
@@ -41,7 +41,6 @@ __all__ = [
     "TableType",
     "advise",
     "age_s",
-    "bucket_request",
     "check_stands",
     "create_table",
     "default_name",
@@ -51,6 +50,7 @@ __all__ = [
     "given_up_plans",
     "health_of",
     "images_schema",
+    "index_request",
     "is_given_up_plan",
     "is_sequence",
     "keep_given_up",

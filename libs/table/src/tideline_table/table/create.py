@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from tideline_table.clock import Clock, SystemClock
+from tideline_table.config import INDEX_TYPE
 from tideline_table.errors import InvalidOption, ObjectExists, SchemaMismatch, TableExists
 from tideline_table.hudi.properties import (
     HIVE_STYLE,
@@ -26,6 +27,7 @@ from tideline_table.hudi.properties import (
     format_properties,
 )
 from tideline_table.index.bucket import PLAIN_KEYS, BucketIndex
+from tideline_table.index.scope import KEPT_TYPES
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType
 from tideline_table.schema import META_FIELDS, arrow_from_avro, avro_from_arrow, field_path, reader_limits
 from tideline_table.storage import Storage, exists, open_storage, root_uri
@@ -57,6 +59,8 @@ class TableRequest:
     """Properties of the key generator: `hoodie.keygen.timebased.*` and the like (format reference 2.1)."""
     meta_fields: bool = True
     """False: rows carry no record keys, so they can be added and read, but not updated or deleted."""
+    index_type: str = ""
+    """`BLOOM` or `GLOBAL_BLOOM`: kept with the table; empty for a bucket index, and if each writer names its index."""
     buckets: int | None = None
     """The number of buckets of a table with a bucket index; None for a table without."""
     hash_fields: tuple[str, ...] = ()
@@ -77,11 +81,13 @@ def create_table(base_path: str, request: TableRequest, clock: Clock | None = No
     _refuse_existing(storage, base_path)
     probe_conditional_put(storage)
     index = requested_index(request)
-    create_identity(storage, clock, index.text if index is not None else "")
+    create_identity(storage, clock, index.text if index is not None else request.index_type)
     properties = new_properties(
         request.name, request.type, requested_keygen(request), request.ordering_field, schema_json, request.database
     )
     properties[POPULATE_META_FIELDS] = str(request.meta_fields).lower()
+    if request.index_type:
+        properties[INDEX_TYPE.key] = request.index_type
     if index is not None:
         properties.update({**index.properties, **({PLAIN_KEYS: "true"} if index.is_cut_from_keys else {})})
     content = format_properties(properties, f"Created by Tideline at {clock.now().astimezone(UTC).isoformat()}")
@@ -128,29 +134,41 @@ def _checked(request: TableRequest) -> str:
     return text
 
 
-class BucketRequest(TypedDict):
-    """The fields of `TableRequest` that ask for a bucket index."""
+class IndexRequest(TypedDict):
+    """The fields of `TableRequest` that ask for an index."""
 
+    index_type: str
     buckets: int | None
     hash_fields: tuple[str, ...]
 
 
-def bucket_request(index: str, buckets: int | None, hash_fields: tuple[str, ...]) -> BucketRequest:
-    """Return the request for the index named `index`: `bucket`, or empty for none. Raises `InvalidOption` for half a request."""
-    if index not in ("", "bucket"):
+def index_request(index: str, buckets: int | None, hash_fields: tuple[str, ...]) -> IndexRequest:
+    """Return the request for the index named `index`: `bucket`, `bloom`, `global_bloom`, or empty if the table keeps none.
+
+    Raises `InvalidOption` for half a request.
+    """
+    kept = {name.lower(): name for name in KEPT_TYPES}
+    if index not in ("", "bucket", *kept):
         raise InvalidOption(
-            f"index {index!r}", expected="bucket, or none: other index types are options of writers (hoodie.index.type)"
+            f"index {index!r}",
+            expected=f"bucket, {', '.join(kept)}, or none: other index types are options of writers (hoodie.index.type)",
         )
     if (index == "bucket") != (buckets is not None):
         raise InvalidOption(
-            "a bucket index without a number of buckets" if index else f"{buckets} buckets without a bucket index",
+            "a bucket index without a number of buckets" if buckets is None else f"{buckets} buckets without a bucket index",
             expected="both: the index bucket and its number of buckets",
         )
-    return BucketRequest(buckets=buckets, hash_fields=hash_fields)
+    return IndexRequest(index_type=kept.get(index, ""), buckets=buckets, hash_fields=hash_fields)
 
 
 def requested_index(request: TableRequest) -> BucketIndex | None:
-    """Return the requested bucket index, None for none. Raises `InvalidOption` for one that cannot be."""
+    """Return the requested bucket index, None for none. Raises `InvalidOption` for an index that cannot be."""
+    if request.index_type not in ("", *KEPT_TYPES) or (request.index_type and request.buckets is not None):
+        raise InvalidOption(f"index type {request.index_type!r}", expected=f"{' or '.join(KEPT_TYPES)}, without buckets, or none")
+    if request.index_type and not request.meta_fields:
+        raise InvalidOption(
+            f"the index {request.index_type} without meta fields", expected="meta fields: rows are found by their record keys"
+        )
     if request.buckets is None:
         if request.hash_fields:
             raise InvalidOption(

@@ -10,6 +10,7 @@ from tideline_table.errors import CorruptMetadata, ObjectNotFound, TableNotFound
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.properties import WRITABLE_VERSION, read_properties
 from tideline_table.index.bucket import PLAIN_KEYS, RESIZING, BucketIndex, with_number
+from tideline_table.index.scope import kept_type
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType, PathColumns
 from tideline_table.merge import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, MergeMode, Merging
 from tideline_table.storage import Storage
@@ -73,9 +74,14 @@ class TableDefinition:
         return replace(self, properties=with_number(self.properties, number))
 
     @property
+    def kept_index(self) -> str:
+        """`BLOOM` or `GLOBAL_BLOOM` if the properties declare it, else empty."""
+        return kept_type(self.properties)
+
+    @property
     def index_text(self) -> str:
-        """`BucketIndex.text`, empty without a bucket index; errors as `buckets`."""
-        return self.buckets.text if self.buckets is not None else ""
+        """`BucketIndex.text` or `kept_index`, empty for a table that keeps no index; errors as `buckets`."""
+        return self.buckets.text if self.buckets is not None else self.kept_index
 
     @property
     def path_columns(self) -> PathColumns | None:
@@ -162,9 +168,10 @@ class TableDefinition:
             )
         self.keygen.check_usable()
         self._check_merging()
-        if self.buckets is not None and not self.has_meta_fields:
+        if self.index_text and not self.has_meta_fields:
             raise UnsupportedTable(
-                f"table {self.name!r} has a bucket index and no meta fields", expected=f"{p.POPULATE_META_FIELDS}=true"
+                f"table {self.name!r} has an index ({self.index_text}) and no meta fields",
+                expected=f"{p.POPULATE_META_FIELDS}=true",
             )
         if self.properties.get(p.DROP_PARTITION_COLUMNS, "false").lower() == "true":
             raise UnsupportedTable(

@@ -12,13 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.clock import Clock, SystemClock
-from tideline_table.config import READ_OPERATION_FIELD, Options
+from tideline_table.config import INDEX_TYPE, READ_OPERATION_FIELD, Options
 from tideline_table.coordination import ActiveTimeline, IntentBoard, LogReplica, NoIntents, NoLock, OpenPeerLock, TableLock
 from tideline_table.coordination.intruders import check_not_upgraded, properties_in
 from tideline_table.errors import InstantNotFound, InvalidOption, ObjectNotFound, SchemaMismatch, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.properties import CREATE_SCHEMA
+from tideline_table.index.scope import with_kept_type
 from tideline_table.index.simple import SimpleIndex
 from tideline_table.log.sharing import Sharing
 from tideline_table.log.state import TableState
@@ -85,8 +86,8 @@ class Table:
         """
         checked, storage = Options(options), storage or open_storage(base_path)
         name = writer_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:12]}"
-        replica = LogReplica(storage, clock or SystemClock(), name, checked)
         definition = TableDefinition.read(storage, base_path)
+        replica = LogReplica(storage, clock or SystemClock(), name, with_kept_type(definition.kept_index, checked))
         if definition.version not in READABLE_VERSIONS:
             raise UnsupportedTable(
                 f"table {definition.name!r} has version {definition.version}",
@@ -137,8 +138,9 @@ class Table:
     def hudi_options(self) -> dict[str, str]:
         """Return the options that Apache Hudi's writers of this shared table need."""
         assert self.sharing is not None
-        index = self.definition.buckets
-        return {**self.sharing.hudi_options(), **(index.properties if index is not None else {})}
+        index, kept = self.definition.buckets, self.definition.kept_index
+        own = index.properties if index is not None else {INDEX_TYPE.key: kept} if kept else {}
+        return {**self.sharing.hudi_options(), **own}
 
     @property
     def uid(self) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tideline_table.clock import Clock
 from tideline_table.errors import CorruptMetadata, ObjectExists, ObjectNotFound, TableExists, TableFrozen, UnsupportedTable
+from tideline_table.index.scope import KEPT_TYPES
 from tideline_table.json_text import parse_json
 from tideline_table.storage import Storage
 
@@ -24,7 +25,7 @@ class TableIdentity:
     uid: str
     base_path: str
     index: str = ""
-    """The bucket index that the table was created with (`BucketIndex.text`). Empty for none: `hoodie.properties` can be changed."""
+    """The index that the table was created with (`TableDefinition.index_text`). Empty for none: `hoodie.properties` can be changed."""
     formerly: tuple[str, ...] = ()
     """The base paths at which the table was before it was copied or moved: plans made there name files below them."""
 
@@ -68,20 +69,21 @@ def check_stands(storage: Storage, opened: TableIdentity | None) -> None:
 
 
 def check_index_unchanged(declared: str, identity: TableIdentity | None, number: int = 0, *, is_resizing: bool = False) -> None:
-    """Raise `UnsupportedTable` if the properties declare another bucket index than the table has.
+    """Raise `UnsupportedTable` if the properties declare another index than the table has.
 
-    That is the one of its creation, with `number` buckets if it was resized (0: it was not). While it is being resized, only the hash
-    fields of the properties count.
+    That is the one of its creation; a bucket index with `number` buckets if it was resized (0: it was not). While it is being resized,
+    only the hash fields of the properties count. A table without an index may get one by look-up later: rows stay where they are.
     """
-    if identity is None:
+    if identity is None or (not identity.index and declared in KEPT_TYPES):
         return
     created, hashed = identity.index.partition(" ")[::2]
-    wrong = declared.partition(" ")[2] != hashed if is_resizing else declared != (f"{number or created} {hashed}" if hashed else "")
+    expected = f"{number or created} {hashed}" if hashed else identity.index
+    wrong = declared.partition(" ")[2] != hashed if is_resizing else declared != expected
     if wrong:
         raise UnsupportedTable(
-            f"hoodie.properties with {declared or 'no bucket index'}",
-            expected=f"{f'{number or created} {hashed}' if hashed else 'no bucket index'}: the rows of the table are where that index put them",
-            remedy="restore hoodie.properties; for other buckets, write the rows into a new table",
+            f"hoodie.properties with {declared or 'no index'}",
+            expected=f"{expected or 'no index'}: the rows of the table are where that index put them, or unique as it says",
+            remedy="restore hoodie.properties; for another index or other buckets, write the rows into a new table",
         )
 
 
@@ -94,7 +96,7 @@ def _content(storage: Storage, clock: Clock, index: str, formerly: Sequence[str]
 def create_identity(storage: Storage, clock: Clock, index: str = "") -> TableIdentity:
     """Create the identity and return it; concurrent callers all get the same one. `index`: as `TableIdentity.index`.
 
-    Raises `TableExists` if a creation with another bucket index began here and did not end.
+    Raises `TableExists` if a creation with another index began here and did not end.
     """
     # An existing identity was left by a creation that did not reach hoodie.properties: continue with it.
     with contextlib.suppress(ObjectExists):
@@ -103,8 +105,8 @@ def create_identity(storage: Storage, clock: Clock, index: str = "") -> TableIde
     assert identity is not None
     if identity.index != index:
         raise TableExists(
-            f"the beginning of a table with {identity.index or 'no bucket index'} at {storage.root}",
-            expected=index or "no bucket index",
+            f"the beginning of a table with {identity.index or 'no index'} at {storage.root}",
+            expected=index or "no index",
             remedy="create it as it was begun, or in an empty folder",
         )
     return identity

@@ -179,9 +179,9 @@ class KeyRanges:
         footer = self.footer(path)
         if not footer.rows:
             return False
-        # Java orders text by UTF-16 units, which differs from Python's order from U+D800 on.
-        if footer.max_key and max(footer.min_key + footer.max_key) < "\ud800":
-            keys = keys[bisect.bisect_left(keys, footer.min_key) : bisect.bisect_right(keys, footer.max_key)]
+        bounds = footer.bounds
+        if bounds is not None:
+            keys = keys[bisect.bisect_left(keys, bounds[0]) : bisect.bisect_right(keys, bounds[1])]
         if footer.bloom is None or not 0 < len(keys) <= _MOST_FILTERED:
             return bool(keys)
         return bool(footer.bloom.may_hold(KeyBytes(pa.array(keys, pa.string()))).any())

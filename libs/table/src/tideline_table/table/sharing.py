@@ -165,7 +165,7 @@ def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption) -> None:
         assert entry is not None  # under this lock, no other writer appends to the log of a table without an identity
         state.apply(entry)
     write_checkpoint(storage, state)
-    create_identity(storage, table.clock, index.text if index is not None else "")
+    create_identity(storage, table.clock, index.text if index is not None else table.definition.kept_index)
 
 
 def adopted_table(found: TableState) -> AdoptedTable:

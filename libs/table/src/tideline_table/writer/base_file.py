@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,8 +10,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tideline_table.config import COMPRESSION_CODEC, ROW_GROUP_ROWS, Options
-from tideline_table.reader.base_file import MAX_KEY, MIN_KEY
+from tideline_table.bloom import BloomFilter, BloomType, KeyBytes
+from tideline_table.config import (
+    BLOOM_ENTRIES,
+    BLOOM_FALSE_POSITIVES,
+    BLOOM_FILTER_TYPE,
+    BLOOM_FILTERS,
+    BLOOM_MAX_ENTRIES,
+    COMPRESSION_CODEC,
+    ROW_GROUP_ROWS,
+    Options,
+)
+from tideline_table.reader.key_footer import BLOOM_FILTER, BLOOM_TYPE, MAX_KEY, MIN_KEY, is_ordered_alike
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.storage import Storage
 
@@ -25,23 +36,16 @@ class BaseFileRows:
     def __init__(self, writer: pq.ParquetWriter, row_group_rows: int) -> None:
         self._writer = writer
         self._row_group_rows = row_group_rows
-        self._min: str | None = None
-        self._max: str | None = None
+        self._keys: list[pa.Array] = []
 
     def write(self, rows: pa.Table) -> None:
         """Write rows in row groups of their own."""
-        span = pc.min_max(rows.column(MetaField.RECORD_KEY)).as_py()
-        if span["min"] is not None:
-            self._min = span["min"] if self._min is None else min(self._min, span["min"])
-            self._max = span["max"] if self._max is None else max(self._max, span["max"])
+        self._keys += rows.column(MetaField.RECORD_KEY).chunks
         self._writer.write_table(rows, row_group_size=self._row_group_rows)
 
-    def key_range(self) -> dict[bytes, bytes]:
-        """Return the pairs of the footer for the range of record keys."""
-        # Arrow orders strings by bytes, Java by UTF-16 units. The orders may differ from U+D800 on, so the range is left out there.
-        if self._min is None or self._max is None or max(self._min + self._max, default="") >= "\ud800":
-            return {}
-        return {MIN_KEY: self._min.encode(), MAX_KEY: self._max.encode()}
+    def keys(self) -> pa.ChunkedArray:
+        """Return the record keys of all rows that were written."""
+        return pa.chunked_array(self._keys, pa.string())
 
 
 @contextmanager
@@ -64,7 +68,7 @@ def open_base_file(storage: Storage, path: str, schema: pa.Schema, avro_schema: 
         yield rows
         # Without `store_schema`, metadata of the Arrow schema would not reach the footer.
         writer.add_key_value_metadata(
-            {b"parquet.avro.schema": avro_schema.encode(), b"writer.model.name": b"avro", **rows.key_range()}
+            {b"parquet.avro.schema": avro_schema.encode(), b"writer.model.name": b"avro", **key_pairs(rows.keys(), options)}
         )
 
 
@@ -73,3 +77,23 @@ def write_base_file(storage: Storage, path: str, rows: pa.Table, avro_schema: st
     with open_base_file(storage, path, rows.schema, avro_schema, options) as file:
         file.write(rows)
     return storage.stat(path).size_bytes
+
+
+def key_pairs(keys: pa.ChunkedArray, options: Options) -> dict[bytes, bytes]:
+    """Return what the footer of a base file with these record keys says about them: their range and a Bloom filter.
+
+    The range is left out where Java's order of text may differ from Arrow's, both are for a file without keys.
+    """
+    low, high = pc.min_max(keys).as_py().values()
+    if low is None or keys.null_count:
+        return {}
+    pairs = {MIN_KEY: low.encode(), MAX_KEY: high.encode()} if is_ordered_alike(low, high) else {}
+    if not options[BLOOM_FILTERS]:
+        return pairs
+    is_dynamic = options[BLOOM_FILTER_TYPE] == BloomType.DYNAMIC_V0
+    most_keys = max(options[BLOOM_ENTRIES], options[BLOOM_MAX_ENTRIES]) if is_dynamic else options[BLOOM_ENTRIES]
+    filled = BloomFilter.bounded(len(keys), most_keys, options[BLOOM_FALSE_POSITIVES]).with_keys(KeyBytes(keys))
+    content = filled.to_dynamic_bytes(len(keys), len(keys)) if is_dynamic else filled.to_bytes()
+    pairs[BLOOM_FILTER] = base64.b64encode(content)
+    # Apache Hudi writes no code for SIMPLE, and takes a missing one for it.
+    return pairs | ({BLOOM_TYPE: BloomType.DYNAMIC_V0.encode()} if is_dynamic else {})

@@ -44,7 +44,12 @@ class WriteExecutor(Protocol):
     """The two parts of a write whose work grows with the table: key look-up and file writing."""
 
     def locate(
-        self, table: Table, wanted: Mapping[str, pa.ChunkedArray], slices: Mapping[str, Sequence[FileSlice]]
+        self,
+        table: Table,
+        wanted: Mapping[str, pa.ChunkedArray],
+        slices: Mapping[str, Sequence[FileSlice]],
+        *,
+        by_filters: bool = False,
     ) -> Mapping[str, Location]:
         """Return where the `wanted` keys of each partition are among its visible `slices`, as `SimpleIndex.locate` does."""
         ...
@@ -73,10 +78,15 @@ class ThisProcess:
     parallelism: int
 
     def locate(
-        self, table: Table, wanted: Mapping[str, pa.ChunkedArray], slices: Mapping[str, Sequence[FileSlice]]
+        self,
+        table: Table,
+        wanted: Mapping[str, pa.ChunkedArray],
+        slices: Mapping[str, Sequence[FileSlice]],
+        *,
+        by_filters: bool = False,
     ) -> Mapping[str, Location]:
         """See `WriteExecutor`."""
-        found = self._each(lambda name: table.index.locate(wanted[name], slices[name]), list(wanted))
+        found = self._each(lambda name: table.index.locate(wanted[name], slices[name], by_filters=by_filters), list(wanted))
         return dict(zip(wanted, found, strict=True))
 
     def write(self, work: RoutedWrite) -> list[FileGroupResult]:

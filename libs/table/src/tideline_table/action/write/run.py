@@ -41,7 +41,7 @@ from tideline_table.errors import (
 )
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.index.bucket import BucketIndex, check_index
-from tideline_table.index.scope import KeyScope, moves_rows
+from tideline_table.index.scope import KeyScope, check_scope, moves_rows
 from tideline_table.index.simple import partition_rows
 from tideline_table.log.progress import ProgressStep
 from tideline_table.log.state import TableState
@@ -107,6 +107,7 @@ def write_rows(
     check_moves(table, operation, chosen)
     index = table.definition.buckets
     check_index(index, chosen)
+    check_scope(table.definition.kept_index, chosen, only_deletes=operation is Operation.DELETE)
     named, operation = operation, operation if index is None else in_buckets(operation, chosen)
     combine = combines_input(operation if index is None or operation is Operation.DELETE else Operation.UPSERT, chosen)
     if removed is not None and operation is not Operation.UPSERT:

@@ -19,7 +19,7 @@ from tideline_table.action.write.live_keys import deleted_keys, split_by_life, w
 from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, Options, column_list
 from tideline_table.errors import DuplicateKey
 from tideline_table.file_group.slice import FileSlice
-from tideline_table.index.scope import KeyScope, moves_rows
+from tideline_table.index.scope import KeyScope, asks_filters, moves_rows
 from tideline_table.index.simple import Location, partition_rows
 from tideline_table.merge import MergeMode, deleted_mask, lies_on_top
 from tideline_table.reader.file_slice import read_slice
@@ -56,7 +56,7 @@ def tag_input(
         slices.setdefault(file_slice.group.partition_path, []).append(file_slice)
     rows, locations = prepared.rows, dict[str, Location]()
     if everywhere and by_partition:
-        found = _found_anywhere(table, prepared, slices, executor)
+        found = _found_anywhere(table, prepared, slices, executor, by_filters=asks_filters(options))
         if operation.looks_up_keys:
             placed = _Placement(prepared, found)
             if moves_rows(options) and operation is not Operation.DELETE:
@@ -68,7 +68,7 @@ def tag_input(
             by_partition = {name: numbers[~known[numbers]] for name, numbers in by_partition.items()}
     elif looks_up:
         wanted = {name: prepared.keys.take(pa.array(numbers)) for name, numbers in by_partition.items()}
-        within = executor.locate(table, wanted, slices)
+        within = executor.locate(table, wanted, slices, by_filters=asks_filters(options))
         locations = {name: without_deleted(table, within[name], keys) for name, keys in wanted.items()}
         if not operation.looks_up_keys:
             by_partition, locations = _without_known(table, wanted, by_partition, locations, policy)
@@ -96,12 +96,12 @@ def tag_for_buckets(
 
 
 def _found_anywhere(
-    table: Table, prepared: PreparedInput, slices: Mapping[str, Sequence[FileSlice]], executor: WriteExecutor
+    table: Table, prepared: PreparedInput, slices: Mapping[str, Sequence[FileSlice]], executor: WriteExecutor, *, by_filters: bool
 ) -> Location:
     """Return where the visible keys are. A key deleted in a log file counts as absent, so that re-adding it is an insert."""
     keys = prepared.keys
     held = {name: found for name, found in slices.items() if found}
-    located = executor.locate(table, dict.fromkeys(held, keys), held)
+    located = executor.locate(table, dict.fromkeys(held, keys), held, by_filters=by_filters)
     kept: list[FileSlice] = []
     live: list[np.ndarray] = []
     for name in held:
