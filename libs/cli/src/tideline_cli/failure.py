@@ -12,6 +12,8 @@ from tideline_cli.errors import InvalidInput
 from tideline_cli.report import printable
 from tideline_table.errors import (
     DuplicateKey,
+    IndexExists,
+    IndexNotFound,
     InstantNotFound,
     InvalidOption,
     InvalidPredicate,
@@ -34,6 +36,8 @@ EXIT_INTERRUPTED = 130
 
 _BAD_INPUT: tuple[type[TidelineError], ...] = (
     DuplicateKey,
+    IndexExists,
+    IndexNotFound,
     InstantNotFound,
     InvalidInput,
     InvalidOption,

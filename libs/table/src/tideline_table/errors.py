@@ -193,6 +193,14 @@ class SavepointRefused(TidelineError):
     """In the current state of the table, the savepoint cannot be made or restored. Nothing was changed."""
 
 
+class IndexExists(TidelineError):
+    """The table already has a metadata table. Nothing was changed."""
+
+
+class IndexNotFound(TidelineError):
+    """The table has no metadata table. Nothing was changed."""
+
+
 class WriteConflict(TidelineError):
     """Another writer or table service changed what this transaction read or wrote.
 

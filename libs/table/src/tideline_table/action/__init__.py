@@ -19,6 +19,7 @@ from tideline_table.action.clustering.run import request_clustering, run_cluster
 from tideline_table.action.compaction.plan import compact_slice, plan_compaction
 from tideline_table.action.compaction.run import request_compaction, run_compaction, schedule_compaction
 from tideline_table.action.decision import Due, Reason, TableService, action_name
+from tideline_table.action.index.run import INDEX_TYPES, check_index, create_index, drop_index, repair_index
 from tideline_table.action.planned_run import is_run_by_hudi
 from tideline_table.action.recovery import roll_back_dead
 from tideline_table.action.restore.run import preview_restore, restore_to_savepoint
@@ -45,6 +46,7 @@ from tideline_table.action.write.write_set import AnnouncedCheck
 
 __all__ = [
     "EARLY_CHECK_S",
+    "INDEX_TYPES",
     "AnnouncedCheck",
     "Archival",
     "Contention",
@@ -61,15 +63,18 @@ __all__ = [
     "action_name",
     "all_deleted_keys",
     "archive",
+    "check_index",
     "check_moves",
     "check_sort_columns",
     "closed_to_inserts",
     "cluster_group",
     "combines_input",
     "compact_slice",
+    "create_index",
     "create_savepoint",
     "delete_partitions",
     "delete_savepoint",
+    "drop_index",
     "in_transaction",
     "inserted_hashes",
     "is_run_by_hudi",
@@ -78,6 +83,7 @@ __all__ = [
     "plan_clustering",
     "plan_compaction",
     "preview_restore",
+    "repair_index",
     "request_archival",
     "request_clean",
     "request_clustering",
