@@ -11,7 +11,7 @@ from tideline_table.file_group.slice import join_path
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import Action, Instant, State, parse_timeline_file_name
 from tideline_table.hudi.properties import parse_properties, read_properties
-from tideline_table.log.metadata import MetadataTable
+from tideline_table.log.metadata import CREATION_SUFFIX, MetadataTable
 from tideline_table.log.state import TableState
 from tideline_table.metadata_table.changes import files_of
 from tideline_table.metadata_table.layout import PROPERTIES_PATH, TIMELINE_FOLDER, log_name, metadata_properties
@@ -82,7 +82,7 @@ def _not_known(advertised: str) -> Finding:
 
 def _timeline(storage: Storage, known: MetadataTable) -> Iterator[Finding]:
     there = {parse_timeline_file_name(found.path.rpartition("/")[2]) for found in storage.list_folder(TIMELINE_FOLDER).objects}
-    compactions = {known.base, known.older_base} - {f"{known.created}010"}
+    compactions = {known.base, known.older_base} - {known.created + CREATION_SUFFIX}
     for time in sorted(known.instants):
         action = Action.COMMIT if time in compactions else Action.DELTA_COMMIT
         if Instant(time, action, State.COMPLETED) not in there:
