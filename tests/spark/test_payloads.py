@@ -10,9 +10,8 @@ from pyspark.sql import SparkSession
 
 from tideline_spark.write import write_dataframe
 from tideline_table.action import write_rows
-from tideline_table.coordination.shared.hudi_rules import change_properties
 from tideline_table.errors import UnsupportedTable
-from tideline_table.hudi.properties import PAYLOAD_CLASS, read_properties
+from tideline_table.hudi.properties import PAYLOAD_CLASS, change_properties, read_properties
 from tideline_table.storage import open_storage
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation

@@ -13,11 +13,10 @@ from tideline_table.action import write_rows
 from tideline_table.clock import ManualClock
 from tideline_table.coordination import LogReplica, SharedTimeline
 from tideline_table.coordination.committed import Committed
-from tideline_table.coordination.shared.hudi_rules import change_properties
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import State
 from tideline_table.hudi.plans import ROLLBACK_METADATA, ROLLBACK_PLAN, encode_document
-from tideline_table.hudi.properties import read_properties
+from tideline_table.hudi.properties import change_properties, read_properties
 from tideline_table.log.entry import Entry
 from tideline_table.log.sharing import PeerLockKind, Sharing
 from tideline_table.log.table_log import Draft

@@ -7,9 +7,8 @@ import pytest
 from tests.unit.table.tables import compact, new_table, open_table, write
 
 from tideline_table.action import write_rows
-from tideline_table.coordination.shared.hudi_rules import change_properties
 from tideline_table.errors import UnsupportedTable
-from tideline_table.hudi.properties import PAYLOAD_CLASS, read_properties
+from tideline_table.hudi.properties import PAYLOAD_CLASS, change_properties, read_properties
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 

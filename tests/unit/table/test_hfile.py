@@ -9,9 +9,10 @@ import pytest
 from tests.unit.table.fixtures import FIXTURES, names
 from tests.unit.table.hfiles import block, field, hadoop_length, hfile, varint
 
-from tideline_table.errors import CorruptMetadata, UnsupportedTable
+from tideline_table.errors import CorruptMetadata, InvalidRecord, UnsupportedTable
 from tideline_table.log_format.checksum import crc32c
 from tideline_table.log_format.hfile import HFile
+from tideline_table.log_format.hfile_writer import hfile_bytes
 from tideline_table.log_format.protobuf import read_fields, read_varint
 
 
@@ -282,3 +283,39 @@ def test_protobuf():
     for broken in (b"\x80", b"\xff" * 9 + b"\x7f", b"\x0a\x05abc", b"\x0b", b"\x09abc"):
         with pytest.raises(CorruptMetadata):
             list(read_fields(memoryview(broken)))
+
+
+# --- the writer ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize("count", [1, 2, 5_000])
+def test_what_the_writer_writes_is_read_back(count, compressed):
+    entries = [(f"key-{number:06}".encode(), bytes([number % 251]) * (number % 90)) for number in range(count)]
+    found = HFile(hfile_bytes(iter(entries), {"schema": b"{}"}, created_ms=7, compressed=compressed))
+    assert found.entry_count == count
+    assert [(row["key"], row["value"]) for row in found.read().to_pylist()] == entries
+    assert found.file_info["schema"] == b"{}"
+    assert int.from_bytes(found.file_info["hfile.CREATE_TIME_TS"], "big") == 7
+    assert found.file_info["hfile.LASTKEY"][2:].startswith(entries[-1][0])
+    if count > 1_000:
+        assert len(list(found.entries())) > 1, "several data blocks"
+
+
+def test_equal_entries_give_equal_bytes():
+    assert hfile_bytes([(b"a", b"1")], {}) == hfile_bytes([(b"a", b"1")], {})
+
+
+@pytest.mark.parametrize(
+    ("entries", "found"),
+    [
+        ([], "without entries"),
+        ([(b"b", b""), (b"a", b"")], "b'a' after b'b'"),
+        ([(b"a", b""), (b"a", b"")], "b'a' after b'a'"),
+        ([(b"", b"")], "key of 0 bytes"),
+        ([(b"k" * 40_000, b"")], "key of 40000 bytes"),
+    ],
+)
+def test_entries_that_no_hfile_can_hold(entries, found):
+    with pytest.raises(InvalidRecord, match=found):
+        hfile_bytes(entries, {})

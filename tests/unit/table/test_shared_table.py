@@ -13,12 +13,12 @@ from tideline_table.action import roll_back_dead
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.coordination import SharedTimeline, roll_back
-from tideline_table.coordination.shared.hudi_rules import change_properties, check_not_bucketed
+from tideline_table.coordination.shared.hudi_rules import check_not_bucketed
 from tideline_table.errors import CorruptMetadata, InvalidOption, StorageError, TableFrozen, TransactionRolledBack, UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import Action, State, instant_from_time
 from tideline_table.hudi.plans import REQUESTED_REPLACE, encode_document
-from tideline_table.hudi.properties import read_properties
+from tideline_table.hudi.properties import change_properties, read_properties
 from tideline_table.log.checkpoint import read_opening, write_checkpoint
 from tideline_table.log.sharing import PEER_WRITER, PeerLockKind, Sharing
 from tideline_table.log.state import TableState

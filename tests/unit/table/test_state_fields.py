@@ -12,6 +12,7 @@ from tideline_table.log.action import CLUSTER, ActionRecord
 from tideline_table.log.body import Published
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, read_opening, write_checkpoint
 from tideline_table.log.entry import Entry
+from tideline_table.log.metadata import Delta, MetadataTable
 from tideline_table.log.plan import ClusteringPlanned
 from tideline_table.log.progress import Progress
 from tideline_table.log.savepoint import Savepoint
@@ -56,6 +57,7 @@ def full_state():
         rewritten=(Rewritten(1, 2, PLANNED),),
         sharing=Sharing(PeerLockKind.STORAGE, 7),
         bucket_numbers={WRITTEN: 8},
+        metadata=MetadataTable(GONE, ("files",), 10, f"{WRITTEN}001", 5, (Delta(WRITTEN, 6),), f"{GONE}010", (Delta(GONE, 0),)),
         eager_rollback=GONE,
     )
 
@@ -88,6 +90,16 @@ SINCE = {
     "rewritten": [[1, 2, PLANNED]],
     "archived_sequence": 1,
     "sharing": {"lock": "storage", "expire_min": 7},
+    "metadata": {
+        "created": GONE,
+        "partitions": ["files"],
+        "max_deltas": 10,
+        "base": f"{WRITTEN}001",
+        "began": 5,
+        "deltas": [[WRITTEN, 6]],
+        "older_base": f"{GONE}010",
+        "older_deltas": [[GONE, 0]],
+    },
     "eager_rollback": GONE,
     "bucket_numbers": {WRITTEN: 8},
 }

@@ -10,10 +10,9 @@ from tests.unit.table.tables import contents, create, listing, new_table, open_t
 
 from tideline_table.action import roll_back_dead, run_clean, run_clustering, schedule_archival, schedule_clean, schedule_clustering
 from tideline_table.clock import ManualClock
-from tideline_table.coordination.shared.hudi_rules import change_properties
 from tideline_table.errors import TableFrozen, TableNotFound
 from tideline_table.hudi import properties as p
-from tideline_table.hudi.properties import read_properties
+from tideline_table.hudi.properties import change_properties, read_properties
 from tideline_table.merge import OVERWRITE_PAYLOAD
 from tideline_table.storage import Folder, LocalStorage, MemoryStorage, Storage
 from tideline_table.table import Table

@@ -13,6 +13,8 @@ from tideline_cli.report import printable
 from tideline_table.errors import (
     CleanRefused,
     DuplicateKey,
+    IndexExists,
+    IndexNotFound,
     InstantNotFound,
     InvalidOption,
     InvalidPredicate,
@@ -36,6 +38,8 @@ EXIT_INTERRUPTED = 130
 _BAD_INPUT: tuple[type[TidelineError], ...] = (
     CleanRefused,
     DuplicateKey,
+    IndexExists,
+    IndexNotFound,
     InstantNotFound,
     InvalidInput,
     InvalidOption,

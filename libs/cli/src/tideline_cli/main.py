@@ -14,6 +14,7 @@ import typer
 from tideline_cli import (
     advise,
     create,
+    index,
     inspection,
     jobs,
     leases,
@@ -43,6 +44,7 @@ GROUPS = (
     savepoints,
     leases,
     restore,
+    index,
     jobs,
     locks,
     platform,

@@ -69,8 +69,8 @@ def _timeline_file(entry: Entry) -> str:
     if entry.action is Action.ARCHIVAL:
         # An archival has no timeline file; once completed, it names the file that it wrote.
         return entry.body.file if isinstance(entry.body, Archived) else ""
-    # A deleted savepoint names its former file: the deletion itself has no timeline file.
-    shown = State.COMPLETED if entry.action is Action.SAVEPOINT else entry.after
+    # A deleted savepoint and a dropped index name their former file: the deletion itself has no timeline file.
+    shown = State.COMPLETED if entry.after is State.ROLLED_BACK else entry.after
     return f".hoodie/{timeline_file_name(Instant(entry.instant, entry.action, shown))}"
 
 

@@ -62,6 +62,17 @@ COMPACTION_DELTA_COMMITS = Option(
     "A compaction is planned after this many delta commits since the last one.",
     minimum=1,
 )
+METADATA_ENABLE = Option(
+    "hoodie.metadata.enable",
+    False,
+    "`tideline.create` makes a metadata table with the new table (docs/design/metadata-table.md). For existing tables: `tideline index create`.",
+)
+METADATA_COMPACTION_DELTA_COMMITS = Option(
+    "hoodie.metadata.compact.max.delta.commits",
+    10,
+    "The metadata table is compacted after this many delta commits. The value at its creation counts.",
+    minimum=1,
+)
 COMPACTION_MAX_GROUPS = Option(
     "tideline.compaction.max.groups",
     1000,

@@ -197,6 +197,14 @@ class CleanRefused(TidelineError):
     """A clean would delete a larger part of the table than the options allow. Nothing was deleted."""
 
 
+class IndexExists(TidelineError):
+    """The table already has a metadata table. Nothing was changed."""
+
+
+class IndexNotFound(TidelineError):
+    """The table has no metadata table. Nothing was changed."""
+
+
 class WriteConflict(TidelineError):
     """Another writer or table service changed what this transaction read or wrote.
 

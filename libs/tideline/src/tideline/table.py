@@ -20,6 +20,7 @@ from tideline_table import action, config
 from tideline_table import table as engine
 from tideline_table.errors import InvalidOption, SchemaMismatch
 from tideline_table.hudi import parse_as_of
+from tideline_table.metadata_table import Finding
 from tideline_table.schema import fit_rows
 from tideline_table.table import HeldLease, Lease
 from tideline_table.writer import Operation
@@ -79,7 +80,10 @@ def create(
         **engine.index_request(index, buckets, column_list(hash_fields)),
     )
     engine.create_table(base_path, request)
-    return open(base_path, options=options, locks=locks)
+    table = open(base_path, options=options, locks=locks)
+    if config.Options(options)[config.METADATA_ENABLE]:
+        table.create_index()
+    return table
 
 
 def open(path: str | os.PathLike[str], *, options: Options = None, locks: str = "") -> Table:  # noqa: A001 - `tideline.open`
@@ -367,6 +371,31 @@ class Table:
         """Roll back writes whose writer has no recent heartbeat, finish an interrupted restore, and return the undone instants."""
         self._table.refresh()
         return tuple(action.roll_back_dead(self._table))
+
+    # --- metadata table -------------------------------------------------------------------------------------------------------
+
+    def create_index(self, types: str | Iterable[str] = "files") -> None:
+        """Create the metadata table, from which Apache Hudi's readers take the files of the table instead of listing folders.
+
+        From then on each commit updates it. Raises `IndexExists` if there is one, `InvalidOption` for other types than `files`, and
+        `UnsupportedTable` for a table that Apache Hudi also writes.
+        """
+        action.create_index(self._table, column_list(types))
+
+    def drop_index(self) -> None:
+        """Delete the metadata table. Raises `IndexNotFound` if there is none."""
+        action.drop_index(self._table)
+
+    def check(self, *, repair: bool = False) -> tuple[Finding, ...]:
+        """Compare the metadata table with the table log and the files on storage; return the differences that are left.
+
+        `repair` makes a metadata table that differs anew from the table log. It does not bring back data files that are gone.
+        """
+        found = action.check_index(self._table)
+        if repair and any(finding.is_repairable for finding in found):
+            action.repair_index(self._table)
+            found = action.check_index(self._table)
+        return tuple(found)
 
     # --- savepoints and sharing -----------------------------------------------------------------------------------------------
 

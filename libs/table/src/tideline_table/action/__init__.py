@@ -22,6 +22,7 @@ from tideline_table.action.clustering.run import request_clustering, run_cluster
 from tideline_table.action.compaction.plan import compact_slice, plan_compaction
 from tideline_table.action.compaction.run import request_compaction, run_compaction, schedule_compaction
 from tideline_table.action.decision import Check, Due, Reason, TableService, action_name
+from tideline_table.action.index.run import INDEX_TYPES, check_index, create_index, drop_index, repair_index
 from tideline_table.action.planned_run import is_run_by_hudi
 from tideline_table.action.preview import GroupPreview, Preview, preview_due, preview_plan_of
 from tideline_table.action.recovery import roll_back_dead
@@ -76,6 +77,7 @@ from tideline_table.action.write.write_set import AnnouncedCheck
 __all__ = [
     "DEFAULT_TRIGGER",
     "EARLY_CHECK_S",
+    "INDEX_TYPES",
     "SERVICES",
     "Adopted",
     "AnnouncedCheck",
@@ -110,18 +112,21 @@ __all__ = [
     "archive",
     "backlog_of",
     "cancel_plan",
+    "check_index",
     "check_moves",
     "check_sort_columns",
     "closed_to_inserts",
     "cluster_group",
     "combines_input",
     "compact_slice",
+    "create_index",
     "create_savepoint",
     "dead_writers",
     "decide",
     "decide_clustering",
     "delete_partitions",
     "delete_savepoint",
+    "drop_index",
     "examine",
     "failure_document",
     "finding_document",
@@ -146,6 +151,7 @@ __all__ = [
     "preview_due",
     "preview_plan_of",
     "preview_restore",
+    "repair_index",
     "request_archival",
     "request_clean",
     "request_clustering",

@@ -61,9 +61,13 @@ PUBLISHING_ACTIONS = WRITE_ACTIONS | {Action.COMPACTION}
 """Actions whose completion publishes base or log files."""
 
 
+INDEXING_TRANSITIONS = TRANSITIONS | SAVEPOINT_TRANSITIONS
+"""Tideline makes an index by one entry and drops it by one entry; Apache Hudi's indexing has all states."""
+
+
 def check_transition(instant: str, action: Action, before: State, after: State) -> None:
-    """Raise `IllegalTransition` for a step that is not in `TRANSITIONS` (for a savepoint: `SAVEPOINT_TRANSITIONS`)."""
-    legal = SAVEPOINT_TRANSITIONS if action is Action.SAVEPOINT else TRANSITIONS
+    """Raise `IllegalTransition` for a step that is not in `TRANSITIONS` (for savepoints and indexing: theirs)."""
+    legal = {Action.SAVEPOINT: SAVEPOINT_TRANSITIONS, Action.INDEXING: INDEXING_TRANSITIONS}.get(action, TRANSITIONS)
     if (before, after) not in legal:
         allowed = sorted(b.value for a, b in legal if a is before)
         raise IllegalTransition(

@@ -28,6 +28,8 @@ ROLLBACK_PLAN = record_schema("HoodieRollbackPlan")
 ROLLBACK_METADATA = record_schema("HoodieRollbackMetadata")
 RESTORE_PLAN = record_schema("HoodieRestorePlan")
 RESTORE_METADATA = record_schema("HoodieRestoreMetadata")
+INDEX_PLAN = record_schema("HoodieIndexPlan")
+INDEX_METADATA = record_schema("HoodieIndexCommitMetadata")
 SAVEPOINT_METADATA = record_schema("HoodieSavepointMetadata")
 
 

@@ -11,6 +11,8 @@ from tideline_table.storage import Storage
 
 PROPERTIES_PATH = ".hoodie/hoodie.properties"
 BACKUP_PATH = ".hoodie/hoodie.properties.backup"
+METADATA_FOLDER = ".hoodie/metadata"
+"""The folder of the metadata table."""
 WRITABLE_VERSION = 6
 """The table version that this engine writes."""
 _MAX_BYTES = 16 * 1024 * 1024
@@ -151,3 +153,14 @@ def read_properties(storage: Storage) -> dict[str, str]:
         return parse_properties(storage.read(PROPERTIES_PATH))
     except ObjectNotFound:
         return parse_properties(storage.read(BACKUP_PATH), BACKUP_PATH)
+
+
+def change_properties(storage: Storage, properties: Mapping[str, str]) -> None:
+    """Replace `hoodie.properties` by Hudi's protocol (2.2): readers always find the old or new file; a crash leaves a backup."""
+    try:
+        current = storage.read(PROPERTIES_PATH)
+    except ObjectNotFound:
+        current = storage.read(BACKUP_PATH)
+    storage.put(BACKUP_PATH, current)
+    storage.put(PROPERTIES_PATH, format_properties(properties, "Updated by Tideline"))
+    storage.delete(BACKUP_PATH)

@@ -166,13 +166,48 @@ class SavepointMade:
         return cls(metadata, progress_from(document["progress"]))
 
 
-Body = Bare | Plan | RestoreBegun | Published | Cleaned | Archived | Restored | SavepointMade
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """The creation of a metadata table with these partitions. It lists what the table holds as of this entry."""
+
+    partitions: tuple[str, ...]
+    max_deltas: int
+    """Number of delta commits in the metadata table after which it is compacted."""
+    upto: str = ""
+    """The newest completed write; empty if there is none."""
+
+    def document(self, *, operation: str = "") -> dict[str, Any]:
+        """Return the `HoodieIndexPlan`, or with `operation` the `HoodieIndexCommitMetadata`."""
+        infos = [
+            {"version": 1, "metadataPartitionPath": name, "indexUptoInstant": self.upto, "extraMetadata": None}
+            for name in self.partitions
+        ]
+        return {"version": 1, **({"operationType": operation} if operation else {}), "indexPartitionInfos": infos}
+
+    def to_json(self) -> dict[str, Any]:
+        return {"partitions": list(self.partitions), "max_deltas": self.max_deltas, "upto": self.upto}
+
+    @classmethod
+    def from_json(cls, document: Document) -> Indexed:
+        found = cls(tuple(map(str, document["partitions"])), int(document["max_deltas"]), str(document["upto"]))
+        if not found.partitions or found.max_deltas < 1:
+            raise ValueError("an index without partitions or with a limit below 1")
+        return found
+
+
+def _indexed(document: Document) -> Body:
+    # An indexing of Apache Hudi has no body.
+    return Indexed.from_json(document) if document else Bare()
+
+
+Body = Bare | Plan | RestoreBegun | Published | Cleaned | Archived | Restored | SavepointMade | Indexed
 
 _RESULTS: Mapping[Action, Callable[[Document], Body]] = dict.fromkeys(PUBLISHING_ACTIONS, Published.from_json) | {
     Action.CLEAN: Cleaned.from_json,
     Action.ARCHIVAL: Archived.from_json,
     Action.RESTORE: Restored.from_json,
     Action.SAVEPOINT: SavepointMade.from_json,
+    Action.INDEXING: _indexed,
 }
 
 

@@ -20,6 +20,7 @@ from tideline_table.log.action import ActionRecord
 from tideline_table.log.adopted import slices_from, slices_json
 from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry, sequence_in
+from tideline_table.log.metadata import MetadataTable
 from tideline_table.log.plan import parse_plan
 from tideline_table.log.progress import Progress
 from tideline_table.log.retention import TRIM_FOLDER, Mark, markers_among
@@ -218,6 +219,9 @@ _SPECIAL = {
     "rewritten": _Form(
         lambda held: [[r.first, r.sequence, r.instant] for r in held],
         lambda rows: tuple(Rewritten(int(first), int(last), str(at)) for first, last, at in rows),
+    ),
+    "metadata": _Form(
+        lambda held: held.to_json() if held else None, lambda document: MetadataTable.from_json(document) if document else None
     ),
     "sharing": _Form(
         lambda sharing: sharing.to_json() if sharing else None, lambda document: Sharing.from_json(document) if document else None

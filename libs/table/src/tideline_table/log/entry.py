@@ -10,7 +10,7 @@ from typing import Any
 from tideline_table.errors import UnsupportedTable, parsing
 from tideline_table.hudi.instant import Action, State
 from tideline_table.json_text import parse_json
-from tideline_table.log.body import Bare, Body, parse_body
+from tideline_table.log.body import Bare, Body, Indexed, RestoreBegun, parse_body
 from tideline_table.log.plan import RollbackStep
 
 LOG_FORMAT = 1
@@ -54,6 +54,16 @@ class Entry:
     def target(self) -> str:
         """For a rollback, the instant that it undoes; otherwise empty."""
         return self.body.target if isinstance(self.body, RollbackStep) else ""
+
+    @property
+    def begins_restore(self) -> bool:
+        """Whether this is the first attempt of a restore, from which on the writes of its plan are undone."""
+        return isinstance(self.body, RestoreBegun)
+
+    @property
+    def created_index(self) -> Indexed | None:
+        """The metadata table that this entry creates, None for other entries."""
+        return self.body if isinstance(self.body, Indexed) and self.after is State.COMPLETED else None
 
     def with_body(self, document: Any, path: str = "") -> Entry:
         """Return this entry with the body parsed from `document`, which was read from `path`. Raises `CorruptMetadata`."""

@@ -16,9 +16,10 @@ from tideline_table.hudi.instant import PUBLISHING_ACTIONS, Action, State
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.adopted import AdoptedTable
-from tideline_table.log.body import Archived, Bare, Cleaned, Published, RestoreBegun, Restored, SavepointMade
+from tideline_table.log.body import Archived, Bare, Cleaned, Indexed, Published, RestoreBegun, Restored, SavepointMade
 from tideline_table.log.cleaned import cleaned_files, first_whole
 from tideline_table.log.entry import Entry
+from tideline_table.log.metadata import MetadataTable, metadata_after
 from tideline_table.log.plan import (
     ArchivalPlanned,
     ArchivedInstants,
@@ -80,6 +81,8 @@ class TableState:
     """Sharing with Apache Hudi's writers. None if only Tideline writes the table, or only Apache Hudi."""
     bucket_numbers: dict[str, int] = field(default_factory=dict)
     """Numbers of buckets that the table got since its creation, by the instant of the resize."""
+    metadata: MetadataTable | None = None
+    """The metadata table that Tideline keeps for Apache Hudi's readers; None if there is none."""
     eager_rollback: str = ""
     """The latest rollback by which Apache Hudi undid the write of a live writer."""
     _mutex: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False, compare=False)
@@ -115,6 +118,7 @@ class TableState:
                 return
             self._apply_transition(entry)
             self._apply_body(entry)
+            self.metadata = metadata_after(self.metadata, entry)
             if entry.after in (State.COMPLETED, State.ROLLED_BACK):
                 self.plans.pop(entry.instant, None)
 
@@ -160,7 +164,7 @@ class TableState:
                 self._apply_clean(body.retained, body.names)
             case Archived():
                 self._apply_archival(entry.instant, body.archived)
-            case Bare():
+            case Bare() | Indexed():
                 pass
 
     def _set_progress(self, progress: Mapping[str, Progress] | None) -> None:

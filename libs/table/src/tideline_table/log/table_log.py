@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
@@ -218,8 +218,11 @@ class TableLog:
         except StorageError as error:
             _LOGGER.warning("void object %s was not deleted: %s", path, error)
 
-    def materialise(self, entry: Entry) -> None:
+    def materialise(self, entry: Entry, before_files: Callable[[], None] = lambda: None) -> None:
         """Create the missing timeline files of `entry` and delete those that it removes. Idempotent.
+
+        `before_files` is called after files were deleted and before others are created: as soon as these exist, the entry has
+        everything that readers need.
 
         Savepoint files may be deleted and created again under the same names, so the latest entry of the savepoint decides.
         """
@@ -230,6 +233,7 @@ class TableLog:
         files = timeline_files(entry)
         for path in files.delete:
             self._storage.delete(path)
+        before_files()
         created = False
         try:
             for path, content in files.create:

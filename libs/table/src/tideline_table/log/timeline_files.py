@@ -9,6 +9,8 @@ from tideline_table.hudi.plans import (
     CLEAN_METADATA,
     CLEANER_PLAN,
     COMPACTION_PLAN,
+    INDEX_METADATA,
+    INDEX_PLAN,
     REQUESTED_REPLACE,
     RESTORE_METADATA,
     RESTORE_PLAN,
@@ -17,7 +19,7 @@ from tideline_table.hudi.plans import (
     SAVEPOINT_METADATA,
     encode_document,
 )
-from tideline_table.log.body import Cleaned, Published, RestoreBegun, Restored, SavepointMade
+from tideline_table.log.body import Cleaned, Indexed, Published, RestoreBegun, Restored, SavepointMade
 from tideline_table.log.entry import Entry
 from tideline_table.log.plan import HUDI_PLANS, RollbackStep
 
@@ -75,6 +77,9 @@ def _effect(entry: Entry) -> tuple[tuple[State, ...], tuple[str, ...]]:
     if entry.action is Action.SAVEPOINT:
         files = (State.INFLIGHT, State.COMPLETED)
         return (files, ()) if entry.after is State.COMPLETED else ((), tuple(_path(entry, s) for s in reversed(files)))
+    if entry.action is Action.INDEXING:
+        every = (State.REQUESTED, State.INFLIGHT, State.COMPLETED)
+        return (every, ()) if entry.after is State.COMPLETED else ((), tuple(_path(entry, s) for s in reversed(every)))
     if entry.action is Action.RESTORE:
         return _restore_effect(entry)
     if entry.action is Action.ARCHIVAL:
@@ -113,6 +118,8 @@ def _content(entry: Entry, state: State) -> bytes:
 
 def _requested(entry: Entry) -> bytes:
     schema, body = _PLANS.get(entry.action), entry.body
+    if isinstance(body, Indexed):
+        return encode_document(INDEX_PLAN, body.document())
     if schema is None:
         return b""
     plan = body.plan if isinstance(body, HUDI_PLANS) else None
@@ -123,6 +130,8 @@ def _completed(entry: Entry) -> bytes:
     body = entry.body
     if isinstance(body, Published):
         return body.metadata.to_bytes()
+    if isinstance(body, Indexed):
+        return encode_document(INDEX_METADATA, body.document(operation=entry.operation))
     assert isinstance(body, Cleaned | RollbackStep | Restored | SavepointMade)
     assert body.metadata is not None
     return encode_document(_RESULTS[entry.action], body.metadata)

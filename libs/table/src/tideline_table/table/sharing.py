@@ -71,6 +71,7 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock, buckets
         # A storage lock is opened on conditional stores only. If the store ignored the condition, both sides could hold the lock.
         probe_versioned_put(cast("ConditionalStorage", table.storage))
     check_not_ahead(table.refresh(), table.clock, table.options)
+    _check_no_metadata(table.definition.name, table.state)
     if table.has_log and TableDefinition.read(table.storage, table.base_path).is_resizing:
         raise UnsupportedTable(
             "a table whose buckets are being split, or whose resize died",
@@ -96,6 +97,15 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock, buckets
     )
 
 
+def _check_no_metadata(name: str, state: TableState) -> None:
+    if state.metadata is not None:
+        raise UnsupportedTable(
+            f"table {name!r} has a metadata table that follows the table log",
+            expected="none: Apache Hudi's writers of a shared table would have to keep it, too",
+            remedy="drop it first: tideline index drop PATH",
+        )
+
+
 def why_unsharable(table: Table) -> str:
     """Return what about an open table, as opposed to its present writers, makes `share_table` refuse it; empty for nothing."""
     try:
@@ -115,10 +125,18 @@ def _check_kind(table: Table) -> None:
 def _share_ours(table: Table, sharing: Sharing) -> None:
     action = table.write_action()
     body = _commit_body(table.schema_json, sharing)
-    begun = table.timeline.append(
-        lambda state: Draft(table.timeline.mint(state), action, State.NONE, State.INFLIGHT, OPERATION, Bare())
-    )
-    table.timeline.append(lambda _: Draft(begun.instant, action, State.INFLIGHT, State.COMPLETED, OPERATION, body))
+
+    def begin(state: TableState) -> Draft:
+        _check_no_metadata(table.definition.name, state)
+        return Draft(table.timeline.mint(state), action, State.NONE, State.INFLIGHT, OPERATION, Bare())
+
+    begun = table.timeline.append(begin)
+
+    def complete(state: TableState) -> Draft:
+        _check_no_metadata(table.definition.name, state)  # created meanwhile: the commit is rolled back later
+        return Draft(begun.instant, action, State.INFLIGHT, State.COMPLETED, OPERATION, body)
+
+    table.timeline.append(complete)
 
 
 def _bucketing(table: Table) -> Bucketing:

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from tideline_table.clock import Clock
 from tideline_table.config import INDEX_TYPE, INSTANT_SKEW_S, Options, column_list
 from tideline_table.coordination.heartbeat import allowed_silence
-from tideline_table.errors import ClockSkew, ObjectNotFound, UnsupportedTable
+from tideline_table.errors import ClockSkew, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import time_from_instant
-from tideline_table.hudi.properties import WRITABLE_VERSION, read_properties
+from tideline_table.hudi.properties import METADATA_FOLDER, WRITABLE_VERSION, change_properties, read_properties
 from tideline_table.index.bucket import BucketIndex, slices_by_bucket
 from tideline_table.log.state import TableState
 from tideline_table.storage import Storage
@@ -33,7 +33,6 @@ _GROUPS_FOR_ONE_NUMBER = 50
 _BUCKET_FOLDER = ".bucket_index"
 _LOGGER = logging.getLogger(__name__)
 
-METADATA_FOLDER = ".hoodie/metadata"
 _ADVERTISED = (p.METADATA_PARTITIONS, p.METADATA_PARTITIONS_INFLIGHT)
 OPTIONS_HINT = "'tideline share PATH' prints the options that its writers need"
 
@@ -172,14 +171,3 @@ def turn_off_metadata(storage: Storage, properties: Mapping[str, str]) -> None:
     if any(properties.get(key) for key in _ADVERTISED):
         change_properties(storage, {**properties, **{key: "" for key in _ADVERTISED if key in properties}})
     storage.delete_below(METADATA_FOLDER)
-
-
-def change_properties(storage: Storage, properties: Mapping[str, str]) -> None:
-    """Replace `hoodie.properties` by Hudi's protocol (2.2): readers always find the old or new file; a crash leaves a backup."""
-    try:
-        current = storage.read(p.PROPERTIES_PATH)
-    except ObjectNotFound:
-        current = storage.read(p.BACKUP_PATH)
-    storage.put(p.BACKUP_PATH, current)
-    storage.put(p.PROPERTIES_PATH, p.format_properties(properties, "Updated by Tideline"))
-    storage.delete(p.BACKUP_PATH)

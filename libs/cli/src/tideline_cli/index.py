@@ -1,0 +1,112 @@
+"""`tideline index` and `tideline check`: the metadata table that Apache Hudi's readers use, and its comparison with the table."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from tideline_cli.arguments import AsJson, LockUrl, Settings, TablePath, column_names, option, settings_from
+from tideline_cli.failure import EXIT_FAILED
+from tideline_cli.opening import open_writable
+from tideline_cli.report import print_json, print_line, print_listing, print_result
+from tideline_table.action import INDEX_TYPES, check_index, create_index, drop_index, repair_index
+from tideline_table.table import Table
+
+app = typer.Typer()
+index = typer.Typer(
+    help="Keep a metadata table, from which Apache Hudi's readers take the files of the table without listing folders."
+)
+app.add_typer(index, name="index")
+
+
+def index_document(table: Table) -> dict[str, Any] | None:
+    """Return the JSON document of the metadata table, None if there is none."""
+    known = table.state.metadata
+    if known is None:
+        return None
+    return {
+        "types": list(known.partitions),
+        "created": known.created,
+        "compacted": known.base,
+        "delta_commits": len(known.deltas),
+        "max_delta_commits": known.max_deltas,
+    }
+
+
+@index.command(epilog="Example: tideline index create ./trips --type files")
+def create(
+    path: TablePath,
+    *,
+    kinds: Annotated[
+        list[str], option("--type", metavar="TYPES", help=f"What to index: {', '.join(INDEX_TYPES)}. Repeatable or a,b.")
+    ],
+    settings: Settings = None,
+    locks: LockUrl = "",
+    as_json: AsJson = False,
+) -> None:
+    """Create the metadata table. From this commit on, each commit updates it before Apache Hudi's readers see the commit.
+
+    No writer waits for it. Only for tables that Apache Hudi does not write.
+    """
+    table = open_writable(path, settings_from(settings), locks)
+    create_index(table, column_names(kinds))
+    print_result(
+        index_document(table), f"metadata table created; compare it with the table: tideline check {path}", as_json=as_json
+    )
+
+
+@index.command(epilog="Example: tideline index drop ./trips")
+def drop(path: TablePath, *, locks: LockUrl = "", as_json: AsJson = False) -> None:
+    """Delete the metadata table. Apache Hudi's readers list folders again."""
+    dropped = drop_index(open_writable(path, {}, locks))
+    print_result({"types": list(dropped.partitions), "dropped": True}, "metadata table dropped", as_json=as_json)
+
+
+@index.command(name="list", epilog="Example: tideline index list ./trips")
+def list_(path: TablePath, *, as_json: AsJson = False) -> None:
+    """Show the metadata table: what it indexes, since when, and how many delta commits its next compaction merges."""
+    table = Table.open(path)
+    document = index_document(table)
+    if as_json:
+        print_json({"base_path": table.storage.root, "metadata_table": document})
+        return
+    if document is None:
+        print_line(f"no metadata table; create one: tideline index create {path} --type files")
+        return
+    columns = ("TYPES", "CREATED", "COMPACTED", "DELTA COMMITS")
+    print_listing(columns, [[", ".join(document["types"]), document["created"], document["compacted"], document["delta_commits"]]])
+
+
+@app.command(epilog="Example: tideline check ./trips --repair")
+def check(
+    path: TablePath,
+    *,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Make the metadata table anew if it differs from the table log.")
+    ] = False,
+    locks: LockUrl = "",
+    as_json: AsJson = False,
+) -> None:
+    """Compare the metadata table with the table log and with the files on storage. Exit code 1 if they differ.
+
+    Missing, extra and outdated entries, wrong sizes and damaged files are printed. A repair deletes the metadata table and makes it
+    anew from the table log; meanwhile Apache Hudi's readers list folders. It does not bring back data files that are gone.
+    """
+    table = open_writable(path, {}, locks) if repair else Table.open(path)
+    findings = check_index(table)
+    repaired = repair and any(finding.is_repairable for finding in findings)
+    if repaired:
+        repair_index(table)
+    left = check_index(table) if repaired else findings
+    documents = [{"kind": found.kind.value, "path": found.path, "found": found.found} for found in findings]
+    if as_json:
+        print_json({"base_path": table.storage.root, "findings": documents, "repaired": repaired, "is_sound": not left})
+    elif not findings:
+        print_line("no metadata table" if table.state.metadata is None else "the metadata table agrees with the table")
+    else:
+        print_listing(("KIND", "PATH", "FOUND"), [list(document.values()) for document in documents])
+        if repaired:
+            print_line("the metadata table was made anew" + (f"; {len(left)} difference(s) remain" if left else ""))
+    if left:
+        raise typer.Exit(EXIT_FAILED)

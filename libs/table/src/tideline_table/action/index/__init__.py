@@ -1,0 +1,1 @@
+"""Indexes of Apache Hudi's readers that Tideline keeps: the metadata table."""

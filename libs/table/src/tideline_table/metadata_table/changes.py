@@ -1,0 +1,63 @@
+"""What an entry of the table log changes in the partition `files` (format reference 15.5). Pure."""
+
+from __future__ import annotations
+
+from tideline_table.hudi.write_stats import CommitMetadata
+from tideline_table.log.body import Cleaned, Published, RestoreBegun
+from tideline_table.log.entry import Entry
+from tideline_table.log.plan import RestorePlanned
+from tideline_table.log.state import TableState
+from tideline_table.metadata_table.records import DELETED, FilesRecords
+
+
+def files_changed_by(entry: Entry, state: TableState) -> FilesRecords:
+    """Return what `entry` changes; `state` is the state after it.
+
+    A completed write, clustering or compaction lists its files and their partitions; replaced file groups stay until a clean deletes
+    them. A clean deletes the files of its plan. A restore deletes the files of the writes that it undoes.
+    """
+    body = entry.body
+    if isinstance(body, Published):
+        return _published(body.metadata)
+    if isinstance(body, Cleaned):
+        return _cleaned(body)
+    found = FilesRecords()
+    plan = state.plans.get(entry.instant)
+    if isinstance(body, RestoreBegun) and isinstance(plan, RestorePlanned):
+        for paths in plan.files.values():
+            for path in paths:
+                partition, _, name = path.rpartition("/")
+                found.files.setdefault(partition, {})[name] = DELETED
+    return found
+
+
+def _published(metadata: CommitMetadata) -> FilesRecords:
+    written = [stat for stat in metadata.stats if stat.path]
+    found = FilesRecords(dict.fromkeys((stat.partition_path for stat in written), 0))
+    for stat in written:
+        found.list_file(stat.partition_path, stat.path.rpartition("/")[2], stat.file_size_bytes)
+    return found
+
+
+def _cleaned(body: Cleaned) -> FilesRecords:
+    found = FilesRecords()
+    for partition, part in body.metadata["partitionMetadata"].items():
+        if part.get("isPartitionDeleted"):
+            found.partitions = {**(found.partitions or {}), partition: DELETED}
+        if part["deletePathPatterns"]:
+            found.files[partition] = {str(path).rpartition("/")[2]: DELETED for path in part["deletePathPatterns"]}
+    return found
+
+
+def files_of(state: TableState) -> FilesRecords:
+    """Return the files of all completed writes that no clean and no restore has deleted, with their partitions."""
+    found = FilesRecords({})
+    assert found.partitions is not None
+    for file_slice in state.every_slice():
+        partition = file_slice.group.partition_path
+        found.partitions[partition] = 0
+        if file_slice.base_file:
+            found.list_file(partition, file_slice.base_file, file_slice.size_bytes)
+        for log in file_slice.log_files:
+            found.list_file(partition, log.name, log.size_bytes)
+    return found

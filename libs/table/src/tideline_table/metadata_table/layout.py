@@ -1,0 +1,61 @@
+"""Folders, names and properties of the metadata table in the version-6 layout (format reference 15.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tideline_table.file_group.names import log_file_name
+from tideline_table.hudi import properties as p
+from tideline_table.hudi.instant import Instant, timeline_file_name
+from tideline_table.hudi.properties import METADATA_FOLDER, WRITABLE_VERSION
+from tideline_table.log.metadata import FILES
+
+TIMELINE_FOLDER = f"{METADATA_FOLDER}/.hoodie"
+PROPERTIES_PATH = f"{TIMELINE_FOLDER}/hoodie.properties"
+FILES_FOLDER = f"{METADATA_FOLDER}/{FILES}"
+FILES_ID = "files-0000-0"
+"""The only file group of the partition `files`."""
+ATTEMPT = "0-0-0"
+"""The write token of all files: their names derive from the table log, so that no two writers make different ones."""
+FIRST_LOG_VERSION = 1
+"""Version of the log file that begins the first slice, as in Apache Hudi. The versions of others are sequences of the table log, which
+are larger, because the entry that creates the metadata table comes before them."""
+
+
+def base_name(base: str) -> str:
+    """Return the name of the base file of the slice `base`."""
+    return f"{FILES_ID}_{ATTEMPT}_{base}.hfile"
+
+
+def log_name(base: str, version: int) -> str:
+    """Return the name of a log file of the slice `base`."""
+    return log_file_name(FILES_ID, base, version, ATTEMPT)
+
+
+def file_path(name: str) -> str:
+    """Return the path of a file of the partition `files`."""
+    return f"{FILES_FOLDER}/{name}"
+
+
+def timeline_path(instant: Instant) -> str:
+    """Return the path of a timeline file of the metadata table."""
+    return f"{TIMELINE_FOLDER}/{timeline_file_name(instant)}"
+
+
+def metadata_properties(table: Mapping[str, str]) -> dict[str, str]:
+    """Return `hoodie.properties` of the metadata table of a table with the properties `table`."""
+    properties = {
+        p.NAME: f"{table[p.NAME]}_metadata",
+        p.TYPE: "MERGE_ON_READ",
+        p.VERSION: str(WRITABLE_VERSION),
+        p.LAYOUT: "1",
+        p.KEY_FIELDS: "key",
+        p.BASE_FORMAT: "HFILE",
+        p.PAYLOAD_CLASS: "org.apache.hudi.metadata.HoodieMetadataPayload",
+        p.KEYGEN_CLASS: "org.apache.hudi.metadata.HoodieTableMetadataKeyGenerator",
+        p.POPULATE_META_FIELDS: "false",
+        p.DROP_PARTITION_COLUMNS: "false",
+        p.ARCHIVE_FOLDER: "archived",
+        p.TIMEZONE: "UTC",
+    }
+    return {**properties, p.CHECKSUM: p.checksum(properties)}

@@ -1,0 +1,75 @@
+"""What Apache Hudi's readers find in the metadata table, from what is on storage alone (format reference 15.9): no log is asked."""
+
+from __future__ import annotations
+
+from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
+from tideline_table.hudi.instant import Action, State, parse_timeline_file_name
+from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
+from tideline_table.hudi.write_stats import CommitMetadata
+from tideline_table.log_format import BlockType, scan_log
+from tideline_table.log_format.block import read_content
+from tideline_table.log_format.hfile import HFile
+from tideline_table.metadata_table.layout import FILES_FOLDER, TIMELINE_FOLDER
+from tideline_table.metadata_table.reading import live
+from tideline_table.metadata_table.records import FilesRecords, decode_records
+from tideline_table.storage import Storage
+
+_WRITES = (Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT)
+
+
+def states(storage: Storage, folder: str) -> dict[str, set[State]]:
+    """Instant → the states of its files in a timeline folder."""
+    found: dict[str, set[State]] = {}
+    for o in storage.list_folder(folder).objects:
+        instant = parse_timeline_file_name(o.path.rpartition("/")[2])
+        if instant is not None and instant.action is not Action.SAVEPOINT:
+            found.setdefault(instant.time, set()).add(instant.state)
+    return found
+
+
+def is_used(storage: Storage) -> bool:
+    """Whether readers take files from it."""
+    return "files" in read_properties(storage).get(METADATA_PARTITIONS, "").split(",")
+
+
+def files_for_readers(storage: Storage) -> FilesRecords:
+    """The newest slice with a completed instant; its blocks, except those of instants that are pending in the table's timeline."""
+    done = {at for at, known in states(storage, TIMELINE_FOLDER).items() if State.COMPLETED in known}
+    pending = {at for at, known in states(storage, ".hoodie").items() if State.COMPLETED not in known}
+    names = [o.path for o in storage.list_folder(FILES_FOLDER).objects]
+    bases = {parsed.instant: path for path in names if (parsed := parse_base_file_name(path.rpartition("/")[2])) is not None}
+    base = max(at for at in bases if at in done)
+    merged = _decoded(storage.read(bases[base]), bases[base])
+    logs = {}
+    for path in names:
+        parsed = parse_log_file_name(path.rpartition("/")[2])
+        # Logs of a slice whose compaction is pending follow those of the slice before it (11.2).
+        if parsed is not None and parsed.base_instant >= base:
+            logs[parsed.base_instant, parsed.version] = path
+    for _, path in sorted(logs.items()):
+        for block in scan_log(storage, path).blocks:
+            if block.type is BlockType.HFILE and block.instant in done - pending:
+                merged.merge(_decoded(read_content(storage, block, BlockType.HFILE), path))
+    return merged
+
+
+def _decoded(content: bytes, path: str) -> FilesRecords:
+    hfile = HFile(content)
+    entries = ((row["key"], row["value"]) for row in hfile.read().to_pylist())
+    return decode_records(entries, hfile.file_info["schema"].decode(), path)
+
+
+def check_readers_miss_nothing(storage: Storage) -> None:
+    """At any moment: each file of a completed write that is on storage is listed, if readers use the metadata table."""
+    if not is_used(storage):
+        return
+    listed = {partition: live(names) for partition, names in files_for_readers(storage).files.items()}
+    there = {o.path for o in storage.list_objects("")}
+    for o in storage.list_folder(".hoodie").objects:
+        instant = parse_timeline_file_name(o.path.rpartition("/")[2])
+        if instant is None or instant.state is not State.COMPLETED or instant.action not in _WRITES:
+            continue
+        for stat in CommitMetadata.from_bytes(storage.read(o.path), o.path).stats:
+            name = stat.path.rpartition("/")[2]
+            if stat.path in there:
+                assert name in listed.get(stat.partition_path, {}), f"{stat.path} of the completed {instant.time} is not listed"

@@ -1,0 +1,188 @@
+"""The process dies at each storage call while a table has a metadata table: readers of it miss nothing at any moment, and the next
+process makes it whole."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import pytest
+from tests.simulation.faults import SimulatedCrash, crash_at
+from tests.simulation.metadata_reader import check_readers_miss_nothing, is_used
+from tests.simulation.recovery import OPTIONS, check_sound, recover
+from tests.simulation.starting_point import Prepared, Undisturbed, place, undisturbed
+from tests.unit.table.tables import cluster, create, open_table, write
+
+from tideline_table.action import (
+    check_index,
+    create_index,
+    create_savepoint,
+    delete_partitions,
+    drop_index,
+    repair_index,
+    restore_to_savepoint,
+    run_clean,
+    schedule_clean,
+    schedule_clustering,
+)
+from tideline_table.clock import Clock, ManualClock
+from tideline_table.coordination import exclusive
+from tideline_table.log import TableState, table_log
+from tideline_table.log.entry import Entry
+from tideline_table.log.table_log import TableLog
+from tideline_table.storage import MemoryStorage, Storage
+from tideline_table.table import Table
+
+ROWS = [("a", "p", 1, "x"), ("b", "p", 1, "x"), ("a", "q", 1, "x"), ("c", "q", 1, "x")]
+SOON = {**OPTIONS, "hoodie.metadata.compact.max.delta.commits": 3}
+
+
+def upsert(table: Table) -> None:
+    """Its delta commit is the fourth: it compacts the metadata table first."""
+    write(table, [("a", "p", 2, "new"), ("n", "p", 2, "new"), ("c", "q", 2, "new"), ("z", "r", 2, "new")])
+
+
+def upsert_beside(table: Table) -> None:
+    upsert(table)
+
+
+def cluster_all(table: Table) -> None:
+    schedule_clustering(table, {"hoodie.clustering.plan.strategy.sort.columns": "v"})
+    cluster(table)
+
+
+def clean(table: Table) -> None:
+    schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
+    run_clean(table)
+
+
+def restore(table: Table) -> None:
+    restore_to_savepoint(table, min(table.state.savepoints))
+
+
+def drop_partition(table: Table) -> None:
+    table.clock.advance(1)  # type: ignore[attr-defined]
+    delete_partitions(table, ["q"])
+
+
+def create_it(table: Table) -> None:
+    create_index(table)
+
+
+def drop(table: Table) -> None:
+    drop_index(table)
+
+
+def repair(table: Table) -> None:
+    repair_index(table)
+
+
+OPERATIONS = [upsert, cluster_all, clean, restore, drop_partition, create_it, drop, repair]
+
+
+@functools.cache
+def prepared(operation: Callable[[Table], None]) -> Prepared:
+    clock = ManualClock()
+    storage = MemoryStorage(clock=clock)
+    create(storage, clock)
+    table = open_table(storage, clock, **SOON)
+    write(table, ROWS)
+    if operation is not create_it:
+        create_index(table)
+    create_savepoint(table)
+    for number in range(1 if operation is upsert_beside else 3):
+        write(table, [("a", "p", 1, f"y{number}"), ("d", "q", 1, f"x{number}")])
+    return storage, clock.monotonic_s()
+
+
+@functools.cache
+def outcome(operation: Callable[[Table], None]) -> Undisturbed:
+    return undisturbed(prepared(operation), operation)
+
+
+def crashed(operation: Callable[[Table], None], number: int, when: str) -> tuple[MemoryStorage, ManualClock]:
+    faulty, disk, clock = place(prepared(operation))
+    table = open_table(faulty, clock, **SOON)
+    crash_at(faulty, number, when)
+    with pytest.raises(SimulatedCrash):
+        operation(table)
+    return disk, clock
+
+
+def settle(operation: Callable[[Table], None], disk: MemoryStorage, clock: ManualClock) -> Table:
+    """A process recovers the table. Interrupted by its death, an administrator repeats what he asked for."""
+    table = recover(disk, clock)
+    if operation in (create_it, drop, repair):
+        wanted = operation is not drop
+        if (table.state.metadata is not None) != wanted:
+            operation(table)
+        elif check_index(table):
+            repair(table)
+    return table
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
+def test_crash_at_every_call(operation):
+    done = outcome(operation)
+    assert len(done.mutating) >= 8
+    for number in range(len(done.mutating)):
+        disk, clock = crashed(operation, number, "before")
+        check_readers_miss_nothing(disk)
+        table = settle(operation, disk, clock)
+        check_readers_miss_nothing(disk)
+        assert check_index(table) == [], f"crash before call {number}"
+        check_sound(disk, clock, done.allowed)
+        assert check_index(open_table(disk, clock)) == []
+        assert is_used(disk) == (operation is not drop)
+
+
+def test_the_operations_compact():
+    for operation in (upsert, upsert_beside):
+        disk, clock = crashed(operation, len(outcome(operation).mutating) - 1, "after")
+        known = open_table(disk, clock).state.metadata
+        assert known is not None
+        assert bool(known.older_base) == (operation is upsert)
+
+
+@contextmanager
+def published_after_the_timeline() -> Iterator[None]:
+    """The seeded bug: readers see a commit before the metadata table lists its files."""
+    real = TableLog.materialise
+
+    def materialise(log: TableLog, entry: Entry, before_files: Callable[[], None] = lambda: None) -> None:
+        real(log, entry)
+        before_files()
+
+    with patch.object(table_log.TableLog, "materialise", materialise):
+        yield
+
+
+@contextmanager
+def never_healed() -> Iterator[None]:
+    """The seeded bug: whoever heals an entry of another writer creates its timeline files only."""
+    real = exclusive.publish_metadata
+
+    def publish(storage: Storage, log: TableLog, clock: Clock, entry: Entry, state: TableState) -> None:
+        if entry.writer_id == log.writer_id:
+            real(storage, log, clock, entry, state)
+
+    with patch.object(exclusive, "publish_metadata", publish):
+        yield
+
+
+@pytest.mark.parametrize("bug", [published_after_the_timeline, never_healed])
+def test_seeded_bugs_are_found(bug):
+    done = outcome(upsert_beside)
+
+    def lives() -> None:
+        for number in range(len(done.mutating)):
+            disk, clock = crashed(upsert_beside, number, "after")
+            check_readers_miss_nothing(disk)
+            write(open_table(disk, clock, "next", **SOON), [("next", "p", 1, "x")])
+            check_readers_miss_nothing(disk)
+
+    lives()
+    with bug(), pytest.raises(AssertionError, match="is not listed"):
+        lives()

@@ -1,0 +1,55 @@
+"""`tideline index` and `tideline check`."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize("command", ["create", "drop", "list"])
+def test_every_command_teaches_with_an_example(done, command):
+    text = done("index", command, "--help").text
+    assert f"tideline index {command}" in text.split("Example")[1]
+    assert "tideline check" in done("check", "--help").text.split("Example")[1]
+
+
+def test_created_listed_checked_and_dropped(done, cli, filled):
+    rows = done("read", filled).plain_rows()
+    assert "tideline index create" in done("index", "list", filled).text
+    assert done("check", filled).text == "no metadata table\n"
+    made = done("index", "create", filled, "--type", "files", "--json").document
+    assert (made["types"], made["delta_commits"]) == (["files"], 0)
+    assert done("index", "list", filled, "--json").document["metadata_table"] == made
+    done("write", filled, "--from", "-", stdin=b'{"id": "b", "city": "Paris", "n": 200}\n')
+    assert done("index", "list", filled, "--json").document["metadata_table"]["delta_commits"] == 1
+    assert done("check", filled, "--json").document == {
+        "base_path": done("show", filled, "--json").document["base_path"],
+        "findings": [],
+        "repaired": False,
+        "is_sound": True,
+    }
+    done("index", "drop", filled)
+    assert done("index", "list", filled, "--json").document["metadata_table"] is None
+    assert len(done("read", filled).plain_rows()) == len(rows)
+
+
+def test_damage_fails_the_check_until_it_is_repaired(done, cli, filled):
+    done("index", "create", filled, "--type", "files")
+    done("write", filled, "--from", "-", stdin=b'{"id": "b", "city": "Paris", "n": 200}\n')
+    (log,) = [
+        path for path in Path(filled, ".hoodie/metadata/files").iterdir() if ".log." in path.name and ".log.1_" not in path.name
+    ]
+    log.unlink()
+    checked = cli("check", filled, "--json")
+    assert checked.code == 1
+    assert {finding["kind"] for finding in checked.document["findings"]} == {"missing file", "not listed"}
+    assert "missing file" in cli("check", filled).text
+    repaired = done("check", filled, "--repair", "--json").document
+    assert (repaired["repaired"], repaired["is_sound"]) == (True, True)
+    assert done("check", filled).text == "the metadata table agrees with the table\n"
+
+
+def test_bad_requests_are_refused_in_one_line(cli, filled):
+    refused = cli("index", "create", filled, "--type", "record_index")
+    assert (refused.code, "record_index', which Tideline does not write yet" in refused.stderr) == (2, True)
+    missing = cli("index", "drop", filled)
+    assert (missing.code, "tideline index create" in missing.stderr) == (2, True)
