@@ -16,11 +16,10 @@ from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.run import in_transaction, write_with_retries
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination.committed import Committed
-from tideline_table.coordination.shared.hudi_rules import change_properties
 from tideline_table.errors import InvalidOption, UnsupportedTable, VerificationFailed, WriteConflict
 from tideline_table.file_group.names import MAX_BUCKETS, base_file_name, new_bucket_file_id, write_token
 from tideline_table.file_group.slice import FileSlice, join_path
-from tideline_table.hudi.properties import read_properties
+from tideline_table.hudi.properties import change_properties, read_properties
 from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, WriteStat
 from tideline_table.index.bucket import RESIZING, BucketIndex, resizing_properties
 from tideline_table.log.state import BUCKET_NUMBER_KEY
