@@ -9,6 +9,8 @@ import json
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+
 from tideline_table.action import run_clustering
 from tideline_table.table import Table
 
@@ -26,7 +28,8 @@ def main(path: str, limit: str) -> None:
     done = run_clustering(table)
     assert done is not None
     rows = sum(stat.num_writes for stat in done.stats)
-    print(json.dumps({"before": before, "peak": peak_bytes(), "rows": rows, "files": len(done.stats)}))
+    arrow = pa.default_memory_pool().max_memory()
+    print(json.dumps({"before": before, "peak": peak_bytes(), "arrow": arrow, "rows": rows, "files": len(done.stats)}))
 
 
 if __name__ == "__main__":

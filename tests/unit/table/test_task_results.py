@@ -73,8 +73,11 @@ def test_a_clustering_whose_results_do_not_fit_is_rolled_back(kind, name):
     table = table_of(kind)
     before = contents(table)
     # A file for each of its three rows.
-    largest = max(s.total_bytes for s in table.slices())
-    at = schedule_clustering(table, {"hoodie.clustering.plan.strategy.target.file.max.bytes": largest + 1})
+    options = {
+        "hoodie.clustering.plan.strategy.class": "commit-time",
+        "hoodie.clustering.plan.strategy.target.file.max.bytes": 1024,
+    }
+    at = schedule_clustering(table, options)
     with pytest.raises(VerificationFailed, match=words) as caught:
         run_clustering(table, at, run=lambda tasks: change([cluster_group(task, table.storage) for task in tasks]))
     assert caught.value.recovery is Recovery.STOP

@@ -23,8 +23,8 @@ _BROKEN = (pa.ArrowException, OSError, ValueError)
 """Exceptions that Arrow raises for bytes that are not a valid Parquet file."""
 _FEW_ROWS, _FEW_BYTES = 10_000, 1 << 20
 """Up to so many rows, of so many bytes before compression, the caller's thread decodes: for a few rows, Arrow's scanner takes five times as long."""
-_BATCHES_AHEAD, _FEWEST_AHEAD, _MOST_AHEAD = 4, 1024, 131_072
-"""A scan with a limit decodes so many batches ahead, of so many rows at least and at most."""
+_FEWEST_ROWS, _MOST_ROWS = 1024, 131_072
+"""A scan with a limit decodes batches of so many rows, at least and at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,8 @@ class BaseFileFooter:
     max_key: str
     columns: frozenset[str] = frozenset()
     bloom: BloomFilter | None = None
+    decoded_bytes: int = 0
+    """The size of all values before compression, which is less than their size in memory where they are encoded by dictionary."""
 
     def may_hold(self, low: str, high: str) -> bool:
         """Return whether the file can hold a key between `low` and `high` (both inclusive)."""
@@ -63,7 +65,8 @@ def read_footer(storage: Storage, path: str, *, with_bloom: bool = False) -> Bas
         pairs, ends = file.metadata.metadata or {}, key_ends(file.metadata)
         low, high = key_range(pairs, ends, path)
         bloom = key_filter(pairs, [low, high] if high else [*(ends or ())], path) if with_bloom else None
-        return BaseFileFooter(file.metadata.num_rows, low, high, frozenset(file.schema_arrow.names), bloom)
+        size = sum(file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups))
+        return BaseFileFooter(file.metadata.num_rows, low, high, frozenset(file.schema_arrow.names), bloom, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,8 @@ class BaseFileScan:
     """One base file, opened once and read in `schema`: columns that it lacks are null, columns of older types are converted.
 
     Raises `CorruptMetadata` for an invalid Parquet file, `StorageError` if the disk fails, `SchemaMismatch` for a type that cannot
-    become the current one. `scan_bytes`: about how much it decodes ahead, None: as much as Arrow's scanner does.
+    become the current one. With `scan_bytes`, unfiltered rows are decoded about
+    so much at a time. Without, Arrow's scanner decodes up to 1 GiB ahead.
     """
 
     def __init__(
@@ -225,22 +229,27 @@ class BaseFileScan:
         groups = [group.id for group in fragment.row_groups] if where is None else []
         found = [fragment.metadata.row_group(group) for group in groups]
         count = sum(group.num_rows for group in found)
+        if self._scan_bytes is not None and count:
+            yield from self._stepwise(found, groups, names)
+            return
         if not 0 < count <= _FEW_ROWS or sum(group.total_byte_size for group in found) > _FEW_BYTES:
-            yield from fragment.scanner(schema=self._stored, columns=names, filter=where, **self._ahead(fragment)).to_batches()
+            yield from fragment.scanner(schema=self._stored, columns=names, filter=where).to_batches()
             return
         file = pq.ParquetFile(self._input, metadata=fragment.metadata, pre_buffer=True)
         rows = file.read_row_groups(groups, columns=names, use_threads=False)
-        schema = pa.schema([self._stored.field(name) for name in names])
-        columns = [rows.column(f.name) if f.name in rows.column_names else pa.nulls(count, f.type) for f in schema]
-        yield from pa.Table.from_arrays(columns, schema=schema).to_batches()
+        yield from self._as_stored(rows, names).to_batches()
 
-    def _ahead(self, fragment: ds.ParquetFileFragment) -> dict[str, int]:
-        if self._scan_bytes is None:
-            return {}
-        found = [fragment.metadata.row_group(group.id) for group in fragment.row_groups]
+    def _stepwise(self, found: Sequence[pq.RowGroupMetaData], groups: list[int], names: list[str]) -> Iterator[pa.RecordBatch]:
         row_bytes = max(1, sum(group.total_byte_size for group in found) // max(1, sum(group.num_rows for group in found)))
-        rows = self._scan_bytes // (_BATCHES_AHEAD * row_bytes)
-        return {"batch_size": max(_FEWEST_AHEAD, min(rows, _MOST_AHEAD)), "batch_readahead": _BATCHES_AHEAD}
+        rows = max(_FEWEST_ROWS, min((self._scan_bytes or 0) // row_bytes, _MOST_ROWS))
+        file = pq.ParquetFile(self._input, pre_buffer=False)
+        for batch in file.iter_batches(rows, row_groups=groups, columns=names):
+            yield from self._as_stored(pa.Table.from_batches([batch]), names).to_batches()
+
+    def _as_stored(self, rows: pa.Table, names: list[str]) -> pa.Table:
+        schema = pa.schema([self._stored.field(name) for name in names])
+        columns = [rows.column(f.name) if f.name in rows.column_names else pa.nulls(rows.num_rows, f.type) for f in schema]
+        return pa.Table.from_arrays(columns, schema=schema)
 
 
 def referenced_columns(where: pc.Expression, schema: pa.Schema) -> frozenset[str]:

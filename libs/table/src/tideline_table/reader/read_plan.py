@@ -37,7 +37,7 @@ class LogRule:
     versions: SchemaVersions | None = None
     """Schemas of a table whose columns are identified by id."""
     scan_bytes: int | None = None
-    """About how much a scan of a base file decodes ahead, None: as much as Arrow's scanner does (two million rows)."""
+    """About how much a scan of a whole base file decodes at a time, None: as much as Arrow's scanner does, up to 1 GiB ahead."""
 
     def names_in(self, instant: str) -> FileNames:
         """Return how a file that `instant` wrote names the query's columns."""

@@ -9,14 +9,13 @@ from typing import cast
 from tideline_table.coordination import OpenPeerLock
 from tideline_table.coordination.shared.hudi_rules import (
     Bucketing,
-    change_properties,
     check_not_ahead,
     check_version,
     turn_off_metadata,
 )
 from tideline_table.errors import InvalidOption, UnsupportedTable
 from tideline_table.hudi.instant import Action, State, next_instant, time_from_instant
-from tideline_table.hudi.properties import CREATE_SCHEMA, read_properties
+from tideline_table.hudi.properties import CREATE_SCHEMA, change_properties, read_properties
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata
 from tideline_table.hudi_written import foreign_state
 from tideline_table.hudi_written.archive import archived_progress

@@ -44,6 +44,10 @@ def cluster_group(task: ClusteringTask, storage: Storage | None = None) -> Clust
     """
     storage = storage or open_storage(task.base_path)
     limit_bytes = Options(task.options)[CLUSTERING_MEMORY_LIMIT]
+    footers = (read_footer(storage, s.path) for s in task.inputs if s.base_file)
+    if sum(footer.decoded_bytes for footer in footers) > limit_bytes // 4:
+        # It may not fit: let no scan decode far ahead.
+        task = replace(task, rule=replace(task.rule, scan_bytes=limit_bytes // 16))
     with ExitStack() as files:
         # Half of the limit for the rows, the other half for their sorted copy.
         rows = _held(_scan(task, storage), with_meta_fields(task.schema), limit_bytes // 2)
@@ -110,9 +114,8 @@ def _check_bucket(task: ClusteringTask, rows: pa.Table) -> None:
 
 def _scan(task: ClusteringTask, storage: Storage, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
     schema = with_meta_fields(task.schema)
-    rule = replace(task.rule, scan_bytes=Options(task.options)[CLUSTERING_MEMORY_LIMIT] // 8)
     for file_slice in task.inputs:
-        yield from scan_slice(storage, file_slice, schema, rule, columns)
+        yield from scan_slice(storage, file_slice, schema, task.rule, columns)
 
 
 class _Outputs:
