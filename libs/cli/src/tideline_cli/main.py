@@ -11,10 +11,10 @@ from typing import Annotated
 
 import typer
 
-from tideline_cli import create, inspection, jobs, platform, read, restore, savepoints, services, share, write
+from tideline_cli import create, inspection, jobs, platform, policies, read, restore, savepoints, services, share, write
 from tideline_cli.failure import EXIT_FAILED, EXIT_INTERRUPTED, report_failure
 
-GROUPS = (create, share, write, read, inspection, services, savepoints, restore, jobs, platform)
+GROUPS = (create, share, write, read, inspection, services, savepoints, restore, jobs, policies, platform)
 """Modules that each define an `app` of commands."""
 
 _EPILOG = """Start with a table of your own:
