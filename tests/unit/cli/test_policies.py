@@ -7,7 +7,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
-from tests.unit.services.fleet import Fleet, update, write
+from tests.unit.services.conftest import fleet
+from tests.unit.services.fleet import update, write
 
 from tideline_cli.policy_program import main
 from tideline_runtime.policy import is_open, parse_policies
@@ -15,15 +16,9 @@ from tideline_runtime.policy.model import policy_schema_text
 from tideline_table.action import TableService, run_clustering, schedule_clustering
 from tideline_table.table import TableType
 
+__all__ = ["fleet"]
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 EXAMPLE = re.search(r"```yaml\n(.*?)```", (DOCS / "policies.md").read_text(), re.DOTALL).group(1)
-
-
-@pytest.fixture
-def fleet(tmp_path):
-    made = Fleet(tmp_path)
-    yield made
-    made.close()
 
 
 def policy_file(folder, text):
@@ -62,23 +57,23 @@ def test_explain_names_the_rule_and_the_line_behind_each_value(fleet, tmp_path, 
     table = fleet.create()
     text = f"defaults: {{priority: 60}}\nrules:\n  - match: {{tables: [{table.uid}]}}\n    retention: {{commits: 7}}\n"
     file = policy_file(tmp_path, text)
-    code, printed = run(capsys, "explain", "--file", file, "--json", "--", table.base_path)
+    code, printed = run(capsys, "explain", table.base_path, "--file", file, "--json")
     document = json.loads(printed.out)
     values = {one["field"]: (one["value"], one["rule"], one["line"]) for one in document["values"]}
     assert (code, document["uid"]) == (0, table.uid)
     assert values["priority"] == (60, "defaults", 2)
     assert values["options.hoodie.cleaner.commits.retained"] == ("7", f"rule 1 (tables {table.uid})", 5)
     assert values["services.clean"] == (True, "built-in default", None)
-    code, printed = run(capsys, "explain", "--file", file, "--", str(tmp_path / "nothing"))
+    code, printed = run(capsys, "explain", str(tmp_path / "nothing"), "--file", file)
     assert (code, "no table is there" in printed.out) == (0, True)
 
 
 def test_check_names_every_line_that_is_wrong(tmp_path, capsys):
     file = policy_file(tmp_path, "defaults:\n  priority: 200\n  options: {hoodie.x: 1}\n  x: 1\n")
-    code, printed = run(capsys, "check", "--", file)
+    code, printed = run(capsys, "check", file)
     assert (code, [int(n) for n in re.findall(r"line (\d+)", printed.out)]) == (2, [3, 5])
     file = policy_file(tmp_path, "defaults:\n  options: {hoodie.x: 1}\n")
-    assert main(("check", "--json", "--", file)) == 2
+    assert main(("check", file, "--json")) == 2
     assert json.loads(capsys.readouterr().out)["problems"][0]["line"] == 3
 
 
@@ -90,15 +85,15 @@ def test_check_holds_a_file_against_the_real_tables(fleet, tmp_path, capsys):
         '{name: forgotten, match: {paths: ["/nowhere/*"]}, priority: 3}',
     ]
     file = policy_file(tmp_path, "rules:\n" + "".join(f"  - {rule}\n" for rule in rules))
-    code, printed = run(capsys, "check", "--tables", fleet.path("*"), "--", file)
+    code, printed = run(capsys, "check", file, "--tables", fleet.path("*"))
     assert (code, "names 'colour'" in printed.out, "line 4, forgotten: no table matches" in printed.err) == (2, True, True)
     file = policy_file(tmp_path, "rules: []\n")
-    code, printed = run(capsys, "check", "--tables", fleet.path("*"), "--", file)
+    code, printed = run(capsys, "check", file, "--tables", fleet.path("*"))
     assert (code, "checked against 2 tables" in printed.out) == (0, True)
 
 
 def replayed(capsys, fleet, file):
-    code, printed = run(capsys, "test", "--since", "2020-01-01", "--json", "--tables", fleet.path("*"), "--", file)
+    code, printed = run(capsys, "test", file, "--since", "2020-01-01", "--json", "--tables", fleet.path("*"))
     assert code == 0, printed.err
     return json.loads(printed.out)
 

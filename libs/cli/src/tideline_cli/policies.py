@@ -76,5 +76,5 @@ def _become(
     given += [text for pattern in tables or () for text in ("--tables", pattern)]
     given += ["--json"] if as_json else []
     sys.stdout.flush()
-    program = [sys.executable, "-m", "tideline_cli.policy_program", command, *given, "--", *arguments]
+    program = [sys.executable, "-m", "tideline_cli.policy_program", command, *arguments, *given]
     os.execv(sys.executable, program)  # noqa: S606 - a module of this package

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -32,7 +33,7 @@ from tideline_table.table import Table
 app = typer.Typer()
 
 
-_REQUESTS = {
+_REQUESTS: Mapping[TableService, Callable[[Table], str | Reason]] = {
     TableService.CLUSTERING: request_clustering,
     TableService.COMPACTION: request_compaction,
     TableService.CLEAN: request_clean,

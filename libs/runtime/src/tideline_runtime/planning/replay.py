@@ -113,7 +113,9 @@ def replay(
             recorded += run.add(base_path, options)
         except TidelineError as error:
             outcome.left_out[base_path] = str(error)
-    run.run(sorted(recorded, key=lambda own: own[:3]), until)
+    # A writer's clock may be ahead of this one.
+    last = max((at for at, *_ in recorded), default=until)
+    run.run(sorted(recorded, key=lambda own: own[:3]), max(until, last + _TICK))
     outcome.tables = [Replayed.of(one.table, one.tally) for _, one in sorted(run.tables.items())]
     rewrites = sorted(rewrite for one in run.tables.values() for rewrite in one.rewrites)
     ledger = Ledger(tuple(rewrites))
@@ -164,7 +166,8 @@ class _Replay:
 
     def run(self, recorded: list[tuple[datetime, int, str, Entry]], until: datetime) -> None:
         """Apply recorded writes, ends of jobs and decisions in the order of their times."""
-        position, tick = 0, self._since
+        # Before the first recorded entry there is nothing to decide.
+        position, tick = 0, max(self._since, recorded[0][0]) if recorded else until
         while True:
             at_entry = recorded[position][0] if position < len(recorded) else until
             at_job = self._jobs[0][0] if self._jobs else until
