@@ -20,6 +20,7 @@ from tideline_cli import (
     leases,
     locks,
     platform,
+    policies,
     read,
     resize,
     restore,
@@ -47,6 +48,7 @@ GROUPS = (
     index,
     jobs,
     locks,
+    policies,
     platform,
 )
 """Modules that each define an `app` of commands."""

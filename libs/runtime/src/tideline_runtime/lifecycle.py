@@ -22,6 +22,8 @@ from tideline_runtime.http import HttpServer, is_loopback, service_app
 from tideline_runtime.logging import get_logger, logs
 from tideline_runtime.loop import Backoff, TickLoop
 from tideline_runtime.metrics import READY, SHARED_METRICS, Metrics
+from tideline_runtime.policy import Policies, read_policies
+from tideline_runtime.policy.table_checks import check_fleet
 from tideline_runtime.redaction import redacted_text
 from tideline_runtime.running import Running, announce, running_file, withdraw
 from tideline_runtime.setting_checks import check_settings
@@ -66,8 +68,7 @@ def run_service(
         if arguments.check:
             if exposed:
                 sys.stderr.write(f"{name}: warning: {exposed}\n")
-            sys.stdout.write(f"{name}: the settings are valid\n")
-            return EXIT_STOPPED
+            return _check_tables(settings, name)
         with logs(name, level=settings.log_level, log_format=settings.log_format, secrets=settings.secret_values()):
             if exposed:
                 _log.warning(exposed)
@@ -79,6 +80,19 @@ def run_service(
     except StorageError as error:
         sys.stderr.write(f"{name}: {redacted_text(' '.join(str(error).split()))}\n")
         return EXIT_FAILED
+
+
+def _check_tables(settings: ServiceSettings, name: str) -> int:
+    """Check the settings and the policies against the tables that they select; print what is found, and return the exit code."""
+    policies = read_policies(settings.policy_file) if settings.policy_file is not None else Policies()
+    findings = check_fleet(settings, policies)
+    for finding in findings:
+        kind = "" if finding.is_error else "warning: "
+        sys.stderr.write(f"{name}: {kind}{redacted_text(' '.join(str(finding).split()))}\n")
+    if any(finding.is_error for finding in findings):
+        return EXIT_SETTINGS
+    sys.stdout.write(f"{name}: the settings are valid\n")
+    return EXIT_STOPPED
 
 
 def _exposed_secrets(settings: ServiceSettings, named: Path | None) -> str:
@@ -93,7 +107,9 @@ def _exposed_secrets(settings: ServiceSettings, named: Path | None) -> str:
 def _arguments(name: str, argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"tideline-{name.replace('_', '-')}", allow_abbrev=False)
     parser.add_argument("--settings", type=Path, metavar="FILE", help="settings file (TOML); overrides TIDELINE_SETTINGS_FILE")
-    parser.add_argument("--check", action="store_true", help="check the settings and exit")
+    parser.add_argument(
+        "--check", action="store_true", help="check the settings, also against the tables that they select, and exit"
+    )
     parser.add_argument(
         "--print-settings", action="store_true", help="print the settings with their origins, without secrets, and exit"
     )

@@ -4,11 +4,12 @@ Reading and writing of rows does not belong here.
 """
 
 from tideline_table.file_group.names import new_bucket_file_id, new_file_id, parse_base_file_name
-from tideline_table.file_group.slice import FileGroupId, FileSlice, SliceVersion
+from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, SliceVersion
 
 __all__ = [
     "FileGroupId",
     "FileSlice",
+    "LogFile",
     "SliceVersion",
     "new_bucket_file_id",
     "new_file_id",

@@ -1,0 +1,80 @@
+"""`tideline policy`: which rule decides, what a file would do. It replaces the process, so that other commands start without the services."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tideline_cli.arguments import AsJson, TablePath
+
+app = typer.Typer()
+policy = typer.Typer(help="Look at policies per table, check and try them (docs/policies.md).")
+app.add_typer(policy, name="policy")
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="Policy file (YAML).", show_default=False)]
+Tables = Annotated[
+    list[str] | None,
+    typer.Option(help="Base path of a table, or a pattern such as /data/lake/*; those of the settings without it."),
+]
+SettingsFile = Annotated[Path | None, typer.Option(help="Settings file (TOML) of the services.")]
+
+
+@policy.command(epilog="Example: tideline policy explain s3://lake/sales/orders --file policies.yaml")
+def explain(
+    path: TablePath,
+    *,
+    file: Annotated[Path | None, typer.Option(help="Policy file; that of the settings without it.")] = None,
+    settings: SettingsFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what holds for a table, and for each value the rule and the line that give it."""
+    _become("explain", [path], {"--file": file, "--settings": settings}, as_json=as_json)
+
+
+@policy.command(epilog="Example: tideline policy check policies.yaml --tables 's3://lake/*/*'")
+def check(file: File, *, tables: Tables = None, settings: SettingsFile = None, as_json: AsJson = False) -> None:
+    """Check a policy file, and that its rules, options and sort columns fit the tables. Exit code 2 if anything is wrong."""
+    _become("check", [str(file)], {"--settings": settings}, tables, as_json=as_json)
+
+
+@policy.command("test", epilog="Example: tideline policy test policies.yaml --since 2026-11-16 --tables 's3://lake/*/*'")
+def try_file(
+    file: File,
+    *,
+    since: Annotated[str, typer.Option(help="Instant or date from which the table logs are replayed.", show_default=False)],
+    tables: Tables = None,
+    settings: SettingsFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replay the recorded table logs through a policy file: the jobs, bytes, files and conflicts that it would have had.
+
+    It computes with the file sizes of the logs and changes nothing. It prints what it assumes.
+    """
+    _become("test", [str(file)], {"--since": since, "--settings": settings}, tables, as_json=as_json)
+
+
+@policy.command(epilog="Example: tideline policy schema > policy.schema.json")
+def schema() -> None:
+    """Print the JSON schema of policy files, for editors."""
+    _become("schema", [], {}, as_json=False)
+
+
+def _become(
+    command: str,
+    arguments: Sequence[str],
+    options: dict[str, object],
+    tables: Sequence[str] | None = None,
+    *,
+    as_json: bool,
+) -> None:
+    given = [text for flag, value in options.items() if value is not None for text in (flag, str(value))]
+    given += [text for pattern in tables or () for text in ("--tables", pattern)]
+    given += ["--json"] if as_json else []
+    sys.stdout.flush()
+    program = [sys.executable, "-m", "tideline_cli.policy_program", command, *arguments, *given]
+    os.execv(sys.executable, program)  # noqa: S606 - a module of this package

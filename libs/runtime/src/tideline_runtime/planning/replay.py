@@ -1,0 +1,226 @@
+"""Recorded table logs replayed through a candidate policy: which plans there would have been, and what they would have done.
+
+The decisions are those of the planner (`examine`, `arbitrate`) on simulated file groups (`replay_table`). Nothing is written.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from tideline_runtime.planning.arbitration import arbitrate
+from tideline_runtime.planning.demand import Demand, Held, Thresholds, View
+from tideline_runtime.planning.examination import PLANNED, examine, shrunk
+from tideline_runtime.planning.ledger import Ledger
+from tideline_runtime.planning.replay_table import BYTES_PER_S, START_S, SimulatedTable, Tally, recorded_entries
+from tideline_runtime.policy import Policies, TablePolicy
+from tideline_table.action import TableService, pending_bytes
+from tideline_table.config import Options
+from tideline_table.errors import TidelineError, UnsupportedTable
+from tideline_table.hudi import Action
+from tideline_table.log import Entry, TableState
+from tideline_table.table import Table
+
+ASSUMPTIONS = (
+    f"a job starts {START_S:g} s after its plan, rewrites {BYTES_PER_S >> 20} MiB/s, one at a time, and never fails but by writers",
+    "clustering keeps the bytes of its input; compaction writes the bytes of the base file and all log files",
+    "recorded writes go to the simulated file group with most of their rows, change it by the recorded bytes, and come at their time",
+    "writes that filled small files, waited, or were repeated because of a recorded service are not undone",
+)
+_TICK = timedelta(minutes=15)
+"""How often decisions are made without an event: windows, budgets and ages change by time."""
+ThresholdsOf = Callable[[TablePolicy], Thresholds]
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a policy would have done with one table, and what was recorded."""
+
+    base_path: str
+    uid: str
+    jobs: int
+    clusterings: int
+    compactions: int
+    bytes_rewritten: int
+    conflicts: int
+    most_small_files: int
+    largest_log_ratio: float
+    largest_log_age_s: float
+    recorded_jobs: int
+    recorded_bytes: int
+
+    @classmethod
+    def of(cls, table: Table, tally: Tally) -> Replayed:
+        """Return the counts of a table."""
+        return cls(table.base_path, table.uid, tally.clusterings + tally.compactions, **asdict(tally))
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The outcome of a replay: per table, in order of base path, and the tables that could not be replayed, with the reason."""
+
+    tables: list[Replayed] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    largest_day_bytes: int = 0
+
+    @property
+    def jobs(self) -> int:
+        """Jobs of all tables."""
+        return sum(one.jobs for one in self.tables)
+
+    @property
+    def bytes_rewritten(self) -> int:
+        """Bytes that these jobs write."""
+        return sum(one.bytes_rewritten for one in self.tables)
+
+    @property
+    def conflicts(self) -> int:
+        """Writes that met a clustering."""
+        return sum(one.conflicts for one in self.tables)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document that `tideline policy test --json` prints."""
+        return {
+            "jobs": self.jobs,
+            "bytes_rewritten": self.bytes_rewritten,
+            "conflicts": self.conflicts,
+            "largest_day_bytes": self.largest_day_bytes,
+            "assumptions": list(ASSUMPTIONS),
+            "left_out": self.left_out,
+            "tables": [asdict(one) for one in self.tables],
+        }
+
+
+def replay(
+    policies: Policies,
+    options: Mapping[str, object],
+    thresholds_of: ThresholdsOf,
+    tables: Iterable[str],
+    since: datetime,
+    until: datetime,
+) -> Outcome:
+    """Replay the logs of the tables at these base paths from `since` to `until`. `options` are those of the planner's settings.
+
+    A table without a log, with a restore in the replayed time, or that cannot be read is left out with the reason.
+    """
+    outcome, run = Outcome(), _Replay(policies, thresholds_of, since)
+    recorded: list[tuple[datetime, int, str, Entry]] = []
+    for base_path in tables:
+        try:
+            recorded += run.add(base_path, options)
+        except TidelineError as error:
+            outcome.left_out[base_path] = str(error)
+    # A writer's clock may be ahead of this one.
+    last = max((at for at, *_ in recorded), default=until)
+    run.run(sorted(recorded, key=lambda own: own[:3]), max(until, last + _TICK))
+    outcome.tables = [Replayed.of(one.table, one.tally) for _, one in sorted(run.tables.items())]
+    rewrites = sorted(rewrite for one in run.tables.values() for rewrite in one.rewrites)
+    ledger = Ledger(tuple(rewrites))
+    outcome.largest_day_bytes = max(
+        (Ledger(tuple(r for r in ledger.rewrites if r[0] <= at)).spent(at) for at, _ in rewrites), default=0
+    )
+    return outcome
+
+
+class _Replay:
+    """The fleet of a replay. Jobs run one after the other."""
+
+    def __init__(self, policies: Policies, thresholds_of: ThresholdsOf, since: datetime) -> None:
+        self.tables: dict[str, SimulatedTable] = {}
+        self._policies = policies
+        self._own: dict[str, TablePolicy] = {}
+        self._thresholds_of = thresholds_of
+        self._since = since
+        self._jobs: list[tuple[datetime, str, str]] = []
+        self._free_at = since
+
+    def add(self, base_path: str, options: Mapping[str, object]) -> list[tuple[datetime, int, str, Entry]]:
+        """Open a table. Return its recorded entries from `since` on; those before it are applied."""
+        table = Table.open(base_path)
+        if not table.has_log:
+            raise UnsupportedTable("a table without Tideline's log", expected="a table that Tideline created")
+        own = self._policies.of(base_path, table.uid)
+        made = SimulatedTable(table, Options({**options, **own.options}))
+        entries = list(recorded_entries(table))
+        times = [datetime.fromisoformat(entry.recorded) for entry in entries]
+        if any(entry.action is Action.RESTORE for entry in entries):
+            raise UnsupportedTable("a log with a restore", expected="a log of writes and services, to replay it")
+        before = [entry for at, entry in zip(times, entries, strict=True) if at < self._since]
+        if table.timeline.log.trimmed_to():
+            first = min((entry.instant for entry in entries), default="")
+            made.begin_with(s for s in table.state.latest_slices() if s.base_instant < first)
+            for entry in before:
+                made.apply(entry, counts=False)
+        else:
+            folded = TableState()
+            for entry in before:
+                folded.apply(entry)
+            made.begin_with(folded.latest_slices())
+            made.state.actions = {a.instant: a for a in folded.actions.values() if not a.is_pending}
+            made.state.sequence = folded.sequence
+        self.tables[base_path], self._own[base_path] = made, own
+        return [(at, e.sequence, base_path, e) for at, e in zip(times, entries, strict=True) if at >= self._since]
+
+    def run(self, recorded: list[tuple[datetime, int, str, Entry]], until: datetime) -> None:
+        """Apply recorded writes, ends of jobs and decisions in the order of their times."""
+        # Before the first recorded entry there is nothing to decide.
+        position, tick = 0, max(self._since, recorded[0][0]) if recorded else until
+        while True:
+            at_entry = recorded[position][0] if position < len(recorded) else until
+            at_job = self._jobs[0][0] if self._jobs else until
+            now = min(at_entry, at_job, tick)
+            if now >= until:
+                break
+            if self._jobs and at_job == now:
+                _, base_path, instant = heapq.heappop(self._jobs)
+                self.tables[base_path].complete(instant, now)
+            elif position < len(recorded) and at_entry == now:
+                _, _, base_path, entry = recorded[position]
+                self.tables[base_path].apply(entry, counts=True)
+                self.tables[base_path].observe(now)
+                position += 1
+            else:
+                base_path = ""
+                tick = now + _TICK
+                for table in self.tables.values():
+                    table.observe(now)
+            self._decide(now, [base_path] if base_path else list(self.tables))
+
+    def _decide(self, now: datetime, changed: list[str]) -> None:
+        demands = [
+            found for base in changed for service in PLANNED if isinstance(found := self._examined(base, service, now), Demand)
+        ]
+        if not demands:
+            return
+        fleet = self._policies.fleet
+        pending = [a for t in self.tables.values() for a in (*t.state.pending_clusterings(), *t.state.pending_compactions())]
+        spent = sum(Ledger(tuple(t.rewrites)).spent(now) + pending_bytes(t.state) for t in self.tables.values())
+        for choice in arbitrate(demands, fleet, spent, len(pending), now, lambda d, limit: self._shrunk(d, limit, now)):
+            if choice.held is None:
+                self._start(choice.demand, now)
+
+    def _start(self, demand: Demand, now: datetime) -> None:
+        table = self.tables[demand.base_path]
+        made = table.publish(demand, table.table.storage.root, now)
+        if made is not None:
+            instant, takes_s = made
+            self._free_at = max(self._free_at, now) + timedelta(seconds=takes_s)
+            heapq.heappush(self._jobs, (self._free_at, demand.base_path, instant))
+
+    def _examined(self, base_path: str, service: TableService, now: datetime) -> Demand | Held:
+        table, own = self.tables[base_path], self._own[base_path]
+        return examine(service, self._view(table), own, self._thresholds_of(own), Ledger(tuple(table.rewrites)), now)
+
+    def _shrunk(self, demand: Demand, max_bytes: int, now: datetime) -> Demand | Held:
+        if demand.cost_bytes <= max_bytes:
+            return replace(demand, max_bytes=max_bytes if demand.max_bytes is None else min(max_bytes, demand.max_bytes))
+        table, own = self.tables[demand.base_path], self._own[demand.base_path]
+        return shrunk(demand, self._view(table), own, self._thresholds_of(own), now, max_bytes)
+
+    @staticmethod
+    def _view(table: SimulatedTable) -> View:
+        found = View.of(table.table)
+        return replace(found, state=table.state, options=table.options)

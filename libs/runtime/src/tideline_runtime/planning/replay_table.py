@@ -1,0 +1,238 @@
+"""One table as it would have been under another policy: recorded writes on simulated file groups. No rows, sizes only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from tideline_runtime.planning.demand import Demand
+from tideline_runtime.planning.pressure import backlog
+from tideline_table.action import Due, TableService, action_name, plan_bytes, plan_clustering, plan_compaction
+from tideline_table.config import Options
+from tideline_table.file_group import FileGroupId, FileSlice, LogFile
+from tideline_table.hudi import Action, CommitMetadata, State
+from tideline_table.log import ActionRecord, Entry, Published, TableState
+from tideline_table.table import Table
+
+START_S = 20.0
+"""Assumed time from a plan to its first byte."""
+BYTES_PER_S = 50 << 20
+"""Assumed speed of a job, in bytes of input."""
+_CLUSTER, _COMPACT = "CLUSTER", "COMPACT"
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was counted for one table."""
+
+    clusterings: int = 0
+    compactions: int = 0
+    bytes_rewritten: int = 0
+    conflicts: int = 0
+    """Writes that met a pending clustering of the same file groups."""
+    most_small_files: int = 0
+    largest_log_ratio: float = 0.0
+    largest_log_age_s: float = 0.0
+    recorded_jobs: int = 0
+    recorded_bytes: int = 0
+
+
+@dataclass(slots=True)
+class SimulatedTable:
+    """File groups of a table as the replayed policy leaves them. A recorded file group stands for the simulated one with its rows."""
+
+    table: Table
+    options: Options
+    state: TableState = field(default_factory=TableState)
+    tally: Tally = field(default_factory=Tally)
+    rewrites: list[tuple[datetime, int]] = field(default_factory=list)
+    _stands_for: dict[FileGroupId, FileGroupId] = field(default_factory=dict)
+    _recorded_bytes: dict[FileGroupId, int] = field(default_factory=dict)
+    _number: int = 0
+
+    def begin_with(self, slices: Iterable[FileSlice]) -> None:
+        """Take over the file slices that were there before the first replayed entry."""
+        for file_slice in slices:
+            self.state.slices[file_slice.group] = {file_slice.base_instant: file_slice}
+            self._recorded_bytes[file_slice.group] = file_slice.size_bytes
+
+    def apply(self, entry: Entry, *, counts: bool) -> None:
+        """Apply one recorded entry. Only what completed counts; `counts` is false before the replayed time."""
+        if entry.after is not State.COMPLETED or not isinstance(entry.body, Published):
+            return
+        metadata, service = entry.body.metadata, action_name(entry.action, entry.operation)
+        if service in (TableService.CLUSTERING, TableService.COMPACTION):
+            if counts:
+                self.tally.recorded_jobs += 1
+                self.tally.recorded_bytes += sum(stat.file_size_bytes for stat in metadata.stats)
+            self._follow(metadata)
+            return
+        self._write(entry, metadata, counts=counts)
+
+    def publish(self, demand: Demand, root: str, now: datetime) -> tuple[str, float] | None:
+        """Publish the plan of a demand. Return its instant and how long its job takes; None if no plan is that small."""
+        chosen = self.options.merged(demand.options)
+        if demand.service is TableService.CLUSTERING:
+            trigger = None if demand.trigger is None else replace(demand.trigger, max_bytes=demand.max_bytes)
+            found = plan_clustering(self.state, root, chosen, self.table.schema, trigger=trigger)
+        else:
+            found = plan_compaction(self.state, chosen, max_bytes=demand.max_bytes)
+        if not isinstance(found, Due):
+            return None
+        is_clustering = demand.service is TableService.CLUSTERING
+        instant = self._instant(now)
+        action, operation = (Action.REPLACE_COMMIT, _CLUSTER) if is_clustering else (Action.COMPACTION, _COMPACT)
+        self._record(instant, action, State.REQUESTED, operation, now)
+        self.state.plans[instant] = found.body
+        size = plan_bytes(self.state, self.state.planned_groups(instant))
+        return instant, START_S + size / BYTES_PER_S
+
+    def complete(self, instant: str, now: datetime) -> None:
+        """End the job of a plan, if no writer beat it meanwhile."""
+        record = self.state.actions[instant]
+        if not record.is_pending:
+            return
+        groups = self.state.planned_groups(instant)
+        slices = [found for group in groups if (found := self.state.latest_slice(group)) is not None]
+        if record.is_clustering:
+            written = self._cluster(instant, slices)
+            self.tally.clusterings += 1
+        else:
+            written = self._compact(instant, slices)
+            self.tally.compactions += 1
+        self.state.plans.pop(instant, None)
+        self.state.actions[instant] = replace(record, state=State.COMPLETED, sequence=self._next(), since=now.isoformat())
+        self.tally.bytes_rewritten += written
+        self.rewrites.append((now, written))
+
+    def observe(self, now: datetime) -> None:
+        """Note the largest backlog."""
+        found, tally = backlog(self.state, self.options), self.tally
+        tally.most_small_files = max(tally.most_small_files, found.small_files)
+        if found.base_bytes:
+            tally.largest_log_ratio = max(tally.largest_log_ratio, found.log_to_base_ratio)
+        if found.oldest_log is not None:
+            tally.largest_log_age_s = max(tally.largest_log_age_s, (now - found.oldest_log).total_seconds())
+
+    # --- recorded writes -------------------------------------------------------------------------------------------------
+
+    def _write(self, entry: Entry, metadata: CommitMetadata, *, counts: bool) -> None:
+        touched = set()
+        for stat in metadata.stats:
+            if not stat.path:
+                continue
+            recorded = FileGroupId(stat.partition_path, stat.file_id)
+            group = self._stands_for.get(recorded, recorded)
+            held = self.state.latest_slice(group)
+            touched.add(group) if held is not None else None
+            name = stat.path.rsplit("/", 1)[-1]
+            if stat.is_log:
+                log = LogFile(name, stat.file_size_bytes, entry.instant, stat.log_version or 1)
+                base = held or FileSlice(group, entry.instant, "", 0, -1)
+                made = replace(base, log_files=(*base.log_files, log))
+            else:
+                grown = stat.file_size_bytes - self._recorded_bytes.get(recorded, 0)
+                size = stat.file_size_bytes if held is None else max(1, held.size_bytes + grown)
+                self._recorded_bytes[recorded] = stat.file_size_bytes
+                made = FileSlice(group, entry.instant, name, size, -1, held.log_files if held is not None else ())
+            self.state.slices[group] = {made.base_instant: made}
+        self._replace(metadata)
+        self._meet_clusterings(touched, entry, counts=counts)
+        self._record(entry.instant, entry.action, State.COMPLETED, entry.operation, datetime.fromisoformat(entry.recorded))
+
+    def _replace(self, metadata: CommitMetadata) -> None:
+        for partition, file_ids in (metadata.replaced or {}).items():
+            for file_id in file_ids:
+                recorded = FileGroupId(partition, file_id)
+                group = self._stands_for.get(recorded, recorded)
+                held, gone = self.state.latest_slice(group), self._recorded_bytes.pop(recorded, 0)
+                if held is None or group == recorded or held.size_bytes <= gone:
+                    self.state.slices.pop(group, None)
+                else:
+                    self.state.slices[group] = {held.base_instant: replace(held, size_bytes=held.size_bytes - gone)}
+
+    def _meet_clusterings(self, touched: set[FileGroupId], entry: Entry, *, counts: bool) -> None:
+        under = self.state.groups_under_clustering()
+        for instant in {under[group] for group in touched if group in under}:
+            self.tally.conflicts += counts
+            if self.state.has_priority(instant):
+                continue  # the writer waits
+            now = datetime.fromisoformat(entry.recorded)
+            for group in self.state.planned_groups(instant):
+                self.state.clustering_losses[group] = self.state.clustering_losses.get(group, 0) + 1
+            by = self._instant(now)
+            self._record(by, Action.ROLLBACK, State.COMPLETED, "", now)
+            lost = replace(self.state.actions[instant], state=State.ROLLED_BACK, fenced_by=by)
+            self.state.actions[instant] = lost
+            self.state.plans.pop(instant, None)
+
+    def _follow(self, metadata: CommitMetadata) -> None:
+        """Let the outputs of a recorded service stand for the simulated groups that have the rows of its inputs."""
+        for stat in metadata.stats:
+            recorded = FileGroupId(stat.partition_path, stat.file_id)
+            gone = [FileGroupId(stat.partition_path, f) for f in sorted((metadata.replaced or {}).get(stat.partition_path, ()))]
+            if gone and recorded not in self._stands_for:
+                heir = gone[sum(map(ord, stat.file_id)) % len(gone)]
+                self._stands_for[recorded] = self._stands_for.get(heir, heir)
+            self._recorded_bytes[recorded] = stat.file_size_bytes
+
+    # --- simulated jobs --------------------------------------------------------------------------------------------------
+
+    def _cluster(self, instant: str, slices: list[FileSlice]) -> int:
+        body = self.state.plans[instant]
+        heirs: dict[FileGroupId, FileGroupId] = {}
+        by_id = {file_slice.group: file_slice for file_slice in slices}
+        written = 0
+        for number, group in enumerate(body.plan["clusteringPlan"]["inputGroups"]):  # type: ignore[union-attr, index]
+            members = [FileGroupId(str(s["partitionPath"] or ""), str(s["fileId"])) for s in group["slices"]]
+            size, outputs = sum(by_id[m].total_bytes for m in members if m in by_id), int(group["numOutputFileGroups"])
+            made = [FileGroupId(members[0].partition_path, f"simulated-{instant}-{number}-{n}") for n in range(outputs)]
+            for output in made:
+                self.state.slices[output] = {instant: FileSlice(output, instant, f"{output.file_id}.parquet", size // outputs, -1)}
+            for at, member in enumerate(members):
+                heirs[member] = made[at % outputs]
+                self.state.slices.pop(member, None)
+                self.state.clustering_losses.pop(member, None)
+            written += size
+        known = {*self._recorded_bytes, *self._stands_for}
+        for recorded in known:
+            stood = self._stands_for.get(recorded, recorded)
+            if stood in heirs:
+                self._stands_for[recorded] = heirs[stood]
+        return written
+
+    def _compact(self, instant: str, slices: list[FileSlice]) -> int:
+        planned = {
+            (str(o["partitionPath"] or ""), str(o["fileId"])): set(o["deltaFilePaths"])
+            for o in self.state.plans[instant].plan["operations"]  # type: ignore[union-attr, index]
+        }
+        written = 0
+        for held in slices:
+            merged = planned[held.group.partition_path, held.group.file_id]
+            left = tuple(log for log in held.log_files if log.name not in merged)
+            size = held.total_bytes - sum(log.size_bytes for log in left)
+            name = held.base_file or f"{held.group.file_id}.parquet"
+            self.state.slices[held.group] = {instant: FileSlice(held.group, instant, name, size, -1, left)}
+            written += size
+        return written
+
+    # --- the table's actions ---------------------------------------------------------------------------------------------
+
+    def _record(self, instant: str, action: Action, state: State, operation: str, now: datetime) -> None:
+        at = self._next()
+        self.state.actions[instant] = ActionRecord(instant, action, state, operation, at, at, "replay", now.isoformat())
+
+    def _next(self) -> int:
+        self.state.sequence += 1
+        return self.state.sequence
+
+    def _instant(self, now: datetime) -> str:
+        # Of its own series, so that it never meets a recorded one: plans are told apart by it, and no rows are read by it.
+        self._number += 1
+        return f"{now:%Y%m%d%H%M%S}{self._number % 1000:03d}"
+
+
+def recorded_entries(table: Table) -> Iterator[Entry]:
+    """Yield the entries of the table log that are kept, oldest first."""
+    return table.timeline.log.after(table.timeline.log.trimmed_to())

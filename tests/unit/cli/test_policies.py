@@ -1,0 +1,126 @@
+"""`tideline policy` on real tables, and the example of docs/policies.md."""
+
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from tests.unit.services.conftest import fleet
+from tests.unit.services.fleet import update, write
+
+from tideline_cli.policy_program import main
+from tideline_runtime.policy import is_open, parse_policies
+from tideline_runtime.policy.model import policy_schema_text
+from tideline_table.action import TableService, run_clustering, schedule_clustering
+from tideline_table.table import TableType
+
+__all__ = ["fleet"]
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+EXAMPLE = re.search(r"```yaml\n(.*?)```", (DOCS / "policies.md").read_text(), re.DOTALL).group(1)
+
+
+def policy_file(folder, text):
+    path = folder / "policies.yaml"
+    path.write_text(f"version: 1\n{text}")
+    return str(path)
+
+
+def run(capsys, *arguments):
+    code = main(arguments)
+    return code, capsys.readouterr()
+
+
+def test_the_example_of_the_page_holds_and_fits_the_schema_that_editors_use():
+    policies = parse_policies(EXAMPLE, "example")
+    raw, tried, orders, returns = (
+        policies.of(f"s3://lake/{name}") for name in ("raw/clicks", "raw/test_a", "sales/orders", "sales/eu/returns")
+    )
+    assert (raw.is_on(TableService.CLUSTERING), tried.is_on(TableService.CLUSTERING)) == (False, True)
+    assert raw.settings("launcher") == {"max_attempts": 5}
+    assert (orders.bytes_per_day, returns.bytes_per_day) == (None, 200 << 30)
+    assert (orders.priority, returns.objectives.unmerged_log_age_s, returns.objectives.small_files) == (80, 7200, 500)
+    assert orders.pause.until.isoformat() == "2026-12-01T05:00:00+00:00"
+    assert not is_open(returns.windows, orders.pause.until.replace(hour=12))
+    assert policies.of("s3://lake/sales/tmp/x").priority == 50
+    schema = json.loads((DOCS / "policy.schema.json").read_text())
+    assert schema == json.loads(policy_schema_text())
+    document = yaml.safe_load(EXAMPLE)
+    jsonschema.Draft202012Validator(schema).validate(document)
+    for damage in ({"fleet": {"bytes_per_day": "2 TB"}}, {"rules": [{"priority": 1}]}, {"defaults": {"windows": [{"from": "1"}]}}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**document, **damage}, schema)
+
+
+def test_explain_names_the_rule_and_the_line_behind_each_value(fleet, tmp_path, capsys):
+    table = fleet.create()
+    text = f"defaults: {{priority: 60}}\nrules:\n  - match: {{tables: [{table.uid}]}}\n    retention: {{commits: 7}}\n"
+    file = policy_file(tmp_path, text)
+    code, printed = run(capsys, "explain", table.base_path, "--file", file, "--json")
+    document = json.loads(printed.out)
+    values = {one["field"]: (one["value"], one["rule"], one["line"]) for one in document["values"]}
+    assert (code, document["uid"]) == (0, table.uid)
+    assert values["priority"] == (60, "defaults", 2)
+    assert values["options.hoodie.cleaner.commits.retained"] == ("7", f"rule 1 (tables {table.uid})", 5)
+    assert values["services.clean"] == (True, "built-in default", None)
+    code, printed = run(capsys, "explain", str(tmp_path / "nothing"), "--file", file)
+    assert (code, "no table is there" in printed.out) == (0, True)
+
+
+def test_check_names_every_line_that_is_wrong(tmp_path, capsys):
+    file = policy_file(tmp_path, "defaults:\n  priority: 200\n  options: {hoodie.x: 1}\n  x: 1\n")
+    code, printed = run(capsys, "check", file)
+    assert (code, [int(n) for n in re.findall(r"line (\d+)", printed.out)]) == (2, [3, 5])
+    file = policy_file(tmp_path, "defaults:\n  options: {hoodie.x: 1}\n")
+    assert main(("check", file, "--json")) == 2
+    assert json.loads(capsys.readouterr().out)["problems"][0]["line"] == 3
+
+
+def test_check_holds_a_file_against_the_real_tables(fleet, tmp_path, capsys):
+    for name in ("a", "b"):
+        write(fleet.create(name), 0)
+    rules = [
+        f'{{match: {{tables: ["{fleet.path("a")}"]}}, sort_columns: [fare, colour]}}',
+        '{name: forgotten, match: {paths: ["/nowhere/*"]}, priority: 3}',
+    ]
+    file = policy_file(tmp_path, "rules:\n" + "".join(f"  - {rule}\n" for rule in rules))
+    code, printed = run(capsys, "check", file, "--tables", fleet.path("*"))
+    assert (code, "names 'colour'" in printed.out, "line 4, forgotten: no table matches" in printed.err) == (2, True, True)
+    file = policy_file(tmp_path, "rules: []\n")
+    code, printed = run(capsys, "check", file, "--tables", fleet.path("*"))
+    assert (code, "checked against 2 tables" in printed.out) == (0, True)
+
+
+def replayed(capsys, fleet, file):
+    code, printed = run(capsys, "test", file, "--since", "2020-01-01", "--json", "--tables", fleet.path("*"))
+    assert code == 0, printed.err
+    return json.loads(printed.out)
+
+
+def test_a_replay_shows_what_a_policy_would_have_done_with_the_recorded_writes(fleet, tmp_path, capsys):
+    plain, logged = fleet.create("plain"), fleet.create("logged", type=TableType.MOR)
+    for n in range(6):
+        write(plain, 10 * n)
+        write(logged, 0) if n == 0 else update(logged, 0)
+        logged.refresh()
+        fleet.clock.advance(3600)
+    schedule_clustering(plain)
+    run_clustering(plain)
+    before = plain.refresh().sequence
+    small = "settings: {planner: {clustering_min_files: 3, clustering_min_commits: 2}}"
+    off = replayed(capsys, fleet, policy_file(tmp_path, "defaults: {services: {clustering: false, compaction: false}}\n"))
+    by_path = {one["base_path"].rsplit("/", 1)[-1]: one for one in off["tables"]}
+    assert (off["jobs"], off["bytes_rewritten"]) == (0, 0)
+    assert (by_path["plain"]["most_small_files"], by_path["plain"]["recorded_jobs"]) == (6, 1)
+    assert by_path["logged"]["largest_log_age_s"] > 3 * 3600
+    on = replayed(capsys, fleet, policy_file(tmp_path, f"defaults: {{{small}, objectives: {{unmerged_log_age: 2h}}}}\n"))
+    by_path = {one["base_path"].rsplit("/", 1)[-1]: one for one in on["tables"]}
+    assert by_path["plain"]["clusterings"] >= 2
+    assert by_path["plain"]["most_small_files"] < 6
+    assert by_path["logged"]["compactions"] >= 2
+    assert by_path["logged"]["largest_log_age_s"] < 2.5 * 3600
+    assert on["bytes_rewritten"] > 0
+    none = replayed(capsys, fleet, policy_file(tmp_path, f"fleet: {{bytes_per_day: 1}}\ndefaults: {{{small}}}\n"))
+    assert none["jobs"] == 0
+    assert plain.refresh().sequence == before, "a replay writes nothing"
