@@ -1,120 +1,247 @@
-"""The tick of the planner: decide for each changed table, and publish the plans that are due."""
+"""The tick of the planner: decide for each table, choose among what is due, and publish these plans.
+
+The decisions are in `tideline_runtime.planning`. This module gathers what they need from the table logs and carries them out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from tideline_events import TIMELINE
-from tideline_planner.metrics import PLANNING, PLANS
+from tideline_planner.api import routes
+from tideline_planner.metrics import PLANNING, PLANS, REWRITTEN
+from tideline_planner.outcome import Verdicts
 from tideline_planner.settings import PlannerSettings
+from tideline_planner.watch import FleetWatch
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.event_link import EventLink
 from tideline_runtime.logging import get_logger
 from tideline_runtime.open_tables import OpenTables, open_tables
+from tideline_runtime.planning import Choice, Demand, Held, HeldBy, Ledger, Ledgers, Thresholds, View, arbitrate, examine
+from tideline_runtime.planning.examination import PLANNED, shrunk
+from tideline_runtime.policy import TablePolicy, is_open
 from tideline_runtime.table_settings import TableSettings
 from tideline_table.action import (
+    Check,
     Due,
     Reason,
     TableService,
-    Trigger,
-    plan_clustering,
-    plan_compaction,
+    pending_bytes,
+    plan_check,
     request_clustering,
     request_compaction,
 )
-from tideline_table.config import (
-    CLUSTERING_SORT_COLUMNS,
-)
+from tideline_table.config import CLUSTERING_SORT_COLUMNS
 from tideline_table.errors import ClockSkew, Recovery, TidelineError
-from tideline_table.table import Table, TableType
+from tideline_table.log import TableState
+from tideline_table.table import Table
 
 _log = get_logger(__name__)
+_Basis = tuple[int, PlannerSettings, TablePolicy]
+_AGAIN = timedelta(seconds=30)
+"""When a plan that was refused on the newest state is tried again without a commit: a reservation may have ended."""
+_SHORTEST_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What was decided for a table, on which basis, and until when it holds without a commit."""
+
+    basis: _Basis
+    table: Table
+    found: Mapping[TableService, Demand | Held]
+    pending_plans: int
+    pending_bytes: int
+    until: datetime | None
+
+
+def thresholds_of(settings: PlannerSettings) -> Thresholds:
+    """Return the thresholds of a table from the settings that hold for it."""
+    return Thresholds(
+        settings.clustering_min_files,
+        settings.clustering_min_commits,
+        settings.clustering_backoff_s,
+        settings.clustering_backoff_max_s,
+    )
+
+
+def plan_options(settings: PlannerSettings, table: Table, policy: TablePolicy) -> dict[str, str]:
+    """Return the engine options of plans beside the table's: sort columns by name, unless the policy gives some."""
+    own = settings.clustering_sort_columns.get(table.definition.name)
+    is_overridden = CLUSTERING_SORT_COLUMNS.key in policy.options
+    return {} if own is None or is_overridden else {CLUSTERING_SORT_COLUMNS.key: own}
 
 
 class PlannerService:
     """One shard of the planner."""
 
     def __init__(self, settings: PlannerSettings, context: ServiceContext) -> None:
+        self._settings = settings
         self._context = context
         self._tables: OpenTables = open_tables(settings, context, settings.options)
         self._events = EventLink(settings, context, watches=[TIMELINE.name])
         self._per_table = TableSettings(settings, self._tables.own_settings)
-        self._decided: dict[str, tuple[int, PlannerSettings]] = {}
+        self._ledgers = Ledgers()
+        self._verdicts = Verdicts(context.metrics)
+        self._decided: dict[str, Decided] = {}
+        self._visited: set[str] = set()
+        self._watch = FleetWatch(settings, context, self._tables)
+        context.add_routes(*routes(self._watch))
 
     def start(self) -> None:
         """Watch for transitions."""
         self._events.open()
 
     def tick(self) -> float | None:
-        """Decide for every table whose log grew, or whose settings changed, since its last decision."""
-        failure = self._tables.visit(self._context, self._plan)
+        """Decide for every table whose log grew, whose policy changed, or whose time came; publish what is chosen among all demands."""
+        self._visited = set()
+        failure = self._tables.visit(self._context, self._look)
+        self._decided = {uid: decided for uid, decided in self._decided.items() if uid in self._visited}
+        self._ledgers.keep(self._visited)
+        failure = self._serve() or failure
+        self._verdicts.show(self._visited)
+        self._watch.finish(self._visited)
         if failure is not None:
             raise failure
-        return None
+        return self._next_in_s()
 
     def stop(self) -> None:
         """Close what `start` opened."""
         self._events.close()
         self._tables.close()
 
-    def _plan(self, table: Table) -> None:
-        basis = (table.state.sequence, self._per_table.of(table.base_path))
-        if self._decided.get(table.uid) == basis:
+    def _look(self, table: Table) -> None:
+        settings, policy, now = self._per_table.of(table.base_path), self._tables.policy(table.base_path), self._context.clock.now()
+        basis = (table.state.sequence, settings, policy)
+        known = self._decided.get(table.uid)
+        fleet = self._tables.in_force.fleet
+        if fleet.bytes_per_day is not None or policy.bytes_per_day is not None:
+            self._ledgers.of(table, now)
+        is_same = known is not None and known.table is table and known.basis == basis
+        if known is None or not is_same or (known.until is not None and now >= known.until):
+            with self._context.metrics.timed(PLANNING):
+                self._decided[table.uid] = self._decide(table, basis, now)
+        self._watch.look(table, policy)
+        # Last: a table that failed is not served.
+        self._visited.add(table.uid)
+
+    def _decide(self, table: Table, basis: _Basis, now: datetime) -> Decided:
+        _, settings, policy = basis
+        options = plan_options(settings, table, policy)
+        ledger = self._ledgers.of(table, now) if policy.bytes_per_day is not None else Ledger()
+        found: dict[TableService, Demand | Held] = {}
+        for service in PLANNED:
+            try:
+                found[service] = examine(service, View.of(table, options), policy, thresholds_of(settings), ledger, now)
+            except TidelineError as error:
+                found[service] = _refused(table, service, error)
+        pending = [*table.state.pending_clusterings(), *table.state.pending_compactions()]
+        return Decided(basis, table, found, len(pending), pending_bytes(table.state), _until(found))
+
+    def _serve(self) -> TidelineError | None:
+        """Publish the plans that are chosen among all demands. Return the first error that a retry may cure."""
+        now, fleet = self._context.clock.now(), self._tables.in_force.fleet.share(self._settings.shard_count)
+        every = self._decided.values()
+        for decided in every:
+            for service, held in decided.found.items():
+                if isinstance(held, Held):
+                    self._verdicts.held(decided.table.uid, decided.table.base_path, service, held)
+        demands = [found for decided in every for found in decided.found.values() if isinstance(found, Demand)]
+        rewritten = self._ledgers.total(self._visited, now)
+        self._context.metrics.set(REWRITTEN, rewritten)
+        spent, pending = rewritten + sum(d.pending_bytes for d in every), sum(d.pending_plans for d in every)
+        curable: TidelineError | None = None
+        for choice in arbitrate(demands, fleet, spent, pending, now, self._shrunk):
+            if self._context.stopping.is_set():
+                break
+            self._context.health.beat()
+            try:
+                self._carry_out(choice)
+            except TidelineError as error:
+                curable = curable or error
+                _log.error("table failed", table=choice.demand.uid, service=choice.demand.service.value, reason=str(error))
+        return curable
+
+    def _shrunk(self, demand: Demand, max_bytes: int) -> Demand | Held:
+        if demand.cost_bytes <= max_bytes:
+            return replace(demand, max_bytes=max_bytes if demand.max_bytes is None else min(max_bytes, demand.max_bytes))
+        decided = self._decided[demand.uid]
+        _, settings, policy = decided.basis
+        view = View.of(decided.table, plan_options(settings, decided.table, policy))
+        return shrunk(demand, view, policy, thresholds_of(settings), self._context.clock.now(), max_bytes)
+
+    def _carry_out(self, choice: Choice) -> None:
+        """Publish the plan of a choice, or record why it waits. Raises only errors that a retry may cure."""
+        demand = choice.demand
+        decided = self._decided[demand.uid]
+        if choice.held is not None:
+            self._verdicts.held(demand.uid, demand.base_path, demand.service, choice.held)
             return
-        with self._context.metrics.timed(PLANNING):
-            self._plan_clustering(table)
-            if table.definition.type is TableType.MOR:
-                self._plan_compaction(table)
-        self._decided[table.uid] = basis
-
-    def _plan_clustering(self, table: Table) -> None:
-        settings = self._per_table.of(table.base_path)
-        trigger = Trigger(settings.clustering_min_files, settings.clustering_min_commits)
-        own = settings.clustering_sort_columns.get(table.definition.name)
-        is_overridden = CLUSTERING_SORT_COLUMNS.key in self._tables.own_options(table.base_path)
-        options = {} if own is None or is_overridden else {CLUSTERING_SORT_COLUMNS.key: own}
-
-        def decide() -> Due | Reason:
-            if table.definition.buckets is not None:
-                return Reason("a table with a bucket index keeps one file group in each bucket")
-            merged = table.options.merged(options)
-            return plan_clustering(table.state, table.storage.root, merged, table.schema, trigger=trigger)
-
-        self._publish(
-            table,
-            TableService.CLUSTERING,
-            decide,
-            lambda: request_clustering(table, options, trigger),
-        )
-
-    def _plan_compaction(self, table: Table) -> None:
-        self._publish(
-            table,
-            TableService.COMPACTION,
-            lambda: plan_compaction(table.state, table.options),
-            lambda: request_compaction(table),
-        )
-
-    def _publish(
-        self, table: Table, service: TableService, decide: Callable[[], Due | Reason], request: Callable[[], str | Reason]
-    ) -> None:
-        about = {"table": table.uid, "name": table.definition.name, "service": service.value}
         try:
-            # Decide on the state in memory first: a request reads file-group reservations and locks a shared table.
-            found = decide()
-            answer = request() if isinstance(found, Due) else found
-        except ClockSkew as error:
-            # Clock skew is temporary and a restart does not help. The next transition of the table triggers the next try.
-            _log.warning("planning postponed", **about, reason=str(error))
-            return
+            answer = self._publish(decided, demand)
         except TidelineError as error:
-            if error.recovery is not Recovery.STOP:
-                raise
-            # One table with a wrong sort column or a freeze must not stop planning for the other tables.
-            _log.error("table cannot be planned", **about, reason=str(error))
+            self._settle(decided, demand.service, _refused(decided.table, demand.service, error))
             return
         if isinstance(answer, Reason):
-            _log.debug("nothing to plan", **about, reason=answer.why)
+            until = self._context.clock.now() + _AGAIN
+            self._settle(decided, demand.service, Held(HeldBy.REFUSED, answer.why, until))
             return
-        self._context.metrics.increment(PLANS, service=service.value)
-        _log.info("planned", **about, instant=answer, reason=found.why)
+        self._verdicts.planned(demand.uid, demand.service)
+        self._context.metrics.increment(PLANS, service=demand.service.value)
+        about = {"table": demand.uid, "name": decided.table.definition.name, "service": demand.service.value}
+        _log.info("planned", **about, instant=answer, reason=demand.why, bytes=demand.cost_bytes, score=round(choice.score, 3))
+
+    def _publish(self, decided: Decided, demand: Demand) -> str | Reason:
+        _, settings, policy = decided.basis
+        options = {**plan_options(settings, decided.table, policy), **demand.options}
+        check = self._check(policy, demand)
+        if demand.service is TableService.CLUSTERING:
+            trigger = None if demand.trigger is None else replace(demand.trigger, max_bytes=demand.max_bytes)
+            return request_clustering(decided.table, options, trigger, check=check)
+        return request_compaction(decided.table, options, max_bytes=demand.max_bytes, check=check)
+
+    def _check(self, policy: TablePolicy, demand: Demand) -> Check:
+        """Return the last check of a plan, on the state on which it is published: time may have passed since the decision."""
+        fits = plan_check(demand.max_bytes)
+
+        def check(state: TableState, due: Due) -> Reason | None:
+            now = self._context.clock.now()
+            if not is_open(policy.windows, now) or not policy.wants(demand.service, now):
+                return Reason("the window closed, or a pause began, before the plan was published")
+            return fits(state, due)
+
+        return check
+
+    def _settle(self, decided: Decided, service: TableService, held: Held) -> None:
+        """Keep the outcome of a request, so that it is repeated only when something changed or its time came."""
+        found = {**decided.found, service: held}
+        self._decided[decided.table.uid] = replace(decided, found=found, until=_until(found))
+        self._verdicts.held(decided.table.uid, decided.table.base_path, service, held)
+
+    def _next_in_s(self) -> float | None:
+        """Return the seconds until a window opens, a budget frees, or the like, if that is before the next poll."""
+        untils = [decided.until for decided in self._decided.values() if decided.until is not None]
+        if not untils:
+            return None
+        delay_s = max(_SHORTEST_S, (min(untils) - self._context.clock.now()).total_seconds())
+        return delay_s if delay_s < self._settings.poll_interval_s else None
+
+
+def _until(found: Mapping[TableService, Demand | Held]) -> datetime | None:
+    return min((held.until for held in found.values() if isinstance(held, Held) and held.until is not None), default=None)
+
+
+def _refused(table: Table, service: TableService, error: TidelineError) -> Held:
+    """Return the verdict for an error that a retry does not cure; raise any other error."""
+    about = {"table": table.uid, "name": table.definition.name, "service": service.value}
+    if isinstance(error, ClockSkew):
+        # Clock skew is temporary and a restart does not help. The next transition of the table triggers the next try.
+        _log.warning("planning postponed", **about, reason=str(error))
+    elif error.recovery is Recovery.STOP:
+        # One table with a wrong sort column or a freeze must not stop planning for the other tables.
+        _log.error("table cannot be planned", **about, reason=str(error))
+    else:
+        raise error
+    return Held(HeldBy.REFUSED, str(error))

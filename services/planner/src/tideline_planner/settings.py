@@ -26,10 +26,22 @@ class PlannerSettings(ServiceSettings):
         per_table=True,
         ge=1,
     )
+    clustering_backoff_s: float = setting(
+        10.0,
+        unit="s",
+        description="Pause after a clustering that was rolled back, because it failed or lost to a writer. Each further one in a row "
+        "doubles it.",
+        per_table=True,
+        ge=0,
+    )
+    clustering_backoff_max_s: float = setting(
+        600.0, unit="s", description="Longest pause after clusterings that were rolled back.", per_table=True, ge=0
+    )
     clustering_sort_columns: dict[str, str] = setting(
         {},
         unit="-",
-        description="Sort columns of clustering, separated by commas, by table name. Other tables use the sort columns of `options`.",
+        description="Sort columns of clustering, separated by commas, by table name. Other tables use the sort columns of `options`. "
+        "Those of a policy override both.",
     )
     options: dict[str, str] = setting(
         {}, unit="-", description="Engine options for plans, such as `hoodie.clustering.plan.strategy.small.file.limit`."

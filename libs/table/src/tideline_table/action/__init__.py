@@ -19,11 +19,11 @@ from tideline_table.action.clustering.run import request_clustering, run_cluster
 from tideline_table.action.compaction.plan import compact_slice, plan_compaction
 from tideline_table.action.compaction.run import request_compaction, run_compaction, schedule_compaction
 from tideline_table.action.decision import Check, Due, Reason, TableService, action_name
-from tideline_table.action.plan_check import pending_bytes, plan_bytes, plan_check
 from tideline_table.action.planned_run import is_run_by_hudi
 from tideline_table.action.recovery import roll_back_dead
 from tideline_table.action.restore.run import preview_restore, restore_to_savepoint
 from tideline_table.action.savepoint.run import create_savepoint, delete_savepoint
+from tideline_table.action.soundness import pending_bytes, plan_bytes, plan_check
 from tideline_table.action.upkeep.cancel import Adopted, Cancelled, adopt, cancel_plan
 from tideline_table.action.upkeep.document import (
     failure_document,

@@ -1,0 +1,83 @@
+"""Which demands of a fleet are served first, and which wait. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from tideline_runtime.planning.demand import Demand, Held, HeldBy
+from tideline_runtime.planning.pressure import EARLY
+from tideline_runtime.policy import Fleet
+
+FILE_BYTES = 4 << 20
+"""What opening one file costs a reader, in bytes that it could read instead. Spark assumes the same (spark.sql.files.openCostInBytes)."""
+UNSORTED_GAIN = 0.1
+"""Part of unsorted bytes that readers with a filter skip once the bytes are sorted."""
+AGING_S = 3600.0
+"""Time of waiting after which a demand counts twice, after two of it three times, and so on. So every table's turn comes."""
+POINTS_PER_DOUBLING = 10
+"""Points of priority that let a demand count twice."""
+OBJECTIVE_WEIGHT = 4.0
+"""How much more a demand counts per used-up objective, from `EARLY` on."""
+
+Shrink = Callable[[Demand, int], Demand | Held]
+"""Return the demand for a plan of at most so many bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The outcome for a demand: it is served (`held` is None), perhaps made smaller, or it waits."""
+
+    demand: Demand
+    score: float
+    held: Held | None = None
+
+
+def score(demand: Demand, now: datetime) -> float:
+    """Return the benefit per byte rewritten, weighted by priority, time of waiting and objectives. More is served first."""
+    benefit = demand.files_saved * FILE_BYTES + demand.log_bytes + UNSORTED_GAIN * demand.unsorted_bytes
+    waited_s = max(0.0, (now - demand.since).total_seconds()) if demand.since is not None else 0.0
+    weight = math.pow(2.0, (demand.priority - 50) / POINTS_PER_DOUBLING)
+    urgency = 1.0 + OBJECTIVE_WEIGHT * min(demand.pressure, 100.0) if demand.pressure >= EARLY else 1.0
+    return weight * (benefit / max(demand.cost_bytes, FILE_BYTES)) * (1.0 + waited_s / AGING_S) * urgency
+
+
+def arbitrate(
+    demands: Iterable[Demand], fleet: Fleet, spent_bytes: int, pending_plans: int, now: datetime, shrink: Shrink
+) -> list[Choice]:
+    """Return the outcome for each demand, in order of service.
+
+    `spent_bytes`: rewritten in the last day, with what pending plans read. A demand that waits for the budget of the fleet lets those
+    behind it wait, too, so that small ones never use up what a large one waits for; one that never fits is passed over.
+    """
+    left = None if fleet.bytes_per_day is None else max(0, fleet.bytes_per_day - spent_bytes)
+    outcome: list[Choice] = []
+    waits_for_budget = False
+    ranked = sorted(((score(d, now), d) for d in demands), key=lambda own: (-own[0], own[1].base_path, own[1].service))
+    for points, demand in ranked:
+        if fleet.pending_plans is not None and pending_plans >= fleet.pending_plans:
+            held = Held(HeldBy.FLEET_PLANS, f"{pending_plans} plans of the fleet are pending, of {fleet.pending_plans} allowed")
+            outcome.append(Choice(demand, points, held))
+            continue
+        if left is None:
+            outcome.append(Choice(demand, points))
+            pending_plans += 1
+            continue
+        assert fleet.bytes_per_day is not None
+        fitting = None if waits_for_budget else _fitting(demand, left, shrink)
+        if fitting is None:
+            why = f"{left} of {fleet.bytes_per_day} bytes of the fleet's budget are left in 24 hours; the plan reads {demand.cost_bytes}"
+            outcome.append(Choice(demand, points, Held(HeldBy.FLEET_BUDGET, why)))
+            waits_for_budget = waits_for_budget or isinstance(_fitting(demand, fleet.bytes_per_day, shrink), Demand)
+            continue
+        outcome.append(Choice(fitting, points))
+        left -= fitting.cost_bytes
+        pending_plans += 1
+    return outcome
+
+
+def _fitting(demand: Demand, max_bytes: int, shrink: Shrink) -> Demand | None:
+    found = shrink(demand, max_bytes) if max_bytes else None
+    return found if isinstance(found, Demand) and found.cost_bytes <= max_bytes else None

@@ -1,0 +1,109 @@
+"""What a decision takes and returns: a table as it is seen, a demand for a plan, and why there is none."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import pyarrow as pa
+
+from tideline_table.action import TableService, Trigger
+from tideline_table.config import Options
+from tideline_table.log import TableState
+from tideline_table.table import Table, TableType
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A table as decisions see it. `options` are those with which plans are made."""
+
+    base_path: str
+    uid: str
+    root: str
+    state: TableState
+    options: Options
+    schema: pa.Schema
+    is_merge_on_read: bool
+    has_buckets: bool
+
+    @classmethod
+    def of(cls, table: Table, options: Mapping[str, object] | None = None) -> View:
+        """Return the view of an open table, whose options `options` override. Raises `SchemaMismatch` for one without a schema."""
+        return cls(
+            table.base_path,
+            table.uid,
+            table.storage.root,
+            table.state,
+            table.options.merged(options or {}),
+            table.schema,
+            table.definition.type is TableType.MOR,
+            table.definition.buckets is not None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Settings of the planner for one table."""
+
+    min_files: int = 8
+    """Minimum number of small files in a partition for a clustering."""
+    min_commits: int = 4
+    """Minimum number of writes since the last clustering plan."""
+    backoff_s: float = 10.0
+    """Pause after a clustering that was rolled back; doubles with each further one in a row."""
+    backoff_max_s: float = 600.0
+    """Longest such pause."""
+
+
+class HeldBy(enum.StrEnum):
+    """Why no plan of a service is published for a table."""
+
+    OFF = "off"
+    PAUSED = "paused"
+    NOT_DUE = "not_due"
+    BACKING_OFF = "backing_off"
+    WINDOW = "window"
+    BUDGET = "budget"
+    FLEET_BUDGET = "fleet_budget"
+    FLEET_PLANS = "fleet_plans"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """No plan now: the kind of reason, one line, and when the decision may change without a commit (None: not by time alone)."""
+
+    by: HeldBy
+    why: str
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A plan that is due and may be published now, with what it costs and what it brings."""
+
+    base_path: str
+    uid: str
+    service: TableService
+    why: str
+    cost_bytes: int
+    """Input that the plan reads and rewrites."""
+    files_saved: int
+    """Files that readers open less: inputs without outputs."""
+    log_bytes: int = 0
+    """Log bytes that readers merge no longer."""
+    unsorted_bytes: int = 0
+    """Input that no clustering has sorted yet, if the table has sort columns: its key ranges overlap, as far as the log shows."""
+    pressure: float = 0.0
+    """How much of the objective is used up; 1: the bound is reached."""
+    priority: int = 50
+    since: datetime | None = None
+    """Since when the table waits for this service: the oldest file that it would rewrite, or its last run."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Engine options to request the plan with, beside the table's."""
+    trigger: Trigger | None = None
+    """For clustering."""
+    max_bytes: int | None = None
+    """Most input of the plan, by the budget of the table or the fleet."""

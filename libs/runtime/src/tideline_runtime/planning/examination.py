@@ -1,0 +1,174 @@
+"""What one table needs of clustering or compaction, and whether its policy lets the planner publish it now. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from tideline_runtime.planning.demand import Demand, Held, HeldBy, Thresholds, View
+from tideline_runtime.planning.ledger import Ledger
+from tideline_runtime.planning.pressure import EARLY, Pressure, backlog, oldest, pressure_of
+from tideline_runtime.policy import TablePolicy, is_open, next_change
+from tideline_table.action import Due, Reason, TableService, Trigger, pending_bytes, plan_bytes, plan_clustering, plan_compaction
+from tideline_table.config import CLUSTERING_SORT_COLUMNS, COMPACTION_DELTA_COMMITS
+from tideline_table.file_group import FileSlice
+from tideline_table.hudi import Action, State
+from tideline_table.log import ActionRecord, TableState
+
+PLANNED = (TableService.CLUSTERING, TableService.COMPACTION)
+"""The services that the planner plans."""
+
+
+def examine(
+    service: TableService, view: View, policy: TablePolicy, thresholds: Thresholds, ledger: Ledger, now: datetime
+) -> Demand | Held:
+    """Decide about one service of one table. The first reason that holds is given: off, paused, not due, backing off, window, budget.
+
+    A table that has used up `EARLY` of an objective is due whatever the thresholds say. A plan that does not fit what is left of the
+    budget is made smaller if it can be. Raises `SchemaMismatch` for sort columns that the table does not have.
+    """
+    if not policy.is_on(service):
+        return Held(HeldBy.OFF, f"{service} is off by {policy.given[f'services.{service}'].origin}")
+    pause = policy.paused_at(now)
+    if pause is not None:
+        return Held(HeldBy.PAUSED, f"paused by {policy.given['pause'].origin}: {pause.reason}", pause.until)
+    pressure = pressure_of(service, policy.objectives, backlog(view.state, view.options), now)
+    wanted = _demand(service, view, policy, thresholds, pressure, None)
+    if isinstance(wanted, Held):
+        later = pressure.early_at
+        return replace(wanted, until=later if later is not None and later > now else None)
+    until = _backing_off_until(service, view.state, thresholds)
+    if until is not None and until > now:
+        return Held(HeldBy.BACKING_OFF, f"the last {service} was rolled back; next try at {until:%H:%M:%S} UTC", until)
+    if not is_open(policy.windows, now):
+        opens = next_change(policy.windows, now)
+        when = f"; it opens at {opens:%Y-%m-%d %H:%M} UTC" if opens is not None else ""
+        return Held(HeldBy.WINDOW, f"outside of the window of {policy.given['windows'].origin}{when}", opens)
+    return _within_budget(service, view, policy, thresholds, pressure, wanted, ledger, now)
+
+
+def shrunk(demand: Demand, view: View, policy: TablePolicy, thresholds: Thresholds, now: datetime, max_bytes: int) -> Demand | Held:
+    """Return the demand for a plan of at most `max_bytes`; `Held` if no plan is that small."""
+    limit = max_bytes if demand.max_bytes is None else min(max_bytes, demand.max_bytes)
+    pressure = pressure_of(demand.service, policy.objectives, backlog(view.state, view.options), now)
+    return _demand(demand.service, view, policy, thresholds, pressure, limit)
+
+
+def _within_budget(
+    service: TableService,
+    view: View,
+    policy: TablePolicy,
+    thresholds: Thresholds,
+    pressure: Pressure,
+    wanted: Demand,
+    ledger: Ledger,
+    now: datetime,
+) -> Demand | Held:
+    budget = policy.bytes_per_day
+    if budget is None:
+        return wanted
+    used = ledger.spent(now) + pending_bytes(view.state)
+    left = max(0, budget - used)
+    if wanted.cost_bytes <= left:
+        return replace(wanted, max_bytes=left)
+    smaller = _demand(service, view, policy, thresholds, pressure, left) if left else None
+    if isinstance(smaller, Demand):
+        return smaller
+    origin = policy.given["budget.bytes_per_day"].origin
+    why = f"{used} of {budget} bytes of {origin} are used in 24 hours, and the plan reads {wanted.cost_bytes}"
+    return Held(HeldBy.BUDGET, why, ledger.frees_at(now))
+
+
+def _demand(
+    service: TableService, view: View, policy: TablePolicy, thresholds: Thresholds, pressure: Pressure, max_bytes: int | None
+) -> Demand | Held:
+    """Return the plan that the state asks for, without regard to windows and budgets."""
+    is_urgent = pressure.part >= EARLY
+    if service is TableService.CLUSTERING:
+        if view.has_buckets:
+            return Held(HeldBy.NOT_DUE, "a table with a bucket index keeps one file group in each bucket")
+        trigger = Trigger(2, 0, max_bytes) if is_urgent else Trigger(thresholds.min_files, thresholds.min_commits, max_bytes)
+        options: dict[str, str] = {}
+        found = plan_clustering(view.state, view.root, view.options, view.schema, trigger=trigger)
+    else:
+        if not view.is_merge_on_read:
+            return Held(HeldBy.NOT_DUE, "only merge-on-read tables have log files to merge")
+        trigger = None
+        options = {COMPACTION_DELTA_COMMITS.key: "1"} if is_urgent else {}
+        found = plan_compaction(view.state, view.options.merged(options), max_bytes=max_bytes)
+    if isinstance(found, Reason):
+        return Held(HeldBy.NOT_DUE, found.why)
+    why = f"{found.why}; {pressure.why}" if is_urgent else found.why
+    made = _measured(service, view, found)
+    return replace(
+        made, why=why, pressure=pressure.part, priority=policy.priority, options=options, trigger=trigger, max_bytes=max_bytes
+    )
+
+
+def _measured(service: TableService, view: View, due: Due) -> Demand:
+    """Return the demand with what the plan costs and brings."""
+    groups = due.body.groups  # type: ignore[union-attr]
+    slices = [found for group in groups if (found := view.state.latest_slice(group)) is not None]
+    inputs = sum(len(file_slice.paths) for file_slice in slices)
+    if service is TableService.CLUSTERING:
+        document = due.body.plan["clusteringPlan"]["inputGroups"]  # type: ignore[union-attr, index]
+        outputs = sum(int(group["numOutputFileGroups"]) for group in document)
+    else:
+        outputs = len(slices)
+    log_bytes = sum(log.size_bytes for file_slice in slices for log in file_slice.log_files)
+    is_sorted = bool(view.options[CLUSTERING_SORT_COLUMNS])
+    unsorted = sum(s.total_bytes for s in slices if not _is_clustered(view.state, s)) if is_sorted else 0
+    if service is TableService.CLUSTERING:
+        since = _later(oldest(s.base_instant for s in slices), _last_clustering(view.state))
+    else:
+        since = oldest(log.instant for s in slices for log in s.log_files)
+        unsorted = 0
+    return Demand(
+        view.base_path,
+        view.uid,
+        service,
+        due.why,
+        cost_bytes=plan_bytes(view.state, groups),
+        files_saved=max(0, inputs - outputs),
+        log_bytes=log_bytes,
+        unsorted_bytes=unsorted,
+        since=since,
+    )
+
+
+def _is_clustered(state: TableState, file_slice: FileSlice) -> bool:
+    record = state.actions.get(file_slice.base_instant)
+    return record is not None and record.is_clustering and not file_slice.log_files
+
+
+def _last_clustering(state: TableState) -> datetime | None:
+    ended = [a.since for a in state.actions.values() if a.is_clustering and a.state is State.COMPLETED and a.since]
+    return datetime.fromisoformat(max(ended)) if ended else None
+
+
+def _later(one: datetime | None, other: datetime | None) -> datetime | None:
+    return max((time for time in (one, other) if time is not None), default=None)
+
+
+def _backing_off_until(service: TableService, state: TableState, thresholds: Thresholds) -> datetime | None:
+    """Return when clustering is tried again after it was rolled back: by the launcher that gave it up, or because a writer won."""
+    if service is not TableService.CLUSTERING:
+        return None
+    failed: list[datetime] = []
+    for record in sorted((a for a in state.actions.values() if a.is_clustering), key=lambda a: a.instant, reverse=True):
+        if record.state is State.COMPLETED:
+            break
+        ended = _rolled_back_at(state, record)
+        if ended is not None:
+            failed.append(ended)
+    if not failed:
+        return None
+    pause_s = min(thresholds.backoff_max_s, thresholds.backoff_s * 2.0 ** min(len(failed) - 1, 30))
+    return max(failed) + timedelta(seconds=pause_s)
+
+
+def _rolled_back_at(state: TableState, record: ActionRecord) -> datetime | None:
+    by = state.actions.get(record.fenced_by)
+    if record.state is not State.ROLLED_BACK or by is None or by.action is not Action.ROLLBACK or not by.since:
+        return None
+    return datetime.fromisoformat(by.since)

@@ -1,0 +1,97 @@
+"""How much clustering and compaction rewrote in the last day: read from the table logs, so that every process finds the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from tideline_table.action import TableService, action_name
+from tideline_table.hudi import Action, State
+from tideline_table.log import Entry, Published, TableState
+from tideline_table.table import Table
+
+DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Completed rewrites: when each was committed (UTC), and the bytes that it wrote."""
+
+    rewrites: tuple[tuple[datetime, int], ...] = ()
+
+    def spent(self, now: datetime) -> int:
+        """Return the bytes rewritten in the 24 hours before `now`."""
+        return sum(size for at, size in self.rewrites if at > now - DAY)
+
+    def frees_at(self, now: datetime) -> datetime | None:
+        """Return when the oldest of these rewrites is a day old; None without one."""
+        return min((at + DAY for at, _ in self.rewrites if at > now - DAY), default=None)
+
+    def with_entries(self, entries: Iterable[Entry], now: datetime) -> Ledger:
+        """Return the ledger with the rewrites that these log entries complete, without those that are older than a day."""
+        found = [rewrite for entry in entries if (rewrite := rewrite_in(entry)) is not None]
+        return Ledger(tuple(sorted((at, size) for at, size in (*self.rewrites, *found) if at > now - DAY)))
+
+
+def rewrite_in(entry: Entry) -> tuple[datetime, int] | None:
+    """Return the time and the written bytes of the clustering or compaction that this entry completes; None for another entry."""
+    is_rewrite = action_name(entry.action, entry.operation) in (TableService.CLUSTERING, TableService.COMPACTION)
+    if not is_rewrite or entry.after is not State.COMPLETED or not isinstance(entry.body, Published):
+        return None
+    return datetime.fromisoformat(entry.recorded), sum(stat.file_size_bytes for stat in entry.body.metadata.stats)
+
+
+@dataclass(slots=True)
+class Ledgers:
+    """Ledgers of the tables of a service, kept up to date from their logs. Used by one thread.
+
+    An update reads the entries that completed a rewrite since the last one, and no others, unless some of the last day were archived
+    meanwhile: then all entries of the day. Rewrites that were lost (a failed attempt, a clustering that a writer beat) are not counted.
+    """
+
+    _known: dict[str, tuple[int, Ledger]] = field(default_factory=dict)
+
+    def of(self, table: Table, now: datetime) -> Ledger:
+        """Return the ledger of a refreshed table."""
+        cursor, ledger = self._known.get(table.uid, (0, Ledger()))
+        head = table.state.sequence
+        if cursor != head:
+            ledger = ledger.with_entries(_entries_since(table, cursor, now), now)
+            self._known[table.uid] = head, ledger
+        return ledger
+
+    def total(self, uids: Iterable[str], now: datetime) -> int:
+        """Return what these tables rewrote in the last day, as of their last update."""
+        return sum(self._known[uid][1].spent(now) for uid in uids if uid in self._known)
+
+    def keep(self, uids: Iterable[str]) -> None:
+        """Forget all other tables."""
+        wanted = set(uids)
+        self._known = {uid: known for uid, known in self._known.items() if uid in wanted}
+
+
+def _entries_since(table: Table, cursor: int, now: datetime) -> Iterable[Entry]:
+    state, log = table.state, table.timeline.log
+    if state.archived_sequence > cursor and _archived_recently(state, now):
+        for sequence in range(state.sequence, max(cursor, log.trimmed_to()), -1):
+            entry = log.read(sequence)
+            if entry is None or datetime.fromisoformat(entry.recorded) <= now - DAY:
+                return
+            yield entry
+        return
+    done = [
+        a.sequence
+        for a in state.actions.values()
+        if a.state is State.COMPLETED and a.sequence > cursor and (a.is_clustering or a.action is Action.COMPACTION)
+    ]
+    for sequence in sorted(done):
+        entry = log.read(sequence)
+        if entry is not None:
+            yield entry
+
+
+def _archived_recently(state: TableState, now: datetime) -> bool:
+    """Return whether archival may have taken rewrites of the last day off the timeline."""
+    kept = [a.since for a in state.actions.values() if a.since and a.state is State.COMPLETED]
+    return not kept or datetime.fromisoformat(min(kept)) > now - DAY
