@@ -103,8 +103,8 @@ class FleetWatch:
             for about in document["findings"]:
                 found[document["base_path"], document["uid"], about["kind"]] = about["text"]
         tables = Counter(kind for _, _, kind in found)
-        for kind in FindingKind:
-            self._context.metrics.set(FINDINGS, tables[kind.value], kind=kind.value)
+        for every in FindingKind:
+            self._context.metrics.set(FINDINGS, tables[every.value], kind=every.value)
         for (base_path, uid, kind), text in found.items():
             if (base_path, uid, kind) not in self._known:
                 _log.warning("finding", base_path=base_path, table=uid, kind=kind, text=text)
