@@ -107,19 +107,6 @@ def test_a_stream_writes_each_batch_once(source: SparkSession, table: Table, tmp
         ).start(table.storage.root).awaitTermination()
 
 
-@pytest.mark.parametrize("form", ["options (path '{}')", "location '{}'"])
-def test_a_table_of_sql(source: SparkSession, table: Table, form: str) -> None:
-    source.sql("drop table if exists of_sql")
-    source.sql(f"create table of_sql using {NAME} {form.format(table.storage.root)}")
-    try:
-        assert source.sql("select count(*) from of_sql").collect()[0][0] == 6
-        write_rows(table, rows(6, 8, 7), Operation.UPSERT)
-        assert source.sql("select count(*) from of_sql").collect()[0][0] == 8
-    finally:
-        source.sql("drop table of_sql")
-    assert len(content(table)) == 8, "dropping it leaves the files"
-
-
 def test_workers_run_the_python_of_the_driver(source: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     context = source.sparkContext
     monkeypatch.setattr(context, "pythonExec", "/nowhere/python3")
