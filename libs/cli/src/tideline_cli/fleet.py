@@ -10,7 +10,7 @@ from typing import Any
 
 from tideline_locks import open_peer_lock
 from tideline_locks.table_lock import attach_lock
-from tideline_planner.rules import rules_of
+from tideline_planner.rules import rules_of, with_planner
 from tideline_planner.settings import PlannerSettings
 from tideline_runtime.policy import Policies, read_policies
 from tideline_runtime.registry import TablePattern, find_tables
@@ -26,8 +26,8 @@ from tideline_table.action import (
     status_document,
 )
 from tideline_table.errors import TidelineError
-from tideline_table.storage import open_storage
-from tideline_table.table import Finding, FindingKind, Table, given_up_plans
+from tideline_table.storage import Storage, open_storage
+from tideline_table.table import Finding, FindingKind, Table, given_up_plans, read_identity
 
 PARALLEL = 16
 """Tables that are examined at once: most of the time is waiting for the store."""
@@ -52,8 +52,15 @@ class Fleet:
         return cls(loaded, options, locks, read_policies(loaded.policy_file) if loaded.policy_file is not None else Policies())
 
     def open(self, base_path: str) -> Table:
-        """Open a table for looking at it. Raises the errors of `Table.open`."""
-        return Table.open(base_path, options={**self.settings.options, **self.options}, peer_lock=open_peer_lock)
+        """Open a table for looking at it. Raises the errors of `Table.open`, and `ContradictoryRules`."""
+        storage = open_storage(base_path)
+        return Table.open(base_path, options=self.options_of(storage), peer_lock=open_peer_lock, storage=storage)
+
+    def options_of(self, storage: Storage) -> dict[str, object]:
+        """Return the engine options of a table: of the settings, then of its policy, then of the command."""
+        identity = read_identity(storage)
+        policy = self.policies.of(storage.root, identity.uid if identity is not None else "")
+        return {**self.settings.options, **policy.options, **self.options}
 
     def rules(self, table: Table) -> Rules:
         """Return the rules by which the planner judges a table: its settings, and what the policy file gives the table.
@@ -83,6 +90,7 @@ class Fleet:
         try:
             table = self.open(base_path)
             status = examine(table, self.rules(table))
+            status = replace(status, verdicts=tuple(self._with_planner(table, verdict) for verdict in status.verdicts))
             unlocked = self._lock_finding(table)
             return status_document(replace(status, findings=(*status.findings, *unlocked)))
         except TidelineError as error:
@@ -115,7 +123,12 @@ class Fleet:
         """Return an open table, and the verdicts about its services. Raises the errors of `Table.open`."""
         table = self.open(base_path)
         rules = self.rules(table)
-        return table, [judge(table, service, rules) for service in services]
+        return table, [self._with_planner(table, judge(table, service, rules)) for service in services]
+
+    def _with_planner(self, table: Table, verdict: Verdict) -> Verdict:
+        if self.options:
+            return verdict  # the planner does not have the options of this command
+        return with_planner(self.settings, self.policies.of(table.storage.root, table.uid), table, verdict)
 
 
 def examined(

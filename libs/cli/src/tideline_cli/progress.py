@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterable
 from types import TracebackType
+from typing import TypeVar
 
 import rich.progress as bars
 from rich.console import Console
@@ -11,6 +13,8 @@ from rich.console import Console
 from tideline_cli.report import printable
 
 SHOWN_AFTER_S = 2.0
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Progress:
@@ -53,6 +57,20 @@ class Progress:
     def advance(self, steps: float = 1) -> None:
         """Record that so many steps are done."""
         self._bar.advance(self._task, steps)
+
+    def expect(self, total: int) -> None:
+        """Set the number of steps, which was not known before; what is done begins at 0 again."""
+        self._bar.reset(self._task, total=total)
+
+    def each(self, items: Iterable[T], do: Callable[[T], R]) -> list[R]:
+        """Return the results of `do`, and count each; the number of `items` becomes the total."""
+        every = list(items)
+        self.expect(len(every))
+        results = []
+        for item in every:
+            results.append(do(item))
+            self.advance()
+        return results
 
     def describe(self, text: str) -> None:
         """Show what is done now."""

@@ -11,6 +11,7 @@ import typer
 from tideline_cli.arguments import AsJson, LockUrl, Settings, TablePath, choice, option, settings_from
 from tideline_cli.dry_run import DryRun, preview_plan, preview_run, print_preview
 from tideline_cli.opening import open_writable
+from tideline_cli.progress import Progress
 from tideline_cli.report import print_result
 from tideline_cli.tables import committed_document
 from tideline_locks import open_peer_lock
@@ -19,6 +20,8 @@ from tideline_table.action import (
     Reason,
     Rules,
     TableService,
+    cluster_group,
+    compact_slice,
     decide,
     preview_clustering,
     request_archival,
@@ -163,7 +166,9 @@ def run(
 
 
 def _run_clustering(table: Table, instant: str) -> dict[str, Any]:
-    committed = run_clustering(table, instant)
+    with Progress("file groups", None) as progress:
+        progress.describe("clustering")
+        committed = run_clustering(table, instant, run=lambda tasks: progress.each(tasks, cluster_group))
     if committed is None:
         return _no_plan(TableService.CLUSTERING, table)
     rows = sum(s.num_writes for s in committed.stats)
@@ -172,7 +177,9 @@ def _run_clustering(table: Table, instant: str) -> dict[str, Any]:
 
 
 def _run_compaction(table: Table, instant: str) -> dict[str, Any]:
-    committed = run_compaction(table, instant)
+    with Progress("file groups", None) as progress:
+        progress.describe("compaction")
+        committed = run_compaction(table, instant, run=lambda tasks: progress.each(tasks, compact_slice))
     if committed is None:
         return _no_plan(TableService.COMPACTION, table)
     logs = sum(s.log_files_compacted for s in committed.stats)

@@ -16,6 +16,7 @@ from tideline_cli.progress import Progress
 from tideline_cli.report import print_json, print_line, print_listing, size_text
 from tideline_table.action import TableService, maintain, maintenance_document, verdict_document
 from tideline_table.errors import TidelineError
+from tideline_table.storage import open_storage
 
 app = typer.Typer()
 
@@ -104,14 +105,13 @@ def maintain_tables(
     In this order: rollback of dead writers, compaction, clustering, clean, archival with the orphan-file cleanup; pending plans that
     no process runs, too. A failing table or service does not keep the others from running; the exit code is then 1.
     """
-    options = settings_from(option)
-    fleet = _fleet(paths, settings, options)
+    fleet = _fleet(paths, settings, settings_from(option))
     found, failures = fleet.find()
     documents = [{"base_path": f["base_path"], "ok": False, "error": f["error"], "services": []} for f in failures]
     with Progress("tables", len(found)) as progress:
         for base_path in found:
             progress.describe(base_path.rpartition("/")[2])
-            documents.append(_maintained(fleet, base_path, options, locks, dry_run=dry_run, progress=progress))
+            documents.append(_maintained(fleet, base_path, locks, dry_run=dry_run, progress=progress))
             progress.advance()
     if as_json:
         print_json({"tables": documents})
@@ -121,12 +121,10 @@ def maintain_tables(
         raise typer.Exit(EXIT_FAILED)
 
 
-def _maintained(
-    fleet: Any, base_path: str, options: Mapping[str, object], locks: str, *, dry_run: bool, progress: Progress
-) -> dict[str, Any]:
+def _maintained(fleet: Any, base_path: str, locks: str, *, dry_run: bool, progress: Progress) -> dict[str, Any]:
     name = base_path.rpartition("/")[2]
     try:
-        table = fleet.open(base_path) if dry_run else open_writable(base_path, {**fleet.settings.options, **options}, locks)
+        table = fleet.open(base_path) if dry_run else open_writable(base_path, fleet.options_of(open_storage(base_path)), locks)
         steps = maintain(
             table, fleet.rules(table), dry_run=dry_run, on_step=lambda service: progress.describe(f"{name}: {service}")
         )

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated
 
+import pyarrow as pa
 import typer
 
 from tideline_cli.arguments import AsJson, LockUrl, Settings, TablePath, choice, option, settings_from
 from tideline_cli.opening import open_writable
+from tideline_cli.progress import Progress
 from tideline_cli.report import print_facts, print_json, print_result
 from tideline_cli.sources import read_rows
 from tideline_cli.tables import committed_document
-from tideline_table.action import delete_partitions, write_rows
+from tideline_table.action import RoutedWrite, ThisProcess, delete_partitions, write_rows
 from tideline_table.coordination import Committed
-from tideline_table.writer import ROW_OPERATIONS, Operation
+from tideline_table.file_group import FileSlice
+from tideline_table.index import Location
+from tideline_table.table import Table
+from tideline_table.writer import ROW_OPERATIONS, FileGroupResult, Operation
 
 app = typer.Typer()
 
@@ -26,6 +34,28 @@ tail -n 100 trips.jsonl | tideline write ./trips --from - --operation insert
 tideline write ./trips --from gone.csv --operation delete
 
 tideline write ./trips --from may.parquet --operation insert_overwrite"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """An executor that shows how many files of a write are written."""
+
+    inner: ThisProcess
+    progress: Progress
+
+    def locate(
+        self, table: Table, wanted: Mapping[str, pa.ChunkedArray], slices: Mapping[str, Sequence[FileSlice]]
+    ) -> Mapping[str, Location]:
+        return self.inner.locate(table, wanted, slices)
+
+    def write(self, work: RoutedWrite) -> list[FileGroupResult]:
+        self.progress.expect(len(work.tasks))
+
+        def written(result: FileGroupResult) -> None:
+            work.written(result)
+            self.progress.advance()
+
+        return self.inner.write(replace(work, written=written))
 
 
 @app.command(epilog=_EXAMPLES)
@@ -61,7 +91,9 @@ def write(
         text = f"nothing to do: {reason}; no commit was made (--allow-empty makes one)"
         print_result({"operation": chosen.value, "instant": None, "reason": reason}, text, as_json=as_json)
         return
-    committed = write_rows(table, rows, chosen)
+    with Progress("files", None) as progress:
+        progress.describe(f"{chosen} of {rows.num_rows} rows")
+        committed = write_rows(table, rows, chosen, executor=_Counted(ThisProcess(os.cpu_count() or 1), progress))
     _report(chosen, committed, as_json=as_json)
 
 

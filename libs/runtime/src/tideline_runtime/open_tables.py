@@ -77,6 +77,8 @@ class OpenTables:
     _left_alone: set[str] = field(default_factory=set, init=False)
     """Those of the refused tables that are not Tideline's: a fleet may well have only such tables."""
     _troubled: dict[str, str] = field(default_factory=dict, init=False)
+    _unlocked: set[str] = field(default_factory=set, init=False)
+    """Those of the refused tables whose locks cannot be used."""
 
     def each(self) -> Iterator[Table]:
         """Yield all tables, refreshed, in order of base path; a table that fails is skipped."""
@@ -128,6 +130,14 @@ class OpenTables:
     def by_uid(self, uid: str) -> Table | None:
         """Return the table with this uid, None if this shard does not know it."""
         return next((t for t in self._open.values() if t.uid == uid), None)
+
+    def refusals(self) -> dict[str, tuple[str, bool]]:
+        """Return why tables cannot be opened or worked on, by base path, and whether the locks are the reason.
+
+        Tables that only Apache Hudi writes are left out.
+        """
+        found = {**self._refused, **self._troubled}
+        return {path: (why, path in self._unlocked) for path, why in found.items() if path not in self._left_alone}
 
     @property
     def in_force(self) -> Policies:
@@ -234,7 +244,12 @@ class OpenTables:
         )
         if not table.has_log:
             table.check_writable(keyed=False)  # raises with the reason
-        self.lock_providers.attach(table)
+        try:
+            self.lock_providers.attach(table)
+        except TidelineError:
+            self._unlocked.add(base_path)
+            raise
+        self._unlocked.discard(base_path)
         return table
 
     def _report(self, table: Table, error: TidelineError) -> None:

@@ -167,6 +167,10 @@ class TableRegistry:
         others = f" (and {len(self._failed) - 1} more)" if len(self._failed) > 1 else ""
         return " ".join(f"every search for tables fails: {pattern.text}{others}: {cause}".split())
 
+    def unmatched(self) -> tuple[str, ...]:
+        """Return the patterns of the setting that select no table, sorted."""
+        return tuple(sorted(pattern.text for pattern in self._unmatched))
+
     def next_scan_in_s(self) -> float:
         """Return the seconds until a scan is due, 0 if it is."""
         if self._scanned_at_s is None:

@@ -1,4 +1,4 @@
-"""`spark.read.format("tideline")` and `spark.readStream.format("tideline")`: the engine as a Spark data source in Python.
+"""The format `tideline`: the engine as a Spark data source in Python, for batches and streams. docs/spark-data-source.md describes it.
 
 For convenience only: Spark gives this source neither column pruning nor its own Parquet scan; `tideline_spark.read.read` is faster.
 The load path is the table's base path. Options: `as_of`, `read_optimized`, `since`, `until` as in `read`; `changes` (true) for net
@@ -23,7 +23,9 @@ from pyspark.sql import datasource as ds
 from pyspark.sql.types import StructType
 
 from tideline_spark.arrow_rows import spark_batches, spark_schema, spread
+from tideline_spark.data_source_write import StreamWriter, WriteOptions, Writer
 from tideline_spark.read import part_rows, query_of
+from tideline_spark.session import use_this_python
 from tideline_table.errors import InvalidOption, SchemaMismatch, UnsupportedTable
 from tideline_table.schema import MetaField
 from tideline_table.table import Images, Snapshot, Table, images_schema, newest_write, sequence_of, sorted_keys
@@ -45,6 +47,7 @@ def register(spark: SparkSession) -> None:
     """Register the format `tideline` in a session, and let the session push filters down to Python data sources."""
     # The setting is off by default; while it is off, Spark refuses to plan a source that accepts filters.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    use_this_python(spark)
     spark.dataSource.register(TidelineDataSource)
 
 
@@ -113,6 +116,18 @@ class TidelineDataSource(ds.DataSource):
         options = _Options.of(self.options)
         _check_columns(schema, self.schema())
         return _Reader(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceWriter:  # noqa: ARG002, FBT001 - PySpark's signature
+        """Return the writer of modes append and overwrite. Raises `InvalidOption`."""
+        return Writer(WriteOptions.of(self.options, overwrite=overwrite, is_stream=False))
+
+    def streamWriter(  # noqa: N802 - PySpark's name
+        self,
+        schema: StructType,  # noqa: ARG002 - PySpark's signature
+        overwrite: bool,  # noqa: FBT001 - PySpark's signature
+    ) -> ds.DataSourceStreamWriter:
+        """Return the writer of a stream in output mode append. Raises `InvalidOption`."""
+        return StreamWriter(WriteOptions.of(self.options, overwrite=overwrite, is_stream=True))
 
     def streamReader(self, schema: StructType) -> ds.DataSourceStreamReader:  # noqa: N802 - PySpark's name
         """See `DataSource.streamReader`."""

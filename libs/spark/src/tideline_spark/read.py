@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from tideline_spark.arrow_rows import map_snapshots, spark_batches, spark_schema, spread
 from tideline_spark.planning import known_files, planning_settings
 from tideline_spark.pruning import equalities
+from tideline_spark.session import use_this_python
 from tideline_spark.tagging import scan_files
 from tideline_table.errors import InvalidOption
 from tideline_table.file_group import FileSlice
@@ -55,6 +56,7 @@ def read(
     delete them once they are older than its retention. An open table is refreshed first. Raises what `Table.open`, `Table.snapshot`
     and `Table.incremental` raise, `InvalidOption` for `keys` of other queries, and `SchemaMismatch` for unknown columns.
     """
+    use_this_python(spark)
     if isinstance(table, str):
         table = Table.open(table)
     else:

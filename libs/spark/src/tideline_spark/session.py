@@ -68,6 +68,17 @@ def local_session(
     return builder.getOrCreate()
 
 
+def use_this_python(spark: SparkSession) -> None:
+    """Let Python workers on this machine run the interpreter of this process, unless the user has chosen one.
+
+    Spark's default is the first `python3` on PATH, which may lack this package. A cluster's workers have their own interpreter.
+    """
+    context = spark.sparkContext
+    chosen = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
+    if not chosen and (context.master or "").startswith("local"):
+        context.pythonExec = sys.executable
+
+
 def is_running() -> bool:
     """Return whether the JVM of the session runs, as far as this process can know: spark-submit watches one that it started."""
     launched = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - see stop_session

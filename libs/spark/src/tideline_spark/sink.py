@@ -98,6 +98,30 @@ def is_written(held: BatchMark | None, coming: BatchMark, *, takes_over: bool) -
     return coming.batch_id == last
 
 
+def write_once(
+    table: Table, key: str, coming: BatchMark, write: Callable[[ProgressStep], None], *, takes_over: bool = False
+) -> None:
+    """Call `write` with the step of progress that its commit moves, unless the batch `coming` of query `key` is in the table.
+
+    Raises `StreamReplaced` and what `write` raises, unless another driver wrote the batch or the commit took effect all the same.
+    """
+
+    def held() -> str | None:
+        found = table.refresh().progress.get(key)
+        return found.value if found else None
+
+    before = held()
+    if is_written(BatchMark.from_text(before) if before else None, coming, takes_over=takes_over):
+        _LOGGER.info("batch %d of %s is already in the table", coming.batch_id, key)
+        return
+    try:
+        write(ProgressStep(key, before, coming.to_text()))
+    except (ProgressMoved, CommitUnknown):
+        now = held()
+        if now is None or BatchMark.from_text(now) != coming:
+            raise
+
+
 def sink(
     path: str,
     *,
@@ -153,25 +177,9 @@ class _Sink:
             attach_lock(table, self.locks)
             self.table = table
         check_stands(self.table.storage, self.table.identity)
-        held = self._held()
-        if is_written(BatchMark.from_text(held) if held else None, coming, takes_over=self.takes_over):
-            _LOGGER.info("batch %d of %s is already in the table", batch_id, self.key)
-            self.takes_over = False
-            return
-        try:
-            self._write(batch, ProgressStep(self.key, held, coming.to_text()))
-        except (ProgressMoved, CommitUnknown):
-            # Another driver wrote the batch, or this commit succeeded although its response was lost.
-            now = self._held()
-            if now is None or BatchMark.from_text(now) != coming:
-                raise
+        write_once(self.table, self.key, coming, lambda step: self._write(batch, step), takes_over=self.takes_over)
         # `takes_over` applies to the first batch only.
         self.takes_over = False
-
-    def _held(self) -> str | None:
-        assert self.table is not None
-        found = self.table.refresh().progress.get(self.key)
-        return found.value if found else None
 
     def _write(self, batch: DataFrame, step: ProgressStep) -> None:
         assert self.table is not None

@@ -29,6 +29,7 @@ from tideline_spark.layout import WriteLayout, bucket_layout, decide_layout
 from tideline_spark.options import SPARK_COLLECT_BYTES
 from tideline_spark.planning import known_files, planning_settings
 from tideline_spark.report import WriteReport, jobs_with_tag, report_of
+from tideline_spark.session import use_this_python
 from tideline_spark.small_source import DriverAndTasks, goes_through_driver, small_rows
 from tideline_spark.tagging import LogKeys, Routing, evolved_by, log_key_table, routed_rows, source_columns
 from tideline_spark.task import RESULT_SCHEMA, UnitWriter, read_results
@@ -92,6 +93,7 @@ def write_dataframe(
     fit; `InvalidRecord`, `SchemaMismatch`, `DuplicateKey` for rows that do not (rolled back); `InvalidOption`, `TableFrozen`,
     `UnsupportedTable`; `SparkFailed` when the Spark job fails.
     """
+    use_this_python(df.sparkSession)
     if isinstance(table, str):
         table = Table.open(table, peer_lock=open_peer_lock)
     chosen = table.options.merged(options or {})

@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from tideline_events import TIMELINE
+from tideline_planner.api import routes
 from tideline_planner.metrics import PLANNING, PLANS, REWRITTEN
 from tideline_planner.outcome import Verdicts
 from tideline_planner.settings import PlannerSettings
+from tideline_planner.watch import FleetWatch
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.event_link import EventLink
 from tideline_runtime.logging import get_logger
@@ -85,6 +87,8 @@ class PlannerService:
         self._verdicts = Verdicts(context.metrics)
         self._decided: dict[str, Decided] = {}
         self._visited: set[str] = set()
+        self._watch = FleetWatch(settings, context, self._tables)
+        context.add_routes(*routes(self._watch))
 
     def start(self) -> None:
         """Watch for transitions."""
@@ -98,6 +102,7 @@ class PlannerService:
         self._ledgers.keep(self._visited)
         failure = self._serve() or failure
         self._verdicts.show(self._visited)
+        self._watch.finish(self._visited)
         if failure is not None:
             raise failure
         return self._next_in_s()
@@ -118,6 +123,7 @@ class PlannerService:
         if known is None or not is_same or (known.until is not None and now >= known.until):
             with self._context.metrics.timed(PLANNING):
                 self._decided[table.uid] = self._decide(table, basis, now)
+        self._watch.look(table, policy)
         # Last: a table that failed is not served.
         self._visited.add(table.uid)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from tideline_planner.settings import PlannerSettings
+from tideline_runtime.planning import Demand, HeldBy, Ledger, Ledgers, Thresholds, View, examine
 from tideline_runtime.policy import TablePolicy, is_open, next_change
 from tideline_runtime.table_settings import TableSettings
-from tideline_table.action import Objectives, Reason, Rules, TableService, Trigger
+from tideline_table.action import Objectives, Outcome, Reason, Rules, TableService, Trigger, Verdict
 from tideline_table.config import CLUSTERING_SORT_COLUMNS
 from tideline_table.table import Table
 
@@ -32,6 +34,33 @@ def rules_of(settings: PlannerSettings, policy: TablePolicy, table: Table, optio
         objectives=Objectives(aims.small_files, aims.log_to_base_ratio, aims.unmerged_log_age_s),
         options={**named, **policy.options, **(options or {})},
     )
+
+
+def with_planner(settings: PlannerSettings, policy: TablePolicy, table: Table, verdict: Verdict) -> Verdict:
+    """Return the planner's own decision about a service that it plans, in place of a verdict that no plan is pending.
+
+    It also knows objectives, windows, budgets and pauses after failures. The choice among all tables of a fleet is not part of it.
+    """
+    if verdict.service not in _PLANNED or verdict.outcome not in (Outcome.DUE, Outcome.NOT_DUE):
+        return verdict
+    own = TableSettings(settings, lambda _: policy.settings("planner")).of(table.base_path)
+    sort = own.clustering_sort_columns.get(table.definition.name)
+    named = {} if sort is None or CLUSTERING_SORT_COLUMNS.key in policy.options else {CLUSTERING_SORT_COLUMNS.key: sort}
+    now = table.clock.now()
+    thresholds = Thresholds(
+        own.clustering_min_files, own.clustering_min_commits, own.clustering_backoff_s, own.clustering_backoff_max_s
+    )
+    ledger = Ledgers().of(table, now) if policy.bytes_per_day is not None else Ledger()
+    found = examine(verdict.service, View.of(table, {**named, **policy.options}), policy, thresholds, ledger, now)
+    if isinstance(found, Demand):
+        return replace(
+            verdict, outcome=Outcome.DUE, why=found.why, until=f"tideline plan {verdict.service} PATH publishes the plan"
+        )
+    if found.by is HeldBy.NOT_DUE:
+        until = verdict.until if verdict.outcome is Outcome.NOT_DUE else ""
+        return replace(verdict, outcome=Outcome.NOT_DUE, why=found.why, until=until)
+    until = f"{found.until:%Y-%m-%d %H:%M:%S} UTC" if found.until is not None else "another policy"
+    return replace(verdict, outcome=Outcome.HELD, why=found.why, until=until)
 
 
 def _held(policy: TablePolicy, now: datetime) -> dict[TableService, Reason]:

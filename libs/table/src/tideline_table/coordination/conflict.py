@@ -302,11 +302,11 @@ def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[Ins
     under = state.groups_under_compaction() if overwritten else {}
     for group in overwritten:
         if group in under:
-            # A compaction is never rolled back, and cleaning would delete the files that it reads.
+            # The compaction may still run, and cleaning would delete the files that it reads.
             return WriteConflict(
                 f"file group {group.file_id} in {group.partition_path!r} is under compaction {under[group]}",
                 with_instant=under[group],
-                remedy="run the compaction, then retry: tideline run compaction PATH",
+                remedy="run the compaction, then retry: tideline run compaction PATH; or cancel it: tideline job cancel PATH INSTANT",
             )
     held = _held_by_clustering(own, overwritten, state)
     if held is not None:

@@ -47,10 +47,17 @@ class Finding:
 
 
 def findings_of(table: Table) -> tuple[Finding, ...]:
-    """Return the findings about the last refreshed state. One request for each pending action, and a listing if a plan is pending."""
+    """Return the findings about the last refreshed state. A few requests for each pending action, and a listing if a plan is pending."""
+    state = table.state
+    late = [found for record in state.pending() if (found := _late_heartbeat(table, record)) is not None]
+    return (*problems_of(table), *late, *_of_given_up(table, state))
+
+
+def problems_of(table: Table) -> tuple[Finding, ...]:
+    """Return the findings that the health of a table names: one request for each pending action that should have a live process."""
     state = table.state
     found = [finding for record in state.pending() if (finding := _of_action(table, record)) is not None]
-    return (*found, *_of_given_up(table, state), *_of_backlog(table, state), *_of_clock(table))
+    return (*found, *_of_backlog(table, state), *_of_clock(table))
 
 
 def _of_given_up(table: Table, state: TableState) -> list[Finding]:
@@ -91,7 +98,7 @@ def _of_action(table: Table, record: ActionRecord) -> Finding | None:
         is_old = pending_s > table.options[PLAN_AGE_S]
         return Finding(FindingKind.WAITING_PLAN, _waiting(record), pending_s) if is_old else None
     if is_alive(table.storage, record, table.clock, table.options):
-        return _late_heartbeat(table, record) if driven else None
+        return None
     found = f"{record.action} {record.instant} is {record.state} and "
     found += (
         f"its writer {record.writer_id or 'unknown'} shows no heartbeat" if driven else f"no executor ran it since {record.since}"
@@ -100,20 +107,22 @@ def _of_action(table: Table, record: ActionRecord) -> Finding | None:
         groups, lapse_s = len(state.planned_groups(record.instant)), table.options[CLUSTERING_PRIORITY_LAPSE_S]
         found += f"; it has priority: updates of its {groups} file group(s) wait for it, for {lapse_s:g} s"
     is_plan = repair(record) != "rollback"
-    silence = last_sign(table.storage, record, table.clock, table.options) if driven else None
     return Finding(
         FindingKind.STUCK_PLAN if is_plan else FindingKind.DEAD_WRITER,
         f"{found}; run: tideline run {repair(record)} PATH",
-        pending_s if silence is None else silence.total_seconds(),
+        pending_s,
         # The cleaner rolls back dead writers, and the launcher or the cleaner runs plans again.
         0.0,
     )
 
 
 def _late_heartbeat(table: Table, record: ActionRecord) -> Finding | None:
+    """Return the finding about a writer that is alive, but has missed its heartbeat for three quarters of what is allowed."""
     allowed = allowed_silence(table.options)
+    if record.state is not State.INFLIGHT or repair(record) != "rollback":
+        return None
     silence = last_sign(table.storage, record, table.clock, table.options)
-    if silence is None or silence <= allowed * 0.75 or repair(record) != "rollback":
+    if silence is None or not allowed * 0.75 < silence <= allowed:
         return None
     text = f"writer {record.writer_id or 'unknown'} of {record.action} {record.instant} misses its heartbeat; the cleaner rolls it back "
     text += f"after {allowed.total_seconds():g} s without one"

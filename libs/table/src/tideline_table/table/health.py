@@ -6,9 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from tideline_table.table.facade import Table
-from tideline_table.table.findings import FindingKind, findings_of
-
-_LATE = FindingKind.DEAD_WRITER
+from tideline_table.table.findings import problems_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +82,6 @@ def summarise(table: Table) -> TableSummary:
 
 
 def health_of(table: Table) -> TableHealth:
-    """Return pending actions, and the findings about the table as problems. A heartbeat that is only late is no problem yet."""
+    """Return pending actions, and the problems of the table (`problems_of`)."""
     pending = tuple(f"{record.instant} {record.action} {record.state}" for record in table.state.pending())
-    return TableHealth(
-        pending, tuple(finding.text for finding in findings_of(table) if finding.kind is not _LATE or not finding.ends_in_s)
-    )
+    return TableHealth(pending, tuple(finding.text for finding in problems_of(table)))

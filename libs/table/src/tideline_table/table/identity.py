@@ -43,8 +43,9 @@ def read_identity(storage: Storage) -> TableIdentity | None:
     """Return the identity, None for a table without a Tideline log. Raises `CorruptMetadata`."""
     try:
         document = parse_json(storage.read(IDENTITY_PATH))
+        uid, base_path = str(document["uid"]), str(document["base_path"])
         formerly = tuple(str(path) for path in document.get("formerly", ()))
-        return TableIdentity(str(document["uid"]), str(document["base_path"]), str(document.get("index", "")), formerly)
+        return TableIdentity(uid, base_path, str(document.get("index", "")), formerly)
     except ObjectNotFound:
         return None
     except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -54,10 +54,19 @@ class _Over(Exception):
 def request_restore(timeline: ActiveTimeline, find: Callable[[TableState], Savepoint]) -> str:
     """Append the fence and the plan of a restore to the savepoint that `find` returns. Return the instant of the restore.
 
-    Raises what `find` raises, and `WriteConflict` while a clean is pending: its files could be neither given up nor kept.
+    Raises what `find` raises, and `WriteConflict` while a clean is pending, whose files could be neither given up nor kept, or while a
+    plan is being cancelled.
     """
 
     def decide(state: TableState) -> Draft:
+        for plan in (a for a in state.pending() if a.action in (Action.CLEAN, Action.COMPACTION) and a.fenced_by):
+            # Its log files may be in two places until the cancellation has ended.
+            raise WriteConflict(
+                f"{plan.action} {plan.instant} is being cancelled",
+                with_instant=plan.fenced_by,
+                expected="no cancellation under way",
+                remedy="retry; if its process died: tideline run rollback PATH",
+            )
         for clean in (a for a in state.pending() if a.action is Action.CLEAN):
             raise WriteConflict(
                 f"clean {clean.instant} is pending",

@@ -48,7 +48,8 @@ def hold_back(table: Table, operation: Operation, options: Options, partitions: 
     if table.definition.type is not TableType.MOR or not appends or options[BACKLOG_RESPONSE] == "none":
         return
     named = None if partitions is None else frozenset(partitions)
-    met = pressure_on(table.refresh(), options, named)
+    # A warning is not worth a request.
+    met = pressure_on(table.state if options[BACKLOG_RESPONSE] == "warn" else table.refresh(), options, named)
     if met.response == "none":
         return
     found = f"table {table.definition.name!r} has a file slice with {met.log_files} log files"

@@ -1,0 +1,113 @@
+"""The status of the tables of this shard: kept for the HTTP API, and its findings as metrics and log events."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tideline_planner.metrics import FINDINGS
+from tideline_planner.rules import rules_of, with_planner
+from tideline_planner.settings import PlannerSettings
+from tideline_runtime.contract import ServiceContext
+from tideline_runtime.logging import get_logger
+from tideline_runtime.open_tables import OpenTables
+from tideline_runtime.policy import TablePolicy
+from tideline_table.action import Rules, TableService, Verdict, examine, failure_document, judge, status_document
+from tideline_table.table import Finding, FindingKind, Table
+
+_log = get_logger(__name__)
+LOOK_AGAIN_S = 60.0
+"""A table that did not change is examined again after this time: ages grow, and writers die without a commit."""
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    table: Table
+    policy: TablePolicy
+    sequence: int
+    at_s: float
+    document: Document
+
+
+class FleetWatch:
+    """What is known about each table of the shard. One thread looks; others read documents and verdicts."""
+
+    def __init__(self, settings: PlannerSettings, context: ServiceContext, tables: OpenTables) -> None:
+        self._settings = settings
+        self._context = context
+        self._tables = tables
+        self._seen: dict[str, _Seen] = {}
+        self._failures: dict[str, Document] = {}
+        self._known: dict[tuple[str, str, str], str] = {}
+        self._lock = threading.Lock()
+
+    def look(self, table: Table, policy: TablePolicy) -> None:
+        """Examine a refreshed table, unless nothing changed since a short time ago."""
+        now_s, known = self._context.clock.monotonic_s(), self._seen.get(table.uid)
+        is_same = known is not None and known.table is table and known.policy == policy and known.sequence == table.state.sequence
+        if known is not None and is_same and now_s - known.at_s < LOOK_AGAIN_S:
+            return
+        status = examine(table, self._rules(table, policy))
+        verdicts = tuple(with_planner(self._settings, policy, table, verdict) for verdict in status.verdicts)
+        document = status_document(replace(status, verdicts=verdicts))
+        with self._lock:
+            self._seen[table.uid] = _Seen(table, policy, table.state.sequence, now_s, document)
+
+    def finish(self, visited: set[str]) -> None:
+        """Forget tables that are gone, add what the service could not open or find, and show all findings."""
+        failures: dict[str, Document] = {}
+        for base_path, (why, is_lock) in self._tables.refusals().items():
+            kind = FindingKind.LOCKS if is_lock else FindingKind.CANNOT_OPEN
+            failures[base_path] = failure_document(base_path, Finding(kind, why))
+        for pattern in self._tables.registry.unmatched():
+            failures[pattern] = failure_document(pattern, Finding(FindingKind.NO_TABLE, f"no table matches {pattern}"))
+        with self._lock:
+            self._seen = {uid: seen for uid, seen in self._seen.items() if uid in visited}
+            self._failures = failures
+        self._show()
+
+    def documents(self) -> list[Document]:
+        """Return the documents of all tables as of the last look, by base path."""
+        with self._lock:
+            found = [*(seen.document for seen in self._seen.values()), *self._failures.values()]
+        return sorted(found, key=lambda document: str(document["base_path"]))
+
+    def document(self, uid: str) -> Document | None:
+        """Return the document of a table, None if the shard does not have it."""
+        with self._lock:
+            seen = self._seen.get(uid)
+        return None if seen is None else seen.document
+
+    def verdicts(self, uid: str, services: list[TableService]) -> tuple[Document, list[Verdict]] | None:
+        """Return the document of a table and new verdicts about its services, on its state as of the last look."""
+        with self._lock:
+            seen = self._seen.get(uid)
+        if seen is None:
+            return None
+        rules = self._rules(seen.table, seen.policy)
+        judged = (judge(seen.table, service, rules) for service in services)
+        return seen.document, [with_planner(self._settings, seen.policy, seen.table, verdict) for verdict in judged]
+
+    def _rules(self, table: Table, policy: TablePolicy) -> Rules:
+        return rules_of(self._settings, policy, table)
+
+    def _show(self) -> None:
+        """Set the gauges, and log each finding when it begins and when it ends."""
+        found: dict[tuple[str, str, str], str] = {}
+        for document in self.documents():
+            about: Mapping[str, Any]
+            for about in document["findings"]:
+                found[document["base_path"], document["uid"], about["kind"]] = about["text"]
+        tables = Counter(kind for _, _, kind in found)
+        for every in FindingKind:
+            self._context.metrics.set(FINDINGS, tables[every.value], kind=every.value)
+        for (base_path, uid, kind), text in found.items():
+            if (base_path, uid, kind) not in self._known:
+                _log.warning("finding", base_path=base_path, table=uid, kind=kind, text=text)
+        for base_path, uid, kind in self._known.keys() - found.keys():
+            _log.info("finding cleared", base_path=base_path, table=uid, kind=kind)
+        self._known = found

@@ -1,0 +1,159 @@
+"""Findings of the planner as metrics, and the fleet API."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import contextmanager
+
+import httpx
+import pytest
+from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, begin, die, update, write
+
+from tideline_cli.fleet import Fleet as CliFleet
+from tideline_locks import LockUnreachable
+from tideline_planner.metrics import FINDINGS
+from tideline_planner.planning import PlannerService
+from tideline_planner.settings import PlannerSettings
+from tideline_planner.watch import LOOK_AGAIN_S
+from tideline_runtime.http import HttpServer, service_app
+from tideline_table.action import schedule_compaction
+from tideline_table.table import TableType
+
+
+def planner(fleet: Fleet, **explicit):
+    return fleet.service(PlannerService, PlannerSettings, "planner", **explicit)
+
+
+def findings(context) -> dict[str, int]:
+    kinds = ("dead_writer", "waiting_plan", "backlog", "cannot_open", "cannot_plan", "locks", "no_table")
+    return {kind: int(value) for kind in kinds if (value := context.metrics.value(FINDINGS, kind=kind))}
+
+
+@contextmanager
+def served(context, token=None):
+    server = HttpServer(service_app("planner", context.health, context.metrics, routes=context.routes, token=token), "127.0.0.1", 0)
+    server.start()
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=60, trust_env=False) as client:
+            yield client
+    finally:
+        server.stop()
+
+
+def test_findings_show_and_clear(fleet):
+    table = fleet.create(type=TableType.MOR)
+    write(table, 0)
+    service, context = planner(fleet, options={"tideline.write.backlog.log.files": "2"})
+    service.tick()
+    assert findings(context) == {}
+    for _ in range(2):
+        update(table, 0)
+    service.tick()
+    assert findings(context) == {"backlog": 1}
+    dead = begin(table)
+    die(dead)
+    fleet.clock.advance(HEARTBEAT_GONE_S)
+    service.tick()
+    assert findings(context) == {"backlog": 1, "dead_writer": 1}
+    broken = shutil.copytree(fleet.path("trips"), fleet.path("copy"))
+    fleet.clock.advance(LOOK_AGAIN_S)
+    service.tick()
+    assert findings(context)["cannot_open"] == 1
+    shutil.rmtree(broken)
+    fleet.clock.advance(LOOK_AGAIN_S)
+    service.tick()
+    assert "cannot_open" not in findings(context)
+
+
+def test_a_plan_that_cannot_be_made_and_a_pattern_without_a_match(fleet):
+    table = fleet.create()
+    for first in range(0, 50, 5):
+        write(table, first)
+    sort = {"hoodie.clustering.plan.strategy.sort.columns": "nowhere"}
+    tables = (f"{fleet.folder}/tables/*", f"{fleet.folder}/none/*")
+    service, context = planner(fleet, options=sort, tables=tables)
+    service.tick()
+    assert findings(context) == {"cannot_plan": 1, "no_table": 1}
+
+
+def test_locks_that_do_not_resolve(fleet, monkeypatch):
+    fleet.create()
+    service, context = planner(fleet)
+
+    def unreachable(table):
+        raise LockUnreachable("redis://nowhere.example: the name does not resolve")
+
+    monkeypatch.setattr(service._tables.lock_providers, "attach", unreachable)
+    service.tick()
+    assert findings(context) == {"locks": 1}
+    monkeypatch.undo()
+    fleet.clock.advance(LOOK_AGAIN_S)
+    service.tick()
+    assert findings(context) == {}
+
+
+def test_the_api_serves_what_the_command_prints(fleet):
+    table = fleet.create(type=TableType.MOR)
+    write(table, 0)
+    for _ in range(2):
+        update(table, 0)
+    service, context = planner(fleet)
+    service.tick()
+    cli = CliFleet(PlannerSettings.load(tables=(table.base_path,)), {})
+    with served(context) as client:
+        (shown,) = client.get("/api/v1/tables").json()["tables"]
+        printed = json.loads(json.dumps(cli.status(table.storage.root)))
+        same = ("table", "uid", "base_path", "type", "sequence", "verdict", "error", "pending", "findings")
+        assert {name: shown[name] for name in same} == {name: printed[name] for name in same}
+        assert {s: v["outcome"] for s, v in shown["services"].items()} == {s: v["outcome"] for s, v in printed["services"].items()}
+        assert client.get(f"/api/v1/tables/{table.uid}").json() == shown
+        why = client.get(f"/api/v1/tables/{table.uid}/why", params={"service": "compaction"}).json()
+        (verdict,) = why["verdicts"]
+        assert (verdict["outcome"], verdict["is_due"]) == ("not_due", False)
+        assert "2 more delta commit(s)" in verdict["until"]
+        schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
+        service.tick()
+        (verdict,) = client.get(f"/api/v1/tables/{table.uid}/why?service=compaction").json()["verdicts"]
+        assert verdict["outcome"] == "planned"
+        assert len(client.get(f"/api/v1/tables/{table.uid}/why").json()["verdicts"]) == 5
+        for path, status in (
+            ("/api/v1/tables/nothing", 404),
+            (f"/api/v1/tables/{table.uid}/why?service=x", 400),
+            ("/api/v1/x", 404),
+        ):
+            assert client.get(path).status_code == status
+        assert client.post("/api/v1/tables").status_code == 405
+
+
+def test_the_documents_fit_the_openapi_document(fleet):
+    jsonschema = pytest.importorskip("jsonschema")
+    table = fleet.create()
+    write(table, 0)
+    service, context = planner(fleet, tables=(f"{fleet.folder}/tables/*", f"{fleet.folder}/none/*"))
+    service.tick()
+    with served(context) as client:
+        openapi = client.get("/api/v1/openapi.json").json()
+        documents = {
+            "Tables": client.get("/api/v1/tables").json(),
+            "Table": client.get(f"/api/v1/tables/{table.uid}").json(),
+            "Why": client.get(f"/api/v1/tables/{table.uid}/why").json(),
+            "Error": client.get("/api/v1/tables/nothing").json(),
+        }
+    assert len(documents["Tables"]["tables"]) == 2
+    for name, document in documents.items():
+        schema = {"$ref": f"#/components/schemas/{name}", "components": openapi["components"]}
+        jsonschema.validate(document, schema)
+        del document[next(iter(document))]
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(document, schema)
+
+
+def test_the_api_requires_the_token(fleet):
+    table = fleet.create()
+    service, context = planner(fleet)
+    service.tick()
+    with served(context, token="secret") as client:
+        for path in ("/api/v1/tables", f"/api/v1/tables/{table.uid}", f"/api/v1/tables/{table.uid}/why", "/api/v1/openapi.json"):
+            assert client.get(path).status_code == 401
+            assert client.get(path, headers={"authorization": "Bearer secret"}).status_code == 200
