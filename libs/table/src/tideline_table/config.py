@@ -264,6 +264,13 @@ TASK_MAX_LIFETIME_S = Option(
     unit="seconds",
     minimum=0,
 )
+SERVICE_VERIFY = Option(
+    "tideline.service.verify",
+    "keys",
+    "What compaction and clustering read back from the files they wrote and compare with what they read, before they commit: record keys "
+    "and ordering values, or whole rows.",
+    choices=("keys", "full"),
+)
 CLUSTERING_SMALL_FILE_LIMIT = Option(
     "hoodie.clustering.plan.strategy.small.file.limit",
     300 * _MIB,

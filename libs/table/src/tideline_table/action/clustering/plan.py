@@ -11,11 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import xxhash
 
 from tideline_table.action.decision import Due, Reason, obstacle
+from tideline_table.action.receipt import Prover
 from tideline_table.config import (
     CLUSTERING_MAX_GROUP_BYTES,
     CLUSTERING_MAX_GROUPS,
@@ -27,7 +26,7 @@ from tideline_table.config import (
     Options,
     column_list,
 )
-from tideline_table.errors import CorruptMetadata, SchemaMismatch, VerificationFailed
+from tideline_table.errors import CorruptMetadata, SchemaMismatch
 from tideline_table.file_group.names import (
     base_file_name,
     new_file_id,
@@ -320,14 +319,11 @@ def cluster_group(task: ClusteringTask, storage: Storage | None = None) -> Clust
     """Read the inputs of one group, sort them and write the outputs; prove that no row was added, dropped or given another key."""
     storage = storage or open_storage(task.base_path)
     schema = with_meta_fields(task.schema)
-    rows = pa.concat_tables([read_slice(storage, file_slice, schema, task.rule) for file_slice in task.inputs])
-    before = _key_digest(rows)
+    options = Options(task.options)
+    proof = Prover.begin("clustering", task.instant, task.number, schema, task.rule.merging.ordering_field, options)
+    read = rows = pa.concat_tables([read_slice(storage, file_slice, schema, task.rule) for file_slice in task.inputs])
     if task.sort_columns:
         rows = rows.sort_by([(name, "ascending") for name in task.sort_columns])
-    if _key_digest(rows) != before:
-        raise VerificationFailed(
-            f"clustering {task.instant} group {task.number}: rows changed", expected="equal counts and key hashes"
-        )
     stats = []
     per_file = max(1, math.ceil(rows.num_rows / task.output_files))
     position = rows.schema.get_field_index(MetaField.FILE_NAME)
@@ -339,19 +335,8 @@ def cluster_group(task: ClusteringTask, storage: Storage | None = None) -> Clust
         name = pa.scalar(path.rsplit("/", 1)[-1])
         renamed = part.set_column(position, schema.field(position), pa.repeat(name, part.num_rows))
         create_marker(storage, task.instant, path, MarkerType.CREATE)
-        size = write_base_file(storage, path, renamed, task.avro_schema, Options(task.options))
+        size = write_base_file(storage, path, renamed, task.avro_schema, options)
         # Count the rows of the file itself, because the commit publishes the file and not what was meant to be in it.
         written = read_footer(storage, path).rows
         stats.append(WriteStat(file_id, task.partition_path, path, NO_PREVIOUS_COMMIT, written, size))
-    if sum(s.num_writes for s in stats) != before[0]:
-        raise VerificationFailed(
-            f"clustering {task.instant} group {task.number} wrote {sum(s.num_writes for s in stats)} rows", expected=f"{before[0]}"
-        )
-    return ClusteredGroup(task.number, before[0], tuple(stats))
-
-
-def _key_digest(rows: pa.Table) -> tuple[int, int]:
-    """Return the row count and the order-independent sum of key hashes."""
-    keys = rows.column(MetaField.RECORD_KEY).to_pylist()
-    hashes = np.fromiter((xxhash.xxh3_64_intdigest(k.encode()) for k in keys), dtype=np.uint64, count=len(keys))
-    return rows.num_rows, int(hashes.sum(dtype=np.uint64))
+    return ClusteredGroup(task.number, read.num_rows, tuple(proof.check(storage, read, stats)))

@@ -19,7 +19,8 @@ from tideline_table.action.clustering.plan import (
 from tideline_table.action.decision import Due, Reason, TableService
 from tideline_table.action.planned_run import attempt_of, begin_attempt, delete_lost_attempt, pending_plan
 from tideline_table.action.publishing import instant_or_none, publish
-from tideline_table.config import Options
+from tideline_table.action.receipt import receipt_of
+from tideline_table.config import SERVICE_VERIFY, Options
 from tideline_table.coordination import Heartbeat, WriteSet, find_conflict, roll_back
 from tideline_table.coordination.committed import Committed
 from tideline_table.coordination.conflict import check_still_own
@@ -89,6 +90,8 @@ class ClusteringRun:
     tasks: tuple[ClusteringTask, ...]
     attempt: int
     """Sequence of the entry that began the attempt. A later inflight entry means that another process took over."""
+    verify: str
+    """What the tasks compare with what they read (`tideline.service.verify`)."""
 
 
 def run_clustering(
@@ -131,7 +134,7 @@ def _begin_clustering(table: Table, instant: str, options: Options) -> Clusterin
     tasks = clustering_tasks(
         table.storage.root, instant, planned.plan, table.log_rule(), table.schema, table.footer_schema(), entry.sequence, options
     )
-    return ClusteringRun(table, instant, planned.plan, based_on, tuple(tasks), entry.sequence)
+    return ClusteringRun(table, instant, planned.plan, based_on, tuple(tasks), entry.sequence, options[SERVICE_VERIFY])
 
 
 def _commit_clustering(begun: ClusteringRun, stats: Sequence[WriteStat]) -> Committed:
@@ -141,6 +144,7 @@ def _commit_clustering(begun: ClusteringRun, stats: Sequence[WriteStat]) -> Comm
     for task in begun.tasks:
         replaced.setdefault(task.partition_path, []).extend(task.replaces)
     own = WriteSet(instant, begun.based_on, update_strategy=None)
+    receipt = receipt_of(instant, stats, begun.verify)
 
     def decide(state: TableState) -> Draft:
         check_still_own(state, instant)
@@ -154,7 +158,7 @@ def _commit_clustering(begun: ClusteringRun, stats: Sequence[WriteStat]) -> Comm
         if conflict is not None:
             raise conflict
         # The current schema, which a writer may have changed since the begin.
-        metadata = CommitMetadata(CLUSTER, tuple(stats), {SCHEMA_KEY: table.schema_json}, replaced)
+        metadata = CommitMetadata(CLUSTER, tuple(stats), {SCHEMA_KEY: table.schema_json, **receipt}, replaced)
         return Draft(instant, Action.REPLACE_COMMIT, State.INFLIGHT, State.COMPLETED, CLUSTER, Published(metadata))
 
     with table.lock.hold(table.timeline.head_sequence):
