@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -11,7 +12,7 @@ from tideline_cli.opening import open_writable
 from tideline_cli.report import print_facts, print_json, print_result
 from tideline_cli.sources import read_rows
 from tideline_cli.tables import committed_document
-from tideline_table.action import delete_partitions, write_rows
+from tideline_table.action import InlineService, delete_partitions, run_inline, write_rows
 from tideline_table.coordination import Committed
 from tideline_table.writer import ROW_OPERATIONS, Operation
 
@@ -62,7 +63,7 @@ def write(
         print_result({"operation": chosen.value, "instant": None, "reason": reason}, text, as_json=as_json)
         return
     committed = write_rows(table, rows, chosen)
-    _report(chosen, committed, as_json=as_json)
+    _report(chosen, committed, run_inline(table), as_json=as_json)
 
 
 @app.command(epilog="Example:\n\ntideline delete-partition ./trips 2024-05-01 2024-05-02")
@@ -78,13 +79,15 @@ def delete_partition(
 ) -> None:
     """Delete all rows of whole partitions as one commit. Cleaning deletes the files later; until then old instants are readable."""
     table = open_writable(path, settings_from(option), locks)
-    _report(Operation.DELETE_PARTITION, delete_partitions(table, partitions), as_json=as_json)
+    committed = delete_partitions(table, partitions)
+    _report(Operation.DELETE_PARTITION, committed, run_inline(table), as_json=as_json)
 
 
-def _report(operation: Operation, committed: Committed, *, as_json: bool) -> None:
+def _report(operation: Operation, committed: Committed, inline: tuple[InlineService, ...], *, as_json: bool) -> None:
     if as_json:
-        print_json({"operation": operation.value, **committed_document(committed)})
+        print_json({"operation": operation.value, **committed_document(committed), "inline": [asdict(done) for done in inline]})
         return
+    outcomes = [(f"inline {done.service}", f"{done.instant} {_outcome(done)}".strip()) for done in inline]
     print_facts(
         [
             ("instant", committed.instant),
@@ -93,5 +96,10 @@ def _report(operation: Operation, committed: Committed, *, as_json: bool) -> Non
             ("rows updated", committed.rows_updated),
             ("rows deleted", committed.rows_deleted),
             ("conflicts retried", committed.attempts - 1),
+            *outcomes,
         ]
     )
+
+
+def _outcome(done: InlineService) -> str:
+    return f"failed: {done.error}" if done.error else "completed" if done.is_run else "planned"

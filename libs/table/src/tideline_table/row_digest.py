@@ -172,7 +172,7 @@ def _of_bytes(values: pa.Array) -> np.ndarray:
     if longest > _BULK_BYTES:
         for row in np.flatnonzero(lengths > _BULK_BYTES):
             start = int(starts[row])
-            hashes[row] ^= np.uint64(xxhash.xxh3_64_intdigest(padded[start : start + int(lengths[row])]))
+            hashes[row] ^= np.uint64(xxhash.xxh3_64_intdigest(padded[start : start + int(lengths[row])].tobytes()))
     return hashes
 
 
