@@ -13,7 +13,6 @@ from tideline_table.action.clustering import external_sort
 from tideline_table.action.clustering.curve import CurveOrder, hilbert_positions, passed_bounds, z_order_positions
 from tideline_table.action.clustering.execution_strategy import OrderedBy
 from tideline_table.action.clustering.external_sort import Sample, pieces, sort_externally, sort_rows
-from tideline_table.action.clustering.key_digest import KeyDigest, _hashes
 from tideline_table.errors import InvalidOption
 
 MIB = 1024 * 1024
@@ -131,39 +130,3 @@ def test_pieces_hold_all_rows():
     found = list(pieces(rows.to_batches(max_chunksize=10), rows.nbytes // 7))
     assert 5 <= len(found) <= 8
     assert pa.concat_tables(found).num_rows == 1000
-
-
-def digest(*keys):
-    found = KeyDigest()
-    for part in keys:
-        found.add(pa.table({"_hoodie_record_key": pa.chunked_array(part if isinstance(part[0], list) else [part], pa.string())}))
-    return found
-
-
-KEYS = ["", "a", "b", "ab", "ba", "abcdefgh", "abcdefghi", "é", "k" * 300, "k" * 301, None, *(f"id-{n:09d}" for n in range(500))]
-
-
-def test_digest_ignores_order_and_chunks():
-    assert digest(KEYS) == digest(KEYS[::-1]) == digest([KEYS[:7], KEYS[7:]]) == digest(KEYS[3:], KEYS[:3])
-
-
-@pytest.mark.parametrize("at", range(12))
-def test_digest_notices_each_changed_key(at):
-    for other in ("A", "", "abcdefgi", "abcdefghj", "k" * 299, "\0", "a\0", None):
-        if other != KEYS[at]:
-            assert digest([*KEYS[:at], other, *KEYS[at + 1 :]]) != digest(KEYS)
-    assert digest([*KEYS[:at], *KEYS[at + 1 :]]) != digest(KEYS)
-    assert digest([*KEYS, KEYS[at]]) != digest(KEYS)
-
-
-def test_digest_of_slices():
-    whole = pa.table({"_hoodie_record_key": KEYS})
-    parts = KeyDigest()
-    for start in range(0, len(KEYS), 7):
-        parts.add(whole.slice(start, 7))
-    assert parts == digest(KEYS)
-
-
-def test_hashes_of_many_keys_differ():
-    hashes = _hashes(pa.array([f"{n}" for n in range(300_000)]))
-    assert len(np.unique(hashes)) == 300_000

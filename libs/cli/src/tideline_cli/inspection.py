@@ -7,11 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from tideline_cli.arguments import AsJson, Settings, TablePath, settings_from
+from tideline_cli.arguments import AsJson, Settings, TablePath, column_names, settings_from
+from tideline_cli.arguments import option as text_option
 from tideline_cli.history import instant_documents
-from tideline_cli.report import print_facts, print_json, print_line, print_listing, size_text
+from tideline_cli.picture_facts import picture_facts
+from tideline_cli.pictures import write_page
+from tideline_cli.report import print_facts, print_json, print_line, print_listing, print_result, size_text
 from tideline_cli.savepoints import savepoint_documents
 from tideline_cli.tables import column_documents, known_rows, slice_document
+from tideline_table.errors import InvalidOption
 from tideline_table.file_group import FileSlice
 from tideline_table.log import PeerLockKind
 from tideline_table.table import Table, TableSummary, summarise, why_unsharable
@@ -27,11 +31,24 @@ def show(
     path: TablePath,
     *,
     files: Annotated[bool, typer.Option("--files", help="Also list the file slices that queries read.")] = False,
+    page: Annotated[
+        str, text_option("--html", metavar="FILE", help="Write pictures of files, column ranges and timeline to this file.")
+    ] = "",
+    columns: Annotated[
+        list[str] | None,
+        text_option("--columns", metavar="COLUMNS", help="With --html: the columns whose ranges are drawn. Repeatable or a,b."),
+    ] = None,
     option: Settings = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a table: keys, columns, partitions, file groups, sizes, pending actions, and remedies if an action is stuck."""
     table = Table.open(path, options=settings_from(option))
+    if columns and not page:
+        raise InvalidOption("--columns without --html", expected="both")
+    if page:
+        size_bytes = write_page(page, picture_facts(table, column_names(columns)))
+        print_result({"html": page, "size_bytes": size_bytes}, f"{size_text(size_bytes)} written to {page}", as_json=as_json)
+        return
     summary = summarise(table)
     slices = table.slices()
     if as_json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from tideline_cli.progress import Progress
 from tideline_cli.report import print_facts, print_json, print_result
 from tideline_cli.sources import read_rows
 from tideline_cli.tables import committed_document
-from tideline_table.action import RoutedWrite, ThisProcess, delete_partitions, write_rows
+from tideline_table.action import InlineService, RoutedWrite, ThisProcess, delete_partitions, run_inline, write_rows
 from tideline_table.coordination import Committed
 from tideline_table.file_group import FileSlice
 from tideline_table.index import Location
@@ -44,9 +44,14 @@ class _Counted:
     progress: Progress
 
     def locate(
-        self, table: Table, wanted: Mapping[str, pa.ChunkedArray], slices: Mapping[str, Sequence[FileSlice]]
+        self,
+        table: Table,
+        wanted: Mapping[str, pa.ChunkedArray],
+        slices: Mapping[str, Sequence[FileSlice]],
+        *,
+        by_filters: bool = False,
     ) -> Mapping[str, Location]:
-        return self.inner.locate(table, wanted, slices)
+        return self.inner.locate(table, wanted, slices, by_filters=by_filters)
 
     def write(self, work: RoutedWrite) -> list[FileGroupResult]:
         self.progress.expect(len(work.tasks))
@@ -94,7 +99,7 @@ def write(
     with Progress("files", None) as progress:
         progress.describe(f"{chosen} of {rows.num_rows} rows")
         committed = write_rows(table, rows, chosen, executor=_Counted(ThisProcess(os.cpu_count() or 1), progress))
-    _report(chosen, committed, as_json=as_json)
+    _report(chosen, committed, run_inline(table), as_json=as_json)
 
 
 @app.command(epilog="Example:\n\ntideline delete-partition ./trips 2024-05-01 2024-05-02")
@@ -110,13 +115,15 @@ def delete_partition(
 ) -> None:
     """Delete all rows of whole partitions as one commit. Cleaning deletes the files later; until then old instants are readable."""
     table = open_writable(path, settings_from(option), locks)
-    _report(Operation.DELETE_PARTITION, delete_partitions(table, partitions), as_json=as_json)
+    committed = delete_partitions(table, partitions)
+    _report(Operation.DELETE_PARTITION, committed, run_inline(table), as_json=as_json)
 
 
-def _report(operation: Operation, committed: Committed, *, as_json: bool) -> None:
+def _report(operation: Operation, committed: Committed, inline: tuple[InlineService, ...], *, as_json: bool) -> None:
     if as_json:
-        print_json({"operation": operation.value, **committed_document(committed)})
+        print_json({"operation": operation.value, **committed_document(committed), "inline": [asdict(done) for done in inline]})
         return
+    outcomes = [(f"inline {done.service}", f"{done.instant} {_outcome(done)}".strip()) for done in inline]
     print_facts(
         [
             ("instant", committed.instant),
@@ -125,5 +132,10 @@ def _report(operation: Operation, committed: Committed, *, as_json: bool) -> Non
             ("rows updated", committed.rows_updated),
             ("rows deleted", committed.rows_deleted),
             ("conflicts retried", committed.attempts - 1),
+            *outcomes,
         ]
     )
+
+
+def _outcome(done: InlineService) -> str:
+    return f"failed: {done.error}" if done.error else "completed" if done.is_run else "planned"

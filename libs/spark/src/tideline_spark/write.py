@@ -23,6 +23,7 @@ from tideline_spark.deleted_keys import deleted_key_table
 from tideline_spark.early_check import ended_when_lost
 from tideline_spark.errors import spark_failure, translated
 from tideline_spark.global_tagging import GlobalTagging
+from tideline_spark.inline import run_inline_on_executors
 from tideline_spark.jobs import tagged_jobs
 from tideline_spark.keys import NativeKeys
 from tideline_spark.layout import WriteLayout, bucket_layout, decide_layout
@@ -86,7 +87,8 @@ def write_dataframe(
     `tideline.write.conflict.retries` times. Of rows with one key the largest ordering value wins, on ties the last in the source. A
     worker holds each bucket of an upsert's inserts in memory: raise `tideline.spark.insert.parallelism` for very large inserts.
 
-    `extra` is added to the commit's metadata, `progress` makes the write happen once, and the columns of `df` evolve the table's
+    Behind the commit, services that the options ask writers for (`hoodie.compact.inline`, `hoodie.clustering.inline`) run on the
+    executors, too. `extra` is added to the commit's metadata, `progress` makes the write happen once, and the columns of `df` evolve the table's
     schema if the options allow it: see `tideline_table.action.write_rows`. `on_report` gets plan and counts of each attempt.
 
     Raises, with nothing visible: `WriteConflict` after the last attempt; `ProgressMoved`; `SchemaMismatch` for columns that do not
@@ -110,10 +112,13 @@ def write_dataframe(
     # Wrong columns are reported before a transaction begins.
     first = attempt_on(table.schema_json)
     if first.is_small:
-        return first.write_small(options, on_conflict)
-    first.refuse_policy()
-    hold_back(table, operation, chosen)
-    return write_with_retries(contention, lambda: attempt_on(table.schema_json).run(), on_conflict)
+        committed = first.write_small(options, on_conflict)
+    else:
+        first.refuse_policy()
+        hold_back(table, operation, chosen)
+        committed = write_with_retries(contention, lambda: attempt_on(table.schema_json).run(), on_conflict)
+    run_inline_on_executors(df.sparkSession, table, options)
+    return committed
 
 
 def explain_write(table: Table, df: DataFrame, operation: Operation, *, options: Mapping[str, object] | None = None) -> WriteReport:

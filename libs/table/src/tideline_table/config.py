@@ -311,6 +311,38 @@ TASK_MAX_LIFETIME_S = Option(
     unit="seconds",
     minimum=0,
 )
+COMPACT_INLINE = Option(
+    "hoodie.compact.inline",
+    False,
+    "A writer plans a compaction behind its commit, once `hoodie.compact.inline.max.delta.commits` delta commits came, and runs it.",
+)
+COMPACT_SCHEDULE_INLINE = Option(
+    "hoodie.compact.schedule.inline", False, "A writer plans compactions behind its commits and leaves their run to the launcher."
+)
+CLUSTERING_INLINE = Option(
+    "hoodie.clustering.inline",
+    False,
+    "A writer plans a clustering behind its commit, once `hoodie.clustering.inline.max.commits` writes came, and runs it.",
+)
+CLUSTERING_SCHEDULE_INLINE = Option(
+    "hoodie.clustering.schedule.inline",
+    False,
+    "A writer plans clusterings behind its commits and leaves their run to the launcher.",
+)
+CLUSTERING_INLINE_COMMITS = Option(
+    "hoodie.clustering.inline.max.commits",
+    4,
+    "A writer plans an inline clustering after this many writes since the last one.",
+    unit="instants",
+    minimum=1,
+)
+SERVICE_VERIFY = Option(
+    "tideline.service.verify",
+    "keys",
+    "What compaction and clustering read back from the files they wrote and compare with what they read, before they commit: record keys "
+    "and ordering values, or whole rows.",
+    choices=("keys", "full"),
+)
 CLUSTERING_SMALL_FILE_LIMIT = Option(
     "hoodie.clustering.plan.strategy.small.file.limit",
     300 * _MIB,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tideline_table.action import Cancelled
+from tideline_table.action import Cancelled, InlineService
 from tideline_table.action import Step as MaintenanceStep
 from tideline_table.coordination import Committed
 from tideline_table.table import Savepoint
@@ -16,6 +16,7 @@ __all__ = [
     "Clustering",
     "Commit",
     "Compaction",
+    "InlineService",
     "MaintenanceStep",
     "Restoration",
     "Savepoint",
@@ -34,11 +35,13 @@ class Commit:
     rows_deleted: int
     attempts: int
     """Number of attempts: 1 plus the number of conflicts after which the write was repeated."""
+    inline: tuple[InlineService, ...] = ()
+    """The table services that this writer planned or ran behind its commit (`hoodie.compact.inline`, `hoodie.clustering.inline`)."""
 
     @classmethod
-    def of(cls, done: Committed) -> Commit:
-        """Return the counts of a transaction that the engine committed."""
-        return cls(done.instant, done.sequence, done.rows_inserted, done.rows_updated, done.rows_deleted, done.attempts)
+    def of(cls, done: Committed, inline: tuple[InlineService, ...] = ()) -> Commit:
+        """Return the counts of a transaction that the engine committed, and what the writer did behind it."""
+        return cls(done.instant, done.sequence, done.rows_inserted, done.rows_updated, done.rows_deleted, done.attempts, inline)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -202,10 +202,12 @@ class Table:
     def delete_partitions(self, partitions: str | Iterable[str], *, options: Options = None) -> Commit:
         """Delete the content of these partition paths, given as in `_hoodie_partition_path`."""
         self._table.refresh()
-        return Commit.of(action.delete_partitions(self._table, column_list(partitions), options=options))
+        done = action.delete_partitions(self._table, column_list(partitions), options=options)
+        return Commit.of(done, action.run_inline(self._table, options))
 
     def _write(self, rows: pa.Table, operation: Operation, options: Options) -> Commit:
-        return Commit.of(action.write_rows(self._table, rows, operation, options=options))
+        done = action.write_rows(self._table, rows, operation, options=options)
+        return Commit.of(done, action.run_inline(self._table, options))
 
     # --- reading --------------------------------------------------------------------------------------------------------------
 

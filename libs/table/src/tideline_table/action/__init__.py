@@ -23,6 +23,7 @@ from tideline_table.action.compaction.plan import compact_slice, plan_compaction
 from tideline_table.action.compaction.run import request_compaction, run_compaction, schedule_compaction
 from tideline_table.action.decision import Check, Due, Reason, TableService, action_name
 from tideline_table.action.index.run import INDEX_TYPES, check_index, create_index, drop_index, repair_index
+from tideline_table.action.inline import InlineService, run_inline
 from tideline_table.action.planned_run import is_run_by_hudi
 from tideline_table.action.preview import GroupPreview, Preview, preview_due, preview_plan_of
 from tideline_table.action.recovery import roll_back_dead
@@ -89,6 +90,7 @@ __all__ = [
     "Contention",
     "Due",
     "GroupPreview",
+    "InlineService",
     "LookUp",
     "Objectives",
     "OnConflict",
@@ -163,6 +165,7 @@ __all__ = [
     "run_clean",
     "run_clustering",
     "run_compaction",
+    "run_inline",
     "schedule_archival",
     "schedule_clean",
     "schedule_clustering",

@@ -10,12 +10,24 @@ from typing import Any
 from tideline_table.errors import parsing
 from tideline_table.hudi.avro_container import MAGIC, decode_document
 from tideline_table.json_text import parse_json
+from tideline_table.row_digest import RowDigest
 
 NO_PREVIOUS_COMMIT = "null"
 """Text that Hudi writes for a file group that did not exist before."""
 SCHEMA_KEY = "schema"
 LATEST_SCHEMA_KEY = "latest_schema"
 """Extra metadata key, in tables whose columns have ids: the schema version that the write used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The digest of the rows that were read back from a written file, and what that took."""
+
+    digest: RowDigest
+    proof_s: float
+    """Seconds for hashing the rows and reading them back."""
+    task_s: float
+    """Seconds for the whole task, or for its part that this file stands for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +47,8 @@ class WriteStat:
     log_files: tuple[str, ...] = ()
     log_version: int = 0
     log_files_compacted: int = 0
+    proof: Proof | None = field(default=None, compare=False)
+    """What a table service read back from the file; not part of Hudi's document."""
 
     @property
     def is_log(self) -> bool:

@@ -23,6 +23,7 @@ from tideline_table.index.scope import with_kept_type
 from tideline_table.index.simple import SimpleIndex
 from tideline_table.log.sharing import Sharing
 from tideline_table.log.state import TableState
+from tideline_table.merge import Merging
 from tideline_table.reader.log_index import LogIndexes
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.schema import arrow_from_avro, avro_with_meta_fields, with_meta_fields
@@ -243,6 +244,8 @@ class Table:
         """
         identified = self.state.identified_schemas
         rule = LogRule(
+            # Without logs, the ordering field only says what table services compare.
+            merging=Merging(ordering_field=self.definition.ordering_field),
             visible=self.timeline.visible(),
             as_of=as_of,
             keygen=None if self.definition.has_meta_fields else self.definition.keygen,

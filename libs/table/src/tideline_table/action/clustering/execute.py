@@ -24,13 +24,14 @@ from tideline_table.action.clustering.external_sort import (
     sort_rows,
     strided,
 )
-from tideline_table.action.clustering.key_digest import KeyDigest
 from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask
+from tideline_table.action.receipt import Prover
 from tideline_table.config import CLUSTERING_MEMORY_LIMIT, ROW_GROUP_ROWS, Options
 from tideline_table.errors import VerificationFailed
 from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, WriteStat
 from tideline_table.reader.base_file import read_footer
 from tideline_table.reader.file_slice import scan_slice
+from tideline_table.row_digest import RowDigest
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.storage import Storage, open_storage, writing
 from tideline_table.writer.base_file import open_base_file
@@ -48,13 +49,21 @@ def cluster_group(task: ClusteringTask, storage: Storage | None = None) -> Clust
     if sum(footer.decoded_bytes for footer in footers) > limit_bytes // 4:
         # It may not fit: let no scan decode far ahead.
         task = replace(task, rule=replace(task.rule, scan_bytes=limit_bytes // 16))
+    proof = Prover.begin(
+        "clustering",
+        task.instant,
+        task.number,
+        with_meta_fields(task.schema),
+        task.rule.merging.ordering_field,
+        Options(task.options),
+    )
     with ExitStack() as files:
         # Half of the limit for the rows, the other half for their sorted copy.
         rows = _held(_scan(task, storage), with_meta_fields(task.schema), limit_bytes // 2)
         if rows is not None:
-            return _in_memory(task, storage, rows)
+            return _in_memory(task, storage, rows, proof)
         folder = files.enter_context(_spill_folder())
-        return _in_files(task, storage, Path(folder), limit_bytes)
+        return _in_files(task, storage, Path(folder), limit_bytes, proof)
 
 
 def _spill_folder() -> tempfile.TemporaryDirectory[str]:
@@ -73,16 +82,15 @@ def _held(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most_bytes: int)
     return pa.Table.from_batches(held, schema=schema)
 
 
-def _in_memory(task: ClusteringTask, storage: Storage, rows: pa.Table) -> ClusteredGroup:
-    read = KeyDigest()
-    read.add(rows)
+def _in_memory(task: ClusteringTask, storage: Storage, rows: pa.Table, proof: Prover) -> ClusteredGroup:
     _check_bucket(task, rows)
     order = task.order.row_order(strided(rows, SAMPLE_ROWS))
     outputs = _Outputs(task, storage, rows.num_rows)
-    return outputs.written([rows if order is None else sort_rows(rows, order)], read)
+    stats = outputs.written([rows if order is None else sort_rows(rows, order)])
+    return ClusteredGroup(task.number, rows.num_rows, tuple(proof.check(storage, rows, stats)))
 
 
-def _in_files(task: ClusteringTask, storage: Storage, folder: Path, limit_bytes: int) -> ClusteredGroup:
+def _in_files(task: ClusteringTask, storage: Storage, folder: Path, limit_bytes: int, proof: Prover) -> ClusteredGroup:
     columns = list(task.order.columns) or [MetaField.RECORD_KEY.value]
     sample = Sample(sample_rows(limit_bytes))
     for rows in pieces(_scan(task, storage, columns), limit_bytes // 8):
@@ -90,13 +98,12 @@ def _in_files(task: ClusteringTask, storage: Storage, folder: Path, limit_bytes:
     schema = with_meta_fields(task.schema)
     chosen = sample.table(pa.schema([schema.field(name) for name in columns]))
     order = task.order.row_order(chosen)
-    read = KeyDigest()
+    read: list[RowDigest] = []
 
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in _scan(task, storage):
-            rows = pa.Table.from_batches([batch])
-            read.add(rows)
-            _check_bucket(task, rows)
+            read.append(proof.digest(batch))
+            _check_bucket(task, pa.Table.from_batches([batch]))
             yield batch
 
     ordered: Iterable[pa.Table]
@@ -104,7 +111,16 @@ def _in_files(task: ClusteringTask, storage: Storage, folder: Path, limit_bytes:
         ordered = (pa.Table.from_batches([batch]) for batch in batches())
     else:
         ordered = sort_externally(batches, order, chosen, folder, limit_bytes)
-    return _Outputs(task, storage, sample.rows).written(ordered, read)
+    stats = _Outputs(task, storage, sample.rows).written(ordered)
+    after = [proof.read_back(storage, stat.path) for stat in stats]
+    before, written = sum(read, RowDigest()), sum(after, RowDigest())
+    if written != before or before.rows != sample.rows:
+        raise VerificationFailed(
+            f"clustering {task.instant}: task {task.number} read {sample.rows} and {before.rows} rows and wrote {written.rows}, and rows changed",
+            expected="files that hold exactly the rows that were read",
+            remedy="nothing was committed and the table is as before; check memory and disks of the machine",
+        )
+    return ClusteredGroup(task.number, before.rows, tuple(proof.proven(stats, after)))
 
 
 def _check_bucket(task: ClusteringTask, rows: pa.Table) -> None:
@@ -126,20 +142,12 @@ class _Outputs:
         self._storage = storage
         self._options = Options(task.options)
         self._schema = with_meta_fields(task.schema)
-        self._expected_rows = rows
         self._per_file = max(1, math.ceil(rows / task.output_files))
-        self._digest = KeyDigest()
 
-    def written(self, ordered: Iterable[pa.Table], read: KeyDigest) -> ClusteredGroup:
-        """Write the rows and return the result. `read` is the digest of the input once `ordered` is exhausted."""
+    def written(self, ordered: Iterable[pa.Table]) -> list[WriteStat]:
+        """Write the rows and return the files."""
         cut = _cut(ordered, self._schema, self._per_file, self._options[ROW_GROUP_ROWS])
-        stats = [self._write_file(number, rows) for number, rows in itertools.groupby(cut, key=lambda numbered: numbered[0])]
-        count = sum(s.num_writes for s in stats)
-        if self._digest != read or read.rows != self._expected_rows:
-            raise self._failed("rows changed", "equal counts and key hashes")
-        if count != read.rows:
-            raise self._failed(f"wrote {count} rows", f"{read.rows}")
-        return ClusteredGroup(self._task.number, read.rows, tuple(stats))
+        return [self._write_file(number, rows) for number, rows in itertools.groupby(cut, key=lambda numbered: numbered[0])]
 
     def _write_file(self, number: int, row_groups: Iterable[tuple[int, pa.Table]]) -> WriteStat:
         task, storage = self._task, self._storage
@@ -149,14 +157,10 @@ class _Outputs:
         name = pa.scalar(path.rsplit("/", 1)[-1])
         with open_base_file(storage, path, self._schema, task.avro_schema, self._options) as file:
             for _, rows in row_groups:
-                self._digest.add(rows)
                 file.write(rows.set_column(position, self._schema.field(position), pa.repeat(name, rows.num_rows)))
         # Count the rows of the file itself, because the commit publishes the file and not what was meant to be in it.
         written = read_footer(storage, path).rows
         return WriteStat(file_id, task.partition_path, path, NO_PREVIOUS_COMMIT, written, storage.stat(path).size_bytes)
-
-    def _failed(self, found: str, expected: str) -> VerificationFailed:
-        return VerificationFailed(f"clustering {self._task.instant} group {self._task.number}: {found}", expected=expected)
 
 
 def _cut(ordered: Iterable[pa.Table], schema: pa.Schema, per_file: int, per_row_group: int) -> Iterator[tuple[int, pa.Table]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask
 from tideline_table.action.outcome import check_one_each, failed
+from tideline_table.action.receipt import check_proven
 from tideline_table.hudi.write_stats import WriteStat
 
 
@@ -17,7 +18,9 @@ def check_clustered(tasks: Sequence[ClusteringTask], results: Sequence[Clustered
     """
     check_one_each("clustering", tasks, [task.number for task in tasks], [result.number for result in results])
     by_number = {result.number: result for result in results}
-    return tuple(stat for task in tasks for stat in _files_of(task, by_number[task.number]))
+    stats = tuple(stat for task in tasks for stat in _files_of(task, by_number[task.number]))
+    check_proven("clustering", tasks[0].instant if tasks else "", stats)
+    return stats
 
 
 def _files_of(task: ClusteringTask, result: ClusteredGroup) -> Sequence[WriteStat]:

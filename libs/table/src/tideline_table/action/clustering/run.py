@@ -21,7 +21,8 @@ from tideline_table.action.clustering.task import (
 from tideline_table.action.decision import Check, Due, Reason, TableService
 from tideline_table.action.planned_run import attempt_of, begin_attempt, delete_lost_attempt, lost_attempt, pending_plan
 from tideline_table.action.publishing import instant_or_none, publish
-from tideline_table.config import Options
+from tideline_table.action.receipt import receipt_of
+from tideline_table.config import SERVICE_VERIFY, Options
 from tideline_table.coordination import Heartbeat, WriteSet, find_conflict, roll_back
 from tideline_table.coordination.committed import Committed
 from tideline_table.coordination.conflict import check_still_own
@@ -98,6 +99,8 @@ class ClusteringRun:
     tasks: tuple[ClusteringTask, ...]
     attempt: int
     """Sequence of the entry that began the attempt. A later inflight entry means that another process took over."""
+    verify: str
+    """What the tasks compare with what they read (`tideline.service.verify`)."""
 
 
 def run_clustering(
@@ -149,7 +152,7 @@ def _begin_clustering(table: Table, instant: str, options: Options) -> Clusterin
         options,
         table.definition.buckets,
     )
-    return ClusteringRun(table, instant, planned.plan, based_on, tuple(tasks), entry.sequence)
+    return ClusteringRun(table, instant, planned.plan, based_on, tuple(tasks), entry.sequence, options[SERVICE_VERIFY])
 
 
 def _commit_clustering(begun: ClusteringRun, stats: Sequence[WriteStat]) -> Committed:
@@ -159,6 +162,7 @@ def _commit_clustering(begun: ClusteringRun, stats: Sequence[WriteStat]) -> Comm
     for task in begun.tasks:
         replaced.setdefault(task.partition_path, []).extend(task.replaces)
     own = WriteSet(instant, begun.based_on, update_strategy=None)
+    receipt = receipt_of(instant, stats, begun.verify)
 
     def decide(state: TableState) -> Draft:
         check_still_own(state, instant)
@@ -172,7 +176,7 @@ def _commit_clustering(begun: ClusteringRun, stats: Sequence[WriteStat]) -> Comm
         if conflict is not None:
             raise conflict
         # The current schema, which a writer may have changed since the begin.
-        extra = {**executed_strategy(begun.plan, begun.tasks), SCHEMA_KEY: table.schema_json}
+        extra = {**executed_strategy(begun.plan, begun.tasks), SCHEMA_KEY: table.schema_json, **receipt}
         metadata = CommitMetadata(CLUSTER, tuple(stats), extra, replaced)
         return Draft(instant, Action.REPLACE_COMMIT, State.INFLIGHT, State.COMPLETED, CLUSTER, Published(metadata))
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tideline_table.action.compaction.strategy import Candidate, candidates, chosen, strategy_of
 from tideline_table.action.decision import Due, Reason, obstacle, within
+from tideline_table.action.receipt import Prover
 from tideline_table.config import (
     COMPACTION_DELTA_COMMITS,
     COMPACTION_MAX_GROUPS,
@@ -194,12 +195,15 @@ def _planned_slice(operation: Mapping[str, Any], instant: str) -> FileSlice:
 def compact_slice(task: CompactionTask, storage: Storage | None = None) -> WriteStat:
     """Merge one slice into a base file of the compaction's instant; the file has no rows if all were deleted.
 
-    Raises `UnsupportedTable`, before it writes, for a row that belongs to another bucket.
+    Raises `UnsupportedTable`, before it writes, for a row that belongs to another bucket, and `VerificationFailed` if what it reads
+    back from the file is not what it merged.
     """
     storage = storage or open_storage(task.base_path)
     schema = with_meta_fields(task.schema)
     file_slice = task.file_slice
     group = file_slice.group
+    options = Options(task.options)
+    proof = Prover.begin("compaction", task.instant, task.number, schema, task.rule.merging.ordering_field, options)
     rows = read_slice(storage, file_slice, schema, task.rule)
     if task.buckets is not None:
         task.buckets.check_members(group.file_id, rows.column(MetaField.RECORD_KEY))
@@ -209,8 +213,8 @@ def compact_slice(task: CompactionTask, storage: Storage | None = None) -> Write
         schema.get_field_index(MetaField.FILE_NAME), schema.field(MetaField.FILE_NAME), pa.repeat(name, rows.num_rows)
     )
     create_marker(storage, task.instant, path, MarkerType.MERGE if file_slice.base_file else MarkerType.CREATE)
-    size = write_base_file(storage, path, renamed, task.avro_schema, Options(task.options))
-    return WriteStat(
+    size = write_base_file(storage, path, renamed, task.avro_schema, options)
+    stat = WriteStat(
         file_id=group.file_id,
         partition_path=group.partition_path,
         path=path,
@@ -219,3 +223,5 @@ def compact_slice(task: CompactionTask, storage: Storage | None = None) -> Write
         file_size_bytes=size,
         log_files_compacted=len(file_slice.log_files),
     )
+    (proven,) = proof.check(storage, rows, [stat])
+    return proven

@@ -10,7 +10,8 @@ from tideline_table.action.compaction.plan import CompactionTask, compact_slice,
 from tideline_table.action.decision import Check, Due, Reason, TableService
 from tideline_table.action.planned_run import begin_attempt, delete_lost_attempt, lost_attempt, pending_plan
 from tideline_table.action.publishing import instant_or_none, publish
-from tideline_table.config import Options
+from tideline_table.action.receipt import receipt_of
+from tideline_table.config import SERVICE_VERIFY, Options
 from tideline_table.coordination import Heartbeat
 from tideline_table.coordination.committed import Committed
 from tideline_table.coordination.conflict import check_still_own
@@ -108,7 +109,7 @@ def _execute(table: Table, instant: str, attempt: int, options: Options, run: Ru
     stats: tuple[WriteStat, ...] = ()
     try:
         stats = check_compacted(tasks, run(tasks))
-        entry = _complete(table, instant, attempt, stats)
+        entry = _complete(table, instant, attempt, stats, receipt_of(instant, stats, options[SERVICE_VERIFY]))
     except CommitUnknown:
         raise  # only the log knows the outcome
     except TransactionRolledBack:
@@ -132,13 +133,13 @@ def _execute(table: Table, instant: str, attempt: int, options: Options, run: Ru
     return Committed(instant, entry.sequence, stats)
 
 
-def _complete(table: Table, instant: str, attempt: int, stats: tuple[WriteStat, ...]) -> Entry:
+def _complete(table: Table, instant: str, attempt: int, stats: tuple[WriteStat, ...], receipt: Mapping[str, str]) -> Entry:
     def decide(state: TableState) -> Draft:
         check_still_own(state, instant)
         if not _is_attempt(state, instant, attempt):
             raise TransactionRolledBack(f"compaction {instant} was taken over", expected="the attempt that began last")
         # The current schema, which a writer may have changed since the begin.
-        metadata = CommitMetadata(COMPACT, stats, {SCHEMA_KEY: table.schema_json}, compacted=True)
+        metadata = CommitMetadata(COMPACT, stats, {SCHEMA_KEY: table.schema_json, **receipt}, compacted=True)
         return Draft(instant, Action.COMPACTION, State.INFLIGHT, State.COMPLETED, COMPACT, Published(metadata))
 
     pass_instant(table.timeline, instant, opens=True)
