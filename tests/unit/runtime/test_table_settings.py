@@ -63,10 +63,9 @@ def test_a_service_reads_them_from_the_settings_of_the_table_only(service):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and node.attr in names and ast.unparse(node.value) in HELD_BY:
                 found.append((path.name, node.attr))
-    # The launcher's own limits hold for plans of tables without overrides; the planner's `settings` are those of the table.
+    # The launcher's own limits hold for plans of tables without overrides.
     assert sorted(found) == {
         "launcher": [("plan_execution.py", "max_attempts"), ("plan_execution.py", "resources")],
-        "planner": [("planning.py", "clustering_min_commits"), ("planning.py", "clustering_min_files")],
     }.get(service, [])
 
 

@@ -57,13 +57,13 @@ class Decided:
     until: datetime | None
 
 
-def thresholds_of(settings: PlannerSettings) -> Thresholds:
+def thresholds_of(own: PlannerSettings) -> Thresholds:
     """Return the thresholds of a table from the settings that hold for it."""
     return Thresholds(
-        settings.clustering_min_files,
-        settings.clustering_min_commits,
-        settings.clustering_backoff_s,
-        settings.clustering_backoff_max_s,
+        own.clustering_min_files,
+        own.clustering_min_commits,
+        own.clustering_backoff_s,
+        own.clustering_backoff_max_s,
     )
 
 
