@@ -31,8 +31,7 @@ def transition_of(identity: TableIdentity, entry: Entry, observed_by: str) -> Tr
     recorded = datetime.fromisoformat(entry.recorded)
     completed = entry.after is State.COMPLETED
     body = entry.body
-    published = body.metadata if isinstance(body, Published) else None
-    commit = published if entry.action in WRITE_ACTIONS else None
+    commit = body.metadata if isinstance(body, Published) and entry.action in WRITE_ACTIONS else None
     cleaned = body.files_deleted if isinstance(body, Cleaned | Restored) else 0
     back = body.rewind if isinstance(body, RestorePlanned | RestoreBegun) else None
     name = action_name(entry.action, entry.operation)
@@ -62,7 +61,7 @@ def transition_of(identity: TableIdentity, entry: Entry, observed_by: str) -> Tr
         bytes_added=sum(s.file_size_bytes for s in stats),
         partitions=tuple(sorted({s.partition_path for s in stats})),
         schema_hash=hashlib.sha256(schema.encode()).hexdigest() if schema else None,
-        checkpoint={k: v for k, v in published.extra.items() if k != SCHEMA_KEY} if published else {},
+        checkpoint={k: v for k, v in commit.extra.items() if k != SCHEMA_KEY} if commit else {},
     )
 
 
