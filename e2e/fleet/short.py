@@ -10,7 +10,7 @@ from e2e.fleet.session import Session
 TABLE = "flights"
 ACTIONS = (f"{TABLE} clustering",)
 DRIVERS = 2
-"""Driver pods that the plan needs: the one that is killed, and its successor."""
+"""Driver pods that the plan needs at least: the one that is killed, and its successor, each with an executor pod of its own."""
 
 
 def run(session: Session) -> None:
@@ -30,8 +30,8 @@ def run(session: Session) -> None:
     used = [pod for pod in session.journal.pods(DRIVER) if plan in pod.plans]
     helped = [pod for pod in session.journal.pods(EXECUTOR) if any(pod.belongs_to(driver) for driver in used)]
     text = f"{done}: {plan[1]} completed by {len(used)} driver pods with {len(helped)} executor pods"
-    if (len(used), len(helped)) != (DRIVERS, DRIVERS):
-        raise ClusterError(f"{text}; expected {DRIVERS} with one executor each")
+    if len(used) < DRIVERS or len(helped) < DRIVERS:
+        raise ClusterError(f"{text}; expected {DRIVERS} or more with an executor each")
     report.fact(text)
     session.verify(ACTIONS, ("clustering",))
     session.end()
