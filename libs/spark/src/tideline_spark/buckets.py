@@ -19,11 +19,7 @@ _PAIR = r"(?s)\G([^:]*):(.*?)(?:,(?=[^,:]*:)|\z)"
 def bucket_number(key: Column, index: BucketIndex) -> Column:
     """Return the bucket of each record key; 0 for a null key, which the task refuses."""
     whole = _step(f.lit(1).cast("bigint"), string_hash(key))
-    if len(index.key_fields) == 1:
-        # A pair needs ',' and ':' in the one value, and the name of the field between them.
-        is_pairs = f.contains(key, f.lit(",")) & f.contains(key, f.lit(":"))
-    else:
-        is_pairs = f.lit(True)
+    is_pairs = f.contains(key, f.lit(",")) & f.contains(key, f.lit(":"))
     code = f.when(is_pairs, _pairs_hash(key, index, whole)).otherwise(whole)
     return f.coalesce(f.pmod(code.bitwiseAND(f.lit(0x7FFFFFFF).cast("bigint")), f.lit(index.number)), f.lit(0))
 
