@@ -17,7 +17,10 @@ from tideline_table.storage import Storage
 class SmallFileScan(BaseFileScan):
     """As the production one for files of today's schema: the same calls to the storage, the same rows and errors."""
 
-    def __init__(self, storage: Storage, path: str, schema: pa.Schema, names: FileNames | None = None) -> None:
+    def __init__(
+        self, storage: Storage, path: str, schema: pa.Schema, names: FileNames | None = None, scan_bytes: int | None = None
+    ) -> None:
+        self._scan_bytes = scan_bytes
         assert names is None or not names.apart, "columns have no ids"
         self._path, self._schema, self._evolved = path, schema, set()
         with readable(path):
