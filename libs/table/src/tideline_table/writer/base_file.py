@@ -82,17 +82,18 @@ def write_base_file(storage: Storage, path: str, rows: pa.Table, avro_schema: st
 def key_pairs(keys: pa.ChunkedArray, options: Options) -> dict[bytes, bytes]:
     """Return what the footer of a base file with these record keys says about them: their range and a Bloom filter.
 
-    The range is left out where Java's order of text may differ from Arrow's, both are for a file without keys.
+    The range is left out for a file without rows and where Java's order of text may differ from Arrow's. A file without rows has a
+    filter without keys: Apache Hudi's Bloom index fails on a file without a filter.
     """
     low, high = pc.min_max(keys).as_py().values()
-    if low is None or keys.null_count:
+    if keys.null_count:
         return {}
-    pairs = {MIN_KEY: low.encode(), MAX_KEY: high.encode()} if is_ordered_alike(low, high) else {}
+    pairs = {MIN_KEY: low.encode(), MAX_KEY: high.encode()} if low is not None and is_ordered_alike(low, high) else {}
     if not options[BLOOM_FILTERS]:
         return pairs
     is_dynamic = options[BLOOM_FILTER_TYPE] == BloomType.DYNAMIC_V0
     most_keys = max(options[BLOOM_ENTRIES], options[BLOOM_MAX_ENTRIES]) if is_dynamic else options[BLOOM_ENTRIES]
-    filled = BloomFilter.bounded(len(keys), most_keys, options[BLOOM_FALSE_POSITIVES]).with_keys(KeyBytes(keys))
+    filled = BloomFilter.bounded(max(1, len(keys)), most_keys, options[BLOOM_FALSE_POSITIVES]).with_keys(KeyBytes(keys))
     content = filled.to_dynamic_bytes(len(keys), len(keys)) if is_dynamic else filled.to_bytes()
     pairs[BLOOM_FILTER] = base64.b64encode(content)
     # Apache Hudi writes no code for SIMPLE, and takes a missing one for it.
