@@ -25,7 +25,7 @@ START: dict[str, int] = {
     "clusterings are taken from the living": 52,
     "compactions are taken from the living": 289,
     "rollbacks are taken from the living": 17,
-    "who lost a clustering rolls it back": 2069,
+    "who lost a clustering rolls it back": 284,
     "rollback forgets files": 4,
     "late timeline files stay": 524,
     "healers have no deadline": 369,  # 354 holds where nothing but `_forget_files` is gone
