@@ -118,10 +118,8 @@ def test_nothing_to_do_says_why(done, filled):
     done("plan", "clustering", filled)
     assert "completed" in done("run", "clustering", filled).text
     reason = done("plan", "clustering", filled, "--json").document
-    assert (reason["instant"], reason["reason"]) == (
-        None,
-        "no partition has 2 or more files below hoodie.clustering.plan.strategy.small.file.limit=314572800",
-    )
+    assert reason["instant"] is None
+    assert reason["reason"].startswith("no partition has 2 or more files below hoodie.clustering.plan.strategy.small.file.limit=")
     assert "hoodie.cleaner.commits.retained=10 keeps all 3" in done("plan", "clean", filled).text
     assert "tideline plan clean" in done("run", "clean", filled).text
     assert "tideline plan clustering" in done("run", "clustering", filled).text
@@ -131,7 +129,7 @@ def test_nothing_to_do_says_why(done, filled):
     done("plan", "clean", filled, *KEEP_ONE)
     assert "is pending already" in done("plan", "clean", filled).text
     assert "completed" in done("run", "clean", filled).text
-    assert "every file is still read" in done("plan", "clean", filled, *KEEP_ONE).text
+    assert "keeps every file readable" in done("plan", "clean", filled, *KEEP_ONE).text
 
 
 def test_rollback_undoes_the_dead_and_leaves_the_living(done, filled):
