@@ -59,8 +59,9 @@ def test_a_clean_beyond_the_bound_says_how_to_go_on(done, cli, filled):
     ).document["due"]
 
 
-def test_services_without_a_preview_are_refused(cli, filled):
-    refused = cli("plan", "archival", filled, "--dry-run")
+def test_an_archival_that_is_not_due_says_why(done, cli, filled):
+    assert "nothing to do" in done("plan", "archival", filled, "--dry-run").text
+    refused = cli("run", "archival", filled, "--dry-run")
     assert (refused.code, "--dry-run with clustering, compaction, clean" in refused.stderr) == (2, True)
 
 

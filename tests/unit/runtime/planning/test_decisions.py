@@ -61,7 +61,7 @@ FOUR = [MIB] * 4
 @pytest.mark.parametrize(
     ("service", "view", "text", "spent", "verdict", "why"),
     [
-        (CLUSTERING, table(FOUR), "", 0, "due", "4 small files in partition 'p'"),
+        (CLUSTERING, table(FOUR), "", 0, "due", "4 candidates in partition 'p'"),
         (CLUSTERING, table(FOUR), "services: {clustering: false}", 0, "off", "off by defaults (line 2)"),
         (CLUSTERING, table(FOUR), "services: {compaction: false}", 0, "due", ""),
         (CLUSTERING, table(FOUR), "pause: {reason: audit}", 0, "paused", "audit"),

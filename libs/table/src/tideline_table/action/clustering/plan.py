@@ -184,7 +184,8 @@ def _groups(
 ) -> list[Group]:
     """Return the groups of the plan: with enough files and bytes, in the chosen order, at most as many and as large as allowed."""
     if limit is not None:
-        options = options.merged({CLUSTERING_MAX_GROUP_BYTES.key: min(limit, options[CLUSTERING_MAX_GROUP_BYTES])})
+        smallest = int(CLUSTERING_MAX_GROUP_BYTES.minimum or 0)
+        options = options.merged({CLUSTERING_MAX_GROUP_BYTES.key: max(smallest, min(limit, options[CLUSTERING_MAX_GROUP_BYTES]))})
     enough = {partition: slices for partition, slices in candidates.items() if len(slices) >= min_files}
     ranges = read_ranges([s for slices in enough.values() for s in slices], strategy.columns(options))
     context = PlanContext(state, options, ranges)
