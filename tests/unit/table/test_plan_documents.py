@@ -128,6 +128,7 @@ def test_clustering_document(worked):
         "TOTAL_IO_READ_MB",
         "TOTAL_IO_WRITE_MB",
         "TOTAL_IO_MB",
+        "COLUMN_NULLS.v",
     }
 
 
