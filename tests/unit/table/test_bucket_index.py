@@ -19,7 +19,9 @@ from tideline_table.action import (
     schedule_compaction,
     write_rows,
 )
-from tideline_table.action.clustering.plan import ClusteredGroup, ClusteringTask, cluster_group, clustering_tasks, due_plan
+from tideline_table.action.clustering.execute import cluster_group
+from tideline_table.action.clustering.plan import checked_order, due_plan
+from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask, clustering_tasks
 from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
@@ -426,7 +428,8 @@ def test_a_writer_beside_a_clustering_of_its_bucket_goes_first(table: Table) -> 
 def test_a_plan_that_merges_buckets_is_refused(table: Table) -> None:
     write(table, rows(KEYS, 1, "a"))
     slices = table.slices()
-    due = due_plan(table.state, table.storage.root, table.options, [slices[:2]], "by hand")
+    order = checked_order(table.options, table.schema)
+    due = due_plan(table.state, table.storage.root, table.options, [slices[:2]], "by hand", order)
     plan = due.body.plan  # type: ignore[union-attr]
     with pytest.raises(UnsupportedTable, match="rows stay in their bucket"):
         clustering_tasks(

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.table.tables import cluster, compact, contents, new_table, open_table, write
 
 from tideline_table.action import run_clustering, run_compaction, schedule_clustering, schedule_compaction
-from tideline_table.action.clustering import plan as clustering
+from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.compaction import plan as compaction
 from tideline_table.action.receipt import RECEIPT_KEY, proven_columns
 from tideline_table.errors import VerificationFailed
@@ -17,6 +17,7 @@ from tideline_table.hudi.instant import State
 from tideline_table.row_digest import digest_rows, seed_of
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.table import TableType
+from tideline_table.writer.base_file import BaseFileRows
 
 FULL = {"tideline.service.verify": "full"}
 
@@ -61,12 +62,9 @@ def test_the_commit_carries_a_receipt_that_anyone_can_check(verify, service):
 
 
 def spoil(change):
-    def write_spoilt(storage, path, rows, *rest):
-        return real(storage, path, change(rows), *rest)
-
-    real = compaction.write_base_file
-    assert real is clustering.write_base_file
-    return write_spoilt
+    """What writes other rows into a base file than it was given."""
+    real = BaseFileRows.write
+    return lambda file, rows: real(file, change(rows))
 
 
 def column(rows, name, values):
@@ -103,7 +101,7 @@ def test_a_compaction_that_changes_rows_is_not_committed_and_says_what_changed(n
     table = filled(**{"tideline.service.verify": verify})
     before = contents(table)
     with monkeypatch.context() as patched:
-        patched.setattr(compaction, "write_base_file", spoil(change))
+        patched.setattr(BaseFileRows, "write", spoil(change))
         with pytest.raises(VerificationFailed, match=words) as caught:
             compact(table)
     assert "nothing was committed" in caught.value.remedy
@@ -121,7 +119,7 @@ def test_a_clustering_that_changes_rows_is_rolled_back_and_says_what_changed(nam
     before = contents(table)
     at = schedule_clustering(table)
     with monkeypatch.context() as patched:
-        patched.setattr(clustering, "write_base_file", spoil(change))
+        patched.setattr(BaseFileRows, "write", spoil(change))
         with pytest.raises(VerificationFailed, match=words):
             cluster(table)
     assert table.refresh().actions[at].state is State.ROLLED_BACK
@@ -131,7 +129,7 @@ def test_a_clustering_that_changes_rows_is_rolled_back_and_says_what_changed(nam
 def test_values_beside_key_and_ordering_are_compared_only_in_full(monkeypatch):
     """The price of the cheaper check, stated here so that nobody is surprised."""
     table = filled()
-    monkeypatch.setattr(compaction, "write_base_file", spoil(SPOILT["another value"][0]))
+    monkeypatch.setattr(BaseFileRows, "write", spoil(SPOILT["another value"][0]))
     assert compact(table)
 
 
@@ -144,7 +142,7 @@ def test_a_result_without_its_proof_is_refused():
     schedule_clustering(other)
 
     def without(tasks):
-        done = [clustering.cluster_group(task, other.storage) for task in tasks]
+        done = [cluster_group(task, other.storage) for task in tasks]
         return [replace(d, stats=tuple(replace(s, proof=None) for s in d.stats)) for d in done]
 
     with pytest.raises(VerificationFailed, match="has no proof"):
