@@ -458,11 +458,11 @@ def test_an_interrupt_behind_the_commit_point_completes_the_timeline(monkeypatch
     table, storage, _ = new_table()
     materialise, late = TableLog.materialise, []
 
-    def interrupted(self, entry):
+    def interrupted(self, entry, *more):
         if entry.after is State.COMPLETED and not late:
             late.append(entry.instant)
             raise KeyboardInterrupt
-        materialise(self, entry)
+        materialise(self, entry, *more)
 
     monkeypatch.setattr(TableLog, "materialise", interrupted)
     with pytest.raises(KeyboardInterrupt):
