@@ -29,6 +29,8 @@ from tideline_table.writer import Operation
 _APPENDS = (Operation.UPSERT, Operation.INSERT, Operation.BULK_INSERT, Operation.DELETE)
 _OVERWRITES = (Operation.INSERT_OVERWRITE_TABLE, Operation.INSERT_OVERWRITE)
 _NAMES = ("path", "operation", "locks", "query_id")
+_OF_SPARK = ("checkpointlocation",)
+"""Options of streams that Spark itself reads and passes on to the writer, in lower case."""
 _ENGINE = ("hoodie.", "tideline.")
 
 
@@ -46,7 +48,8 @@ class WriteOptions:
     def of(cls, given: Mapping[str, str], *, overwrite: bool, is_stream: bool) -> WriteOptions:
         """Check the options of Spark's writer. Raises `InvalidOption` for unknown ones, and for an operation that the mode excludes."""
         engine = {name: value for name, value in given.items() if name.startswith(_ENGINE)}
-        unknown = sorted(name for name in given if name not in _NAMES and name not in engine)
+        known = {*_NAMES, *engine, *(_OF_SPARK if is_stream else ())}
+        unknown = sorted(name for name in given if name not in known)
         if unknown:
             expected = f"one of {', '.join(_NAMES)}, or an engine option (hoodie.…, tideline.…)"
             raise InvalidOption(f"option {unknown[0]!r} of a write in format 'tideline'", expected=expected)
