@@ -221,6 +221,11 @@ def test_declared_variable_is_known():
     load(environment={"TIDELINE_SWEEPER_PROBE": "1"})
 
 
+@pytest.mark.parametrize("name", ["TIDELINE_LOCKS_TOKEN", "TIDELINE_LOCKS_TOKEN_FILE", "TIDELINE_DEBUG"])
+def test_variables_of_clients_and_of_the_command_line_stop_no_service(name):
+    load(environment={name: "1"})
+
+
 def test_unknown_argument():
     assert refused(batsh=1).remedy == "did you mean batch?"
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
 from tideline_cli.report import print_json, print_line, print_listing, size_text
-from tideline_table.action import Preview, Reason, TableService, action_name, preview_due, preview_plan_of
+from tideline_table.action import PREVIEWED, Preview, Reason, TableService, action_name, preview_due, preview_plan_of
 from tideline_table.errors import InstantNotFound, InvalidOption
 from tideline_table.table import Table
 
@@ -19,22 +19,19 @@ DryRun = Annotated[
 ]
 SHOWN_GROUPS = 20
 """Number of file groups printed as text; JSON lists all."""
-_Decide = Callable[[Table], Preview | Reason]
 
 
 def preview_plan(service: TableService, table: Table) -> dict[str, Any]:
     """Return what `tideline plan` would publish now. Raises `InvalidOption` for services without a preview of plans."""
-    decide: Mapping[TableService, _Decide] = preview_due()
-    if service not in decide:
-        raise _no_preview(service, "plan", decide)
-    return _document(service, decide[service](table))
+    if service not in PREVIEWED:
+        raise _no_preview(service, "plan")
+    return _document(service, preview_due(table, service))
 
 
 def preview_run(service: TableService, table: Table, instant: str) -> dict[str, Any]:
     """Return what `tideline run` would do: the content of the plan `instant`, or of the oldest pending one. Errors as `preview_plan`."""
-    decide = preview_due()
-    if service not in decide:
-        raise _no_preview(service, "run", decide)
+    if service not in PREVIEWED:
+        raise _no_preview(service, "run")
     pending = [a for a in table.state.pending() if action_name(a.action, a.operation) == service and not a.fenced_by]
     chosen = [a for a in pending if not instant or a.instant == instant]
     if not chosen and instant:
@@ -73,5 +70,5 @@ def _document(service: TableService, found: Preview | Reason) -> dict[str, Any]:
     return {"service": service.value, "due": True, "reason": found.why, "groups": groups, "files": files, "bytes": size}
 
 
-def _no_preview(service: TableService, command: str, known: Mapping[TableService, object]) -> InvalidOption:
-    return InvalidOption(f"tideline {command} {service} --dry-run", expected=f"--dry-run with {', '.join(known)}")
+def _no_preview(service: TableService, command: str) -> InvalidOption:
+    return InvalidOption(f"tideline {command} {service} --dry-run", expected=f"--dry-run with {', '.join(PREVIEWED)}")

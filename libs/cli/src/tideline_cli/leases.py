@@ -52,7 +52,7 @@ def renew(path: TablePath, lease_id: LeaseId, *, as_json: AsJson = False) -> Non
 def list_(
     path: TablePath,
     *,
-    expired: Annotated[bool, typer.Option("--expired", help="Also list leases that nobody renewed.")] = False,
+    expired: Annotated[bool, typer.Option("--expired", help="Also list leases that their holders did not renew.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the leases of a table, the one that holds cleaning and archival back furthest first."""

@@ -36,7 +36,6 @@ TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "TIDELINE_LOCKS_TOKEN", "TIDELINE_LOCKS_TO
 ANSWER_WITHIN_S = 5.0
 """Time that the service may take beside the waiting that a request asks for."""
 RETRY_BACKOFF = wait_exponential(multiplier=0.05, max=1.0)
-_BODY_LIMIT_BYTES = 4 << 20
 _BY = "tideline_locks"
 
 
@@ -191,7 +190,7 @@ class HttpLockProvider:
             )
         except HTTPError as error:
             raise LockUnreachable(f"{self._place}: {error}", remedy="check the service and the network, then retry") from error
-        return self._answer(path, reply.status, reply.data[:_BODY_LIMIT_BYTES])
+        return self._answer(path, reply.status, reply.data)
 
     def _answer(self, path: str, status: int, data: bytes) -> dict[str, Any]:
         if status in (401, 403):

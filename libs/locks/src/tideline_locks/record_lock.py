@@ -52,7 +52,7 @@ class RecordLockProvider(ABC):
         return wait_for(name, wait, may_read=not isinstance(fence, int), wait_s=wait_s, clock=self._clock, jitter=jitter)
 
     def stand(self, wish: LeaseRequest, *, fence: int | None, wait_s: float) -> Lease | Held | LogWanted:
-        """See `RemoteLeases.stand`. There is no queue: whoever asks first after a release gets the lock."""
+        """See `RemoteLeases.stand`. There is no queue: the first request after a release gets the lock."""
         if fence is None:
             return LogWanted()
         fenced = with_fence(wish, fence)

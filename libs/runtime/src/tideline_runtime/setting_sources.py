@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tideline_locks.http import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from tideline_runtime.annotations import field_types, from_text, leaf_paths, nested_model, resolve
 from tideline_runtime.errors import InvalidSetting
 
@@ -28,6 +29,9 @@ Fields = Mapping[str, Any]
 _variables: dict[str, str] = {
     FILE_VARIABLE: "Path of the settings file (TOML). `--settings` overrides it.",
     "TIDELINE_CACHE": "Folder for downloads of the tests. Services ignore it.",
+    "TIDELINE_DEBUG": "1: the command line prints tracebacks. Services ignore it.",
+    TOKEN_VARIABLE: "Bearer token of the lock service, for locks on `http:` or `https:`.",
+    TOKEN_FILE_VARIABLE: "File with the bearer token of the lock service. It may change while the process runs.",
     "TIDELINE_MAVEN_MIRROR": "URL of the repository from which tests and builds of the Spark image download Maven artifacts. Services ignore it.",
 }
 

@@ -97,7 +97,7 @@ _SCHEMAS = {
         base_bytes=_WHOLE,
         most_log_files=_WHOLE,
         oldest_log_s=_or_null(_NUMBER),
-        log_ratio=_NUMBER,
+        log_ratio=_or_null(_NUMBER),
     ),
     "Table": _object(
         table=_TEXT,

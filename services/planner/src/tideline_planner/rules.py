@@ -10,7 +10,7 @@ from tideline_planner.settings import PlannerSettings
 from tideline_runtime.planning import Demand, HeldBy, Ledger, Ledgers, Thresholds, View, examine
 from tideline_runtime.policy import TablePolicy, is_open, next_change
 from tideline_runtime.table_settings import TableSettings
-from tideline_table.action import Objectives, Outcome, Reason, Rules, TableService, Trigger, Verdict
+from tideline_table.action import Outcome, Reason, Rules, TableService, Trigger, Verdict
 from tideline_table.config import CLUSTERING_SORT_COLUMNS
 from tideline_table.table import Table
 
@@ -26,12 +26,11 @@ def rules_of(settings: PlannerSettings, policy: TablePolicy, table: Table, optio
     own = TableSettings(settings, lambda _: policy.settings("planner")).of(table.base_path)
     sort = own.clustering_sort_columns.get(table.definition.name)
     named = {} if sort is None else {CLUSTERING_SORT_COLUMNS.key: sort}
-    aims = policy.objectives
     return Rules(
         Trigger(own.clustering_min_files, own.clustering_min_commits),
         services=frozenset(service for service in TableService if policy.is_on(service)),
         held=_held(policy, table.clock.now()),
-        objectives=Objectives(aims.small_files, aims.log_to_base_ratio, aims.unmerged_log_age_s),
+        objectives=policy.objectives,
         options={**named, **policy.options, **(options or {})},
     )
 

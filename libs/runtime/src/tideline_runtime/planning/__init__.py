@@ -3,7 +3,7 @@
     examine(service, View.of(table), policy, thresholds, ledger, now)   # Demand: a plan is due and may be published; Held: why not
     arbitrate(demands, fleet, spent_bytes, pending_plans, shrink)       # which demands are served now, and why others wait
 
-Whoever explains a table (`tideline why`, `tideline policy explain`) calls the same functions as the planner. Only `ledger.Ledgers`
+The commands that explain a table (`tideline why`, `tideline policy explain`) call the same functions as the planner. Only `ledger.Ledgers`
 reads storage: the table log says what was rewritten in the last day.
 """
 
@@ -11,7 +11,7 @@ from tideline_runtime.planning.arbitration import Choice, arbitrate, score
 from tideline_runtime.planning.demand import Demand, Held, HeldBy, Thresholds, View
 from tideline_runtime.planning.examination import examine
 from tideline_runtime.planning.ledger import DAY, Ledger, Ledgers
-from tideline_runtime.planning.pressure import EARLY, Pressure, backlog, pressure_of
+from tideline_runtime.planning.pressure import EARLY, Pressure, pressure_of
 
 __all__ = [
     "DAY",
@@ -26,7 +26,6 @@ __all__ = [
     "Thresholds",
     "View",
     "arbitrate",
-    "backlog",
     "examine",
     "pressure_of",
     "score",

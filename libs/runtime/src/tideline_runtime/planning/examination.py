@@ -7,9 +7,20 @@ from datetime import datetime, timedelta
 
 from tideline_runtime.planning.demand import Demand, Held, HeldBy, Thresholds, View
 from tideline_runtime.planning.ledger import Ledger
-from tideline_runtime.planning.pressure import EARLY, Pressure, backlog, oldest, pressure_of
+from tideline_runtime.planning.pressure import EARLY, Pressure, pressure_of
 from tideline_runtime.policy import TablePolicy, is_open, next_change
-from tideline_table.action import Due, Reason, TableService, Trigger, decide_clustering, pending_bytes, plan_bytes, plan_compaction
+from tideline_table.action import (
+    Due,
+    Reason,
+    TableService,
+    Trigger,
+    backlog_of,
+    decide_clustering,
+    oldest_of,
+    pending_bytes,
+    plan_bytes,
+    plan_compaction,
+)
 from tideline_table.config import CLUSTERING_SORT_COLUMNS, COMPACTION_DELTA_COMMITS
 from tideline_table.file_group import FileSlice
 from tideline_table.hudi import Action, State
@@ -32,7 +43,7 @@ def examine(
     pause = policy.paused_at(now)
     if pause is not None:
         return Held(HeldBy.PAUSED, f"paused by {policy.given['pause'].origin}: {pause.reason}", pause.until)
-    pressure = pressure_of(service, policy.objectives, backlog(view.state, view.options), now)
+    pressure = pressure_of(service, policy.objectives, backlog_of(view.state, view.options), now)
     wanted = _demand(service, view, policy, thresholds, pressure, None, now)
     if isinstance(wanted, Held):
         later = pressure.early_at
@@ -50,7 +61,7 @@ def examine(
 def shrunk(demand: Demand, view: View, policy: TablePolicy, thresholds: Thresholds, now: datetime, max_bytes: int) -> Demand | Held:
     """Return the demand for a plan of at most `max_bytes`; `Held` if no plan is that small."""
     limit = max_bytes if demand.max_bytes is None else min(max_bytes, demand.max_bytes)
-    pressure = pressure_of(demand.service, policy.objectives, backlog(view.state, view.options), now)
+    pressure = pressure_of(demand.service, policy.objectives, backlog_of(view.state, view.options), now)
     return _demand(demand.service, view, policy, thresholds, pressure, limit, now)
 
 
@@ -125,9 +136,9 @@ def _measured(service: TableService, view: View, due: Due) -> Demand:
     is_sorted = bool(view.options[CLUSTERING_SORT_COLUMNS])
     unsorted = sum(s.total_bytes for s in slices if not _is_clustered(view.state, s)) if is_sorted else 0
     if service is TableService.CLUSTERING:
-        since = _later(oldest(s.base_instant for s in slices), _last_clustering(view.state))
+        since = _later(oldest_of(s.base_instant for s in slices), _last_clustering(view.state))
     else:
-        since = oldest(log.instant for s in slices for log in s.log_files)
+        since = oldest_of(log.instant for s in slices for log in s.log_files)
         unsorted = 0
     return Demand(
         view.base_path,

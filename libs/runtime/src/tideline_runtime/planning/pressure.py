@@ -1,37 +1,14 @@
-"""The backlog of a table, and how close it is to the objectives of its policy. Pure."""
+"""How close the backlog of a table is to the objectives of its policy. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tideline_runtime.policy import Objectives
-from tideline_table.action import TableService
-from tideline_table.config import CLUSTERING_SMALL_FILE_LIMIT, Options
-from tideline_table.errors import CorruptMetadata
-from tideline_table.hudi import time_from_instant
-from tideline_table.log import TableState
+from tideline_table.action import Backlog, Objectives, TableService
 
 EARLY = 0.8
 """Part of an objective from which on the service is due, so that its plan ends before the bound is reached."""
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """What services have left to do."""
-
-    small_files: int
-    base_bytes: int
-    log_bytes: int
-    log_files: int
-    oldest_log: datetime | None
-    """When the oldest rows that are still in log files were written."""
-
-    @property
-    def log_to_base_ratio(self) -> float:
-        """Bytes of log files to bytes of base files; infinite for log files without base files."""
-        return self.log_bytes / self.base_bytes if self.base_bytes else (float("inf") if self.log_bytes else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,29 +18,6 @@ class Pressure:
     part: float = 0.0
     why: str = ""
     early_at: datetime | None = None
-
-
-def backlog(state: TableState, options: Options) -> Backlog:
-    """Return the backlog of a table."""
-    slices = state.latest_slices()
-    limit = options[CLUSTERING_SMALL_FILE_LIMIT]
-    logs = [log for file_slice in slices for log in file_slice.log_files]
-    return Backlog(
-        small_files=sum(file_slice.total_bytes < limit for file_slice in slices),
-        base_bytes=sum(file_slice.size_bytes for file_slice in slices),
-        log_bytes=sum(log.size_bytes for log in logs),
-        log_files=len(logs),
-        oldest_log=oldest(log.instant for log in logs),
-    )
-
-
-def oldest(instants: Iterable[str]) -> datetime | None:
-    """Return the time of the oldest of these instants, None without one."""
-    first = min((instant for instant in instants if instant), default="")
-    try:
-        return time_from_instant(first) if first else None
-    except CorruptMetadata:
-        return None
 
 
 def pressure_of(service: TableService, objectives: Objectives, found: Backlog, now: datetime) -> Pressure:

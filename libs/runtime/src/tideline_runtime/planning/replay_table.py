@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from tideline_runtime.planning.demand import Demand
-from tideline_runtime.planning.pressure import backlog
-from tideline_table.action import Due, TableService, action_name, plan_bytes, plan_clustering, plan_compaction
+from tideline_table.action import Due, TableService, action_name, backlog_of, decide_clustering, plan_bytes, plan_compaction
 from tideline_table.config import Options
 from tideline_table.file_group import FileGroupId, FileSlice, LogFile
 from tideline_table.hudi import Action, CommitMetadata, State
@@ -75,9 +74,12 @@ class SimulatedTable:
         chosen = self.options.merged(demand.options)
         if demand.service is TableService.CLUSTERING:
             trigger = None if demand.trigger is None else replace(demand.trigger, max_bytes=demand.max_bytes)
-            found = plan_clustering(self.state, root, chosen, self.table.schema, trigger=trigger)
+            has_buckets = self.table.definition.buckets is not None
+            found = decide_clustering(
+                self.state, root, chosen, self.table.schema, trigger=trigger, has_buckets=has_buckets, hour=now.hour
+            )
         else:
-            found = plan_compaction(self.state, chosen, max_bytes=demand.max_bytes)
+            found = plan_compaction(self.state, chosen, now=now, max_bytes=demand.max_bytes)
         if not isinstance(found, Due):
             return None
         is_clustering = demand.service is TableService.CLUSTERING
@@ -108,7 +110,7 @@ class SimulatedTable:
 
     def observe(self, now: datetime) -> None:
         """Note the largest backlog."""
-        found, tally = backlog(self.state, self.options), self.tally
+        found, tally = backlog_of(self.state, self.options), self.tally
         tally.most_small_files = max(tally.most_small_files, found.small_files)
         if found.base_bytes:
             tally.largest_log_ratio = max(tally.largest_log_ratio, found.log_to_base_ratio)

@@ -17,7 +17,7 @@ from tideline_runtime.policy.errors import ContradictoryRules, PolicyRefused, Pr
 from tideline_runtime.policy.live import LivePolicies
 from tideline_runtime.policy.reading import parse_policies, read_policies
 from tideline_runtime.policy.resolution import Fleet, Policies
-from tideline_runtime.policy.table_policy import Given, Objectives, Origin, Pause, TablePolicy
+from tideline_runtime.policy.table_policy import Given, Origin, Pause, TablePolicy
 from tideline_runtime.policy.window import Window, is_open, next_change
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "Fleet",
     "Given",
     "LivePolicies",
-    "Objectives",
     "Origin",
     "Pause",
     "Policies",

@@ -9,7 +9,7 @@ from typing import Any
 
 from tideline_runtime.policy.fields import OPTION, SETTING, nested
 from tideline_runtime.policy.window import Window
-from tideline_table.action import TableService
+from tideline_table.action import Objectives, TableService
 
 PRIORITY = 50
 """Priority of a table without one."""
@@ -36,15 +36,6 @@ class Given:
 
     value: Any
     origin: Origin
-
-
-@dataclass(frozen=True, slots=True)
-class Objectives:
-    """Bounds that services keep; None: no bound. The age is in seconds."""
-
-    small_files: int | None = None
-    log_to_base_ratio: float | None = None
-    unmerged_log_age_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

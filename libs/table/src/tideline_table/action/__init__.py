@@ -25,11 +25,12 @@ from tideline_table.action.decision import Check, Due, Reason, TableService, act
 from tideline_table.action.index.run import INDEX_TYPES, check_index, create_index, drop_index, repair_index
 from tideline_table.action.inline import InlineService, run_inline
 from tideline_table.action.planned_run import is_run_by_hudi
-from tideline_table.action.preview import GroupPreview, Preview, preview_due, preview_plan_of
+from tideline_table.action.preview import PREVIEWED, GroupPreview, Preview, preview_due, preview_plan_of
 from tideline_table.action.recovery import roll_back_dead
 from tideline_table.action.restore.run import preview_restore, restore_to_savepoint
 from tideline_table.action.savepoint.run import create_savepoint, delete_savepoint
 from tideline_table.action.soundness import pending_bytes, plan_bytes, plan_check
+from tideline_table.action.upkeep.backlog import Backlog, Objectives, backlog_of, oldest_of
 from tideline_table.action.upkeep.cancel import Adopted, Cancelled, adopt, cancel_plan
 from tideline_table.action.upkeep.document import (
     failure_document,
@@ -40,10 +41,9 @@ from tideline_table.action.upkeep.document import (
     verdict_document,
 )
 from tideline_table.action.upkeep.maintain import Step, maintain
-from tideline_table.action.upkeep.status import SERVICES, Backlog, PendingJob, TableStatus, backlog_of, examine, pending_jobs
+from tideline_table.action.upkeep.status import SERVICES, PendingJob, TableStatus, examine, pending_jobs
 from tideline_table.action.upkeep.verdict import (
     DEFAULT_TRIGGER,
-    Objectives,
     Outcome,
     Rules,
     Verdict,
@@ -79,6 +79,7 @@ __all__ = [
     "DEFAULT_TRIGGER",
     "EARLY_CHECK_S",
     "INDEX_TYPES",
+    "PREVIEWED",
     "SERVICES",
     "Adopted",
     "AnnouncedCheck",
@@ -142,6 +143,7 @@ __all__ = [
     "maintain",
     "maintenance_document",
     "may_delete",
+    "oldest_of",
     "overwrite_of",
     "pending_bytes",
     "pending_jobs",

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tideline_table.action.clean.plan import plan_clean
-from tideline_table.action.clustering.decision import decide_clustering
-from tideline_table.action.compaction.plan import plan_compaction
 from tideline_table.action.decision import Due, Reason, TableService
-from tideline_table.coordination.leases import live_leases
+from tideline_table.action.upkeep.verdict import Rules, decide
+from tideline_table.config import CLEAN_MAX_SHARE
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.slice import join_path
 from tideline_table.log.plan import CleanPlanned, ClusteringPlanned, CompactionPlanned, Plan
 from tideline_table.log.state import TableState
-from tideline_table.table.definition import TableType
 from tideline_table.table.facade import Table
 
 
@@ -37,17 +34,20 @@ class Preview:
     groups: tuple[GroupPreview, ...]
 
 
-def preview_due() -> Mapping[TableService, Callable[[Table], Preview | Reason]]:
-    """Return, per service, the function that decides now as its planner would, and describes the plan. Errors as the planner's."""
-    return {
-        TableService.CLUSTERING: _clustering,
-        TableService.COMPACTION: _compaction,
-        TableService.CLEAN: _clean,
-    }
+PREVIEWED = (TableService.CLUSTERING, TableService.COMPACTION, TableService.CLEAN)
+"""The services whose plans name files of the table."""
+_UNBOUNDED = Rules(trigger=None, options={CLEAN_MAX_SHARE.key: 0})
+"""The bound on deletions is for the process that deletes. A preview shows the plan that the bound refuses."""
+
+
+def preview_due(table: Table, service: TableService) -> Preview | Reason:
+    """Decide about one of `PREVIEWED` as `decide` does without a trigger, and describe the plan. Errors as `decide`."""
+    found = decide(table, service, _UNBOUNDED)
+    return preview_plan_of(table, service, found.body, found.why) if isinstance(found, Due) else found
 
 
 def preview_plan_of(table: Table, service: TableService, plan: Plan, why: str) -> Preview:
-    """Return a plan of one of the services of `preview_due` in numbers."""
+    """Return a plan of one of `PREVIEWED` in numbers."""
     root, sizes = table.storage.root, _sizes(table.state)
     match plan:
         case ClusteringPlanned():
@@ -60,32 +60,6 @@ def preview_plan_of(table: Table, service: TableService, plan: Plan, why: str) -
         case _:
             raise TypeError(f"a preview of {service}")
     return Preview(why, tuple(groups))
-
-
-def _clustering(table: Table) -> Preview | Reason:
-    has_buckets = table.definition.buckets is not None
-    found = decide_clustering(
-        table.state, table.storage.root, table.options, table.schema, has_buckets=has_buckets, hour=table.clock.now().hour
-    )
-    return _described(table, TableService.CLUSTERING, found)
-
-
-def _compaction(table: Table) -> Preview | Reason:
-    if table.definition.type is not TableType.MOR:
-        return Reason(f"table {table.definition.name!r} is {table.definition.type}: it has no log files to merge")
-    return _described(table, TableService.COMPACTION, plan_compaction(table.state, table.options, now=table.clock.now()))
-
-
-def _clean(table: Table) -> Preview | Reason:
-    leases = live_leases(table.storage) if table.is_exclusive else []
-    # The bound on deletions is for those who delete: who looks, wants to see what it refuses.
-    options = table.options.merged({"tideline.clean.max.deleted.share": 0})
-    found = plan_clean(table.state, table.storage.root, options, table.timeline.saved(), table.clock.now(), leases)
-    return _described(table, TableService.CLEAN, found)
-
-
-def _described(table: Table, service: TableService, found: Due | Reason) -> Preview | Reason:
-    return preview_plan_of(table, service, found.body, found.why) if isinstance(found, Due) else found
 
 
 def _of_clustering(slices: Iterable[Mapping[str, Any]], root: str, sizes: Mapping[str, int]) -> GroupPreview:

@@ -1,4 +1,4 @@
-"""The last look at a clustering or compaction plan before it is published: does it fit the state, whoever made it? Pure."""
+"""The last look at a clustering or compaction plan before it is published: does it fit the state? Pure."""
 
 from __future__ import annotations
 

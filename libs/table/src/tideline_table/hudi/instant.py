@@ -66,7 +66,7 @@ INDEXING_TRANSITIONS = TRANSITIONS | SAVEPOINT_TRANSITIONS
 
 
 def check_transition(instant: str, action: Action, before: State, after: State) -> None:
-    """Raise `IllegalTransition` for a step that is not in `TRANSITIONS` (for savepoints and indexing: theirs)."""
+    """Raise `IllegalTransition` for a step that is not in `TRANSITIONS` (savepoints and indexing have transitions of their own)."""
     legal = {Action.SAVEPOINT: SAVEPOINT_TRANSITIONS, Action.INDEXING: INDEXING_TRANSITIONS}.get(action, TRANSITIONS)
     if (before, after) not in legal:
         allowed = sorted(b.value for a, b in legal if a is before)

@@ -44,7 +44,7 @@ class BucketPruning:
     ) -> tuple[FileSlice, ...]:
         """Return the slices that can hold rows for which `where` is true and whose record key is one of `keys` (None: any).
 
-        All slices, with a warning, if a file group does not fit the index: then nobody knows where its rows should be.
+        All slices, with a warning, if a file group does not fit the index: then its rows may be in any file group.
         """
         given = tuple(slices)
         wanted = self._wanted(schema, where, keys)

@@ -1,6 +1,6 @@
 """Create the files of the metadata table that an entry of the table log calls for: only if absent, and before its timeline files.
 
-Names and contents follow from the entry and the state after it, so that whoever heals an entry creates the same files. Nothing here
+Names and contents follow from the entry and the state after it, so that every process that heals an entry creates the same files. Nothing here
 reads the metadata table: a base file lists what the log lists, so damage to the metadata table stops no writer, and the next compaction
 repairs most of it.
 """

@@ -1,6 +1,6 @@
 """What the footer of a base file says about its record keys: key range and Bloom filter (format reference 8.2).
 
-Anybody may have written it. Whoever trusts a wrong one misses keys and inserts them again, so range and filter are compared with the
+Any writer of Hudi tables may have written it. A writer that trusts a wrong one misses keys and inserts them again, so range and filter are compared with the
 column statistics of the record key and with each other; one that does not fit is left out, and the file may then hold any key.
 """
 

@@ -86,7 +86,7 @@ def release_lease(table: Table, lease_id: str) -> Lease:
 
 
 def leases_of(table: Table, *, expired: bool = False) -> list[Lease]:
-    """Return the live leases of the table, oldest instant first; with `expired` also those that nobody renewed."""
+    """Return the live leases of the table, oldest instant first; with `expired` also those that their holders did not renew."""
     return every_lease(table.storage) if expired else live_leases(table.storage)
 
 

@@ -17,7 +17,11 @@ CANNOT_OPEN = "cannot_open"
 
 def status_document(status: TableStatus) -> dict[str, Any]:
     """Return the document of a table: fields of `TableStatus`, the verdict and last run of each service under its name."""
-    backlog = {**asdict(status.backlog), "log_ratio": round(status.backlog.log_ratio, 4)}
+    found = status.backlog
+    numbers = {name: value for name, value in asdict(found).items() if name != "oldest_log"}
+    # JSON has no infinity: without base files there is no ratio.
+    ratio = round(found.log_to_base_ratio, 4) if found.base_bytes or not found.log_bytes else None
+    backlog = {**numbers, "oldest_log_s": status.oldest_log_s, "log_ratio": ratio}
     return {
         "table": status.name,
         "uid": status.uid,

@@ -105,7 +105,7 @@ def _committed(service: TableService, done: list[Committed], answer: str | Reaso
 
 def _clean(table: Table, rules: Rules, why: str) -> Step:
     answer = request_clean(table, rules.options)
-    deleted = run_clean(table)
+    deleted = run_clean(table, options=rules.options)
     if deleted is None:
         return Step(TableService.CLEAN, "nothing", answer.why if isinstance(answer, Reason) else why)
     return Step(TableService.CLEAN, "done", why, (answer,) if isinstance(answer, str) else (), deleted)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tideline_table.action.decision import TableService
-from tideline_table.action.upkeep.verdict import Objectives, Outcome, Rules, Verdict, judge, service_of
-from tideline_table.config import CLUSTERING_SMALL_FILE_LIMIT, Options
+from tideline_table.action.upkeep.backlog import Backlog, Objectives, backlog_of
+from tideline_table.action.upkeep.verdict import Outcome, Rules, Verdict, judge, service_of
 from tideline_table.coordination import is_alive
 from tideline_table.hudi.instant import State
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.state import TableState
 from tideline_table.table.facade import Table
-from tideline_table.table.findings import Finding, FindingKind, age_s, findings_of, most_log_files
+from tideline_table.table.findings import Finding, FindingKind, age_s, findings_of
 
 SERVICES = tuple(TableService)
 
@@ -41,27 +41,6 @@ class PendingJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Backlog:
-    """Work that waits for table services."""
-
-    file_groups: int
-    small_files: int
-    """Slices below `hoodie.clustering.plan.strategy.small.file.limit`."""
-    log_files: int
-    log_bytes: int
-    base_bytes: int
-    most_log_files: int
-    """Log files of the slice that has the most of them."""
-    oldest_log_s: float | None
-    """Age of the oldest log file that is not merged, None without one."""
-
-    @property
-    def log_ratio(self) -> float:
-        """Bytes of log files for each byte of base files; 0 without log files."""
-        return self.log_bytes / self.base_bytes if self.base_bytes else float(bool(self.log_bytes))
-
-
-@dataclass(frozen=True, slots=True)
 class TableStatus:
     """The status of one table at one sequence of its log."""
 
@@ -73,6 +52,8 @@ class TableStatus:
     verdicts: tuple[Verdict, ...]
     last_runs: dict[TableService, LastRun | None]
     backlog: Backlog
+    oldest_log_s: float | None
+    """Age of the oldest log file that is not merged, None without one."""
     pending: tuple[PendingJob, ...]
     findings: tuple[Finding, ...]
 
@@ -95,8 +76,8 @@ def examine(table: Table, rules: Rules, services: Iterable[TableService] = SERVI
     findings += [
         Finding(FindingKind.CANNOT_PLAN, f"{v.service} cannot be planned: {v.why}") for v in verdicts if v.outcome is Outcome.FAILED
     ]
-    backlog = backlog_of(state, table.options.merged(rules.options), now)
-    findings += _missed(backlog, rules.objectives)
+    backlog = backlog_of(state, table.options.merged(rules.options))
+    findings += _missed(backlog, rules.objectives, now)
     return TableStatus(
         name=table.definition.name,
         uid=table.uid,
@@ -106,33 +87,19 @@ def examine(table: Table, rules: Rules, services: Iterable[TableService] = SERVI
         verdicts=verdicts,
         last_runs={service: _last_run(state, service, now) for service in SERVICES},
         backlog=backlog,
+        oldest_log_s=backlog.oldest_log_s(now),
         pending=pending_jobs(table),
         findings=tuple(findings),
     )
 
 
-def backlog_of(state: TableState, options: Options, now: datetime) -> Backlog:
-    """Return the backlog of a state; reads nothing."""
-    latest = state.latest_slices()
-    logs = [log for file_slice in latest for log in file_slice.log_files]
-    oldest = min((log.instant for log in logs if log.instant), default="")
-    return Backlog(
-        file_groups=len(latest),
-        small_files=sum(1 for s in latest if s.total_bytes < options[CLUSTERING_SMALL_FILE_LIMIT]),
-        log_files=len(logs),
-        log_bytes=sum(log.size_bytes for log in logs),
-        base_bytes=sum(s.size_bytes for s in latest),
-        most_log_files=most_log_files(state),
-        oldest_log_s=age_s(oldest, now) if oldest else None,
-    )
-
-
-def _missed(backlog: Backlog, bounds: Objectives) -> list[Finding]:
+def _missed(backlog: Backlog, bounds: Objectives, now: datetime) -> list[Finding]:
     """Return a finding for each objective that the backlog exceeds."""
+    age_s = backlog.oldest_log_s(now)
     met = (
         ("small files", backlog.small_files, bounds.small_files, None),
-        ("bytes of log files for each byte of base files", round(backlog.log_ratio, 3), bounds.log_ratio, None),
-        ("s is the age of the oldest log file", round(backlog.oldest_log_s or 0.0), bounds.log_age_s, backlog.oldest_log_s),
+        ("bytes of log files for each byte of base files", round(backlog.log_to_base_ratio, 3), bounds.log_to_base_ratio, None),
+        ("s is the age of the oldest log file", round(age_s or 0.0), bounds.unmerged_log_age_s, age_s),
     )
     return [
         Finding(

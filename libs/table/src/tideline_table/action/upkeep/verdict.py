@@ -12,6 +12,7 @@ from tideline_table.action.clustering.decision import decide_clustering
 from tideline_table.action.clustering.plan import Trigger
 from tideline_table.action.compaction.plan import plan_compaction
 from tideline_table.action.decision import Due, Reason, TableService
+from tideline_table.action.upkeep.backlog import Objectives
 from tideline_table.config import ARCHIVE_AUTOMATIC, Options
 from tideline_table.coordination import is_alive
 from tideline_table.coordination.leases import live_leases
@@ -28,17 +29,6 @@ _SWITCH = "a policy or setting that switches it on"
 
 
 @dataclass(frozen=True, slots=True)
-class Objectives:
-    """Bounds of the backlog beyond which a table is a finding. None: no bound."""
-
-    small_files: int | None = None
-    log_ratio: float | None = None
-    """Bytes of log files for each byte of base files."""
-    log_age_s: float | None = None
-    """Age of the oldest log file that is not merged."""
-
-
-@dataclass(frozen=True, slots=True)
 class Rules:
     """By what one table is maintained: the services that are on, the thresholds of the planner, and engine options."""
 
@@ -47,7 +37,7 @@ class Rules:
     services: frozenset[TableService] = frozenset(TableService)
     held: Mapping[TableService, Reason] = field(default_factory=dict)
     """Services that may not change the table now, although they are on: a pause, or a window that is closed."""
-    objectives: Objectives = Objectives()
+    objectives: Objectives = field(default_factory=Objectives)
     options: Mapping[str, object] = field(default_factory=dict)
     """They override the options with which the table is open."""
 
