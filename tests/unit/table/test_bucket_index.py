@@ -12,6 +12,11 @@ import pytest
 from tests.unit.table.tables import SCHEMA, Row, cluster, compact, contents, create, new_table, open_table, rows_of, write
 
 from tideline_table.action import (
+    Reason,
+    Rules,
+    TableService,
+    Trigger,
+    decide,
     delete_partitions,
     run_clustering,
     run_compaction,
@@ -406,6 +411,18 @@ def test_clustering_sorts_the_rows_of_each_bucket_and_moves_none(table: Table) -
     write(table, rows(KEYS, 9, "last"))
     check_places(table)
     assert table.read().num_rows == 60
+
+
+def test_a_planner_waits_for_its_number_of_writes_and_keeps_its_budget(table: Table) -> None:
+    def why(**trigger: Any) -> str | None:
+        found = decide(table, TableService.CLUSTERING, Rules(trigger=Trigger(2, **trigger), options=SORTED))
+        return found.why if isinstance(found, Reason) else None
+
+    write(table, [(key, "p", 1, "v") for key in KEYS])
+    assert why(min_commits=2) == "1 of 2 commits since the last plan"
+    write(table, rows(KEYS[:1], 2, "w"))
+    assert why(min_commits=2) is None
+    assert why(min_commits=2, max_bytes=1) == "no changed bucket has 1 bytes or less"
 
 
 def test_a_writer_beside_a_clustering_of_its_bucket_goes_first(table: Table) -> None:
