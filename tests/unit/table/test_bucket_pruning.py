@@ -52,7 +52,8 @@ def made(
     create_table(
         storage.root, TableRequest("t", rows.schema, key, (), "", kind, buckets=n, hash_fields=fields), ManualClock(), storage
     )
-    table = Table.open(storage.root, options=QUIET, clock=ManualClock(), storage=storage)
+    options = {**QUIET, "tideline.column.stats.enable": False}  # so that only buckets decide
+    table = Table.open(storage.root, options=options, clock=ManualClock(), storage=storage)
     write_rows(table, rows.slice(0, len(rows) // 2), Operation.UPSERT)
     write_rows(table, rows, Operation.UPSERT)
     return table, storage

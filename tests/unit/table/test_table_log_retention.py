@@ -148,7 +148,7 @@ def test_no_entry_is_trimmed_that_a_checkpoint_or_a_pending_action_needs(clock, 
     for sequence in (20, 40):
         write_checkpoint(storage, TableState(sequence=sequence))
     options = Options({"tideline.log.checkpoint.interval": 20, "tideline.log.retained.entries": 10, "tideline.log.retention": 90.0})
-    upkeep = LogUpkeep(storage, clock, options)
+    upkeep = LogUpkeep(storage, clock, options, lambda _: None)
     upkeep.start(Checkpoint(40, 0, tuple(Mark(n, clock.now().isoformat()) for n in range(1, 41))))
     clock.advance(DAY_S)
     state = TableState(sequence=60)

@@ -73,6 +73,24 @@ METADATA_COMPACTION_DELTA_COMMITS = Option(
     "The metadata table is compacted after this many delta commits. The value at its creation counts.",
     minimum=1,
 )
+COLUMN_STATISTICS = Option(
+    "tideline.column.stats.enable",
+    True,
+    "Writers and table services record statistics of the columns of each file in the table log; queries use them to leave out files "
+    "(docs/design/data-skipping.md).",
+)
+COLUMN_STATISTICS_LIST = Option(
+    "hoodie.metadata.index.column.stats.column.list",
+    "",
+    "Comma-separated columns with statistics; empty: the first ones of the table. The meta fields of commit time, record key and "
+    "partition path are always among them.",
+)
+COLUMN_STATISTICS_MOST = Option(
+    "hoodie.metadata.index.column.stats.max.columns.to.index",
+    32,
+    "How many columns have statistics if none are named: the first ones whose type is supported.",
+    minimum=1,
+)
 COMPACTION_MAX_GROUPS = Option(
     "tideline.compaction.max.groups",
     1000,

@@ -15,6 +15,7 @@ from tideline_table.log.checkpoint import read_opening
 from tideline_table.log.entry import Entry
 from tideline_table.log.log_end import LogEnd
 from tideline_table.log.state import TableState
+from tideline_table.log.statistics import KnownStatistics
 from tideline_table.log.table_log import Draft, TableLog
 from tideline_table.storage import Storage
 
@@ -39,7 +40,8 @@ class LogReplica:
         self.head: Entry | None = None
         """The last folded entry; None if the state is that of a checkpoint."""
         self.mutex = threading.RLock()
-        self.upkeep = LogUpkeep(storage, clock, options)
+        self.upkeep = LogUpkeep(storage, clock, options, self.log.read)
+        self.statistics = KnownStatistics(storage, self.log.read)
         self._end = LogEnd(self.log, clock)
 
     def load(self) -> None:
@@ -84,10 +86,14 @@ class LogReplica:
         self.head = None
         self.upkeep.start(opening.checkpoint)
         for entry in opening.tail:
-            self.fold(self.log.completed(entry))
+            self._apply(self.log.completed(entry))  # without statistics: see `tail_bytes`
 
     def fold(self, entry: Entry) -> None:
         """Apply the next entry to the state."""
+        self._apply(entry)
+        self.statistics.saw(entry)
+
+    def _apply(self, entry: Entry) -> None:
         self.state.apply(entry)
         self.head = entry
         self.upkeep.saw(entry)

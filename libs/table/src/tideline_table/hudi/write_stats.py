@@ -11,6 +11,7 @@ from tideline_table.errors import parsing
 from tideline_table.hudi.avro_container import MAGIC, decode_document
 from tideline_table.json_text import parse_json
 from tideline_table.row_digest import RowDigest
+from tideline_table.statistics import FileStatistics
 
 NO_PREVIOUS_COMMIT = "null"
 """Text that Hudi writes for a file group that did not exist before."""
@@ -49,6 +50,8 @@ class WriteStat:
     log_files_compacted: int = 0
     proof: Proof | None = field(default=None, compare=False)
     """What a table service read back from the file; not part of Hudi's document."""
+    statistics: FileStatistics | None = field(default=None, compare=False)
+    """Statistics of its columns if the writer took them; not part of Hudi's document."""
 
     @property
     def is_log(self) -> bool:

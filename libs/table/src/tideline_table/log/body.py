@@ -20,6 +20,7 @@ from tideline_table.log.plan import ArchivedInstants, Document, Plan, RollbackSt
 from tideline_table.log.progress import Progress, progress_from, progress_json
 from tideline_table.log.rewind import Rewind
 from tideline_table.log.sharing import Sharing
+from tideline_table.statistics import FileStatistics, statistics_from, statistics_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +54,33 @@ class Published:
     """Set when the table is shared with Apache Hudi's writers from this entry on."""
     adopted: AdoptedTable | None = None
     """State of a Hudi-written table, in the first commit of its table log."""
+    statistics: Document | None = field(default=None, compare=False)
+    """Column statistics of its files (`statistics_json`), as an entry holds them. `file_statistics` reads them."""
 
     @property
-    def without_hashes(self) -> Published:
-        """This body without key hashes. The fold does not need them; transactions read them from the entry itself."""
-        return replace(self, inserted_key_hashes=None, inserted_key_hashes_of_table=None)
+    def file_statistics(self) -> dict[str, FileStatistics]:
+        """Column statistics of the files that were written, by path, as far as their writer took them. Raises `MALFORMED`."""
+        if self.statistics is not None:
+            return statistics_from(self.statistics)
+        return {stat.path: stat.statistics for stat in self.metadata.stats if stat.statistics is not None}
+
+    @property
+    def for_the_fold(self) -> Published:
+        """This body without key hashes and statistics, which the fold does not need: who needs them reads the entry itself."""
+        metadata = replace(self.metadata, stats=tuple(replace(stat, statistics=None) for stat in self.metadata.stats))
+        return replace(self, metadata=metadata, inserted_key_hashes=None, inserted_key_hashes_of_table=None, statistics=None)
 
     def to_json(self) -> dict[str, Any]:
+        statistics = self.statistics
+        if statistics is None and (taken := self.file_statistics):
+            statistics = statistics_json(taken)
         return given(
             metadata=self.metadata.to_json(),
             inserted_key_hashes=self.inserted_key_hashes,
             inserted_key_hashes_of_table=self.inserted_key_hashes_of_table,
             sharing=self.sharing and self.sharing.to_json(),
             adopted=self.adopted and self.adopted.to_json(),
+            statistics=statistics,
         )
 
     @classmethod
@@ -76,6 +91,7 @@ class Published:
             inserted_key_hashes_of_table=document.get("inserted_key_hashes_of_table"),
             sharing=Sharing.from_json(document["sharing"]) if document.get("sharing") else None,
             adopted=AdoptedTable.from_json(document["adopted"]) if document.get("adopted") else None,
+            statistics=document.get("statistics"),
         )
 
 

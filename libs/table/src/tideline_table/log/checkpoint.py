@@ -94,7 +94,7 @@ def write_tail(storage: Storage, checkpoint: Checkpoint, tail: Sequence[bytes]) 
 def tail_bytes(entry: Entry) -> bytes:
     """Return the content of `entry` for `latest`: only what the fold needs."""
     if entry.body_reference is None and isinstance(entry.body, Published):
-        entry = replace(entry, body=entry.body.without_hashes)
+        entry = replace(entry, body=entry.body.for_the_fold)
     return entry.to_bytes()
 
 

@@ -65,6 +65,17 @@ def parts_of(expression: pc.Expression) -> Node:
         return None
 
 
+def columns_in(expression: pc.Expression) -> frozenset[str]:
+    """Return the columns that the known parts of an expression name."""
+    return frozenset(_columns(parts_of(expression)))
+
+
+def _columns(node: Node) -> set[str]:
+    if isinstance(node, Column):
+        return {node.name}
+    return set().union(*map(_columns, node.arguments)) if isinstance(node, Call) else set()
+
+
 def demands(expression: pc.Expression | None, schema: pa.Schema) -> Demands:
     """Return which values columns of `schema` have in all rows for which `expression` is true.
 

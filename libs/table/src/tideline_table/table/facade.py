@@ -31,6 +31,7 @@ from tideline_table.schema.identity import SchemaVersions
 from tideline_table.schema.meta_fields import OPERATION_FIELD
 from tideline_table.storage import Folder, ObjectStat, Storage, open_storage
 from tideline_table.table.changes import PointKind, Stretch, changed_rows, newest_point, stretch_of
+from tideline_table.table.data_skipping import DataSkipping
 from tideline_table.table.declared_merging import check_defaults
 from tideline_table.table.definition import TableDefinition, TableType
 from tideline_table.table.identity import TableIdentity, check_index_unchanged, check_stands, read_identity, replace_identity
@@ -280,7 +281,8 @@ class Table:
         schema = with_meta_fields(self.schema_at(as_of), operation=self.options[READ_OPERATION_FIELD] or self._has_operations())
         rule = self.log_rule(as_of, merges=any(s.log_files for s in chosen))
         buckets = pruning_of(self._declared, self.identity, self.state, as_of, is_exclusive=self.is_exclusive)
-        return Snapshot(self.storage, schema, rule, chosen, buckets=buckets)
+        skipping = DataSkipping(self.timeline.replica.statistics, self.state) if self.is_exclusive else None
+        return Snapshot(self.storage, schema, rule, chosen, buckets=buckets, skipping=skipping)
 
     def _has_operations(self) -> bool:
         """Return whether Hudi writes the operation on each row into a sixth meta field, by the footer of the newest base file."""

@@ -23,6 +23,7 @@ from tideline_table.reader.read_plan import LogRule
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.schema.nested import field_of, field_path, top_columns, with_fields
 from tideline_table.storage import Storage, open_storage
+from tideline_table.table.data_skipping import DataSkipping
 
 _KNOWN_FOOTERS = 100_000
 _KNOWN_FILTERS = 200
@@ -66,6 +67,9 @@ class Snapshot:
     buckets: BucketPruning | None = field(default=None, compare=False)
     """How to leave out buckets that a filter or keys exclude; None: all slices are read. Not sent to workers."""
 
+    skipping: DataSkipping | None = field(default=None, compare=False)
+    """How to leave out slices that a filter excludes by their statistics; None: all are read. Not sent to workers."""
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (self.storage.root, self.schema, self.rule, self.slices, self.commit_times)
 
@@ -95,10 +99,17 @@ class Snapshot:
         return own if where is None else own & where
 
     def only(self, where: pc.Expression | None = None, keys: pa.Array | None = None) -> Snapshot:
-        """Return the part that can hold rows for which `where` is true, and rows with one of these record keys; reads nothing."""
-        if self.buckets is None or (where is None and keys is None):
-            return self
-        return replace(self, slices=self.buckets.slices_for(self.slices, self.schema, where, keys))
+        """Return the part that can hold rows for which `where` is true, and rows with one of these record keys.
+
+        Reads no data file; the first call for an open table may read statistics.
+        """
+        slices = self.slices
+        if self.buckets is not None and (where is not None or keys is not None):
+            slices = self.buckets.slices_for(slices, self.schema, where, keys)
+        if self.skipping is not None and where is not None:
+            filled = self.rule.path_columns
+            slices = self.skipping.slices_for(slices, self.schema, where, filled.fields if filled is not None else ())
+        return self if slices is self.slices else replace(self, slices=slices)
 
     def scan(
         self, columns: Sequence[str] | None = None, where: pc.Expression | str | None = None, keys: pa.Array | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,7 +24,9 @@ from tideline_table.config import (
 )
 from tideline_table.reader.key_footer import BLOOM_FILTER, BLOOM_TYPE, MAX_KEY, MIN_KEY, is_ordered_alike
 from tideline_table.schema.meta_fields import MetaField
+from tideline_table.statistics import FileStatistics, StatisticsCollector
 from tideline_table.storage import Storage
+from tideline_table.writer.column_statistics import collector_of
 
 _ZSTD_LEVEL = 1
 """Level 1 encodes nearly as fast as snappy into smaller files; higher levels cost writers more than readers gain."""
@@ -33,25 +36,36 @@ _UNIQUE_COLUMNS = (MetaField.COMMIT_SEQNO, MetaField.RECORD_KEY)
 class BaseFileRows:
     """The rows of a base file that is being written."""
 
-    def __init__(self, writer: pq.ParquetWriter, row_group_rows: int) -> None:
+    def __init__(self, writer: pq.ParquetWriter, row_group_rows: int, collector: StatisticsCollector | None) -> None:
         self._writer = writer
         self._row_group_rows = row_group_rows
         self._keys: list[pa.Array] = []
+        self._collector = collector
+        self.statistics: FileStatistics | None = None
+        """Statistics of the columns, once the file is complete; None if the options want none."""
 
     def write(self, rows: pa.Table) -> None:
         """Write rows in row groups of their own."""
         self._keys += rows.column(MetaField.RECORD_KEY).chunks
         self._writer.write_table(rows, row_group_size=self._row_group_rows)
+        if self._collector is not None:
+            self._collector.add(rows)
 
     def keys(self) -> pa.ChunkedArray:
         """Return the record keys of all rows that were written."""
         return pa.chunked_array(self._keys, pa.string())
+
+    def complete(self, footer: pq.FileMetaData) -> None:
+        """Take the statistics of all rows, with the sizes in the footer."""
+        if self._collector is not None:
+            self.statistics = self._collector.result(footer)
 
 
 @contextmanager
 def open_base_file(storage: Storage, path: str, schema: pa.Schema, avro_schema: str, options: Options) -> Iterator[BaseFileRows]:
     """Open a base file that appears at the end of the context, or not at all if the context ends with an error."""
     codec = options[COMPRESSION_CODEC]
+    footers: list[pq.FileMetaData] = []
     with (
         storage.open_output(path) as sink,
         pq.ParquetWriter(
@@ -62,21 +76,31 @@ def open_base_file(storage: Storage, path: str, schema: pa.Schema, avro_schema: 
             use_dictionary=[f.name for f in schema if f.name not in _UNIQUE_COLUMNS],
             store_schema=False,
             write_page_index=True,
+            metadata_collector=footers,
         ) as writer,
     ):
-        rows = BaseFileRows(writer, options[ROW_GROUP_ROWS])
+        rows = BaseFileRows(writer, options[ROW_GROUP_ROWS], collector_of(schema, options))
         yield rows
         # Without `store_schema`, metadata of the Arrow schema would not reach the footer.
         writer.add_key_value_metadata(
             {b"parquet.avro.schema": avro_schema.encode(), b"writer.model.name": b"avro", **key_pairs(rows.keys(), options)}
         )
+    rows.complete(footers[-1])
 
 
-def write_base_file(storage: Storage, path: str, rows: pa.Table, avro_schema: str, options: Options) -> int:
-    """Write `rows` (meta fields first) as a base file that appears as a whole or not at all; return its size in bytes."""
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A base file that was written."""
+
+    size_bytes: int
+    statistics: FileStatistics | None
+
+
+def write_base_file(storage: Storage, path: str, rows: pa.Table, avro_schema: str, options: Options) -> WrittenFile:
+    """Write `rows` (meta fields first) as a base file that appears as a whole or not at all."""
     with open_base_file(storage, path, rows.schema, avro_schema, options) as file:
         file.write(rows)
-    return storage.stat(path).size_bytes
+    return WrittenFile(storage.stat(path).size_bytes, file.statistics)
 
 
 def key_pairs(keys: pa.ChunkedArray, options: Options) -> dict[bytes, bytes]:

@@ -51,17 +51,18 @@ def write_file_group(
     output = _output(context, task, merged, name)
     path = join_path(task.partition_path, name)
     create_marker(storage, context.instant, path, MarkerType.MERGE if task.base else MarkerType.CREATE)
-    size = write_base_file(storage, path, output, context.avro_schema, Options(context.options))
+    written = write_base_file(storage, path, output, context.avro_schema, Options(context.options))
     stat = WriteStat(
         file_id=task.file_id,
         partition_path=task.partition_path,
         path=path,
         prev_commit=task.base.base_instant if task.base else NO_PREVIOUS_COMMIT,
         num_writes=output.num_rows,
-        file_size_bytes=size,
+        file_size_bytes=written.size_bytes,
         num_inserts=len(merged.inserted),
         num_updates=merged.updates,
         num_deletes=merged.deletes,
+        statistics=written.statistics,
     )
     return result_of(context, task, stat, merged.inserted)
 

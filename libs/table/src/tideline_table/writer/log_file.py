@@ -23,8 +23,10 @@ from tideline_table.log_format.key_index import LogIndex, index_path, read_index
 from tideline_table.log_format.key_index_file import WrittenBlock, index_bytes, read_blocks
 from tideline_table.merge import MergeMode, deleted_mask, purged_mask
 from tideline_table.schema.arrow import one_chunk
-from tideline_table.schema.meta_fields import MetaField
+from tideline_table.schema.meta_fields import MetaField, with_meta_fields
+from tideline_table.statistics import FileStatistics
 from tideline_table.storage import Storage
+from tideline_table.writer.column_statistics import collector_of
 from tideline_table.writer.marker import MarkerType, create_marker
 from tideline_table.writer.operation import Operation
 from tideline_table.writer.task import FileGroupResult, FileGroupTask, WriteContext, live_rows, result_of, stored_rows
@@ -54,7 +56,8 @@ def append_log_file(context: WriteContext, task: FileGroupTask, incoming: pa.Tab
     updated = _chosen(known, ~deleted)
     rows = pa.concat_tables([updated, added]) if task.log_inserts else updated
     gone = _chosen(known, deleted)
-    blocks = _data_blocks(context, task, rows) if rows.num_rows else []
+    stored = stored_rows(context, task, rows, task.file_id) if rows.num_rows else None
+    blocks = _data_blocks(context, stored) if stored is not None else []
     for part in _by_kind(gone):
         keys = part.column(MetaField.RECORD_KEY)
         content = delete_block(keys, task.partition_path, _ordering(context, part), context.avro_schema, context.instant)
@@ -89,6 +92,7 @@ def append_log_file(context: WriteContext, task: FileGroupTask, incoming: pa.Tab
         base_file=base.base_file,
         log_files=(*(log.name for log in base.log_files), name),
         log_version=version,
+        statistics=_statistics(context, stored),
     )
     return result_of(context, task, stat, added.column(MetaField.RECORD_KEY))
 
@@ -167,8 +171,17 @@ def _ordering(context: WriteContext, gone: pa.Table) -> pa.ChunkedArray | None:
     return None if ordering.null_count else ordering
 
 
-def _data_blocks(context: WriteContext, task: FileGroupTask, rows: pa.Table) -> list[_Framed]:
-    written = stored_rows(context, task, rows, task.file_id)
+def _statistics(context: WriteContext, stored: pa.Table | None) -> FileStatistics | None:
+    """Return the statistics of the rows in the data blocks. Deletions have no values; a file of deletions only has no rows."""
+    collector = collector_of(with_meta_fields(context.schema), Options(context.options))
+    if collector is None:
+        return None
+    if stored is not None:
+        collector.add(stored)
+    return collector.result()
+
+
+def _data_blocks(context: WriteContext, written: pa.Table) -> list[_Framed]:
     options = Options(context.options)
     kind, encode = (BlockType.AVRO, avro_block) if options[LOG_BLOCK_FORMAT] == "avro" else (BlockType.PARQUET, parquet_block)
     per_block = max(1, int(written.num_rows * options[LOG_BLOCK_BYTES] / max(1, written.nbytes)))

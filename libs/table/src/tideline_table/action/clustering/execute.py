@@ -160,7 +160,8 @@ class _Outputs:
                 file.write(rows.set_column(position, self._schema.field(position), pa.repeat(name, rows.num_rows)))
         # Count the rows of the file itself, because the commit publishes the file and not what was meant to be in it.
         written = read_footer(storage, path).rows
-        return WriteStat(file_id, task.partition_path, path, NO_PREVIOUS_COMMIT, written, storage.stat(path).size_bytes)
+        size = storage.stat(path).size_bytes
+        return WriteStat(file_id, task.partition_path, path, NO_PREVIOUS_COMMIT, written, size, statistics=file.statistics)
 
 
 def _cut(ordered: Iterable[pa.Table], schema: pa.Schema, per_file: int, per_row_group: int) -> Iterator[tuple[int, pa.Table]]:

@@ -213,15 +213,16 @@ def compact_slice(task: CompactionTask, storage: Storage | None = None) -> Write
         schema.get_field_index(MetaField.FILE_NAME), schema.field(MetaField.FILE_NAME), pa.repeat(name, rows.num_rows)
     )
     create_marker(storage, task.instant, path, MarkerType.MERGE if file_slice.base_file else MarkerType.CREATE)
-    size = write_base_file(storage, path, renamed, task.avro_schema, options)
+    written = write_base_file(storage, path, renamed, task.avro_schema, options)
     stat = WriteStat(
         file_id=group.file_id,
         partition_path=group.partition_path,
         path=path,
         prev_commit=file_slice.base_instant,
         num_writes=rows.num_rows,
-        file_size_bytes=size,
+        file_size_bytes=written.size_bytes,
         log_files_compacted=len(file_slice.log_files),
+        statistics=written.statistics,
     )
     (proven,) = proof.check(storage, rows, [stat])
     return proven

@@ -123,9 +123,10 @@ def _split_slice(
         path = join_path(partition, name)
         part = part.set_column(position, schema.field(position), pa.repeat(pa.scalar(name), part.num_rows))
         create_marker(table.storage, begun.instant, path, MarkerType.CREATE)
-        size = write_base_file(table.storage, path, part, table.footer_schema(), table.options)
+        file = write_base_file(table.storage, path, part, table.footer_schema(), table.options)
         written = read_footer(table.storage, path).rows
-        result = FileGroupResult(WriteStat(file_id, partition, path, NO_PREVIOUS_COMMIT, written, size), b"")
+        stat = WriteStat(file_id, partition, path, NO_PREVIOUS_COMMIT, written, file.size_bytes, statistics=file.statistics)
+        result = FileGroupResult(stat, b"")
         begun.staged(result)
         found.append(result)
     if sum(r.stat.num_writes for r in found if r.stat is not None) != rows.num_rows:

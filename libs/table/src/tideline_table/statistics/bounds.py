@@ -1,0 +1,87 @@
+"""The bounds of one column in many files, as arrays, in the type that the table gives the column now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tideline_table.statistics.column import ColumnStatistics, FileStatistics
+from tideline_table.statistics.kinds import array_of, type_of
+
+_UNFIT = (ValueError, TypeError, OverflowError, pa.ArrowException)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnBounds:
+    """By file: the bounds (null if the column has no value, or is not known), and what else the column may hold."""
+
+    minimum: pa.Array
+    maximum: pa.Array
+    known: np.ndarray
+    """Whether the file's statistics say anything; if not, it may hold any value, null and NaN."""
+    may_be_null: np.ndarray
+    may_be_nan: np.ndarray
+
+    @property
+    def may_have_value(self) -> np.ndarray:
+        """Whether the column may hold something other than null."""
+        return np.asarray(self.minimum.is_valid()) | self.may_be_nan | ~self.known
+
+
+def bounds_of(files: Sequence[FileStatistics | None], name: str, kind: pa.DataType) -> ColumnBounds:
+    """Return the bounds of the column `name`, of type `kind` by now, in files with these statistics (None: not known)."""
+    held = [_known(file, name, kind) for file in files]
+    try:
+        low, high = _ends(held, kind)
+    except _UNFIT:  # a value that the type cannot hold, of a damaged entry
+        held = [found if found is None or _fits(found, kind) else None for found in held]
+        low, high = _ends(held, kind)
+    known = np.array([found is not None for found in held], dtype=bool)
+    nulls = np.array([found is None or found.nulls > 0 for found in held], dtype=bool)
+    nans = np.array([found is None or found.nans != 0 for found in held], dtype=bool)
+    return ColumnBounds(low, high, known, nulls, nans if pa.types.is_floating(kind) else ~known)
+
+
+def _known(file: FileStatistics | None, name: str, kind: pa.DataType) -> ColumnStatistics | None:
+    """Return the statistics as far as they hold for values of `kind`."""
+    if file is None:
+        return None
+    if not file.rows:
+        return ColumnStatistics(str(kind), None, None, 0)
+    found = file.columns.get(name)
+    if found is None or not _keeps_order(type_of(found.kind), kind):
+        return None
+    return found
+
+
+def _keeps_order(written: pa.DataType, now: pa.DataType) -> bool:
+    """Return whether the stored values of a column mean the same after its type changed.
+
+    Readers convert other types in ways of their own: a float to a double by its text, a number to a text with another order.
+    """
+    same = written == now
+    integers = pa.types.is_signed_integer(written) and pa.types.is_signed_integer(now) and written.bit_width <= now.bit_width
+    decimals = pa.types.is_decimal(written) and pa.types.is_decimal(now) and written.scale <= now.scale
+    texts = _is_text(written) and _is_text(now)
+    return bool(same or integers or decimals or texts)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _ends(held: Sequence[ColumnStatistics | None], kind: pa.DataType) -> tuple[pa.Array, pa.Array]:
+    low = [None if found is None else found.minimum for found in held]
+    high = [None if found is None else found.maximum for found in held]
+    return array_of(low, kind), array_of(high, kind)
+
+
+def _fits(found: ColumnStatistics, kind: pa.DataType) -> bool:
+    try:
+        _ends([found], kind)
+    except _UNFIT:
+        return False
+    return True

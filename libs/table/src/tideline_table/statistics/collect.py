@@ -1,0 +1,120 @@
+"""Column statistics from rows that are written, and from footers of base files that Tideline wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tideline_table.statistics.column import ColumnStatistics, FileStatistics
+from tideline_table.statistics.kinds import Stored, is_supported, kind_of, stored_value
+
+_OWN_WRITER = "parquet-cpp-arrow "
+"""How `created_by` begins in footers of Arrow, whose statistics leave out NaN and say nothing of columns without values.
+
+Those of parquet-mr, which Apache Hudi writes, name 0 as the minimum and maximum of a column with a NaN: pruning on them loses rows.
+"""
+
+
+def of_column(values: pa.ChunkedArray) -> ColumnStatistics:
+    """Return the statistics of a column of a supported type."""
+    nulls, nans = values.null_count, 0
+    if pa.types.is_floating(values.type):
+        not_a_number = pc.is_nan(values)
+        nans = pc.sum(not_a_number).as_py() or 0
+        values = values.filter(pc.invert(not_a_number)) if nans else values
+    ends = pc.min_max(values)
+    low, high = stored_value(ends["min"]), stored_value(ends["max"])
+    # The two zeros are equal in comparisons; which of them `min_max` returns is left open.
+    return ColumnStatistics(kind_of(values.type), _one_zero(low), _one_zero(high), nulls, nans)
+
+
+def _one_zero(value: Stored | None) -> Stored | None:
+    return 0.0 if isinstance(value, float) and value == 0 else value
+
+
+@dataclass(slots=True)
+class StatisticsCollector:
+    """Takes the statistics of `columns` from the rows of one file, which come in parts."""
+
+    columns: Collection[str]
+    _found: FileStatistics = field(default_factory=lambda: FileStatistics(0))
+
+    def add(self, rows: pa.Table) -> None:
+        """Add rows of the file."""
+        known = {
+            name: of_column(rows.column(name))
+            for name in self.columns
+            if name in rows.column_names and is_supported(rows.schema.field(name).type)
+        }
+        self._found = self._found.union(FileStatistics(rows.num_rows, known))
+
+    def result(self, footer: pq.FileMetaData | None = None) -> FileStatistics:
+        """Return the statistics of all rows; with the footer of a base file, also the sizes of the columns."""
+        sizes = column_sizes(footer) if footer is not None else {}
+        return FileStatistics(
+            self._found.rows,
+            {
+                name: replace(held.shortened(), size_bytes=size, uncompressed_bytes=plain)
+                for name, held in self._found.columns.items()
+                for size, plain in (sizes.get(name, (0, 0)),)
+            },
+        )
+
+
+def column_sizes(footer: pq.FileMetaData) -> dict[str, tuple[int, int]]:
+    """Return the size of each top-level column in a base file, with and without compression, in bytes."""
+    sizes: dict[str, tuple[int, int]] = {}
+    for group in (footer.row_group(at) for at in range(footer.num_row_groups)):
+        for chunk in (group.column(at) for at in range(group.num_columns)):
+            size, plain = sizes.get(chunk.path_in_schema, (0, 0))
+            sizes[chunk.path_in_schema] = (size + chunk.total_compressed_size, plain + chunk.total_uncompressed_size)
+    return sizes
+
+
+def of_footer(footer: pq.FileMetaData, schema: pa.Schema, columns: Collection[str]) -> FileStatistics | None:
+    """Return the statistics in the footer of a base file with the stored `schema`; None if another writer than Tideline's wrote it.
+
+    Columns whose statistics are missing in a part of the file are left out. A footer does not say how many NaN a column has.
+    """
+    if not (footer.created_by or "").startswith(_OWN_WRITER):
+        return None
+    sizes = column_sizes(footer)
+    found: dict[str, ColumnStatistics] = {}
+    for at in range(footer.num_columns):
+        name = footer.schema.column(at).path
+        if name not in columns or name not in schema.names or not is_supported(schema.field(name).type):
+            continue
+        kind = schema.field(name).type
+        groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
+        parts = [_of_chunk(group.column(at).statistics, group.num_rows, kind) for group in groups]
+        if parts and (whole := _together(parts)) is not None:
+            size, plain = sizes[name]
+            found[name] = replace(whole.shortened(), size_bytes=size, uncompressed_bytes=plain)
+    return FileStatistics(footer.num_rows, found)
+
+
+def _of_chunk(known: Any, rows: int, kind: pa.DataType) -> ColumnStatistics | None:
+    nans = -1 if pa.types.is_floating(kind) else 0
+    if known is None or not known.has_null_count:
+        return None
+    if not known.has_min_max:
+        return ColumnStatistics(kind_of(kind), None, None, known.null_count, nans) if known.null_count == rows else None
+    try:
+        low, high = (stored_value(pa.scalar(value, kind)) for value in (known.min, known.max))
+    except (ValueError, TypeError, OverflowError, pa.ArrowException):  # a value that the stored type cannot hold
+        return None
+    return ColumnStatistics(kind_of(kind), _one_zero(low), _one_zero(high), known.null_count, nans)
+
+
+def _together(parts: Iterable[ColumnStatistics | None]) -> ColumnStatistics | None:
+    whole: ColumnStatistics | None = None
+    for part in parts:
+        if part is None:
+            return None
+        whole = part if whole is None else whole.union(part)
+    return whole
