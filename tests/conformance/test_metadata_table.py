@@ -81,9 +81,9 @@ class Compared:
         encoded = encode_records(FilesRecords(None, {partition: {name: DELETED}}))
         schema = record_schema_json(with_meta_fields=True)
         content = hfile_bytes(encoded, {"schema": schema.encode(), "minRecordKey": encoded[0][0], "maxRecordKey": encoded[-1][0]})
-        instant = known.deltas[-1].instant if known.deltas else known.base
+        instant = known.files.deltas[-1].instant if known.files.deltas else known.files.base
         block = frame_block(BlockType.HFILE, {HeaderKey.INSTANT_TIME: instant, HeaderKey.SCHEMA: schema}, content)
-        self.table.storage.put(file_path(log_name(known.base, 1_000_000)), block)
+        self.table.storage.put(file_path(log_name(known.files.base, 1_000_000)), block)
         return name
 
 
@@ -149,7 +149,7 @@ def test_a_history_of_every_action(apache_hudi: ApacheHudi, workdir: Path, kind:
     assert ours.num_rows
     known = table.state.metadata
     assert known is not None
-    assert known.older_base, "the metadata table was compacted"
+    assert known.files.older_base, "the metadata table was compacted"
     drop_index(table)
     assert read_properties(table.storage)[METADATA_PARTITIONS] == ""
     assert _keys(_ordered(apache_hudi.read(table.base_path).select(ours.column_names))) == _keys(ours)

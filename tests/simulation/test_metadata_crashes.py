@@ -32,6 +32,7 @@ from tideline_table.coordination import exclusive
 from tideline_table.log import TableState, table_log
 from tideline_table.log.entry import Entry
 from tideline_table.log.table_log import TableLog
+from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import MemoryStorage, Storage
 from tideline_table.table import Table
 
@@ -143,7 +144,7 @@ def test_the_operations_compact():
         disk, clock = crashed(operation, len(outcome(operation).mutating) - 1, "after")
         known = open_table(disk, clock).state.metadata
         assert known is not None
-        assert bool(known.older_base) == (operation is upsert)
+        assert bool(known.files.older_base) == (operation is upsert)
 
 
 @contextmanager
@@ -164,9 +165,11 @@ def never_healed() -> Iterator[None]:
     """The seeded bug: whoever heals an entry of another writer creates its timeline files only."""
     real = exclusive.publish_metadata
 
-    def publish(storage: Storage, log: TableLog, clock: Clock, entry: Entry, state: TableState) -> None:
+    def publish(
+        storage: Storage, log: TableLog, clock: Clock, entry: Entry, state: TableState, rule: LogRule | None = None
+    ) -> None:
         if entry.writer_id == log.writer_id:
-            real(storage, log, clock, entry, state)
+            real(storage, log, clock, entry, state, rule)
 
     with patch.object(exclusive, "publish_metadata", publish):
         yield

@@ -12,7 +12,7 @@ from tideline_table.log.action import CLUSTER, ActionRecord
 from tideline_table.log.body import Published
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, read_opening, write_checkpoint
 from tideline_table.log.entry import Entry
-from tideline_table.log.metadata import Delta, MetadataTable
+from tideline_table.log.metadata import Delta, MetadataPartition, MetadataTable
 from tideline_table.log.plan import ClusteringPlanned
 from tideline_table.log.progress import Progress
 from tideline_table.log.savepoint import Savepoint
@@ -23,6 +23,7 @@ from tideline_table.storage import MemoryStorage
 
 WRITTEN, PLANNED, GONE = "20260101000000001", "20260101000000002", "20260101000000000"
 GROUP, RETIRED = FileGroupId("day=1", "a-0"), FileGroupId("", "b-0")
+FILES_PARTITION = MetadataPartition("files", GONE, f"{WRITTEN}001", 5, 1, (Delta(WRITTEN, 6),), f"{GONE}010", (Delta(GONE, 0),))
 FIELDS = tuple(f for f in dataclasses.fields(TableState) if f.compare)
 
 
@@ -57,7 +58,7 @@ def full_state():
         rewritten=(Rewritten(1, 2, PLANNED),),
         sharing=Sharing(PeerLockKind.STORAGE, 7),
         bucket_numbers={WRITTEN: 8},
-        metadata=MetadataTable(GONE, ("files",), 10, f"{WRITTEN}001", 5, (Delta(WRITTEN, 6),), f"{GONE}010", (Delta(GONE, 0),)),
+        metadata=MetadataTable((FILES_PARTITION,), 10),
         eager_rollback=GONE,
     )
 

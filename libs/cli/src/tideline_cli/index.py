@@ -26,10 +26,10 @@ def index_document(table: Table) -> dict[str, Any] | None:
     if known is None:
         return None
     return {
-        "types": list(known.partitions),
-        "created": known.created,
-        "compacted": known.base,
-        "delta_commits": len(known.deltas),
+        "types": list(known.names),
+        "created": known.files.created,
+        "compacted": known.files.base,
+        "delta_commits": len(known.files.deltas),
         "max_delta_commits": known.max_deltas,
     }
 
@@ -60,7 +60,7 @@ def create(
 def drop(path: TablePath, *, locks: LockUrl = "", as_json: AsJson = False) -> None:
     """Delete the metadata table. Apache Hudi's readers list folders again."""
     dropped = drop_index(open_writable(path, {}, locks))
-    print_result({"types": list(dropped.partitions), "dropped": True}, "metadata table dropped", as_json=as_json)
+    print_result({"types": list(dropped.names), "dropped": True}, "metadata table dropped", as_json=as_json)
 
 
 @index.command(name="list", epilog="Example: tideline index list ./trips")

@@ -28,6 +28,7 @@ from tideline_table.log.state import TableState
 from tideline_table.log.table_log import HEAL_DEADLINE_S, PlaceTrimmed
 from tideline_table.log.timeline_files import timeline_files, timeline_paths
 from tideline_table.metadata_table import publish_metadata, unpublish_metadata
+from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import Folder, exists, holds
 from tideline_table.writer.marker import forget_markers
 
@@ -48,8 +49,10 @@ class ExclusiveTimeline(ActiveTimeline):
     wants_lock = True
     beats_through_rollback = True
 
-    def __init__(self, replica: LogReplica) -> None:
+    def __init__(self, replica: LogReplica, rule: LogRule | None = None) -> None:
+        """`rule` merges the log files of the table: partitions of the metadata table depend on its rows."""
         self.replica = replica
+        self._rule = rule
         self._materialised = 0
 
     @property
@@ -191,8 +194,8 @@ class ExclusiveTimeline(ActiveTimeline):
     def _materialise(self, entry: Entry) -> None:
         if entry.action is Action.INDEXING and entry.after is State.ROLLED_BACK:
             # Its timeline files are deleted last: as long as they exist, the next writer takes this entry for incomplete.
-            unpublish_metadata(self.storage, self.log, self.time, entry)
-        self.log.materialise(entry, lambda: publish_metadata(self.storage, self.log, self.time, entry, self.state))
+            unpublish_metadata(self.storage, self.log, self.time, entry, self.state)
+        self.log.materialise(entry, lambda: publish_metadata(self.storage, self.log, self.time, entry, self.state, self._rule))
         if abs(self.time.now() - datetime.fromisoformat(entry.recorded)) <= timedelta(seconds=HEAL_DEADLINE_S):
             return
         # If this process was slow, it may have created files of an instant that was archived meanwhile.

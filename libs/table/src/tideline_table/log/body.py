@@ -184,13 +184,22 @@ class SavepointMade:
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """The creation of a metadata table with these partitions. It lists what the table holds as of this entry."""
+    """The creation of partitions of the metadata table. They hold what the table holds as of this entry.
+
+    With the partition `files`, it replaces the whole metadata table; without it, it adds to the one that is there.
+    """
 
     partitions: tuple[str, ...]
     max_deltas: int
     """Number of delta commits in the metadata table after which it is compacted."""
     upto: str = ""
     """The newest completed write; empty if there is none."""
+    file_groups: Mapping[str, int] = field(default_factory=dict)
+    """Partition → number of its file groups, for partitions that have more than one."""
+
+    def groups_of(self, partition: str) -> int:
+        """Return the number of file groups of a partition."""
+        return self.file_groups.get(partition, 1)
 
     def document(self, *, operation: str = "") -> dict[str, Any]:
         """Return the `HoodieIndexPlan`, or with `operation` the `HoodieIndexCommitMetadata`."""
@@ -201,13 +210,15 @@ class Indexed:
         return {"version": 1, **({"operationType": operation} if operation else {}), "indexPartitionInfos": infos}
 
     def to_json(self) -> dict[str, Any]:
-        return {"partitions": list(self.partitions), "max_deltas": self.max_deltas, "upto": self.upto}
+        known = {"partitions": list(self.partitions), "max_deltas": self.max_deltas, "upto": self.upto}
+        return {**known, "file_groups": dict(self.file_groups)} if self.file_groups else known
 
     @classmethod
     def from_json(cls, document: Document) -> Indexed:
-        found = cls(tuple(map(str, document["partitions"])), int(document["max_deltas"]), str(document["upto"]))
-        if not found.partitions or found.max_deltas < 1:
-            raise ValueError("an index without partitions or with a limit below 1")
+        groups = {str(name): int(number) for name, number in (document.get("file_groups") or {}).items()}
+        found = cls(tuple(map(str, document["partitions"])), int(document["max_deltas"]), str(document["upto"]), groups)
+        if not found.partitions or found.max_deltas < 1 or min(groups.values(), default=1) < 1:
+            raise ValueError("an index without partitions, or with a limit or a number of file groups below 1")
         return found
 
 

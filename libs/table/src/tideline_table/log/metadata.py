@@ -33,69 +33,123 @@ class Delta(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataTable:
-    """A metadata table: its partitions, and the newest two slices of each of its file groups."""
+class MetadataPartition:
+    """One partition of a metadata table: its file groups, and the newest two slices that all of them have in common."""
 
+    name: str
     created: str
     """The instant of the indexing action that created it."""
-    partitions: tuple[str, ...]
-    max_deltas: int
-    """Number of delta commits in a slice after which the next one begins a slice: the metadata table is compacted."""
     base: str
     """The base instant of the newest slice."""
     began: int
     """Sequence of the entry that began the newest slice."""
+    file_groups: int = 1
     deltas: tuple[Delta, ...] = ()
-    """The delta commits in the newest slice, in the order of the log."""
+    """The delta commits in the newest slice, in the order of the log. Not each of them has a log file in each file group."""
     older_base: str = ""
     """The base instant of the slice before it; empty if there is none."""
     older_deltas: tuple[Delta, ...] = ()
 
     @property
     def instants(self) -> frozenset[str]:
-        """The instants that its timeline has to show."""
+        """The instants that the timeline of the metadata table has to show for this partition."""
         bases = (self.base, self.older_base) if self.older_base else (self.base,)
         return frozenset((*bases, *(delta.instant for delta in (*self.deltas, *self.older_deltas))))
 
-    def after(self, entry: Entry) -> MetadataTable:
-        """Return the metadata table after `entry`: with its delta commit, in a new slice if the newest one is full."""
-        instant = delta_instant(entry)
-        if not instant:
-            return self
-        # A rollback undoes an instant that the metadata table never had: its delta commit has no records.
-        delta = Delta(instant, 0 if entry.action is Action.ROLLBACK else entry.sequence)
-        if len(self.deltas) < self.max_deltas:
+    @property
+    def newest_instant(self) -> str:
+        """The newest instant of the table, in 17 digits, that the newest slice knows."""
+        return max(at[:_INSTANT_DIGITS] for at in (self.base, *(known.instant for known in self.deltas)))
+
+    def with_delta(self, delta: Delta, max_deltas: int, entry: Entry, next_base: str) -> MetadataPartition:
+        """Return the partition after `entry`: with its delta commit, in a new slice at `next_base` if the newest one is full."""
+        if len(self.deltas) < max_deltas:
             return replace(self, deltas=(*self.deltas, delta))
-        newest = max(at[:_INSTANT_DIGITS] for at in (self.base, *(known.instant for known in self.deltas)))
-        base = next_instant(datetime.fromisoformat(entry.recorded), newest) + COMPACTION_SUFFIX
-        return replace(self, base=base, began=entry.sequence, deltas=(delta,), older_base=self.base, older_deltas=self.deltas)
+        older = (self.base, self.deltas)
+        return replace(self, base=next_base, began=entry.sequence, deltas=(delta,), older_base=older[0], older_deltas=older[1])
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form for checkpoints."""
         return {
+            "name": self.name,
             "created": self.created,
-            "partitions": list(self.partitions),
-            "max_deltas": self.max_deltas,
             "base": self.base,
             "began": self.began,
+            "file_groups": self.file_groups,
             "deltas": [list(delta) for delta in self.deltas],
             "older_base": self.older_base,
             "older_deltas": [list(delta) for delta in self.older_deltas],
         }
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> MetadataTable:
+    def from_json(cls, document: Mapping[str, Any]) -> MetadataPartition:
         """Parse the JSON form. Raises `ValueError`, `KeyError` or `TypeError` for a document of another shape."""
         return cls(
+            name=str(document["name"]),
             created=str(document["created"]),
-            partitions=tuple(map(str, document["partitions"])),
-            max_deltas=int(document["max_deltas"]),
             base=str(document["base"]),
             began=int(document["began"]),
+            file_groups=int(document["file_groups"]),
             deltas=_deltas(document["deltas"]),
             older_base=str(document["older_base"]),
             older_deltas=_deltas(document["older_deltas"]),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataTable:
+    """A metadata table: its partitions, `files` first."""
+
+    partitions: tuple[MetadataPartition, ...]
+    max_deltas: int
+    """Number of delta commits in a slice after which the next one begins a slice: the partition is compacted."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its partitions."""
+        return tuple(part.name for part in self.partitions)
+
+    @property
+    def files(self) -> MetadataPartition:
+        """The partition `files`, which every metadata table has."""
+        return self.partitions[0]
+
+    def partition(self, name: str) -> MetadataPartition | None:
+        """Return the partition `name`, None if there is none."""
+        return next((part for part in self.partitions if part.name == name), None)
+
+    @property
+    def instants(self) -> frozenset[str]:
+        """The instants that its timeline has to show."""
+        return frozenset().union(*(part.instants for part in self.partitions))
+
+    def after(self, entry: Entry) -> MetadataTable:
+        """Return the metadata table after `entry`: each partition with its delta commit. Those that are full begin a slice together."""
+        instant = delta_instant(entry)
+        if not instant:
+            return self
+        # A rollback undoes an instant that the metadata table never had: its delta commit has no records.
+        delta = Delta(instant, 0 if entry.action is Action.ROLLBACK else entry.sequence)
+        newest = max(part.newest_instant for part in self.partitions)
+        base = next_instant(datetime.fromisoformat(entry.recorded), newest) + COMPACTION_SUFFIX
+        return replace(self, partitions=tuple(part.with_delta(delta, self.max_deltas, entry, base) for part in self.partitions))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form for checkpoints."""
+        return {"max_deltas": self.max_deltas, "partitions": [part.to_json() for part in self.partitions]}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> MetadataTable:
+        """Parse the JSON form. Raises `ValueError`, `KeyError` or `TypeError` for a document of another shape.
+
+        Checkpoints of earlier releases know the partition `files` only, by its name, and have its fields beside it.
+        """
+        parts = document["partitions"]
+        if parts == [FILES]:
+            parts = [{**document, "name": FILES, "file_groups": 1}]
+        if not parts or parts[0]["name"] != FILES:
+            raise ValueError("a metadata table whose first partition is not files")
+        return cls(tuple(map(MetadataPartition.from_json, parts)), int(document["max_deltas"]))
 
 
 def _deltas(pairs: Iterable[Any]) -> tuple[Delta, ...]:
@@ -115,11 +169,19 @@ def delta_instant(entry: Entry) -> str:
 
 def metadata_after(known: MetadataTable | None, entry: Entry) -> MetadataTable | None:
     """Return the metadata table after `entry`, None if there is none."""
-    if entry.action is Action.INDEXING:
-        if entry.created_index is not None:
-            created = entry.created_index
-            base = entry.instant + CREATION_SUFFIX
-            return MetadataTable(entry.instant, created.partitions, created.max_deltas, base, entry.sequence)
-        ends = known is not None and entry.after is State.ROLLED_BACK and entry.instant == known.created
-        return None if ends else known
-    return None if known is None else known.after(entry)
+    if entry.action is not Action.INDEXING:
+        return None if known is None else known.after(entry)
+    created = entry.created_index
+    if created is not None:
+        base = entry.instant + CREATION_SUFFIX
+        fresh = tuple(
+            MetadataPartition(name, entry.instant, base, entry.sequence, created.groups_of(name)) for name in created.partitions
+        )
+        begins = known is None or FILES in created.partitions
+        kept = () if begins or known is None else tuple(part for part in known.partitions if part.name not in created.partitions)
+        return MetadataTable((*kept, *fresh), created.max_deltas if begins or known is None else known.max_deltas)
+    if known is None or entry.after is not State.ROLLED_BACK:
+        return known
+    if entry.instant == known.files.created:
+        return None
+    return replace(known, partitions=tuple(part for part in known.partitions if part.created != entry.instant))

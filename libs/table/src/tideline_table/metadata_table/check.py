@@ -11,9 +11,9 @@ from tideline_table.file_group.slice import join_path
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import Action, Instant, State, parse_timeline_file_name
 from tideline_table.hudi.properties import parse_properties, read_properties
-from tideline_table.log.metadata import CREATION_SUFFIX, MetadataTable
+from tideline_table.log.metadata import CREATION_SUFFIX, MetadataPartition, MetadataTable
 from tideline_table.log.state import TableState
-from tideline_table.metadata_table.changes import files_of
+from tideline_table.metadata_table.files import files_of
 from tideline_table.metadata_table.layout import PROPERTIES_PATH, TIMELINE_FOLDER, log_name, metadata_properties
 from tideline_table.metadata_table.reading import live, read_files, slice_files
 from tideline_table.metadata_table.records import FilesRecords
@@ -68,11 +68,11 @@ def check_metadata(storage: Storage, state: TableState) -> list[Finding]:
     if known is None:
         return [_not_known(advertised)] if advertised else []
     findings = []
-    if advertised != ",".join(sorted(known.partitions)):
+    if advertised != ",".join(sorted(known.names)):
         findings.append(Finding(FindingKind.NOT_ADVERTISED, p.PROPERTIES_PATH, f"{p.METADATA_PARTITIONS}={advertised}"))
     findings += _timeline(storage, known)
     findings += _own_properties(storage)
-    findings += _contents(storage, state, known)
+    findings += _contents(storage, state, known.files)
     return findings
 
 
@@ -82,7 +82,8 @@ def _not_known(advertised: str) -> Finding:
 
 def _timeline(storage: Storage, known: MetadataTable) -> Iterator[Finding]:
     there = {parse_timeline_file_name(found.path.rpartition("/")[2]) for found in storage.list_folder(TIMELINE_FOLDER).objects}
-    compactions = {known.base, known.older_base} - {known.created + CREATION_SUFFIX}
+    created = {part.created + CREATION_SUFFIX for part in known.partitions}
+    compactions = {at for part in known.partitions for at in (part.base, part.older_base)} - created
     for time in sorted(known.instants):
         action = Action.COMMIT if time in compactions else Action.DELTA_COMMIT
         if Instant(time, action, State.COMPLETED) not in there:
@@ -107,12 +108,12 @@ def _own_properties(storage: Storage) -> Iterator[Finding]:
             yield Finding(FindingKind.DAMAGED_FILE, PROPERTIES_PATH, f"{key}={found.get(key, '')}, expected {value}")
 
 
-def _contents(storage: Storage, state: TableState, known: MetadataTable) -> Iterator[Finding]:
+def _contents(storage: Storage, state: TableState, known: MetadataPartition) -> Iterator[Finding]:
     there = slice_files(storage, known)
     for name in there.foreign:
         yield Finding(FindingKind.FOREIGN_FILE, name, "a file of another writer")
     expected = {delta.version for delta in known.deltas if delta.version}
-    for version in sorted(expected - set(there.versions)):
+    for version in sorted(expected - set(there.groups[0].versions)):
         yield Finding(FindingKind.MISSING_FILE, log_name(known.base, version), "no log file of a delta commit")
     try:
         listed = read_files(storage, known, there)

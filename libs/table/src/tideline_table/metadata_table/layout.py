@@ -22,19 +22,24 @@ FIRST_LOG_VERSION = 1
 are larger, because the entry that creates the metadata table comes before them."""
 
 
-def base_name(base: str) -> str:
+def base_name(base: str, file_id: str = FILES_ID) -> str:
     """Return the name of the base file of the slice `base`."""
-    return f"{FILES_ID}_{ATTEMPT}_{base}.hfile"
+    return f"{file_id}_{ATTEMPT}_{base}.hfile"
 
 
-def log_name(base: str, version: int) -> str:
+def log_name(base: str, version: int, file_id: str = FILES_ID) -> str:
     """Return the name of a log file of the slice `base`."""
-    return log_file_name(FILES_ID, base, version, ATTEMPT)
+    return log_file_name(file_id, base, version, ATTEMPT)
 
 
-def file_path(name: str) -> str:
-    """Return the path of a file of the partition `files`."""
-    return f"{FILES_FOLDER}/{name}"
+def folder_of(partition: str) -> str:
+    """Return the folder of a partition of the metadata table."""
+    return f"{METADATA_FOLDER}/{partition}"
+
+
+def file_path(name: str, partition: str = FILES) -> str:
+    """Return the path of a file of a partition of the metadata table."""
+    return f"{folder_of(partition)}/{name}"
 
 
 def timeline_path(instant: Instant) -> str:

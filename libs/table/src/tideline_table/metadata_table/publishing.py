@@ -1,16 +1,18 @@
 """Create the files of the metadata table that an entry of the table log calls for: only if absent, and before its timeline files.
 
-Names and contents follow from the entry and the state after it, so that every process that heals an entry creates the same files. Nothing here
-reads the metadata table: a base file lists what the log lists, so damage to the metadata table stops no writer, and the next compaction
-repairs most of it.
+Names and contents follow from the entry, the state after it and the files that they name, so that every process that heals an entry
+creates the same files. What a partition holds is its kind's affair (`partition`). A kind that reads older slices of the metadata table
+to compact them falls back to the table itself, so damage to the metadata table stops no writer, and the next compaction repairs most of it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+
+import pyarrow as pa
 
 from tideline_table.clock import Clock
 from tideline_table.errors import ObjectExists
@@ -22,26 +24,28 @@ from tideline_table.hudi.plans import COMPACTION_PLAN, encode_document
 from tideline_table.hudi.properties import change_properties, format_properties, read_properties
 from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, SCHEMA_KEY, CommitMetadata, WriteStat
 from tideline_table.log.entry import Entry
-from tideline_table.log.metadata import FILES, Delta, MetadataTable, delta_instant, metadata_after
+from tideline_table.log.metadata import Delta, MetadataPartition, MetadataTable, delta_instant, metadata_after
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import HEAL_DEADLINE_S, TableLog
 from tideline_table.log_format.block import BlockType, HeaderKey
+from tideline_table.log_format.delete_block import delete_block
 from tideline_table.log_format.framing import BLOCK_VERSION, frame_block
 from tideline_table.log_format.hfile_writer import hfile_bytes
-from tideline_table.metadata_table.changes import files_changed_by, files_of
+from tideline_table.metadata_table.kinds import kind_of
 from tideline_table.metadata_table.layout import (
-    FILES_FOLDER,
-    FILES_ID,
     FIRST_LOG_VERSION,
     PROPERTIES_PATH,
     TIMELINE_FOLDER,
     base_name,
     file_path,
+    folder_of,
     log_name,
     metadata_properties,
     timeline_path,
 )
-from tideline_table.metadata_table.records import FilesRecords, encode_records, record_schema_json
+from tideline_table.metadata_table.partition import MetadataRecord, PartitionKind, Records, Source, by_group, file_id_of
+from tideline_table.metadata_table.records import record_schema_json
+from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import Storage
 
 _LOGGER = logging.getLogger(__name__)
@@ -50,68 +54,83 @@ _EMPTY_DELETES = BLOCK_VERSION.to_bytes(4, "big") + (1).to_bytes(4, "big") + b"\
 """The content of a delete block without deletions: its version, and the length of an empty Avro list."""
 
 
-def publish_metadata(storage: Storage, log: TableLog, clock: Clock, entry: Entry, state: TableState) -> None:
-    """Create what `entry` adds to the metadata table, if there is one; `state` is the state after the entry."""
+def publish_metadata(
+    storage: Storage, log: TableLog, clock: Clock, entry: Entry, state: TableState, rule: LogRule | None = None
+) -> None:
+    """Create what `entry` adds to the metadata table, if there is one; `state` is the state after the entry.
+
+    `rule` merges the log files of the table, for partitions that depend on its rows.
+    """
     assert state.sequence == entry.sequence
     known = state.metadata
     if known is None:
         return
+    source = Source(storage, state, rule or LogRule())
     if entry.created_index is not None:
-        _create(storage, clock, state, known)
-        _advertise(storage, log, clock, entry, known.partitions)
+        _create(source, clock, known, [part for part in known.partitions if part.created == entry.instant])
+        _advertise(storage, log, clock, entry, known)
     elif delta_instant(entry):
-        if known.began == entry.sequence:
-            _begin_slice(storage, clock, state, known)
-        _add_delta(storage, entry, state, known)
-        if known.began == entry.sequence:
-            _clean(storage, known)
+        begun = [part for part in known.partitions if part.began == entry.sequence]
+        if begun:
+            _begin_slices(source, clock, begun)
+        _add_delta(source, entry, known)
+        if begun:
+            _clean(storage, known, begun)
 
 
-def unpublish_metadata(storage: Storage, log: TableLog, clock: Clock, entry: Entry) -> None:
-    """Remove a dropped metadata table from the properties, so that readers list the folders of the table again."""
-    _advertise(storage, log, clock, entry, ())
+def unpublish_metadata(storage: Storage, log: TableLog, clock: Clock, entry: Entry, state: TableState) -> None:
+    """Remove dropped partitions from the properties, so that readers do without them; `state` is the state after the entry."""
+    _advertise(storage, log, clock, entry, state.metadata)
 
 
 # --- creation ----------------------------------------------------------------------------------------------------------------
 
 
-def _create(storage: Storage, clock: Clock, state: TableState, known: MetadataTable) -> None:
-    properties = metadata_properties(read_properties(storage))
-    _put(storage, PROPERTIES_PATH, format_properties(properties, "Created by Tideline"))
-    metafile = {"commitTime": known.base, "partitionDepth": "1"}
-    _put(storage, f"{FILES_FOLDER}/{PARTITION_METAFILE}", format_properties(metafile, "partition metadata"))
-    _begin(storage, known.base, Action.DELTA_COMMIT)
-    _wait_for(storage, clock, known.base)
-    first = frame_block(BlockType.DELETE, {HeaderKey.INSTANT_TIME: known.base}, _EMPTY_DELETES)
-    _put(storage, file_path(log_name(known.base, FIRST_LOG_VERSION)), first)
-    stat = _put_base(storage, state, known.base, NO_PREVIOUS_COMMIT)
-    _complete(storage, known.base, Action.DELTA_COMMIT, CommitMetadata("BULK_INSERT_PREPPED", (stat,), _extra()))
+def _create(source: Source, clock: Clock, known: MetadataTable, parts: Sequence[MetadataPartition]) -> None:
+    storage, base = source.storage, parts[0].base
+    if known.files in parts:
+        properties = metadata_properties(read_properties(storage))
+        _put(storage, PROPERTIES_PATH, format_properties(properties, "Created by Tideline"))
+    metafile = format_properties({"commitTime": base, "partitionDepth": "1"}, "partition metadata")
+    for part in parts:
+        _put(storage, file_path(PARTITION_METAFILE, part.name), metafile)
+    _begin(storage, base, Action.DELTA_COMMIT)
+    _wait_for(storage, clock, base)
+    stats: list[WriteStat] = []
+    for part in parts:
+        kind = kind_of(part.name)
+        for group in range(part.file_groups):
+            _put_first_log(storage, part, file_id_of(kind, group))
+        for group, records in enumerate(by_group(kind.whole(source), part.file_groups)):
+            if records.updates:
+                stats.append(_put_base(storage, part, file_id_of(kind, group), records.updates))
+    _complete(storage, base, Action.DELTA_COMMIT, CommitMetadata("BULK_INSERT_PREPPED", tuple(stats), _extra()))
 
 
-def _advertise(storage: Storage, log: TableLog, clock: Clock, entry: Entry, partitions: Sequence[str]) -> None:
+def _put_first_log(storage: Storage, part: MetadataPartition, file_id: str) -> None:
+    """Begin the slice of a file group: without it, a group without records would not be there, or show its older slice."""
+    first = frame_block(BlockType.DELETE, {HeaderKey.INSTANT_TIME: part.base}, _EMPTY_DELETES)
+    _put(storage, file_path(log_name(part.base, FIRST_LOG_VERSION, file_id), part.name), first)
+
+
+def _advertise(storage: Storage, log: TableLog, clock: Clock, entry: Entry, known: MetadataTable | None) -> None:
     """Name the partitions in `hoodie.properties`, from where readers take them.
 
-    A process that was suspended here may come after a later entry that created or dropped a metadata table: then that one decides.
+    A process that was suspended here may come after a later entry that created or dropped partitions: then that one decides.
     """
-    _set_partitions(storage, partitions)
+    _set_partitions(storage, known)
     if abs((clock.now() - datetime.fromisoformat(entry.recorded)).total_seconds()) <= HEAL_DEADLINE_S:
         return
     done = entry.sequence
-    while (latest := _latest_indexing(log, done)) is not None:
-        done = latest.sequence
-        later = metadata_after(None, latest)
-        _set_partitions(storage, later.partitions if later is not None else ())
+    while later := [found for found in log.after(done) if found.action is Action.INDEXING]:
+        for found in later:
+            known = metadata_after(known, found)
+        done = later[-1].sequence
+        _set_partitions(storage, known)
 
 
-def _latest_indexing(log: TableLog, sequence: int) -> Entry | None:
-    found = None
-    for later in log.after(sequence):
-        found = later if later.action is Action.INDEXING else found
-    return found
-
-
-def _set_partitions(storage: Storage, partitions: Sequence[str]) -> None:
-    properties, text = read_properties(storage), ",".join(sorted(partitions))
+def _set_partitions(storage: Storage, known: MetadataTable | None) -> None:
+    properties, text = read_properties(storage), ",".join(sorted(known.names)) if known else ""
     if properties.get(p.METADATA_PARTITIONS, "") != text or properties.get(p.METADATA_PARTITIONS_INFLIGHT, ""):
         change_properties(storage, {**properties, p.METADATA_PARTITIONS: text, p.METADATA_PARTITIONS_INFLIGHT: ""})
 
@@ -119,32 +138,43 @@ def _set_partitions(storage: Storage, partitions: Sequence[str]) -> None:
 # --- delta commits -----------------------------------------------------------------------------------------------------------
 
 
-def _add_delta(storage: Storage, entry: Entry, state: TableState, known: MetadataTable) -> None:
-    delta = known.deltas[-1]
-    _begin(storage, delta.instant, Action.DELTA_COMMIT)
-    stats: tuple[WriteStat, ...] = ()
-    if delta.version:
-        stats = (_put_log(storage, files_changed_by(entry, state), known, delta),)
-    _complete(storage, delta.instant, Action.DELTA_COMMIT, CommitMetadata(_OPERATION, stats, _extra()))
+def _add_delta(source: Source, entry: Entry, known: MetadataTable) -> None:
+    delta = known.files.deltas[-1]
+    _begin(source.storage, delta.instant, Action.DELTA_COMMIT)
+    stats: list[WriteStat] = []
+    for part in known.partitions if delta.version else ():
+        kind = kind_of(part.name)
+        for group, records in enumerate(by_group(kind.changed_by(source, entry), part.file_groups)):
+            if records or kind.writes_every_delta:
+                stats.append(_put_log(source.storage, kind, part, group, records, delta))
+    _complete(source.storage, delta.instant, Action.DELTA_COMMIT, CommitMetadata(_OPERATION, tuple(stats), _extra()))
 
 
-def _put_log(storage: Storage, records: FilesRecords, known: MetadataTable, delta: Delta) -> WriteStat:
-    encoded = encode_records(records) or encode_records(FilesRecords({}))
-    content = hfile_bytes(encoded, _info(encoded), created_ms=_epoch_ms(delta.instant))
-    header = {HeaderKey.INSTANT_TIME: delta.instant, HeaderKey.SCHEMA: record_schema_json(with_meta_fields=True)}
-    block = frame_block(BlockType.HFILE, header, content)
-    name = log_name(known.base, delta.version)
-    _put(storage, file_path(name), block)
+def _put_log(
+    storage: Storage, kind: PartitionKind, part: MetadataPartition, group: int, records: Records, delta: Delta
+) -> WriteStat:
+    file_id = file_id_of(kind, group)
+    blocks, schema = b"", record_schema_json(with_meta_fields=True)
+    if records.updates:
+        content = hfile_bytes(records.updates, _info(records.updates), created_ms=_epoch_ms(delta.instant))
+        header = {HeaderKey.INSTANT_TIME: delta.instant, HeaderKey.SCHEMA: schema}
+        blocks += frame_block(BlockType.HFILE, header, content)
+    if records.deletes:
+        blocks += delete_block(pa.array(records.deletes, pa.string()), part.name, None, schema, delta.instant)
+    name = log_name(part.base, delta.version, file_id)
+    _put(storage, file_path(name, part.name), blocks)
+    logs = tuple(log_name(part.base, d.version, file_id) for d in part.deltas if d.version) if kind.writes_every_delta else (name,)
     return WriteStat(
-        file_id=FILES_ID,
-        partition_path=FILES,
-        path=f"{FILES}/{name}",
-        prev_commit=known.base,
-        num_writes=len(encoded),
-        file_size_bytes=len(block),
-        num_updates=len(encoded),
-        base_file=base_name(known.base),
-        log_files=tuple(log_name(known.base, other.version) for other in known.deltas if other.version),
+        file_id=file_id,
+        partition_path=part.name,
+        path=f"{part.name}/{name}",
+        prev_commit=part.base,
+        num_writes=len(records.updates),
+        file_size_bytes=len(blocks),
+        num_updates=len(records.updates),
+        num_deletes=len(records.deletes),
+        base_file=base_name(part.base, file_id),
+        log_files=logs,
         log_version=delta.version,
     )
 
@@ -152,61 +182,82 @@ def _put_log(storage: Storage, records: FilesRecords, known: MetadataTable, delt
 # --- compaction --------------------------------------------------------------------------------------------------------------
 
 
-def _begin_slice(storage: Storage, clock: Clock, state: TableState, known: MetadataTable) -> None:
-    """Compact the metadata table: the base file of the new slice lists what the log lists now.
+def _begin_slices(source: Source, clock: Clock, parts: Sequence[MetadataPartition]) -> None:
+    """Compact partitions of the metadata table: the base files of the new slices hold what the table holds now.
 
-    Readers may find files of the entry in it whose timeline file does not exist yet. The timeline hides them, as it hides files that
-    a listing of the folders finds.
+    Readers may find files of the entry in `files` whose timeline file does not exist yet. The timeline hides them, as it hides files
+    that a listing of the folders finds.
     """
-    plan = encode_document(COMPACTION_PLAN, _compaction_plan(known))
-    _put(storage, timeline_path(Instant(known.base, Action.COMPACTION, State.REQUESTED)), plan)
-    _put(storage, timeline_path(Instant(known.base, Action.COMPACTION, State.INFLIGHT)), b"")
-    _wait_for(storage, clock, known.base, Action.COMPACTION)
-    stat = _put_base(storage, state, known.base, known.older_base)
-    metadata = CommitMetadata("COMPACT", (stat,), _extra(), compacted=True)
-    _complete(storage, known.base, Action.COMPACTION, metadata)
+    storage, base = source.storage, parts[0].base
+    operations = [_operation(part, group) for part in parts for group in range(part.file_groups)]
+    document = {"operations": operations, "extraMetadata": {}, "version": 2, "strategy": None, "preserveHoodieMetadata": True}
+    plan = encode_document(COMPACTION_PLAN, document)
+    _put(storage, timeline_path(Instant(base, Action.COMPACTION, State.REQUESTED)), plan)
+    _put(storage, timeline_path(Instant(base, Action.COMPACTION, State.INFLIGHT)), b"")
+    _wait_for(storage, clock, base, Action.COMPACTION)
+    stats = [stat for part in parts for stat in _compacted(source, part)]
+    _complete(storage, base, Action.COMPACTION, CommitMetadata("COMPACT", tuple(stats), _extra(), compacted=True))
 
 
-def _compaction_plan(known: MetadataTable) -> dict[str, object]:
-    logs = [log_name(known.older_base, delta.version) for delta in known.older_deltas if delta.version]
-    operation = {
-        "baseInstantTime": known.older_base,
+def _compacted(source: Source, part: MetadataPartition) -> Iterator[WriteStat]:
+    kind = kind_of(part.name)
+    whole: list[Records] | None = None
+    for group in range(part.file_groups):
+        file_id = file_id_of(kind, group)
+        updates = kind.compacted(source, part, group)
+        if updates is None:
+            whole = by_group(kind.whole(source), part.file_groups) if whole is None else whole
+            updates = whole[group].updates
+        if updates:
+            yield _put_base(source.storage, part, file_id, updates)
+        else:
+            _put_first_log(source.storage, part, file_id)
+
+
+def _operation(part: MetadataPartition, group: int) -> dict[str, object]:
+    kind = kind_of(part.name)
+    file_id = file_id_of(kind, group)
+    every = part.older_deltas if kind.writes_every_delta else ()
+    logs = [log_name(part.older_base, delta.version, file_id) for delta in every if delta.version]
+    return {
+        "baseInstantTime": part.older_base,
         "deltaFilePaths": logs,
-        "dataFilePath": base_name(known.older_base),
-        "fileId": FILES_ID,
-        "partitionPath": FILES,
+        "dataFilePath": base_name(part.older_base, file_id),
+        "fileId": file_id,
+        "partitionPath": part.name,
         "metrics": {"TOTAL_LOG_FILES": float(len(logs)), "TOTAL_LOG_FILES_SIZE": 0.0},
         "bootstrapFilePath": None,
     }
-    return {"operations": [operation], "extraMetadata": {}, "version": 2, "strategy": None, "preserveHoodieMetadata": True}
 
 
-def _put_base(storage: Storage, state: TableState, base: str, previous: str) -> WriteStat:
-    records = encode_records(files_of(state))
-    content = hfile_bytes(records, _info(records), created_ms=_epoch_ms(base))
-    _put(storage, file_path(base_name(base)), content)
-    return WriteStat(FILES_ID, FILES, f"{FILES}/{base_name(base)}", previous, len(records), len(content), num_inserts=len(records))
+def _put_base(storage: Storage, part: MetadataPartition, file_id: str, updates: Sequence[MetadataRecord]) -> WriteStat:
+    content = hfile_bytes(updates, _info(updates), created_ms=_epoch_ms(part.base))
+    name = base_name(part.base, file_id)
+    _put(storage, file_path(name, part.name), content)
+    previous = part.older_base or NO_PREVIOUS_COMMIT
+    return WriteStat(file_id, part.name, f"{part.name}/{name}", previous, len(updates), len(content), num_inserts=len(updates))
 
 
-def _clean(storage: Storage, known: MetadataTable) -> None:
+def _clean(storage: Storage, known: MetadataTable, begun: Sequence[MetadataPartition]) -> None:
     """Delete the files and instants of slices older than the newest two: a reader may still be using the second newest.
 
     No reader needs history of the metadata table, so its instants are deleted, not archived.
     """
-    bases, instants = {known.base, known.older_base}, known.instants
     gone = []
-    for found in storage.list_folder(FILES_FOLDER).objects:
-        name = found.path.rpartition("/")[2]
-        log, base = parse_log_file_name(name), parse_base_file_name(name)
-        begun = log.base_instant if log else base.instant if base else ""
-        if begun and begun not in bases and begun < known.older_base:
-            gone.append(found.path)
+    for part in begun:
+        for found in storage.list_folder(folder_of(part.name)).objects:
+            name = found.path.rpartition("/")[2]
+            log, base = parse_log_file_name(name), parse_base_file_name(name)
+            at = log.base_instant if log else base.instant if base else ""
+            if at and at not in (part.base, part.older_base) and at < part.older_base:
+                gone.append(found.path)
+    instants = known.instants
     timeline = [
         (instant.state is State.COMPLETED, instant.time, found.path)
         for found in storage.list_folder(TIMELINE_FOLDER).objects
         if (instant := parse_timeline_file_name(found.path.rpartition("/")[2])) is not None
         and instant.time not in instants
-        and instant.time < known.older_base
+        and instant.time < known.files.older_base
     ]
     # An instant without its completed file would look pending, so these go last, oldest first.
     for path in (*gone, *(path for _, _, path in sorted(timeline))):

@@ -1,62 +1,127 @@
-"""Read the partition `files` as Apache Hudi's readers merge it: the newest slice, base file first, then log files by version."""
+"""Read partitions of the metadata table as Apache Hudi's readers merge them: the newest slice, base file first, then log files by version."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.partition_listing import PARTITION_METAFILE
-from tideline_table.log.metadata import MetadataTable
+from tideline_table.hudi.instant import Action, Instant, State
+from tideline_table.hudi.write_stats import CommitMetadata
+from tideline_table.log.metadata import MetadataPartition
 from tideline_table.log_format import BlockType, scan_log
 from tideline_table.log_format.block import LogBlock, read_content
+from tideline_table.log_format.delete_block import read_deletes
 from tideline_table.log_format.hfile import HFile
-from tideline_table.metadata_table.layout import FILES_FOLDER, FILES_ID, base_name, file_path
+from tideline_table.metadata_table.kinds import kind_of
+from tideline_table.metadata_table.layout import base_name, file_path, folder_of, timeline_path
+from tideline_table.metadata_table.partition import file_id_of
 from tideline_table.metadata_table.records import DELETED, FilesRecords, decode_records, record_schema_json
+from tideline_table.schema.meta_fields import MetaField
 from tideline_table.storage import Storage
+
+
+@dataclass(slots=True)
+class GroupFiles:
+    """The files of a file group in one slice."""
+
+    has_base: bool = False
+    versions: dict[int, str] = field(default_factory=dict)
+    """Version of each log file → its name, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class SliceFiles:
-    """The files of the newest slice on storage."""
+    """The files of a slice of a partition on storage."""
 
-    has_base: bool
-    versions: dict[int, str]
-    """Version of each log file → its name."""
+    groups: tuple[GroupFiles, ...]
     foreign: tuple[str, ...]
     """Files that are none of the metadata table's, or of a newer slice than the log knows."""
 
 
-def slice_files(storage: Storage, known: MetadataTable) -> SliceFiles:
-    """List the folder of the partition. Files of older slices are left out: they are being cleaned, or a late writer made them."""
-    has_base, versions, foreign = False, dict[int, str](), []
-    for found in storage.list_folder(FILES_FOLDER).objects:
+def slice_files(storage: Storage, part: MetadataPartition, base: str = "") -> SliceFiles:
+    """List the folder of the partition, for the slice `base` (by default the newest).
+
+    Files of other slices are left out: they are being cleaned, or a late writer made them.
+    """
+    wanted = base or part.base
+    numbers = {file_id_of(kind_of(part.name), group): group for group in range(part.file_groups)}
+    groups, foreign = tuple(GroupFiles() for _ in numbers), []
+    for found in storage.list_folder(folder_of(part.name)).objects:
         name = found.path.rpartition("/")[2]
-        log, base = parse_log_file_name(name), parse_base_file_name(name)
-        named = log or base
-        begun = log.base_instant if log else base.instant if base else ""
-        if name == base_name(known.base):
-            has_base = True
-        elif named is None or named.file_id != FILES_ID or begun > known.base:
+        log, data = parse_log_file_name(name), parse_base_file_name(name)
+        named = log or data
+        begun = log.base_instant if log else data.instant if data else ""
+        if named is None or named.file_id not in numbers or begun > part.base:
             if name != PARTITION_METAFILE and not name.endswith(".crc"):
                 foreign.append(name)
-        elif log is not None and begun == known.base:
-            versions[log.version] = name
-    return SliceFiles(has_base, dict(sorted(versions.items())), tuple(foreign))
+        elif name == base_name(wanted, named.file_id):
+            groups[numbers[named.file_id]].has_base = True
+        elif log is not None and begun == wanted:
+            groups[numbers[named.file_id]].versions[log.version] = name
+    for group in groups:
+        group.versions = dict(sorted(group.versions.items()))
+    return SliceFiles(groups, tuple(foreign))
 
 
-def read_files(storage: Storage, known: MetadataTable, found: SliceFiles) -> FilesRecords:
+def recorded_names(storage: Storage, part: MetadataPartition) -> frozenset[str]:
+    """Return the names of the files of the newest slice that its completed instants record; first log files are not recorded.
+
+    Raises `ObjectNotFound` for a missing instant, `CorruptMetadata` for a damaged one.
+    """
+    found: set[str] = set()
+    begun = Action.COMMIT if part.older_base else Action.DELTA_COMMIT
+    instants = [(part.base, begun), *((delta.instant, Action.DELTA_COMMIT) for delta in part.deltas if delta.version)]
+    for at, action in instants:
+        path = timeline_path(Instant(at, action, State.COMPLETED))
+        stats = CommitMetadata.from_bytes(storage.read(path), path).stats
+        found.update(stat.path.rpartition("/")[2] for stat in stats if stat.partition_path == part.name)
+    return frozenset(found)
+
+
+def read_group(storage: Storage, part: MetadataPartition, group: int, found: GroupFiles, base: str = "") -> dict[bytes, bytes]:
+    """Return key → Avro datum of the live records of a file group in the slice `base` (by default the newest).
+
+    Of several records of a key the newest counts; a delete block removes keys. All data have the schema of Tideline's records.
+    Raises `CorruptMetadata` for damaged files, and for records in another schema.
+    """
+    records: dict[bytes, bytes] = {}
+    if found.has_base:
+        path = file_path(base_name(base or part.base, file_id_of(kind_of(part.name), group)), part.name)
+        hfile = HFile(storage.read(path))
+        _check_schema(hfile.file_info.get("schema", b"").decode("utf-8", "replace"), path)
+        records.update(_entries(hfile))
+    for name in found.versions.values():
+        for block in _blocks(storage, file_path(name, part.name)):
+            if block.type is BlockType.DELETE:
+                for key in read_deletes(storage, block).column(MetaField.RECORD_KEY).to_pylist():
+                    records.pop(key.encode(), None)
+                continue
+            if block.schema_json:
+                _check_schema(block.schema_json, block.path)
+            records.update(_entries(HFile(read_content(storage, block, BlockType.HFILE))))
+    return records
+
+
+def _check_schema(found: str, path: str) -> None:
+    if found != record_schema_json(with_meta_fields=True):
+        raise CorruptMetadata(f"{path} with records in another schema", expected="the schema of Tideline's records")
+
+
+def read_files(storage: Storage, part: MetadataPartition, found: SliceFiles) -> FilesRecords:
     """Return the files that the metadata table lists. Raises `CorruptMetadata` for damaged files, `ObjectNotFound` for a missing one."""
-    path = file_path(base_name(known.base))
+    path = file_path(base_name(part.base))
     hfile = HFile(storage.read(path))
     schema = hfile.file_info.get("schema", b"").decode("utf-8", "replace")
     merged = decode_records(_entries(hfile), schema, path)
-    for name in found.versions.values():
+    for name in found.groups[0].versions.values():
         for block in _blocks(storage, file_path(name)):
-            content = HFile(read_content(storage, block, BlockType.HFILE))
-            text = block.schema_json or record_schema_json(with_meta_fields=True)
-            merged.merge(decode_records(_entries(content), text, block.path))
+            if block.type is BlockType.HFILE:
+                content = HFile(read_content(storage, block, BlockType.HFILE))
+                text = block.schema_json or record_schema_json(with_meta_fields=True)
+                merged.merge(decode_records(_entries(content), text, block.path))
     return merged
 
 
@@ -65,10 +130,9 @@ def _blocks(storage: Storage, path: str) -> Iterator[LogBlock]:
     if scanned.gaps:
         raise CorruptMetadata(f"{path} with a damaged block ({scanned.gaps[0].reason})", expected="intact blocks")
     for block in scanned.blocks:
-        if block.type is BlockType.HFILE:
-            yield block
-        elif block.type is not BlockType.DELETE:
+        if block.type not in (BlockType.HFILE, BlockType.DELETE):
             raise CorruptMetadata(f"{path} with a block of type {block.type.name}", expected="blocks of HFiles")
+        yield block
 
 
 def _entries(hfile: HFile) -> Iterator[tuple[bytes, bytes]]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from tideline_table.coordination import ActiveTimeline, ExclusiveTimeline, HudiTimeline, LogReplica, OpenPeerLock, SharedTimeline
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.properties import WRITABLE_VERSION
-from tideline_table.table.definition import TableDefinition
+from tideline_table.merge import Merging
+from tideline_table.reader.read_plan import LogRule
+from tideline_table.table.definition import TableDefinition, TableType
 from tideline_table.table.identity import TableIdentity
 
 
@@ -29,8 +31,17 @@ def open_timeline(
             )
         return None, HudiTimeline(replica, definition.properties)
     if sharing is None:
-        return identity, ExclusiveTimeline(replica)
+        return identity, ExclusiveTimeline(replica, _rule_of(definition))
     opened = peer_lock(replica.storage, sharing, replica.log.writer_id, replica.clock, replica.options) if peer_lock else None
     shared = SharedTimeline(replica, opened)
     shared.look()
     return identity, shared
+
+
+def _rule_of(definition: TableDefinition) -> LogRule:
+    """Return the rule that merges the log files of an exclusive table, whatever its state."""
+    return LogRule(
+        merging=definition.merging if definition.type is TableType.MOR else Merging(ordering_field=definition.ordering_field),
+        keygen=None if definition.has_meta_fields else definition.keygen,
+        path_columns=definition.path_columns,
+    )

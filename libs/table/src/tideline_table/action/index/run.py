@@ -55,7 +55,7 @@ def drop_index(table: Table) -> MetadataTable:
     _clear(table)
 
     def decide(state: TableState) -> Draft:
-        created = known_index(state).created
+        created = known_index(state).files.created
         return Draft(created, Action.INDEXING, State.COMPLETED, State.ROLLED_BACK, OPERATION, Bare())
 
     table.timeline.append(decide)
@@ -87,7 +87,7 @@ def repair_index(table: Table) -> MetadataTable | None:
         return None
 
     def decide(state: TableState) -> Draft:
-        return _creation(table, state, known_index(state).partitions)
+        return _creation(table, state, known_index(state).names)
 
     table.timeline.append(decide)
     return known_index(table.state)
@@ -120,7 +120,7 @@ def _clear(table: Table) -> None:
 def _check_absent(state: TableState) -> None:
     if state.metadata is not None:
         raise IndexExists(
-            f"a table with a metadata table ({', '.join(state.metadata.partitions)})",
+            f"a table with a metadata table ({', '.join(state.metadata.names)})",
             expected="none",
             remedy="drop it first: tideline index drop PATH, or mend it: tideline check PATH --repair",
         )

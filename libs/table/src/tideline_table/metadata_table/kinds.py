@@ -1,0 +1,22 @@
+"""The partitions of the metadata table that Tideline writes, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tideline_table.errors import UnsupportedTable
+from tideline_table.log.metadata import FILES
+from tideline_table.metadata_table.files import FilesPartition
+from tideline_table.metadata_table.partition import PartitionKind
+
+KINDS: Mapping[str, PartitionKind] = {FILES: FilesPartition()}
+
+
+def kind_of(name: str) -> PartitionKind:
+    """Return the kind of a partition that the table log names. Raises `UnsupportedTable` for one of a later release."""
+    kind = KINDS.get(name)
+    if kind is None:
+        raise UnsupportedTable(
+            f"a metadata table with the partition {name!r}", expected=", ".join(KINDS), remedy="upgrade Tideline"
+        )
+    return kind
