@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 from tideline_table.errors import UnsupportedTable
 from tideline_table.log.metadata import FILES
+from tideline_table.metadata_table.column_stats import COLUMN_STATS, ColumnStatsPartition
 from tideline_table.metadata_table.files import FilesPartition
 from tideline_table.metadata_table.partition import PartitionKind
 
-KINDS: Mapping[str, PartitionKind] = {FILES: FilesPartition()}
+KINDS: Mapping[str, PartitionKind] = {FILES: FilesPartition(), COLUMN_STATS: ColumnStatsPartition()}
 
 
 def kind_of(name: str) -> PartitionKind:

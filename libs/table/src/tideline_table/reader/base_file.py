@@ -17,6 +17,7 @@ from tideline_table.errors import CorruptMetadata, StorageError
 from tideline_table.reader.key_footer import is_ordered_alike, key_ends, key_filter, key_range
 from tideline_table.schema.evolution import conform
 from tideline_table.schema.identity import FileNames
+from tideline_table.statistics import FileStatistics, of_footer
 from tideline_table.storage import Storage
 
 _BROKEN = (pa.ArrowException, OSError, ValueError)
@@ -67,6 +68,13 @@ def read_footer(storage: Storage, path: str, *, with_bloom: bool = False) -> Bas
         bloom = key_filter(pairs, [low, high] if high else [*(ends or ())], path) if with_bloom else None
         size = sum(file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups))
         return BaseFileFooter(file.metadata.num_rows, low, high, frozenset(file.schema_arrow.names), bloom, size)
+
+
+def read_statistics(storage: Storage, path: str, columns: Collection[str]) -> FileStatistics | None:
+    """Return the column statistics in the footer of a base file; None if Tideline did not write it. Errors as `BaseFileScan`."""
+    with readable(path):
+        file = _opened(storage, path)
+        return of_footer(file.metadata, file.schema_arrow, columns)
 
 
 @dataclass(frozen=True, slots=True)

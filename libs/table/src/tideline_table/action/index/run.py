@@ -18,12 +18,13 @@ from tideline_table.log.metadata import FILES, MetadataTable
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import HEAL_DEADLINE_S, Draft
 from tideline_table.metadata_table import Finding, check_metadata
+from tideline_table.metadata_table.column_stats import COLUMN_STATS, COLUMN_STATS_GROUPS
 from tideline_table.table.facade import Table
 
 OPERATION = "INDEX"
-INDEX_TYPES = (FILES,)
+INDEX_TYPES = (FILES, COLUMN_STATS)
 """Partitions of the metadata table that Tideline writes."""
-_NOT_WRITTEN = ("column_stats", "bloom_filters", "record_index", "partition_stats", "secondary_index", "expr_index")
+_NOT_WRITTEN = ("bloom_filters", "record_index", "partition_stats", "secondary_index", "expr_index")
 
 
 def create_index(table: Table, partitions: Sequence[str] = (FILES,)) -> MetadataTable:
@@ -104,7 +105,8 @@ def known_index(state: TableState) -> MetadataTable:
 
 def _creation(table: Table, state: TableState, partitions: Sequence[str]) -> Draft:
     newest = max((a.instant for a in state.completed_writes()), default="")
-    body = Indexed(tuple(partitions), table.options[METADATA_COMPACTION_DELTA_COMMITS], newest)
+    groups = {COLUMN_STATS: COLUMN_STATS_GROUPS} if COLUMN_STATS in partitions else {}
+    body = Indexed(tuple(partitions), table.options[METADATA_COMPACTION_DELTA_COMMITS], newest, groups)
     return Draft(table.timeline.mint(state), Action.INDEXING, State.NONE, State.COMPLETED, OPERATION, body)
 
 
