@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 FILES = "files"
 """The partition that lists the partitions and files of the table."""
+RECORD_INDEX = "record_index"
+"""The partition that says in which file group of the table each record key is."""
 CREATION_SUFFIX, COMPACTION_SUFFIX, RESTORE_SUFFIX = "010", "001", "003"
 """Suffixes of instants of the metadata table that are not instants of the table (format reference 15.2)."""
 _INSTANT_DIGITS = 17
@@ -51,6 +53,13 @@ class MetadataPartition:
     older_deltas: tuple[Delta, ...] = ()
 
     @property
+    def begins_by_restore(self) -> bool:
+        """Whether the newest slice begins with a restore: what the slice before it says was taken back."""
+        return (
+            bool(self.deltas) and self.deltas[0].instant.endswith(RESTORE_SUFFIX) and len(self.deltas[0].instant) > _INSTANT_DIGITS
+        )
+
+    @property
     def instants(self) -> frozenset[str]:
         """The instants that the timeline of the metadata table has to show for this partition."""
         bases = (self.base, self.older_base) if self.older_base else (self.base,)
@@ -62,8 +71,13 @@ class MetadataPartition:
         return max(at[:_INSTANT_DIGITS] for at in (self.base, *(known.instant for known in self.deltas)))
 
     def with_delta(self, delta: Delta, max_deltas: int, entry: Entry, next_base: str) -> MetadataPartition:
-        """Return the partition after `entry`: with its delta commit, in a new slice at `next_base` if the newest one is full."""
-        if len(self.deltas) < max_deltas:
+        """Return the partition after `entry`: with its delta commit, in a new slice at `next_base` if the newest one is full.
+
+        A restore also begins one in every partition but `files`.
+        """
+        # What a restore takes back is not in its records: partitions that read files begin anew from the restored table.
+        begins = entry.begins_restore and self.name != FILES
+        if len(self.deltas) < max_deltas and not begins:
             return replace(self, deltas=(*self.deltas, delta))
         older = (self.base, self.deltas)
         return replace(self, base=next_base, began=entry.sequence, deltas=(delta,), older_base=older[0], older_deltas=older[1])

@@ -22,6 +22,14 @@ FIRST_LOG_VERSION = 1
 are larger, because the entry that creates the metadata table comes before them."""
 
 
+_FILE_ID_PREFIXES = {"column_stats": "col-stats", "bloom_filters": "bloom-filters", "record_index": "record-index"}
+
+
+def file_id_of(partition: str, group: int) -> str:
+    """Return the file id of a file group of a partition."""
+    return f"{_FILE_ID_PREFIXES.get(partition, partition)}-{group:04d}-0"
+
+
 def base_name(base: str, file_id: str = FILES_ID) -> str:
     """Return the name of the base file of the slice `base`."""
     return f"{file_id}_{ATTEMPT}_{base}.hfile"

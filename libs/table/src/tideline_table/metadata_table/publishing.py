@@ -37,13 +37,14 @@ from tideline_table.metadata_table.layout import (
     PROPERTIES_PATH,
     TIMELINE_FOLDER,
     base_name,
+    file_id_of,
     file_path,
     folder_of,
     log_name,
     metadata_properties,
     timeline_path,
 )
-from tideline_table.metadata_table.partition import MetadataRecord, PartitionKind, Records, Source, by_group, file_id_of
+from tideline_table.metadata_table.partition import MetadataRecord, PartitionKind, Records, Source, by_group
 from tideline_table.metadata_table.records import record_schema_json
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import Storage
@@ -100,10 +101,10 @@ def _create(source: Source, clock: Clock, known: MetadataTable, parts: Sequence[
     for part in parts:
         kind = kind_of(part.name)
         for group in range(part.file_groups):
-            _put_first_log(storage, part, file_id_of(kind, group))
+            _put_first_log(storage, part, file_id_of(part.name, group))
         for group, records in enumerate(by_group(kind.whole(source), part.file_groups)):
             if records.updates:
-                stats.append(_put_base(storage, part, file_id_of(kind, group), records.updates))
+                stats.append(_put_base(storage, part, file_id_of(part.name, group), records.updates))
     _complete(storage, base, Action.DELTA_COMMIT, CommitMetadata("BULK_INSERT_PREPPED", tuple(stats), _extra()))
 
 
@@ -153,7 +154,7 @@ def _add_delta(source: Source, entry: Entry, known: MetadataTable) -> None:
 def _put_log(
     storage: Storage, kind: PartitionKind, part: MetadataPartition, group: int, records: Records, delta: Delta
 ) -> WriteStat:
-    file_id = file_id_of(kind, group)
+    file_id = file_id_of(part.name, group)
     blocks, schema = b"", record_schema_json(with_meta_fields=True)
     if records.updates:
         content = hfile_bytes(records.updates, _info(records.updates), created_ms=_epoch_ms(delta.instant))
@@ -203,7 +204,7 @@ def _compacted(source: Source, part: MetadataPartition) -> Iterator[WriteStat]:
     kind = kind_of(part.name)
     whole: list[Records] | None = None
     for group in range(part.file_groups):
-        file_id = file_id_of(kind, group)
+        file_id = file_id_of(part.name, group)
         updates = kind.compacted(source, part, group)
         if updates is None:
             whole = by_group(kind.whole(source), part.file_groups) if whole is None else whole
@@ -216,7 +217,7 @@ def _compacted(source: Source, part: MetadataPartition) -> Iterator[WriteStat]:
 
 def _operation(part: MetadataPartition, group: int) -> dict[str, object]:
     kind = kind_of(part.name)
-    file_id = file_id_of(kind, group)
+    file_id = file_id_of(part.name, group)
     every = part.older_deltas if kind.writes_every_delta else ()
     logs = [log_name(part.older_base, delta.version, file_id) for delta in every if delta.version]
     return {
