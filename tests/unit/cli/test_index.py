@@ -49,7 +49,21 @@ def test_damage_fails_the_check_until_it_is_repaired(done, cli, filled):
 
 
 def test_bad_requests_are_refused_in_one_line(cli, filled):
-    refused = cli("index", "create", filled, "--type", "record_index")
-    assert (refused.code, "record_index', which Tideline does not write yet" in refused.stderr) == (2, True)
+    refused = cli("index", "create", filled, "--type", "bloom_filters")
+    assert (refused.code, "bloom_filters', which Tideline does not write yet" in refused.stderr) == (2, True)
     missing = cli("index", "drop", filled)
     assert (missing.code, "tideline index create" in missing.stderr) == (2, True)
+
+
+def test_a_record_index_is_added_listed_and_dropped(done, cli, filled):
+    made = done("index", "create", filled, "--type", "record_index", "--json").document
+    assert made["types"] == ["files", "record_index"]
+    assert [part["file_groups"] for part in made["partitions"]] == [1, 10]
+    assert "record_index" in done("index", "list", filled).text
+    rows = done("read", filled).plain_rows()
+    done("write", filled, "--from", "-", stdin=b'{"id": "zz", "city": "Paris", "n": 200}\n')
+    assert done("check", filled, "--json").document["is_sound"] is True
+    assert len(done("read", filled).plain_rows()) == len(rows) + 1
+    done("index", "drop", filled, "--type", "record_index")
+    assert done("index", "list", filled, "--json").document["metadata_table"]["types"] == ["files"]
+    assert cli("index", "drop", filled, "--type", "record_index").code == 2

@@ -8,9 +8,12 @@ from typing import Annotated
 import typer
 
 from tideline_cli.arguments import AsJson, TablePath, choice, column_names, option, settings_from
+from tideline_cli.opening import open_writable
 from tideline_cli.report import print_facts, print_json, print_line
 from tideline_cli.sources import read_schema
 from tideline_cli.tables import column_documents
+from tideline_table.action import create_index
+from tideline_table.index.scope import RECORD_INDEX
 from tideline_table.table import Table, TableRequest, TableType, create_table, default_name, index_request
 
 app = typer.Typer()
@@ -91,6 +94,7 @@ def create(
             metavar="NAME",
             help="The index that all writers use. bucket: find rows by the hash of their key, in a fixed number of file groups per "
             "partition. bloom: by key ranges and Bloom filters in base files. global_bloom: the same, with keys unique in the table. "
+            "record_index: the metadata table says where each key is; keys are unique in the table. "
             "Default: each writer sets hoodie.index.type.",
         ),
     ] = "",
@@ -123,6 +127,8 @@ def create(
         **index_request(index, buckets, column_names(hash_fields)),
     )
     create_table(path, request)
+    if request.index_type == RECORD_INDEX:
+        create_index(open_writable(path, {}, ""), ("record_index",))
     _report(Table.open(path), as_json=as_json)
 
 

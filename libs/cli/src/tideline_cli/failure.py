@@ -13,6 +13,7 @@ from tideline_cli.report import printable
 from tideline_table.errors import (
     CleanRefused,
     DuplicateKey,
+    IndexDamaged,
     IndexExists,
     IndexNotFound,
     InstantNotFound,
@@ -38,6 +39,7 @@ EXIT_INTERRUPTED = 130
 _BAD_INPUT: tuple[type[TidelineError], ...] = (
     CleanRefused,
     DuplicateKey,
+    IndexDamaged,
     IndexExists,
     IndexNotFound,
     InstantNotFound,

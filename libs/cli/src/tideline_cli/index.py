@@ -11,6 +11,7 @@ from tideline_cli.failure import EXIT_FAILED
 from tideline_cli.opening import open_writable
 from tideline_cli.report import print_json, print_line, print_listing, print_result
 from tideline_table.action import INDEX_TYPES, check_index, create_index, drop_index, repair_index
+from tideline_table.log.metadata import FILES
 from tideline_table.table import Table
 
 app = typer.Typer()
@@ -27,6 +28,16 @@ def index_document(table: Table) -> dict[str, Any] | None:
         return None
     return {
         "types": list(known.names),
+        "partitions": [
+            {
+                "type": part.name,
+                "created": part.created,
+                "file_groups": part.file_groups,
+                "compacted": part.base,
+                "delta_commits": len(part.deltas),
+            }
+            for part in known.partitions
+        ],
         "created": known.files.created,
         "compacted": known.files.base,
         "delta_commits": len(known.files.deltas),
@@ -45,9 +56,10 @@ def create(
     locks: LockUrl = "",
     as_json: AsJson = False,
 ) -> None:
-    """Create the metadata table. From this commit on, each commit updates it before Apache Hudi's readers see the commit.
+    """Create the metadata table, or add to it. From this commit on, each commit updates it before Apache Hudi's readers see the commit.
 
-    No writer waits for it. Only for tables that Apache Hudi does not write.
+    files: the list of files. record_index: where each record key is; for tables whose keys are unique in the whole table. Only for
+    tables that Apache Hudi does not write.
     """
     table = open_writable(path, settings_from(settings), locks)
     create_index(table, column_names(kinds))
@@ -57,10 +69,21 @@ def create(
 
 
 @index.command(epilog="Example: tideline index drop ./trips")
-def drop(path: TablePath, *, locks: LockUrl = "", as_json: AsJson = False) -> None:
-    """Delete the metadata table. Apache Hudi's readers list folders again."""
-    dropped = drop_index(open_writable(path, {}, locks))
-    print_result({"types": list(dropped.names), "dropped": True}, "metadata table dropped", as_json=as_json)
+def drop(
+    path: TablePath,
+    *,
+    kinds: Annotated[
+        list[str] | None,
+        option("--type", metavar="TYPES", help="What to drop. Default: files, and with it everything. Repeatable or a,b."),
+    ] = None,
+    locks: LockUrl = "",
+    as_json: AsJson = False,
+) -> None:
+    """Delete the metadata table, or parts of it. Without files, Apache Hudi's readers list folders again."""
+    types = column_names(kinds) or (FILES,)
+    dropped = drop_index(open_writable(path, {}, locks), types)
+    gone = list(dropped.names) if FILES in types else [*types]
+    print_result({"types": gone, "dropped": True}, f"dropped from the metadata table: {', '.join(gone)}", as_json=as_json)
 
 
 @index.command(name="list", epilog="Example: tideline index list ./trips")
@@ -74,8 +97,8 @@ def list_(path: TablePath, *, as_json: AsJson = False) -> None:
     if document is None:
         print_line(f"no metadata table; create one: tideline index create {path} --type files")
         return
-    columns = ("TYPES", "CREATED", "COMPACTED", "DELTA COMMITS")
-    print_listing(columns, [[", ".join(document["types"]), document["created"], document["compacted"], document["delta_commits"]]])
+    columns = ("TYPE", "CREATED", "FILE GROUPS", "COMPACTED", "DELTA COMMITS")
+    print_listing(columns, [list(part.values()) for part in document["partitions"]])
 
 
 @app.command(epilog="Example: tideline check ./trips --repair")

@@ -174,12 +174,12 @@ COMBINE_BEFORE_INSERT = Option("hoodie.combine.before.insert", False, "The same 
 INDEX_TYPE = Option(
     "hoodie.index.type",
     "SIMPLE",
-    "Scope in which a record key is unique: its partition (SIMPLE, BLOOM) or the table (GLOBAL_SIMPLE, GLOBAL_BLOOM). With a global type, "
+    "Scope in which a record key is unique: its partition (SIMPLE, BLOOM) or the table (GLOBAL_SIMPLE, GLOBAL_BLOOM, RECORD_INDEX). With a global type, "
     "operations that look up keys search all partitions. SIMPLE reads the key columns of the base files whose key ranges fit, BLOOM only "
-    "those whose Bloom filters may hold a key; both find the same rows. Hudi does not store the type with the table, so all writers of a "
-    "table must set the same scope. A table that was created with an index (`tideline create --index bucket|bloom|global_bloom`) keeps it; "
+    "those whose Bloom filters may hold a key; both find the same rows. RECORD_INDEX asks the record index of the metadata table, and reads no data file. Hudi does not store the type with the table, so all writers of a "
+    "table must set the same scope. A table that was created with an index (`tideline create --index bucket|bloom|global_bloom|record_index`) keeps it; "
     "writers of such a table need not set it.",
-    choices=("SIMPLE", "GLOBAL_SIMPLE", "BLOOM", "GLOBAL_BLOOM", "BUCKET"),
+    choices=("SIMPLE", "GLOBAL_SIMPLE", "BLOOM", "GLOBAL_BLOOM", "RECORD_INDEX", "BUCKET"),
 )
 BUCKET_NUMBER = Option(
     "hoodie.bucket.index.num.buckets",
@@ -202,6 +202,23 @@ SIMPLE_INDEX_UPDATE_PARTITION_PATH = Option(
 )
 BLOOM_INDEX_UPDATE_PARTITION_PATH = Option(
     "hoodie.bloom.index.update.partition.path", True, "As `hoodie.simple.index.update.partition.path`, with GLOBAL_BLOOM."
+)
+RECORD_INDEX_UPDATE_PARTITION_PATH = Option(
+    "hoodie.record.index.update.partition.path", False, "As `hoodie.simple.index.update.partition.path`, with RECORD_INDEX."
+)
+RECORD_INDEX_MIN_FILE_GROUPS = Option(
+    "hoodie.metadata.record.index.min.filegroup.count",
+    10,
+    "Least number of file groups of a record index. Its creation decides: room for twice as many keys as there are rows.",
+    unit="file groups",
+    minimum=1,
+)
+RECORD_INDEX_MAX_FILE_GROUPS = Option(
+    "hoodie.metadata.record.index.max.filegroup.count",
+    10_000,
+    "Greatest number of file groups of a record index.",
+    unit="file groups",
+    minimum=1,
 )
 BLOOM_FILTERS = Option(
     "hoodie.parquet.bloom.filter.enabled",

@@ -205,6 +205,10 @@ class IndexNotFound(TidelineError):
     """The table has no metadata table. Nothing was changed."""
 
 
+class IndexDamaged(TidelineError):
+    """The metadata table is missing what the operation needs, cannot be read, or contradicts the table log. Nothing was changed."""
+
+
 class WriteConflict(TidelineError):
     """Another writer or table service changed what this transaction read or wrote.
 

@@ -20,6 +20,7 @@ from tideline_table import action, config
 from tideline_table import table as engine
 from tideline_table.errors import InvalidOption, SchemaMismatch
 from tideline_table.hudi import parse_as_of
+from tideline_table.index.scope import RECORD_INDEX
 from tideline_table.metadata_table import Finding
 from tideline_table.schema import fit_rows
 from tideline_table.table import HeldLease, Lease
@@ -57,7 +58,8 @@ def create(
     With `index="bucket"`, the hash of the record key, or of its columns `hash_fields`, says in which of `buckets` file groups of its
     partition a row is. Writes then look up no keys. Number and columns are kept with the table; `resize_buckets` multiplies the number (docs/design/bucket-index.md).
     With `index="bloom"` or `"global_bloom"`, writes look keys up by the key ranges and Bloom filters of base files; keys are unique in
-    their partition, or in the table (docs/design/bloom-index.md). By default each writer sets `hoodie.index.type`.
+    their partition, or in the table (docs/design/bloom-index.md). With `index="record_index"`, the metadata table of the table says
+    where each key is; keys are unique in the table (docs/design/record-index.md). By default each writer sets `hoodie.index.type`.
 
     Raises `TableExists`, `SchemaMismatch`, `InvalidOption` or `UnsupportedTable`, and then creates nothing.
     """
@@ -81,7 +83,9 @@ def create(
     )
     engine.create_table(base_path, request)
     table = open(base_path, options=options, locks=locks)
-    if config.Options(options)[config.METADATA_ENABLE]:
+    if request.index_type == RECORD_INDEX:
+        table.create_index("record_index")
+    elif config.Options(options)[config.METADATA_ENABLE]:
         table.create_index()
     return table
 
@@ -377,16 +381,18 @@ class Table:
     # --- metadata table -------------------------------------------------------------------------------------------------------
 
     def create_index(self, types: str | Iterable[str] = "files") -> None:
-        """Create the metadata table, from which Apache Hudi's readers take the files of the table instead of listing folders.
+        """Create the metadata table, or add partitions to it: `files`, from which Apache Hudi's readers take the files of the table
+        instead of listing folders, and `record_index`, which says where each record key is.
 
-        From then on each commit updates it. Raises `IndexExists` if there is one, `InvalidOption` for other types than `files`, and
-        `UnsupportedTable` for a table that Apache Hudi also writes.
+        From then on each commit updates it. Raises `IndexExists` if they are there, `InvalidOption` for other types,
+        `UnsupportedTable` for a table that Apache Hudi also writes, and `DuplicateKey` for a record index of keys that two file
+        groups hold.
         """
         action.create_index(self._table, column_list(types))
 
-    def drop_index(self) -> None:
-        """Delete the metadata table. Raises `IndexNotFound` if there is none."""
-        action.drop_index(self._table)
+    def drop_index(self, types: str | Iterable[str] = "files") -> None:
+        """Delete partitions of the metadata table; without `files`, all of it goes. Raises `IndexNotFound` if they are not there."""
+        action.drop_index(self._table, column_list(types))
 
     def check(self, *, repair: bool = False) -> tuple[Finding, ...]:
         """Compare the metadata table with the table log and the files on storage; return the differences that are left.

@@ -52,7 +52,7 @@ class ExclusiveTimeline(ActiveTimeline):
     def __init__(self, replica: LogReplica, rule: LogRule | None = None) -> None:
         """`rule` merges the log files of the table: partitions of the metadata table depend on its rows."""
         self.replica = replica
-        self._rule = rule
+        self.rule = rule or LogRule()
         self._materialised = 0
 
     @property
@@ -195,7 +195,7 @@ class ExclusiveTimeline(ActiveTimeline):
         if entry.action is Action.INDEXING and entry.after is State.ROLLED_BACK:
             # Its timeline files are deleted last: as long as they exist, the next writer takes this entry for incomplete.
             unpublish_metadata(self.storage, self.log, self.time, entry, self.state)
-        self.log.materialise(entry, lambda: publish_metadata(self.storage, self.log, self.time, entry, self.state, self._rule))
+        self.log.materialise(entry, lambda: publish_metadata(self.storage, self.log, self.time, entry, self.state, self.rule))
         if abs(self.time.now() - datetime.fromisoformat(entry.recorded)) <= timedelta(seconds=HEAL_DEADLINE_S):
             return
         # If this process was slow, it may have created files of an instant that was archived meanwhile.

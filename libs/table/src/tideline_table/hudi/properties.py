@@ -52,6 +52,7 @@ CHECKSUM = "hoodie.table.checksum"
 BOOTSTRAP_BASE_PATH = "hoodie.bootstrap.base.path"
 TABLE_FORMAT = "hoodie.table.format"
 METADATA_PARTITIONS = "hoodie.table.metadata.partitions"
+INDEX_DEFINITIONS = "hoodie.table.index.defs.path"
 METADATA_PARTITIONS_INFLIGHT = "hoodie.table.metadata.partitions.inflight"
 
 _KEY = re.compile(r"(?:[^\\=: \t\f]|\\(?:.|$))*", re.DOTALL)

@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from tideline_table.config import (
     BLOOM_INDEX_UPDATE_PARTITION_PATH,
     INDEX_TYPE,
+    RECORD_INDEX_UPDATE_PARTITION_PATH,
     SIMPLE_INDEX_UPDATE_PARTITION_PATH,
     Options,
 )
 from tideline_table.errors import InvalidOption
 
-KEPT_TYPES = ("BLOOM", "GLOBAL_BLOOM")
+RECORD_INDEX = "RECORD_INDEX"
+"""The index type that looks keys up in the partition `record_index` of the metadata table."""
+KEPT_TYPES = ("BLOOM", "GLOBAL_BLOOM", RECORD_INDEX)
 """Index types by look-up that a table can be created with. (A bucket index is kept, too: `BucketIndex`.)"""
 
 
@@ -26,17 +29,25 @@ class KeyScope(enum.Enum):
     @classmethod
     def of(cls, options: Options) -> KeyScope:
         """Return the scope that `hoodie.index.type` names."""
-        return cls.TABLE if options[INDEX_TYPE].startswith("GLOBAL_") else cls.PARTITION
+        found = options[INDEX_TYPE]
+        return cls.TABLE if found.startswith("GLOBAL_") or found == RECORD_INDEX else cls.PARTITION
 
 
 def moves_rows(options: Options) -> bool:
     """Return whether a row moves to its own partition if another one holds its key; otherwise it is written where the key is."""
+    if asks_record_index(options):
+        return options[RECORD_INDEX_UPDATE_PARTITION_PATH]
     return options[BLOOM_INDEX_UPDATE_PARTITION_PATH if asks_filters(options) else SIMPLE_INDEX_UPDATE_PARTITION_PATH]
 
 
 def asks_filters(options: Options) -> bool:
     """Return whether the look-up of keys reads only files whose Bloom filters may hold one (BLOOM and GLOBAL_BLOOM)."""
     return options[INDEX_TYPE].endswith("BLOOM")
+
+
+def asks_record_index(options: Options) -> bool:
+    """Return whether keys are looked up in the record index."""
+    return options[INDEX_TYPE] == RECORD_INDEX
 
 
 def kept_type(properties: Mapping[str, str]) -> str:

@@ -196,6 +196,8 @@ class Indexed:
     """The newest completed write; empty if there is none."""
     file_groups: Mapping[str, int] = field(default_factory=dict)
     """Partition → number of its file groups, for partitions that have more than one."""
+    columns: tuple[str, ...] = ()
+    """The columns that a partition of column statistics has records of."""
 
     def groups_of(self, partition: str) -> int:
         """Return the number of file groups of a partition."""
@@ -211,12 +213,14 @@ class Indexed:
 
     def to_json(self) -> dict[str, Any]:
         known = {"partitions": list(self.partitions), "max_deltas": self.max_deltas, "upto": self.upto}
-        return {**known, "file_groups": dict(self.file_groups)} if self.file_groups else known
+        groups = {"file_groups": dict(self.file_groups)} if self.file_groups else {}
+        return {**known, **groups, **({"columns": list(self.columns)} if self.columns else {})}
 
     @classmethod
     def from_json(cls, document: Document) -> Indexed:
         groups = {str(name): int(number) for name, number in (document.get("file_groups") or {}).items()}
-        found = cls(tuple(map(str, document["partitions"])), int(document["max_deltas"]), str(document["upto"]), groups)
+        columns = tuple(map(str, document.get("columns") or ()))
+        found = cls(tuple(map(str, document["partitions"])), int(document["max_deltas"]), str(document["upto"]), groups, columns)
         if not found.partitions or found.max_deltas < 1 or min(groups.values(), default=1) < 1:
             raise ValueError("an index without partitions, or with a limit or a number of file groups below 1")
         return found

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 FILES = "files"
 """The partition that lists the partitions and files of the table."""
+COLUMN_STATS = "column_stats"
+"""The partition with statistics of columns of data files."""
+RECORD_INDEX = "record_index"
+"""The partition that says in which file group of the table each record key is."""
 CREATION_SUFFIX, COMPACTION_SUFFIX, RESTORE_SUFFIX = "010", "001", "003"
 """Suffixes of instants of the metadata table that are not instants of the table (format reference 15.2)."""
 _INSTANT_DIGITS = 17
@@ -49,6 +53,15 @@ class MetadataPartition:
     older_base: str = ""
     """The base instant of the slice before it; empty if there is none."""
     older_deltas: tuple[Delta, ...] = ()
+    columns: tuple[str, ...] = ()
+    """The columns that a partition of column statistics has records of."""
+
+    @property
+    def begins_by_restore(self) -> bool:
+        """Whether the newest slice begins with a restore: what the slice before it says was taken back."""
+        return (
+            bool(self.deltas) and self.deltas[0].instant.endswith(RESTORE_SUFFIX) and len(self.deltas[0].instant) > _INSTANT_DIGITS
+        )
 
     @property
     def instants(self) -> frozenset[str]:
@@ -62,8 +75,13 @@ class MetadataPartition:
         return max(at[:_INSTANT_DIGITS] for at in (self.base, *(known.instant for known in self.deltas)))
 
     def with_delta(self, delta: Delta, max_deltas: int, entry: Entry, next_base: str) -> MetadataPartition:
-        """Return the partition after `entry`: with its delta commit, in a new slice at `next_base` if the newest one is full."""
-        if len(self.deltas) < max_deltas:
+        """Return the partition after `entry`: with its delta commit, in a new slice at `next_base` if the newest one is full.
+
+        A restore also begins one in every partition but `files`.
+        """
+        # What a restore takes back is not in its records: partitions that read files begin anew from the restored table.
+        begins = entry.begins_restore and self.name != FILES
+        if len(self.deltas) < max_deltas and not begins:
             return replace(self, deltas=(*self.deltas, delta))
         older = (self.base, self.deltas)
         return replace(self, base=next_base, began=entry.sequence, deltas=(delta,), older_base=older[0], older_deltas=older[1])
@@ -79,6 +97,7 @@ class MetadataPartition:
             "deltas": [list(delta) for delta in self.deltas],
             "older_base": self.older_base,
             "older_deltas": [list(delta) for delta in self.older_deltas],
+            **({"columns": list(self.columns)} if self.columns else {}),
         }
 
     @classmethod
@@ -93,6 +112,7 @@ class MetadataPartition:
             deltas=_deltas(document["deltas"]),
             older_base=str(document["older_base"]),
             older_deltas=_deltas(document["older_deltas"]),
+            columns=tuple(map(str, document.get("columns") or ())),
         )
 
 
@@ -175,7 +195,15 @@ def metadata_after(known: MetadataTable | None, entry: Entry) -> MetadataTable |
     if created is not None:
         base = entry.instant + CREATION_SUFFIX
         fresh = tuple(
-            MetadataPartition(name, entry.instant, base, entry.sequence, created.groups_of(name)) for name in created.partitions
+            MetadataPartition(
+                name,
+                entry.instant,
+                base,
+                entry.sequence,
+                created.groups_of(name),
+                columns=created.columns if name == COLUMN_STATS else (),
+            )
+            for name in created.partitions
         )
         begins = known is None or FILES in created.partitions
         kept = () if begins or known is None else tuple(part for part in known.partitions if part.name not in created.partitions)

@@ -6,9 +6,10 @@ limited to the declared, capped size of one block, and each byte of the file is 
 
 from __future__ import annotations
 
+import bisect
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,6 +117,16 @@ class HFile:
         if found != self.entry_count:
             raise _corrupt(f"{found} entries or more" if found > self.entry_count else f"{found} entries", f"{self.entry_count}")
 
+    def blocks_of(self, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+        """Yield the entries of the data blocks that can hold one of `keys` (ascending); of all blocks if the index has levels."""
+        if self._trailer.levels > 1:
+            yield from self.entries()
+            return
+        firsts = [_row(reference.key) for reference in self._root]
+        wanted = sorted({bisect.bisect_right(firsts, key) - 1 for key in keys} - {-1})
+        for _, block in self._blocks([self._root[number] for number in wanted], _DATA):
+            yield _entries(block, has_mvcc=self._has_mvcc)
+
     def read(self) -> pa.Table:
         """Return all entries as a table with the columns `key` and `value`."""
         return pa.Table.from_batches(self.entries(), schema=_SCHEMA)
@@ -185,6 +196,11 @@ class HFile:
         if len(data) != size_bytes:
             raise _corrupt(f"{place} that unpacks to another size", f"{size_bytes} bytes")
         return data
+
+
+def _row(key: bytes) -> bytes:
+    """Return the row in an index entry: after its length, and before the suffix that HBase's writer adds."""
+    return key[2 : 2 + int.from_bytes(key[:2], "big")]
 
 
 def _corrupt(found: str, expected: str) -> CorruptMetadata:

@@ -4,7 +4,9 @@ The table log decides what is in it (`tideline_table.log.metadata`), so its file
 Tideline's own readers do not read it: they take the files of the table from the log.
 """
 
-from tideline_table.metadata_table.check import Finding, check_metadata
+from tideline_table.metadata_table.check import check_metadata
+from tideline_table.metadata_table.finding import Finding
+from tideline_table.metadata_table.key_lookup import RecordIndex
 from tideline_table.metadata_table.publishing import publish_metadata, unpublish_metadata
 
-__all__ = ["Finding", "check_metadata", "publish_metadata", "unpublish_metadata"]
+__all__ = ["Finding", "RecordIndex", "check_metadata", "publish_metadata", "unpublish_metadata"]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from tideline_table.errors import CorruptMetadata, ObjectNotFound, TidelineError
 from tideline_table.file_group.slice import join_path
@@ -14,53 +12,27 @@ from tideline_table.hudi.properties import parse_properties, read_properties
 from tideline_table.log.metadata import CREATION_SUFFIX, MetadataPartition, MetadataTable
 from tideline_table.log.state import TableState
 from tideline_table.metadata_table.files import files_of
-from tideline_table.metadata_table.layout import PROPERTIES_PATH, TIMELINE_FOLDER, log_name, metadata_properties
-from tideline_table.metadata_table.reading import live, read_files, slice_files
+from tideline_table.metadata_table.finding import Finding, FindingKind
+from tideline_table.metadata_table.kinds import kind_of
+from tideline_table.metadata_table.layout import (
+    PROPERTIES_PATH,
+    TIMELINE_FOLDER,
+    file_path,
+    folder_of,
+    log_name,
+    metadata_properties,
+)
+from tideline_table.metadata_table.partition import Source
+from tideline_table.metadata_table.reading import live, read_files, read_group, recorded_group, recorded_names, slice_files
 from tideline_table.metadata_table.records import FilesRecords
+from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import Storage
 
 
-class FindingKind(enum.StrEnum):
-    """What is wrong with the metadata table, or with the table."""
-
-    NOT_ADVERTISED = "not advertised"
-    """The properties of the table do not name it: readers list folders."""
-    ADVERTISED_WITHOUT_TABLE = "advertised without table"
-    """The properties name one that the table log does not know."""
-    MISSING_FILE = "missing file"
-    """A file of the metadata table is gone."""
-    DAMAGED_FILE = "damaged file"
-    """A file of the metadata table cannot be read."""
-    FOREIGN_FILE = "foreign file"
-    """A file in the metadata table that Tideline did not make."""
-    NOT_LISTED = "not listed"
-    """A committed file that the metadata table does not list: readers lose its rows."""
-    LISTED_IN_VAIN = "listed in vain"
-    """The metadata table lists a file that is not of the table: readers fail, or read rows that were deleted."""
-    WRONG_SIZE = "wrong size"
-    """The metadata table has another size than the log, or the file on storage another than both."""
-    GONE = "gone"
-    """A committed file that is not on storage. A new metadata table does not bring it back."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One difference: its kind, the path that it is about, and what was found."""
-
-    kind: FindingKind
-    path: str
-    found: str
-
-    @property
-    def is_repairable(self) -> bool:
-        """Whether a new metadata table mends it."""
-        return self.kind is not FindingKind.GONE
-
-
-def check_metadata(storage: Storage, state: TableState) -> list[Finding]:
+def check_metadata(storage: Storage, state: TableState, rule: LogRule | None = None) -> list[Finding]:
     """Return all differences between metadata table, table log and storage; none if the table has no metadata table and names none.
 
-    Lists each partition folder once and reads the newest slice of the metadata table. Concurrent writers may make it report files of
+    `rule` merges the log files of the table. With a record index, the keys of all files are read. Lists each partition folder once and reads the newest slice of the metadata table. Concurrent writers may make it report files of
     the very last entry: repeat it then.
     """
     advertised = read_properties(storage).get(p.METADATA_PARTITIONS, "")
@@ -73,6 +45,9 @@ def check_metadata(storage: Storage, state: TableState) -> list[Finding]:
     findings += _timeline(storage, known)
     findings += _own_properties(storage)
     findings += _contents(storage, state, known.files)
+    source = Source(storage, state, rule or LogRule())
+    for part in known.partitions[1:]:
+        findings += _partition(source, part)
     return findings
 
 
@@ -106,6 +81,25 @@ def _own_properties(storage: Storage) -> Iterator[Finding]:
     for key, value in metadata_properties(read_properties(storage)).items():
         if found.get(key) != value:
             yield Finding(FindingKind.DAMAGED_FILE, PROPERTIES_PATH, f"{key}={found.get(key, '')}, expected {value}")
+
+
+def _partition(source: Source, part: MetadataPartition) -> Iterator[Finding]:
+    """Compare a partition of records with what the data files say."""
+    storage = source.storage
+    there = slice_files(storage, part)
+    for name in there.foreign:
+        yield Finding(FindingKind.FOREIGN_FILE, file_path(name, part.name), "a file of another writer")
+    try:
+        names = recorded_names(storage, part)
+        held: dict[bytes, bytes] = {}
+        for group in range(part.file_groups):
+            held |= read_group(storage, part, group, recorded_group(part, group, names))
+    except ObjectNotFound as error:
+        yield Finding(FindingKind.MISSING_FILE, error.path, f"no file of {part.name}")
+    except TidelineError as error:
+        yield Finding(FindingKind.DAMAGED_FILE, folder_of(part.name), f"{error.found}, expected {error.expected}")
+    else:
+        yield from kind_of(part.name).differences(source, held)
 
 
 def _contents(storage: Storage, state: TableState, known: MetadataPartition) -> Iterator[Finding]:

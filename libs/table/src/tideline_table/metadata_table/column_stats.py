@@ -11,7 +11,9 @@ import functools
 import hashlib
 import io
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
 
@@ -20,21 +22,23 @@ import pyarrow as pa
 import xxhash
 
 from tideline_table.clock import SystemClock
+from tideline_table.errors import ObjectNotFound
+from tideline_table.file_group.names import parse_base_file_name
+from tideline_table.file_group.slice import FileSlice
 from tideline_table.log.body import Cleaned, Published, RestoreBegun
 from tideline_table.log.entry import Entry
-from tideline_table.log.metadata import MetadataPartition
+from tideline_table.log.metadata import COLUMN_STATS, MetadataPartition
 from tideline_table.log.plan import RestorePlanned
 from tideline_table.log.state import TableState
 from tideline_table.log.statistics import files_in, merge_statistics
 from tideline_table.log.table_log import TableLog
-from tideline_table.metadata_table.partition import MetadataRecord, Records, Source
+from tideline_table.metadata_table.finding import Finding, FindingKind
+from tideline_table.metadata_table.layout import INDEX_DEFINITIONS_PATH, folder_of
+from tideline_table.metadata_table.partition import MetadataRecord, Records, Source, groups_of_keys
 from tideline_table.metadata_table.records import UNPARTITIONED, record_schema_json
 from tideline_table.reader.base_file import read_statistics
-from tideline_table.schema import arrow_from_avro
-from tideline_table.schema.meta_fields import MetaField
-from tideline_table.statistics import ColumnStatistics, FileStatistics, Stored, is_supported, type_of
+from tideline_table.statistics import FileStatistics, Stored, type_of
 
-COLUMN_STATS = "column_stats"
 COLUMN_STATS_GROUPS = 2
 """File groups of the partition, as in Apache Hudi."""
 _TYPE = 3
@@ -42,37 +46,114 @@ _SEED = 0xFFFFFFFFDABADABA
 """Apache Hudi's seed of the 64-bit hash, an int that became a long with its sign."""
 _NAMESPACE = "org.apache.hudi.avro.model."
 _DECIMAL_DIGITS, _DECIMAL_SCALE = 30, 15
-_META_COLUMNS = (MetaField.COMMIT_TIME, MetaField.PARTITION_PATH, MetaField.RECORD_KEY)
+_FOOTERS_AT_ONCE = 16
 
 
 class ColumnStatsPartition:
     """The partition `column_stats`. Its records follow from the statistics in the table log."""
 
     name = COLUMN_STATS
-    file_id_prefix = "col-stats"
     writes_every_delta = False
 
     def changed_by(self, source: Source, entry: Entry) -> Records:
         """See `PartitionKind`. A file without statistics in the entry has no records: readers do not leave it out."""
+        part = _part(source)
         if isinstance(entry.body, Published):
-            return Records(_records(entry.body.file_statistics))
+            return Records(_records(entry.body.file_statistics, part))
         gone = [*_cleaned(entry), *_undone(entry, source.state)]
-        return Records((), sorted(_key(name, path) for path in gone for name in _columns(source.state)))
+        return Records((), sorted(_key(name, path) for path in gone for name in part.columns))
 
     def whole(self, source: Source) -> Records:
-        """See `PartitionKind`. Footers are read of base files that Tideline wrote before it took statistics."""
-        log = TableLog(source.storage, SystemClock(), "")
-        known = files_in(merge_statistics(source.storage, log.read, source.state))
-        columns = _columns(source.state)
-        for file_slice in source.state.every_slice():
-            if file_slice.base_file and file_slice.path not in known:
-                found = read_statistics(source.storage, file_slice.path, columns)
-                known |= {file_slice.path: found} if found is not None else {}
-        return Records(_records(known))
+        """See `PartitionKind`."""
+        part = _part(source)
+        return Records(_records(_known(source, part), part))
 
-    def compacted(self, source: Source, part: MetadataPartition, group: int) -> Sequence[MetadataRecord] | None:  # noqa: ARG002 - the port's
-        """See `PartitionKind`: the statistics beside the log know all files, so nothing of the metadata table is read."""
-        return None
+    def compacted(self, source: Source, part: MetadataPartition, group: int) -> Sequence[MetadataRecord] | None:
+        """See `PartitionKind`: the statistics beside the log know all files, so nothing of the metadata table is read.
+
+        Without the files of the last entry: readers add up the counts of two records of one file.
+        """
+        known = _known(source, part)
+        for file_slice in source.state.every_slice():
+            for path, instant in _written(file_slice):
+                if instant == part.deltas[-1].instant:
+                    known.pop(path, None)
+        return _records(known, part, group)
+
+    def differences(self, source: Source, held: Mapping[bytes, bytes]) -> Iterable[Finding]:
+        """See `PartitionKind`. Counts are not compared."""
+        expected = dict(self.whole(source).updates)
+        yield from _index_definition(source)
+        for key in sorted(expected.keys() | held.keys()):
+            wanted, found = expected.get(key), held.get(key)
+            if wanted == found:
+                continue
+            path = f"{folder_of(COLUMN_STATS)}/{key.decode()}"
+            if found is None:
+                yield Finding(FindingKind.NOT_LISTED, path, _shown(wanted))
+            else:
+                kind = FindingKind.LISTED_IN_VAIN if wanted is None else FindingKind.WRONG_RECORD
+                yield Finding(kind, path, f"{_shown(found)}; in the table log {_shown(wanted)}")
+
+
+def index_definitions(columns: Sequence[str]) -> bytes:
+    """Return the content of the file from which Apache Hudi 1.x takes the columns that have statistics (format reference 15.7)."""
+    definition = {
+        **dict.fromkeys(("indexName", "indexType", "indexFunction"), COLUMN_STATS),
+        "sourceFields": list(columns),
+        "indexOptions": {},
+        "version": "V1",
+    }
+    return json.dumps({"indexDefinitions": {COLUMN_STATS: definition}}, indent=2).encode()
+
+
+def _index_definition(source: Source) -> Iterator[Finding]:
+    try:
+        found = source.storage.read(INDEX_DEFINITIONS_PATH)
+    except ObjectNotFound:
+        yield Finding(FindingKind.MISSING_FILE, INDEX_DEFINITIONS_PATH, "no definition of the indexed columns")
+        return
+    if found != index_definitions(_part(source).columns):
+        yield Finding(FindingKind.DAMAGED_FILE, INDEX_DEFINITIONS_PATH, "other columns than those of the table log")
+
+
+def _shown(datum: bytes | None) -> str:
+    if datum is None:
+        return "nothing"
+    try:
+        (known,) = decode_column_stats([(b"", datum)], record_schema_json(with_meta_fields=True)).values()
+        low, high = ((known[end] or {}).get("value") for end in ("minValue", "maxValue"))
+        return f"{known['columnName']} of {known['fileName']}: {low!r} to {high!r}, {known['nullCount']} null"
+    except Exception as error:  # noqa: BLE001 - fastavro raises many kinds on arbitrary bytes
+        return f"a record that cannot be read ({type(error).__name__})"
+
+
+def _part(source: Source) -> MetadataPartition:
+    known = source.state.metadata.partition(COLUMN_STATS) if source.state.metadata is not None else None
+    assert known is not None, "a table with column statistics in its metadata table"
+    return known
+
+
+def _known(source: Source, part: MetadataPartition) -> dict[str, FileStatistics]:
+    """Return the statistics of all files; from their footers those of base files that Tideline wrote before it took statistics."""
+    log = TableLog(source.storage, SystemClock(), "")
+    known = files_in(merge_statistics(source.storage, log.read, source.state))
+    older = [s.path for s in source.state.every_slice() if s.base_file and s.path not in known]
+    with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
+        for path, found in zip(
+            older, pool.map(lambda path: read_statistics(source.storage, path, part.columns), older), strict=True
+        ):
+            if found is not None:
+                known[path] = found
+    return known
+
+
+def _written(file_slice: FileSlice) -> Iterator[tuple[str, str]]:
+    """Yield the path of each file of a slice, with the instant of its write."""
+    if file_slice.base_file:
+        named = parse_base_file_name(file_slice.base_file)
+        yield file_slice.path, named.instant if named is not None else ""
+    yield from zip(file_slice.log_paths, (log.instant for log in file_slice.log_files), strict=True)
 
 
 def record_key(column: str, partition: str, name: str) -> str:
@@ -94,13 +175,6 @@ def _key(column: str, path: str) -> str:
     return record_key(column, partition, name)
 
 
-def _columns(state: TableState) -> tuple[str, ...]:
-    """Return the columns that files of the table may have records of."""
-    texts = dict.fromkeys([*state.schemas.values(), state.schema_json])
-    fields = [field for text in texts if text for field in arrow_from_avro(text)]
-    return tuple(dict.fromkeys([*_META_COLUMNS, *(field.name for field in fields if is_supported(field.type))]))
-
-
 def _cleaned(entry: Entry) -> Iterator[str]:
     body = entry.body
     if isinstance(body, Cleaned):
@@ -120,13 +194,21 @@ def _undone(entry: Entry, state: TableState) -> Iterator[str]:
 # --- records -----------------------------------------------------------------------------------------------------------------
 
 
-def _records(files: Mapping[str, FileStatistics]) -> list[MetadataRecord]:
-    return sorted(
-        (_key(name, path).encode(), datum)
+def _records(files: Mapping[str, FileStatistics], part: MetadataPartition, group: int | None = None) -> list[MetadataRecord]:
+    """Return the records of these files in order of key, of one file group or of all.
+
+    A file has a record of every indexed column, or none at all: Apache Hudi takes a column without a record for one of nulls only.
+    """
+    whole = {
+        path: file
         for path, file in files.items()
-        for name, held in file.columns.items()
-        if (datum := _datum(path.rpartition("/")[2], name, file.rows, held)) is not None
-    )
+        if all(name in file.columns and is_indexed(type_of(file.columns[name].kind)) for name in part.columns)
+    }
+    wanted = [(_key(name, path), path, name) for path in whole for name in part.columns]
+    if group is not None and wanted:
+        of_group = groups_of_keys(pa.array([key for key, _, _ in wanted], pa.string()), part.file_groups) == group
+        wanted = [found for found, is_here in zip(wanted, of_group.tolist(), strict=True) if is_here]
+    return sorted((key.encode(), _datum(path.rpartition("/")[2], name, whole[path])) for key, path, name in wanted)
 
 
 @functools.cache
@@ -134,22 +216,20 @@ def _schema() -> Any:
     return fastavro.parse_schema(json.loads(record_schema_json(with_meta_fields=True)))
 
 
-def _datum(file_name: str, column: str, rows: int, held: ColumnStatistics) -> bytes | None:
-    """Return the record as Avro; None for a type that Apache Hudi does not index."""
-    kind = type_of(held.kind)
-    wrapper = _wrapper(kind)
-    if wrapper is None:
-        return None
+def _datum(file_name: str, column: str, file: FileStatistics) -> bytes:
+    held = file.columns[column]
+    wrapper = _wrapper(type_of(held.kind))
+    assert wrapper is not None
     low, high = held.minimum, held.maximum
     if held.nans:
-        # To Spark, NaN is greater than any number and equal to itself. -1: there may be some.
-        low, high = (float("nan") if low is None else low), float("nan")
+        # To Spark, NaN is greater than any number. With NaN itself as the maximum, Apache Hudi 1.2.0 leaves the file out of `v > 1`.
+        low, high = (math.inf if low is None else low), math.inf
     statistics = {
         "fileName": file_name,
         "columnName": column,
         "minValue": _wrapped(wrapper, low),
         "maxValue": _wrapped(wrapper, high),
-        "valueCount": rows,
+        "valueCount": file.rows,
         "nullCount": held.nulls,
         "totalSize": held.size_bytes,
         "totalUncompressedSize": held.uncompressed_bytes,
@@ -159,6 +239,11 @@ def _datum(file_name: str, column: str, rows: int, held: ColumnStatistics) -> by
     record = {"key": "", "type": _TYPE, "ColumnStatsMetadata": statistics}
     fastavro.schemaless_writer(sink, _schema(), record)
     return sink.getvalue()
+
+
+def is_indexed(kind: pa.DataType) -> bool:
+    """Return whether Apache Hudi has statistics of columns of this type in version 6."""
+    return _wrapper(kind) is not None
 
 
 def _wrapper(kind: pa.DataType) -> str | None:

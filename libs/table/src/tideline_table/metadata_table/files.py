@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.log.body import Cleaned, Published, RestoreBegun
@@ -10,6 +10,7 @@ from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import FILES, MetadataPartition
 from tideline_table.log.plan import RestorePlanned
 from tideline_table.log.state import TableState
+from tideline_table.metadata_table.finding import Finding
 from tideline_table.metadata_table.partition import MetadataRecord, Records, Source
 from tideline_table.metadata_table.records import DELETED, FilesRecords, encode_records
 
@@ -18,7 +19,6 @@ class FilesPartition:
     """The partition `files`. Its records follow from the table log alone."""
 
     name = FILES
-    file_id_prefix = "files"
     writes_every_delta = True
 
     def changed_by(self, source: Source, entry: Entry) -> Records:
@@ -32,6 +32,10 @@ class FilesPartition:
     def compacted(self, source: Source, part: MetadataPartition, group: int) -> Sequence[MetadataRecord] | None:  # noqa: ARG002 - the port's
         """See `PartitionKind`: the log knows all files, so nothing of the metadata table is read and damage to it ends here."""
         return None
+
+    def differences(self, source: Source, held: Mapping[bytes, bytes]) -> Iterable[Finding]:  # noqa: ARG002 - the port's
+        """See `PartitionKind`: `check_metadata` compares this partition itself, with the folders of the table."""
+        return ()
 
 
 def files_changed_by(entry: Entry, state: TableState) -> FilesRecords:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tideline_table.errors import UnsupportedTable
-from tideline_table.log.metadata import FILES
-from tideline_table.metadata_table.column_stats import COLUMN_STATS, ColumnStatsPartition
+from tideline_table.log.metadata import COLUMN_STATS, FILES, RECORD_INDEX
+from tideline_table.metadata_table.column_stats import ColumnStatsPartition
 from tideline_table.metadata_table.files import FilesPartition
 from tideline_table.metadata_table.partition import PartitionKind
+from tideline_table.metadata_table.record_index import RecordIndexPartition
 
-KINDS: Mapping[str, PartitionKind] = {FILES: FilesPartition(), COLUMN_STATS: ColumnStatsPartition()}
+KINDS: Mapping[str, PartitionKind] = {
+    FILES: FilesPartition(),
+    COLUMN_STATS: ColumnStatsPartition(),
+    RECORD_INDEX: RecordIndexPartition(),
+}
 
 
 def kind_of(name: str) -> PartitionKind:

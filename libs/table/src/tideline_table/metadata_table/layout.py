@@ -11,6 +11,8 @@ from tideline_table.hudi.properties import METADATA_FOLDER, WRITABLE_VERSION
 from tideline_table.log.metadata import FILES
 
 TIMELINE_FOLDER = f"{METADATA_FOLDER}/.hoodie"
+INDEX_DEFINITIONS_PATH = ".hoodie/.index_defs/index.json"
+"""The columns that have statistics, for readers of Apache Hudi 1.x."""
 PROPERTIES_PATH = f"{TIMELINE_FOLDER}/hoodie.properties"
 FILES_FOLDER = f"{METADATA_FOLDER}/{FILES}"
 FILES_ID = "files-0000-0"
@@ -20,6 +22,14 @@ ATTEMPT = "0-0-0"
 FIRST_LOG_VERSION = 1
 """Version of the log file that begins the first slice, as in Apache Hudi. The versions of others are sequences of the table log, which
 are larger, because the entry that creates the metadata table comes before them."""
+
+
+_FILE_ID_PREFIXES = {"column_stats": "col-stats", "bloom_filters": "bloom-filters", "record_index": "record-index"}
+
+
+def file_id_of(partition: str, group: int) -> str:
+    """Return the file id of a file group of a partition."""
+    return f"{_FILE_ID_PREFIXES.get(partition, partition)}-{group:04d}-0"
 
 
 def base_name(base: str, file_id: str = FILES_ID) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from tideline_table.index.java_hash import string_hashes
 from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import MetadataPartition
 from tideline_table.log.state import TableState
+from tideline_table.metadata_table.finding import Finding
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import Storage
 
@@ -49,8 +50,6 @@ class PartitionKind(Protocol):
 
     name: str
     """The name of the partition, and of its folder."""
-    file_id_prefix: str
-    """The file id of group n is `<prefix>-<n in four digits>-0`."""
     writes_every_delta: bool
     """Whether each delta commit has a log file in each file group, even without records."""
 
@@ -69,16 +68,15 @@ class PartitionKind(Protocol):
         """
         ...
 
-
-def file_id_of(kind: PartitionKind, group: int) -> str:
-    """Return the file id of a file group."""
-    return f"{kind.file_id_prefix}-{group:04d}-0"
+    def differences(self, source: Source, held: Mapping[bytes, bytes]) -> Iterable[Finding]:
+        """Compare the live records `held` (key → datum) with the table. (Not asked of the partition `files`.)"""
+        ...
 
 
 def groups_of_keys(keys: pa.ChunkedArray | pa.Array, file_groups: int) -> np.ndarray:
     """Return the number of the file group of each key: abs(abs(h) rem groups), h the 32-bit hash of Java (format reference 15.2)."""
     hashes = string_hashes(keys).view(np.int32).astype(np.int64)
-    # |−2^31| stays −2^31 in Java; its remainder is made positive by the outer abs.
+    # In Java, the absolute value of the smallest int is negative; the outer abs makes its remainder positive.
     found: np.ndarray = np.abs(hashes) % file_groups
     return found
 

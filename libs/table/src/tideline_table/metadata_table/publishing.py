@@ -24,29 +24,32 @@ from tideline_table.hudi.plans import COMPACTION_PLAN, encode_document
 from tideline_table.hudi.properties import change_properties, format_properties, read_properties
 from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, SCHEMA_KEY, CommitMetadata, WriteStat
 from tideline_table.log.entry import Entry
-from tideline_table.log.metadata import Delta, MetadataPartition, MetadataTable, delta_instant, metadata_after
+from tideline_table.log.metadata import COLUMN_STATS, Delta, MetadataPartition, MetadataTable, delta_instant, metadata_after
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import HEAL_DEADLINE_S, TableLog
 from tideline_table.log_format.block import BlockType, HeaderKey
 from tideline_table.log_format.delete_block import delete_block
 from tideline_table.log_format.framing import BLOCK_VERSION, frame_block
 from tideline_table.log_format.hfile_writer import hfile_bytes
+from tideline_table.metadata_table.column_stats import index_definitions
 from tideline_table.metadata_table.kinds import kind_of
 from tideline_table.metadata_table.layout import (
     FIRST_LOG_VERSION,
+    INDEX_DEFINITIONS_PATH,
     PROPERTIES_PATH,
     TIMELINE_FOLDER,
     base_name,
+    file_id_of,
     file_path,
     folder_of,
     log_name,
     metadata_properties,
     timeline_path,
 )
-from tideline_table.metadata_table.partition import MetadataRecord, PartitionKind, Records, Source, by_group, file_id_of
+from tideline_table.metadata_table.partition import MetadataRecord, PartitionKind, Records, Source, by_group
 from tideline_table.metadata_table.records import record_schema_json
 from tideline_table.reader.read_plan import LogRule
-from tideline_table.storage import Storage
+from tideline_table.storage import Storage, holds
 
 _LOGGER = logging.getLogger(__name__)
 _OPERATION = "UPSERT_PREPPED"
@@ -94,17 +97,25 @@ def _create(source: Source, clock: Clock, known: MetadataTable, parts: Sequence[
     metafile = format_properties({"commitTime": base, "partitionDepth": "1"}, "partition metadata")
     for part in parts:
         _put(storage, file_path(PARTITION_METAFILE, part.name), metafile)
+        if part.columns:
+            _define(storage, index_definitions(part.columns))
     _begin(storage, base, Action.DELTA_COMMIT)
     _wait_for(storage, clock, base)
     stats: list[WriteStat] = []
     for part in parts:
         kind = kind_of(part.name)
         for group in range(part.file_groups):
-            _put_first_log(storage, part, file_id_of(kind, group))
+            _put_first_log(storage, part, file_id_of(part.name, group))
         for group, records in enumerate(by_group(kind.whole(source), part.file_groups)):
             if records.updates:
-                stats.append(_put_base(storage, part, file_id_of(kind, group), records.updates))
+                stats.append(_put_base(storage, part, file_id_of(part.name, group), records.updates))
     _complete(storage, base, Action.DELTA_COMMIT, CommitMetadata("BULK_INSERT_PREPPED", tuple(stats), _extra()))
+
+
+def _define(storage: Storage, content: bytes) -> None:
+    _put(storage, INDEX_DEFINITIONS_PATH, content)
+    if not holds(storage, INDEX_DEFINITIONS_PATH, content):
+        storage.put(INDEX_DEFINITIONS_PATH, content)
 
 
 def _put_first_log(storage: Storage, part: MetadataPartition, file_id: str) -> None:
@@ -132,7 +143,8 @@ def _advertise(storage: Storage, log: TableLog, clock: Clock, entry: Entry, know
 def _set_partitions(storage: Storage, known: MetadataTable | None) -> None:
     properties, text = read_properties(storage), ",".join(sorted(known.names)) if known else ""
     if properties.get(p.METADATA_PARTITIONS, "") != text or properties.get(p.METADATA_PARTITIONS_INFLIGHT, ""):
-        change_properties(storage, {**properties, p.METADATA_PARTITIONS: text, p.METADATA_PARTITIONS_INFLIGHT: ""})
+        defined = {p.INDEX_DEFINITIONS: INDEX_DEFINITIONS_PATH} if known and known.partition(COLUMN_STATS) else {}
+        change_properties(storage, {**properties, **defined, p.METADATA_PARTITIONS: text, p.METADATA_PARTITIONS_INFLIGHT: ""})
 
 
 # --- delta commits -----------------------------------------------------------------------------------------------------------
@@ -153,7 +165,7 @@ def _add_delta(source: Source, entry: Entry, known: MetadataTable) -> None:
 def _put_log(
     storage: Storage, kind: PartitionKind, part: MetadataPartition, group: int, records: Records, delta: Delta
 ) -> WriteStat:
-    file_id = file_id_of(kind, group)
+    file_id = file_id_of(part.name, group)
     blocks, schema = b"", record_schema_json(with_meta_fields=True)
     if records.updates:
         content = hfile_bytes(records.updates, _info(records.updates), created_ms=_epoch_ms(delta.instant))
@@ -203,7 +215,7 @@ def _compacted(source: Source, part: MetadataPartition) -> Iterator[WriteStat]:
     kind = kind_of(part.name)
     whole: list[Records] | None = None
     for group in range(part.file_groups):
-        file_id = file_id_of(kind, group)
+        file_id = file_id_of(part.name, group)
         updates = kind.compacted(source, part, group)
         if updates is None:
             whole = by_group(kind.whole(source), part.file_groups) if whole is None else whole
@@ -216,7 +228,7 @@ def _compacted(source: Source, part: MetadataPartition) -> Iterator[WriteStat]:
 
 def _operation(part: MetadataPartition, group: int) -> dict[str, object]:
     kind = kind_of(part.name)
-    file_id = file_id_of(kind, group)
+    file_id = file_id_of(part.name, group)
     every = part.older_deltas if kind.writes_every_delta else ()
     logs = [log_name(part.older_base, delta.version, file_id) for delta in every if delta.version]
     return {

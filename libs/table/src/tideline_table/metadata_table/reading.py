@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
+
+import pyarrow as pa
 
 from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.partition_listing import PARTITION_METAFILE
 from tideline_table.hudi.instant import Action, Instant, State
 from tideline_table.hudi.write_stats import CommitMetadata
-from tideline_table.log.metadata import MetadataPartition
+from tideline_table.log.metadata import CREATION_SUFFIX, MetadataPartition
 from tideline_table.log_format import BlockType, scan_log
 from tideline_table.log_format.block import LogBlock, read_content
 from tideline_table.log_format.delete_block import read_deletes
 from tideline_table.log_format.hfile import HFile
-from tideline_table.metadata_table.kinds import kind_of
-from tideline_table.metadata_table.layout import base_name, file_path, folder_of, timeline_path
-from tideline_table.metadata_table.partition import file_id_of
+from tideline_table.metadata_table.layout import base_name, file_id_of, file_path, folder_of, log_name, timeline_path
 from tideline_table.metadata_table.records import DELETED, FilesRecords, decode_records, record_schema_json
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.storage import Storage
@@ -47,7 +47,7 @@ def slice_files(storage: Storage, part: MetadataPartition, base: str = "") -> Sl
     Files of other slices are left out: they are being cleaned, or a late writer made them.
     """
     wanted = base or part.base
-    numbers = {file_id_of(kind_of(part.name), group): group for group in range(part.file_groups)}
+    numbers = {file_id_of(part.name, group): group for group in range(part.file_groups)}
     groups, foreign = tuple(GroupFiles() for _ in numbers), []
     for found in storage.list_folder(folder_of(part.name)).objects:
         name = found.path.rpartition("/")[2]
@@ -66,43 +66,73 @@ def slice_files(storage: Storage, part: MetadataPartition, base: str = "") -> Sl
     return SliceFiles(groups, tuple(foreign))
 
 
-def recorded_names(storage: Storage, part: MetadataPartition) -> frozenset[str]:
-    """Return the names of the files of the newest slice that its completed instants record; first log files are not recorded.
+def recorded_names(storage: Storage, part: MetadataPartition, *, older: bool = False) -> frozenset[str]:
+    """Return the names of the files of the newest (or the older) slice that completed instants record.
 
-    Raises `ObjectNotFound` for a missing instant, `CorruptMetadata` for a damaged one.
+    The first log file of a group is not recorded. Raises `ObjectNotFound` for a missing instant, `CorruptMetadata` for a damaged one.
     """
     found: set[str] = set()
-    begun = Action.COMMIT if part.older_base else Action.DELTA_COMMIT
-    instants = [(part.base, begun), *((delta.instant, Action.DELTA_COMMIT) for delta in part.deltas if delta.version)]
-    for at, action in instants:
+    base, deltas = (part.older_base, part.older_deltas) if older else (part.base, part.deltas)
+    begun = Action.DELTA_COMMIT if base == part.created + CREATION_SUFFIX else Action.COMMIT
+    for at, action in [(base, begun), *((delta.instant, Action.DELTA_COMMIT) for delta in deltas if delta.version)]:
         path = timeline_path(Instant(at, action, State.COMPLETED))
         stats = CommitMetadata.from_bytes(storage.read(path), path).stats
         found.update(stat.path.rpartition("/")[2] for stat in stats if stat.partition_path == part.name)
     return frozenset(found)
 
 
+def recorded_group(part: MetadataPartition, group: int, names: Set[str], *, older: bool = False) -> GroupFiles:
+    """Return the files of a file group, from the names that the instants of its slice record."""
+    base, deltas = (part.older_base, part.older_deltas) if older else (part.base, part.deltas)
+    file_id = file_id_of(part.name, group)
+    logs = {delta.version: log_name(base, delta.version, file_id) for delta in deltas if delta.version}
+    return GroupFiles(base_name(base, file_id) in names, {at: name for at, name in logs.items() if name in names})
+
+
+def read_older_group(storage: Storage, part: MetadataPartition, group: int) -> dict[bytes, bytes]:
+    """Return key → Avro datum of the live records of a file group in the slice before the newest. Errors as `read_group`.
+
+    Depends on files only that are never changed, so that each process which begins the newest slice reads the same.
+    """
+    names = recorded_names(storage, part, older=True)
+    return read_group(storage, part, group, recorded_group(part, group, names, older=True), part.older_base)
+
+
 def read_group(storage: Storage, part: MetadataPartition, group: int, found: GroupFiles, base: str = "") -> dict[bytes, bytes]:
     """Return key → Avro datum of the live records of a file group in the slice `base` (by default the newest).
 
     Of several records of a key the newest counts; a delete block removes keys. All data have the schema of Tideline's records.
-    Raises `CorruptMetadata` for damaged files, and for records in another schema.
+    Raises `CorruptMetadata` for damaged files and for records in another schema, `ObjectNotFound` for a missing file.
     """
     records: dict[bytes, bytes] = {}
     if found.has_base:
-        path = file_path(base_name(base or part.base, file_id_of(kind_of(part.name), group)), part.name)
-        hfile = HFile(storage.read(path))
-        _check_schema(hfile.file_info.get("schema", b"").decode("utf-8", "replace"), path)
-        records.update(_entries(hfile))
+        path = file_path(base_name(base or part.base, file_id_of(part.name, group)), part.name)
+        records.update(_entries(open_base(storage, path)))
     for name in found.versions.values():
-        for block in _blocks(storage, file_path(name, part.name)):
-            if block.type is BlockType.DELETE:
-                for key in read_deletes(storage, block).column(MetaField.RECORD_KEY).to_pylist():
-                    records.pop(key.encode(), None)
-                continue
-            if block.schema_json:
-                _check_schema(block.schema_json, block.path)
-            records.update(_entries(HFile(read_content(storage, block, BlockType.HFILE))))
+        for gone, content in log_changes(storage, file_path(name, part.name)):
+            for key in gone:
+                records.pop(key, None)
+            if content is not None:
+                records.update(_entries(content))
     return records
+
+
+def open_base(storage: Storage, path: str) -> HFile:
+    """Return a base file whose records have the schema of Tideline's. Errors as `read_group`."""
+    hfile = HFile(storage.read(path))
+    _check_schema(hfile.file_info.get("schema", b"").decode("utf-8", "replace"), path)
+    return hfile
+
+
+def log_changes(storage: Storage, path: str) -> Iterator[tuple[Sequence[bytes], HFile | None]]:
+    """Yield the deleted keys, or the records, of each block of a log file, in order. Errors as `read_group`."""
+    for block in _blocks(storage, path):
+        if block.type is BlockType.DELETE:
+            yield read_deletes(storage, block).column(MetaField.RECORD_KEY).cast(pa.binary()).to_pylist(), None
+            continue
+        if block.schema_json:
+            _check_schema(block.schema_json, block.path)
+        yield (), HFile(read_content(storage, block, BlockType.HFILE))
 
 
 def _check_schema(found: str, path: str) -> None:

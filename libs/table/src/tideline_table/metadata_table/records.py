@@ -69,7 +69,7 @@ def record_schema_json(*, with_meta_fields: bool) -> str:
 
 
 @functools.cache
-def _parsed(schema_json: str) -> Any:
+def parsed_schema(schema_json: str) -> Any:
     return fastavro.parse_schema(json.loads(schema_json))
 
 
@@ -85,7 +85,7 @@ def _datum(kind: int, sizes: Mapping[str, int]) -> bytes:
     entries = {name: {"size": max(size, 0), "isDeleted": size == DELETED} for name, size in sorted(sizes.items())}
     sink = io.BytesIO()
     record = {"key": "", "type": kind, "filesystemMetadata": entries}
-    fastavro.schemaless_writer(sink, _parsed(record_schema_json(with_meta_fields=True)), record)
+    fastavro.schemaless_writer(sink, parsed_schema(record_schema_json(with_meta_fields=True)), record)
     return sink.getvalue()
 
 
@@ -93,7 +93,7 @@ def decode_records(entries: Iterable[tuple[bytes, bytes]], schema_json: str, pat
     """Return the records of a file. Raises `CorruptMetadata`, which names `path`, for anything else."""
     found = FilesRecords()
     try:
-        schema = _parsed(schema_json)
+        schema = parsed_schema(schema_json)
         for key, datum in entries:
             _take(found, key.decode(), fastavro.schemaless_reader(io.BytesIO(datum), schema, None))
     except Exception as error:  # noqa: BLE001 - fastavro raises many kinds on arbitrary bytes

@@ -19,11 +19,13 @@ from tideline_table.errors import InstantNotFound, InvalidOption, ObjectNotFound
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.properties import CREATE_SCHEMA
-from tideline_table.index.scope import with_kept_type
+from tideline_table.index.scope import RECORD_INDEX, with_kept_type
 from tideline_table.index.simple import SimpleIndex
+from tideline_table.log.metadata import RECORD_INDEX as PARTITION
 from tideline_table.log.sharing import Sharing
 from tideline_table.log.state import TableState
 from tideline_table.merge import Merging
+from tideline_table.metadata_table import RecordIndex
 from tideline_table.reader.log_index import LogIndexes
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.schema import arrow_from_avro, avro_with_meta_fields, with_meta_fields
@@ -66,6 +68,7 @@ class Table:
         self._properties_seen: ObjectStat | None = None
         self._log_indexes = LogIndexes(self.storage)
         self.index = SimpleIndex(self.storage, log_indexes=self._log_indexes)
+        self.record_index = RecordIndex(self.storage)
         self.partitions_made: set[str] = set()
         self._key_ranges = KeyRanges(self.storage)
 
@@ -116,6 +119,17 @@ class Table:
         assert self.identity is not None
         number = self.timeline.state.bucket_number()
         return declared.index_text.partition(" ")[0] == (str(number) if number else self.identity.index.partition(" ")[0])
+
+    def write_options(self, given: Mapping[str, object] | None = None) -> Options:
+        """Return the options of a write: those of the table with `given`, and its record index if it has one and no index is named."""
+        chosen = self.options.merged(given or {})
+        return with_kept_type(RECORD_INDEX if self.has_record_index else "", chosen)
+
+    @property
+    def has_record_index(self) -> bool:
+        """Whether the metadata table has a record index, as of the last refresh: then no key may be in two places."""
+        known = self.state.metadata
+        return known is not None and known.partition(PARTITION) is not None
 
     @property
     def has_log(self) -> bool:
@@ -326,7 +340,8 @@ class Table:
     ) -> pa.Table:
         """Return the rows with these record keys, reading only files and blocks that can hold them.
 
-        Key ranges and Bloom filters in footers select base files; key indexes select blocks of log files.
+        The record index selects file slices, if there is one; else key ranges and Bloom filters in footers select base files. Key
+        indexes select blocks of log files. With a record index that cannot be used, logs a warning and does without.
         """
         wanted = sorted_keys(keys)
         found = self.snapshot(as_of)
@@ -339,6 +354,8 @@ class Table:
         # Apache Hudi writes no key indexes: requests for them would be wasted.
         indexes = None if self.timeline.has_hudi_files else self._log_indexes
         slices = found.only(keys=wanted).slices
+        if self.has_record_index and self.is_exclusive:
+            slices = self.record_index.narrowed(self.state, found.slices, slices, wanted)
         return replace(found, slices=self._key_ranges.narrowed(slices, wanted), log_indexes=indexes)
 
     def incremental(self, since: str | int = "", until: str | int = "") -> Snapshot:

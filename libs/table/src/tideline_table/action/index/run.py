@@ -1,65 +1,90 @@
 """Create, drop and repair the metadata table of an exclusive table (format reference 15.7, 15.8).
 
-One entry of the table log creates it, and one drops it. The partition `files` needs no reading of data: it lists what the log lists as
-of that entry. So there is nothing to catch up with, no writer waits, and no crash leaves half of it.
+One entry of the table log creates a partition, and one drops it. A partition holds what the table holds as of its entry, and whoever
+creates the files of the entry derives them from the table. So there is nothing to catch up with, and no crash leaves half of it. The
+partition `files` needs no reading of data; while the record index is made, other writers wait for it or make it themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from tideline_table.action.index.requirements import check_can_hold, file_groups_of, indexed_columns, key_check
 from tideline_table.config import METADATA_COMPACTION_DELTA_COMMITS
 from tideline_table.errors import IndexExists, IndexNotFound, InvalidOption, UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.properties import METADATA_FOLDER, change_properties, read_properties
 from tideline_table.log.body import Bare, Indexed
-from tideline_table.log.metadata import FILES, MetadataTable
+from tideline_table.log.metadata import COLUMN_STATS, FILES, RECORD_INDEX, MetadataPartition, MetadataTable
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import HEAL_DEADLINE_S, Draft
 from tideline_table.metadata_table import Finding, check_metadata
-from tideline_table.metadata_table.column_stats import COLUMN_STATS, COLUMN_STATS_GROUPS
+from tideline_table.metadata_table.layout import folder_of
 from tideline_table.table.facade import Table
 
 OPERATION = "INDEX"
-INDEX_TYPES = (FILES, COLUMN_STATS)
+INDEX_TYPES = (FILES, COLUMN_STATS, RECORD_INDEX)
 """Partitions of the metadata table that Tideline writes."""
-_NOT_WRITTEN = ("bloom_filters", "record_index", "partition_stats", "secondary_index", "expr_index")
+_NOT_WRITTEN = ("bloom_filters", "partition_stats", "secondary_index", "expr_index")
 
 
-def create_index(table: Table, partitions: Sequence[str] = (FILES,)) -> MetadataTable:
-    """Create the metadata table of an exclusive table, beside its writers. Return it.
+def create_index(table: Table, partitions: Sequence[str] = (FILES,), columns: Sequence[str] = ()) -> MetadataTable:
+    """Create the metadata table of an exclusive table, or add partitions to it, beside its writers. Return it.
 
-    Raises `IndexExists` if there is one, `InvalidOption` for partitions that Tideline does not write, `UnsupportedTable` for a table
-    that Apache Hudi also writes.
+    The partition `files` comes with each other one. `columns` are those with column statistics, by default all that writers record.
+    Raises `IndexExists` if all partitions are there, `InvalidOption` for partitions
+    that Tideline does not write, `UnsupportedTable` for a table that Apache Hudi also writes, or that cannot have such a partition
+    (`DuplicateKey` for a record index of keys that are in two places).
     """
     wanted = _checked(partitions)
     _check_exclusive(table)
     table.check_writable(keyed=False)
-    _check_absent(table.state)
-    _clear(table)
-
-    def decide(state: TableState) -> Draft:
-        _check_absent(state)
-        return _creation(table, state, wanted)
-
-    table.timeline.append(decide)
+    present = _names(table.state)
+    if present and not set(wanted) - set(present):
+        raise _exists(present)
+    for name in (FILES, *(name for name in wanted if name != FILES)):
+        if name not in present:
+            _add(table, name, indexed_columns(table, columns) if name == COLUMN_STATS else ())
     return known_index(table.state)
 
 
-def drop_index(table: Table) -> MetadataTable:
-    """Delete the metadata table; readers list folders again. Return what it was. Raises `IndexNotFound` if there is none."""
-    _check_exclusive(table)
-    table.check_writable(keyed=False)
-    dropped = known_index(table.state)
-    # Before the entry: after it, another process may create a metadata table here.
-    _clear(table)
+def _add(table: Table, name: str, columns: Sequence[str]) -> None:
+    check_can_hold(table, name)
+    check_unchanged = key_check(table, name)
+    check_unchanged(table.refresh())
+    _clear(table, name)
 
     def decide(state: TableState) -> Draft:
-        created = known_index(state).files.created
-        return Draft(created, Action.INDEXING, State.COMPLETED, State.ROLLED_BACK, OPERATION, Bare())
+        if name in _names(state):
+            raise _exists(_names(state))
+        if name != FILES:
+            known_index(state)
+            check_unchanged(state)
+        return _creation(table, state, name, columns)
 
     table.timeline.append(decide)
+
+
+def drop_index(table: Table, partitions: Sequence[str] = (FILES,)) -> MetadataTable:
+    """Delete partitions of the metadata table; readers do without them. Return what it was.
+
+    Without `files` the whole metadata table goes. Raises `IndexNotFound` if a partition is not there.
+    """
+    _check_exclusive(table)
+    table.check_writable(keyed=False)
+    wanted = _checked(partitions)
+    dropped = known_index(table.state)
+    for name in (FILES,) if FILES in wanted else wanted:
+        known_partition(table.state, name)
+        # Before the entry: after it, another process may create the partition here.
+        _clear(table, name)
+
+        def decide(state: TableState, name: str = name) -> Draft:
+            created = known_partition(state, name).created
+            return Draft(created, Action.INDEXING, State.COMPLETED, State.ROLLED_BACK, OPERATION, Bare())
+
+        table.timeline.append(decide)
     return dropped
 
 
@@ -72,26 +97,34 @@ def check_index(table: Table) -> list[Finding]:
     _check_exclusive(table)
     table.timeline.heal(HEAL_DEADLINE_S)
     table.refresh()
-    return check_metadata(table.storage, table.state)
+    return check_metadata(table.storage, table.state, table.timeline.rule)
 
 
 def repair_index(table: Table) -> MetadataTable | None:
-    """Delete the metadata table and create it anew from the table log. Return it, None if the table has none.
+    """Delete the metadata table and create it anew from the table log and the data files. Return it, None if the table has none.
 
-    Readers list folders until it is there. One that only the properties name is removed from them.
+    Readers list folders until it is there, and writers that look keys up in the record index stop. One that only the properties name
+    is removed from them.
     """
     _check_exclusive(table)
     table.check_writable(keyed=False)
-    known = table.state.metadata
-    _clear(table)
-    if known is None:
-        return None
+    parts = table.state.metadata.partitions if table.state.metadata is not None else ()
+    _clear(table, FILES)
+    for name, columns in ((part.name, part.columns) for part in parts):
+        check_unchanged = key_check(table, name)
 
-    def decide(state: TableState) -> Draft:
-        return _creation(table, state, known_index(state).names)
+        def decide(
+            state: TableState,
+            name: str = name,
+            columns: Sequence[str] = columns,
+            check: Callable[[TableState], None] = check_unchanged,
+        ) -> Draft:
+            if name != FILES:
+                check(state)
+            return _creation(table, state, name, columns)
 
-    table.timeline.append(decide)
-    return known_index(table.state)
+        table.timeline.append(decide)
+    return known_index(table.state) if parts else None
 
 
 def known_index(state: TableState) -> MetadataTable:
@@ -103,29 +136,46 @@ def known_index(state: TableState) -> MetadataTable:
     return state.metadata
 
 
-def _creation(table: Table, state: TableState, partitions: Sequence[str]) -> Draft:
+def known_partition(state: TableState, name: str) -> MetadataPartition:
+    """Return a partition of the metadata table. Raises `IndexNotFound` if there is none."""
+    found = known_index(state).partition(name)
+    if found is None:
+        raise IndexNotFound(
+            f"a metadata table without the partition {name}",
+            expected=", ".join(_names(state)),
+            remedy=f"create it: tideline index create PATH --type {name}",
+        )
+    return found
+
+
+def _names(state: TableState) -> tuple[str, ...]:
+    return state.metadata.names if state.metadata is not None else ()
+
+
+def _creation(table: Table, state: TableState, name: str, columns: Sequence[str]) -> Draft:
     newest = max((a.instant for a in state.completed_writes()), default="")
-    groups = {COLUMN_STATS: COLUMN_STATS_GROUPS} if COLUMN_STATS in partitions else {}
-    body = Indexed(tuple(partitions), table.options[METADATA_COMPACTION_DELTA_COMMITS], newest, groups)
+    number = file_groups_of(table, state, name)
+    groups = {name: number} if number > 1 else {}
+    body = Indexed((name,), table.options[METADATA_COMPACTION_DELTA_COMMITS], newest, groups, tuple(columns))
     return Draft(table.timeline.mint(state), Action.INDEXING, State.NONE, State.COMPLETED, OPERATION, body)
 
 
-def _clear(table: Table) -> None:
-    """Remove the partitions from the properties, so that no reader looks for them, then delete the folder."""
+def _clear(table: Table, name: str) -> None:
+    """Remove a partition from the properties, so that no reader looks for it, then delete its folder; all of them for `files`."""
     properties = read_properties(table.storage)
-    advertised = (p.METADATA_PARTITIONS, p.METADATA_PARTITIONS_INFLIGHT)
-    if any(properties.get(key) for key in advertised):
-        change_properties(table.storage, {**properties, **dict.fromkeys(advertised, "")})
-    table.storage.delete_below(METADATA_FOLDER)
+    advertised = properties.get(p.METADATA_PARTITIONS, "")
+    left = "" if name == FILES else ",".join(found for found in advertised.split(",") if found != name)
+    if left != advertised or properties.get(p.METADATA_PARTITIONS_INFLIGHT):
+        change_properties(table.storage, {**properties, p.METADATA_PARTITIONS: left, p.METADATA_PARTITIONS_INFLIGHT: ""})
+    table.storage.delete_below(METADATA_FOLDER if name == FILES else folder_of(name))
 
 
-def _check_absent(state: TableState) -> None:
-    if state.metadata is not None:
-        raise IndexExists(
-            f"a table with a metadata table ({', '.join(state.metadata.names)})",
-            expected="none",
-            remedy="drop it first: tideline index drop PATH, or mend it: tideline check PATH --repair",
-        )
+def _exists(present: Sequence[str]) -> IndexExists:
+    return IndexExists(
+        f"a table with a metadata table ({', '.join(present)})",
+        expected="none",
+        remedy="drop it first: tideline index drop PATH, or mend it: tideline check PATH --repair",
+    )
 
 
 def _checked(partitions: Sequence[str]) -> tuple[str, ...]:

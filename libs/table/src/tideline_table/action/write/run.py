@@ -41,7 +41,7 @@ from tideline_table.errors import (
 )
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.index.bucket import BucketIndex, check_index
-from tideline_table.index.scope import KeyScope, check_scope, moves_rows
+from tideline_table.index.scope import RECORD_INDEX, KeyScope, asks_record_index, check_scope, moves_rows
 from tideline_table.index.simple import partition_rows
 from tideline_table.log.progress import ProgressStep
 from tideline_table.log.state import TableState
@@ -96,8 +96,8 @@ def write_rows(
     `SchemaMismatch`, `InvalidRecord`, `InvalidOption`, `TableFrozen`, `UnsupportedTable`, and `DuplicateKey` if the input repeats a
     key that must be unique and is not combined. After a rollback: `DuplicateKey` if the duplicate policy refuses keys of the table.
     """
-    chosen = table.options.merged(options or {})
-    table.check_writable(keyed=promises_unique_keys(operation, chosen))
+    table.check_writable(keyed=promises_unique_keys(operation, table.options.merged(options or {})))
+    chosen = table.write_options(options)
     if operation is Operation.DELETE_PARTITION:
         raise InvalidOption(
             f"rows for {operation}",
@@ -107,9 +107,10 @@ def write_rows(
     check_moves(table, operation, chosen)
     index = table.definition.buckets
     check_index(index, chosen)
-    check_scope(table.definition.kept_index, chosen, only_deletes=operation is Operation.DELETE)
-    named, operation = operation, operation if index is None else in_buckets(operation, chosen)
-    combine = combines_input(operation if index is None or operation is Operation.DELETE else Operation.UPSERT, chosen)
+    check_scope(kept_index(table), chosen, only_deletes=operation is Operation.DELETE)
+    holds_once = index is not None or asks_record_index(chosen)
+    named, operation = operation, in_buckets(operation, chosen) if holds_once else operation
+    combine = combines_input(Operation.UPSERT if index is not None and operation is not Operation.DELETE else operation, chosen)
     if removed is not None and operation is not Operation.UPSERT:
         raise InvalidOption(f"keys to remove beside an {operation}", expected=f"the operation {Operation.UPSERT}")
     definition, contention = table.definition, Contention(table, chosen)
@@ -123,7 +124,7 @@ def write_rows(
         )
         if named is Operation.BULK_INSERT:
             check_sort_columns(target.schema, chosen)
-        if not combine and (index is not None or promises_unique_keys(operation, chosen)):
+        if not combine and (holds_once or promises_unique_keys(operation, chosen)):
             refuse_duplicates(prepared)
         if index is not None and operation is not Operation.DELETE:
             index.check_values(prepared.keys)
@@ -133,10 +134,20 @@ def write_rows(
             prepared = with_purged(prepared, removed, target.schema, definition.keygen)
         return _Attempt(table, target, prepared, named, operation, chosen, dict(extra or {}), where, contention, progress)
 
+    def run() -> Committed:
+        # Another process may have created a record index since the last attempt.
+        check_scope(kept_index(table), chosen, only_deletes=operation is Operation.DELETE)
+        return attempt_on(table.schema_json).run()
+
     # Reject invalid input before anything is written.
     checked = attempt_on(table.schema_json).prepared
     hold_back(table, operation, chosen, set(pc.unique(checked.partition_paths).to_pylist()))
-    return write_with_retries(contention, lambda: attempt_on(table.schema_json).run(), on_conflict)
+    return write_with_retries(contention, run, on_conflict)
+
+
+def kept_index(table: Table) -> str:
+    """Return the index type that all writers of the table have to agree with; empty if each names its own."""
+    return table.definition.kept_index or (RECORD_INDEX if table.has_record_index else "")
 
 
 def check_moves(table: Table, operation: Operation, options: Options) -> None:
@@ -333,9 +344,9 @@ class _Attempt:
 
 
 def in_buckets(operation: Operation, options: Options) -> Operation:
-    """Return how rows are written by `operation` into a table with a bucket index.
+    """Return how rows are written by `operation` into a table with a bucket index or a record index.
 
-    A bucket holds each key once: without a duplicate policy, inserts update the rows whose key the table has, as log files would.
+    It holds each key once: without a duplicate policy, inserts update the rows whose key the table has, as log files would.
     """
     inserts = operation in (Operation.INSERT, Operation.BULK_INSERT)
     return Operation.UPSERT if inserts and not minds_known_keys(operation, options) else operation

@@ -7,7 +7,7 @@ ordering values decide, a row that loses to the stored row changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +19,7 @@ from tideline_table.action.write.live_keys import deleted_keys, split_by_life, w
 from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, Options, column_list
 from tideline_table.errors import DuplicateKey
 from tideline_table.file_group.slice import FileSlice
-from tideline_table.index.scope import KeyScope, asks_filters, moves_rows
+from tideline_table.index.scope import KeyScope, asks_filters, asks_record_index, moves_rows
 from tideline_table.index.simple import Location, partition_rows
 from tideline_table.merge import MergeMode, deleted_mask, lies_on_top
 from tideline_table.reader.file_slice import read_slice
@@ -45,6 +45,9 @@ def tag_input(
     table: Table, prepared: PreparedInput, operation: Operation, options: Options, executor: WriteExecutor
 ) -> TaggedInput:
     """Tag `prepared` on the current state of `table`. Raises `DuplicateKey` if the duplicate policy refuses a key."""
+    if asks_record_index(options):
+        # The index is complete as of entries whose timeline files exist. This may show a newer state, which counts from here on.
+        table.timeline.heal(0.0)
     by_partition = dict(partition_rows(prepared.partition_paths)) if prepared.rows.num_rows else {}
     if operation is Operation.BULK_INSERT:
         by_partition = {name: _sorted(prepared.rows, numbers, options) for name, numbers in by_partition.items()}
@@ -55,8 +58,14 @@ def tag_input(
     for file_slice in table.state.latest_slices(partitions=None if everywhere else by_partition):
         slices.setdefault(file_slice.group.partition_path, []).append(file_slice)
     rows, locations = prepared.rows, dict[str, Location]()
+    if operation.overwrites and asks_record_index(options):
+        _check_overwrite(table, prepared, operation, by_partition)
     if everywhere and by_partition:
-        found = _found_anywhere(table, prepared, slices, executor, by_filters=asks_filters(options))
+        found = (
+            _found_in_index(table, prepared)
+            if asks_record_index(options)
+            else _found_anywhere(table, prepared, slices, executor, by_filters=asks_filters(options))
+        )
         if operation.looks_up_keys:
             placed = _Placement(prepared, found)
             if moves_rows(options) and operation is not Operation.DELETE:
@@ -111,6 +120,24 @@ def _found_anywhere(
                 kept.append(file_slice)
                 live.append(shown)
     return Location(tuple(kept), tuple(live), len(keys))
+
+
+def _found_in_index(table: Table, prepared: PreparedInput) -> Location:
+    """Return where the visible keys are by the record index. It has no keys that log files deleted. Raises `IndexDamaged`."""
+    return table.record_index.locate(table.state, prepared.keys)
+
+
+def _check_overwrite(table: Table, prepared: PreparedInput, operation: Operation, partitions: Collection[str]) -> None:
+    """Raise `DuplicateKey` if partitions that stay hold a key of the new rows: the record index has one place for a key."""
+    if operation is Operation.INSERT_OVERWRITE_TABLE or not len(prepared.keys):
+        return
+    for found in table.record_index.locate(table.state, prepared.keys).slices:
+        if found.group.partition_path not in partitions:
+            raise DuplicateKey(
+                f"an overwrite with keys that partition {found.group.partition_path!r} holds, too",
+                expected="keys that no other partition holds: the record index has one place for each",
+                remedy="upsert these rows, or delete them there first",
+            )
 
 
 @dataclass(slots=True)

@@ -38,6 +38,7 @@ from tideline_table.index.scope import KeyScope
 from tideline_table.log.action import CLUSTER
 from tideline_table.log.body import Bare, Published
 from tideline_table.log.entry import Entry
+from tideline_table.log.metadata import RECORD_INDEX
 from tideline_table.log.progress import ProgressStep
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
@@ -77,6 +78,8 @@ class WriteTransaction:
     """Whether the table has a bucket index."""
     bucket_number: int
     """`TableState.bucket_number` at the begin."""
+    one_place_per_key: bool
+    """Whether the table had a record index at the begin: overwrites look keys up in it."""
     _heartbeat: Heartbeat = field(repr=False)
     _check_again_s: float = field(default=float("-inf"), repr=False)
     _staged: set[str] = field(default_factory=set, repr=False)
@@ -107,8 +110,19 @@ class WriteTransaction:
         heartbeat = Heartbeat(timeline.storage, entry.instant, timeline.options)
         heartbeat.__enter__()
         number = timeline.state.bucket_number()
+        once = holds_keys_once(timeline.state)
         return cls(
-            timeline, lock, entry.instant, operation, entry.sequence, action, strategy, one_group_per_bucket, number, heartbeat
+            timeline,
+            lock,
+            entry.instant,
+            operation,
+            entry.sequence,
+            action,
+            strategy,
+            one_group_per_bucket,
+            number,
+            once,
+            heartbeat,
         )
 
     def commit(
@@ -238,6 +252,9 @@ class WriteTransaction:
             conflict = find_conflict(replace(own, update_strategy=lambda _, at: at in going_first), state, inserted)
             if conflict is not None:
                 raise conflict
+            knows_all = checked.covers_table or (own.overwrites is not None and self.one_place_per_key)
+            if holds_keys_once(state) and not knows_all and any(s.num_inserts for s in _stats(results)):
+                raise WriteConflict("a record index was created while this write ran", with_instant="")
             replaced = own.overwrites.replaced(state) if own.overwrites is not None else None
             # A resize changes no row, as a clustering: queries of changes show none.
             replaced, operation = (replaced, self.operation) if own.splits is None else (list(own.splits), CLUSTER)
@@ -323,6 +340,11 @@ def _as_text(hashes: np.ndarray) -> str:
     return base64.b64encode(np.sort(hashes).tobytes()).decode()
 
 
+def holds_keys_once(state: TableState) -> bool:
+    """Return whether the table has a record index."""
+    return state.metadata is not None and state.metadata.partition(RECORD_INDEX) is not None
+
+
 class _InsertsSince:
     """Keys of completed writes since a begin, in the same partitions or, if unique in the table, in any. Reads each entry once."""
 
@@ -332,6 +354,11 @@ class _InsertsSince:
         self._partitions = partitions
         self._look_up = look_up
         self._found: list[InsertedKeys] = []
+
+    @property
+    def covers_table(self) -> bool:
+        """Whether the keys of the write are compared with those of the whole table."""
+        return self._look_up is not None and self._look_up.scope is KeyScope.TABLE
 
     def up_to(self, state: TableState) -> list[InsertedKeys]:
         if self._look_up is None or not self._partitions:

@@ -1,0 +1,92 @@
+"""What a table must be for a partition of its metadata table, and how many file groups the partition gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tideline_table.config import RECORD_INDEX_MAX_FILE_GROUPS, RECORD_INDEX_MIN_FILE_GROUPS
+from tideline_table.errors import DuplicateKey, InvalidOption, UnsupportedTable
+from tideline_table.index.scope import RECORD_INDEX as RECORD_INDEX_TYPE
+from tideline_table.index.scope import KeyScope
+from tideline_table.log.metadata import COLUMN_STATS, RECORD_INDEX
+from tideline_table.log.state import TableState
+from tideline_table.metadata_table.column_stats import COLUMN_STATS_GROUPS, is_indexed
+from tideline_table.metadata_table.partition import Source
+from tideline_table.metadata_table.record_index import repeated_key
+from tideline_table.schema.meta_fields import with_meta_fields
+from tideline_table.table.facade import Table
+from tideline_table.writer.column_statistics import META_COLUMNS, statistics_columns
+
+_GROWTH = 2.0
+_GROUP_BYTES, _RECORD_BYTES = 1024**3, 48
+"""Size of a file group of the record index, and of a record in it, by which Apache Hudi computes their number (format reference 15.7)."""
+
+
+def file_groups_of(table: Table, state: TableState, name: str) -> int:
+    """Return the number of file groups of a new partition."""
+    if name == COLUMN_STATS:
+        return COLUMN_STATS_GROUPS
+    if name != RECORD_INDEX:
+        return 1
+    rows = sum(max(found.rows, 0) for found in state.latest_slices())
+    wanted = -(-int(rows * _GROWTH) // (_GROUP_BYTES // _RECORD_BYTES))
+    return min(max(wanted, table.options[RECORD_INDEX_MIN_FILE_GROUPS]), table.options[RECORD_INDEX_MAX_FILE_GROUPS])
+
+
+def indexed_columns(table: Table, wanted: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of a new partition of column statistics: the wanted ones (none: all) and the meta fields that always have some.
+
+    Raises `InvalidOption` for a column that writers with the options of `table` record no statistics of.
+    """
+    schema = with_meta_fields(table.schema)
+    recorded = [name for name in statistics_columns(schema, table.options) if is_indexed(schema.field(name).type)]
+    unknown = [name for name in wanted if name not in recorded]
+    if unknown or not recorded:
+        raise InvalidOption(
+            f"column statistics of {unknown[0]!r}" if unknown else "column statistics, which the options of writers switch off",
+            expected=f"one of {', '.join(recorded)}" if recorded else "tideline.column.stats.enable",
+            remedy="name the column in hoodie.metadata.index.column.stats.column.list of all writers; nested columns have none",
+        )
+    return tuple(name for name in recorded if not wanted or name in wanted or name in META_COLUMNS)
+
+
+def check_can_hold(table: Table, name: str) -> None:
+    """Raise `UnsupportedTable` for a table that cannot have the partition."""
+    if name != RECORD_INDEX:
+        return
+    kept = table.definition.kept_index
+    is_partitioned = bool(kept) and KeyScope.of(table.options.merged({"hoodie.index.type": kept})) is KeyScope.PARTITION
+    if table.definition.buckets is not None or is_partitioned:
+        raise UnsupportedTable(
+            f"a record index of table {table.definition.name!r}, whose index {kept or 'BUCKET'} has a key once in each partition",
+            expected=f"a table that keeps no index, or {RECORD_INDEX_TYPE} or GLOBAL_BLOOM",
+        )
+    if not table.definition.has_meta_fields:
+        raise UnsupportedTable(
+            f"a record index of table {table.definition.name!r}, which has no meta fields", expected="record keys in its files"
+        )
+
+
+def key_check(table: Table, name: str) -> Callable[[TableState], None]:
+    """Return a check that no key of a state is in two places, which a record index needs. It raises `DuplicateKey`.
+
+    It reads the keys of a state only once, and again after a completed write.
+    """
+    checked: list[int] = []
+
+    def check(state: TableState) -> None:
+        if name != RECORD_INDEX:
+            return
+        newest = max((a.sequence for a in state.completed_writes()), default=0)
+        if checked == [newest]:
+            return
+        key = repeated_key(Source(table.storage, state, table.timeline.rule))
+        if key is not None:
+            raise DuplicateKey(
+                f"key {key!r} in two file groups of table {table.definition.name!r}",
+                expected="keys that are unique in the whole table: a record index has one place for each",
+                remedy="delete one of the rows, or use an index by partition",
+            )
+        checked[:] = [newest]
+
+    return check

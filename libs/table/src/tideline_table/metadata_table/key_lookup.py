@@ -1,0 +1,173 @@
+"""Look record keys up in the record index: only the file groups, and in their base files only the blocks, that can hold them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tideline_table.errors import CorruptMetadata, IndexDamaged, ObjectNotFound, UnsupportedTable
+from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.index.simple import Location
+from tideline_table.log.metadata import RECORD_INDEX, MetadataPartition
+from tideline_table.log.state import TableState
+from tideline_table.log_format.hfile import HFile
+from tideline_table.metadata_table.layout import base_name, file_id_of, file_path, log_name
+from tideline_table.metadata_table.partition import groups_of_keys
+from tideline_table.metadata_table.reading import GroupFiles, log_changes, open_base, recorded_group, recorded_names
+from tideline_table.metadata_table.record_index import RecordLocation, decode_location
+from tideline_table.schema.arrow import one_chunk
+from tideline_table.storage import Storage
+
+_LOGGER = logging.getLogger(__name__)
+_AT_ONCE = 8
+"""File groups of the index that are read at the same time."""
+CREATE = "create it: tideline index create PATH --type record_index"
+REPAIR = "make it anew: tideline check PATH --repair"
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedKeys:
+    """Where keys are, by the record index."""
+
+    places: np.ndarray
+    """The number of the location of each key in `locations`, -1 for a key that the table does not hold."""
+    locations: tuple[RecordLocation, ...]
+
+
+class RecordIndex:
+    """Reads the record index of a table, and remembers which files its instants record. Safe to share between threads."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._recorded: tuple[MetadataPartition, frozenset[str]] | None = None
+
+    def locate(self, state: TableState, keys: pa.ChunkedArray | pa.Array) -> Location:
+        """Return which visible slices hold `keys` (each once). Every entry of `state` must have its timeline files.
+
+        Raises `IndexDamaged` if the index is missing, cannot be read, or names a file group that the table does not show.
+        """
+        wanted = one_chunk(keys)
+        while True:
+            part = _part(state)
+            by_group = self._by_group(part, wanted)
+            slices = {group: state.latest_slice(group) for group in by_group}
+            held = {group: found for group, found in slices.items() if found is not None}
+            if len(held) == len(by_group):
+                return Location(tuple(held.values()), tuple(by_group.values()), len(wanted))
+            if _part(state) is part:  # no other thread has refreshed the state meanwhile
+                raise _contradiction(next(group for group in by_group if group not in held))
+
+    def narrowed(
+        self, state: TableState, visible: Sequence[FileSlice], slices: Sequence[FileSlice], keys: pa.Array
+    ) -> tuple[FileSlice, ...]:
+        """Return those of `slices` that hold one of `keys`, where `slices` are some of the `visible` ones of a query.
+
+        All of them if the query shows another state than `state`, or, with a warning, if the index cannot be used.
+        """
+        try:
+            part = _part(state)
+            if tuple(visible) != tuple(state.latest_slices()):
+                return tuple(slices)
+            groups = self._by_group(part, keys).keys()
+            if unknown := groups - {found.group for found in visible}:
+                raise _contradiction(min(unknown))
+        except IndexDamaged as error:
+            _LOGGER.warning("keys are looked up without the record index: %s", error)
+            return tuple(slices)
+        return tuple(found for found in slices if found.group in groups)
+
+    def _by_group(self, part: MetadataPartition, wanted: pa.Array) -> dict[FileGroupId, np.ndarray]:
+        """Return file group → the numbers of the keys that are there, ascending. Raises `IndexDamaged`."""
+        try:
+            found = self.look_up(part, wanted)
+        except (CorruptMetadata, ObjectNotFound, UnsupportedTable) as error:
+            raise IndexDamaged(
+                f"a record index that cannot be read ({error.found})", expected=error.expected, remedy=REPAIR
+            ) from error
+        hits: dict[FileGroupId, list[np.ndarray]] = {}
+        order = np.argsort(found.places, kind="stable")
+        bounds = np.searchsorted(found.places[order], np.arange(len(found.locations) + 1))
+        for number, location in enumerate(found.locations):
+            hits.setdefault(location.group, []).append(order[bounds[number] : bounds[number + 1]])
+        joined = {group: np.sort(np.concatenate(pieces)) for group, pieces in hits.items()}
+        return {group: numbers for group, numbers in joined.items() if len(numbers)}
+
+    def look_up(self, part: MetadataPartition, wanted: pa.Array) -> LocatedKeys:
+        """Return the location of each key in the newest slice of `part`. Raises `CorruptMetadata`, `ObjectNotFound`."""
+        octets = wanted.cast(pa.string()).cast(pa.binary())
+        names = self._names(part)
+        groups = groups_of_keys(wanted, part.file_groups)
+        numbers = np.unique(groups).tolist()
+        rows = [np.flatnonzero(groups == group) for group in numbers]
+
+        def one(at: int) -> tuple[np.ndarray, list[bytes]]:
+            held = recorded_group(part, numbers[at], names)
+            return _in_group(self._storage, part, numbers[at], held, octets.take(pa.array(rows[at])))
+
+        if len(numbers) > 1:
+            with ThreadPoolExecutor(min(_AT_ONCE, len(numbers)), thread_name_prefix="record-index") as pool:
+                found = list(pool.map(one, range(len(numbers))))
+        else:
+            found = [one(at) for at in range(len(numbers))]
+        places, data = np.full(len(wanted), -1, dtype=np.int64), dict[bytes, int]()
+        for at, (codes, values) in enumerate(found):
+            own = np.array([data.setdefault(value, len(data)) for value in values], dtype=np.int64)
+            known = codes >= 0
+            places[rows[at][known]] = own[codes[known]]
+        return LocatedKeys(places, tuple(decode_location(datum) for datum in data))
+
+    def _names(self, part: MetadataPartition) -> frozenset[str]:
+        known = self._recorded
+        if known is None or known[0] != part:
+            self._recorded = known = (part, recorded_names(self._storage, part))
+        return known[1]
+
+
+def _part(state: TableState) -> MetadataPartition:
+    part = state.metadata.partition(RECORD_INDEX) if state.metadata is not None else None
+    if part is None:
+        raise IndexDamaged("a table without a record index", expected="one", remedy=CREATE)
+    return part
+
+
+def _contradiction(group: FileGroupId) -> IndexDamaged:
+    return IndexDamaged(
+        f"a record index that names file group {group.file_id} in {group.partition_path!r}",
+        expected="file groups of the table that were not replaced",
+        remedy=REPAIR,
+    )
+
+
+def _in_group(
+    storage: Storage, part: MetadataPartition, group: int, files: GroupFiles, wanted: pa.Array
+) -> tuple[np.ndarray, list[bytes]]:
+    """Return for each key the number of its datum among the second value, or -1."""
+    codes, data = np.full(len(wanted), -1, dtype=np.int64), dict[bytes, int]()
+
+    def take(hfile: HFile) -> None:
+        keys = wanted.take(pc.sort_indices(wanted)).to_pylist()
+        for batch in hfile.blocks_of(keys):
+            at = pc.index_in(batch.column("key"), value_set=wanted)
+            held = np.flatnonzero(np.asarray(at.is_valid()))
+            if len(held):
+                values = pc.dictionary_encode(batch.column("value").take(pa.array(held)))
+                own = [data.setdefault(value, len(data)) for value in values.dictionary.to_pylist()]
+                codes[np.asarray(at.drop_null())] = np.array(own, dtype=np.int64)[np.asarray(values.indices)]
+
+    file_id = file_id_of(part.name, group)
+    if files.has_base:
+        take(open_base(storage, file_path(base_name(part.base, file_id), part.name)))
+    for version in files.versions:
+        for gone, content in log_changes(storage, file_path(log_name(part.base, version, file_id), part.name)):
+            if len(gone):
+                dead = np.asarray(pc.index_in(pa.array(gone, pa.binary()), value_set=wanted).drop_null())
+                codes[dead] = -1
+            if content is not None:
+                take(content)
+    return codes, list(data)

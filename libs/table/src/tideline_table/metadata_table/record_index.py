@@ -1,0 +1,256 @@
+"""The partition `record_index`: in which file group of the table each record key is (format reference 15.3, 15.5).
+
+Its records follow from the data files that an entry names and from those before them, so that any process can derive them again.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import logging
+import re
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import fastavro
+import pyarrow as pa
+
+from tideline_table.errors import CorruptMetadata, ObjectNotFound
+from tideline_table.file_group.names import parse_base_file_name
+from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.file_group.versions import visible_slice
+from tideline_table.hudi.instant import Action, time_from_instant
+from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
+from tideline_table.log.action import CLUSTER
+from tideline_table.log.body import Published
+from tideline_table.log.entry import Entry
+from tideline_table.log.metadata import RECORD_INDEX, MetadataPartition
+from tideline_table.metadata_table.finding import Finding, FindingKind
+from tideline_table.metadata_table.partition import MetadataRecord, Records, Source
+from tideline_table.metadata_table.reading import read_older_group
+from tideline_table.metadata_table.records import parsed_schema, record_schema_json
+from tideline_table.reader.base_file import read_base_file
+from tideline_table.reader.file_slice import read_slice
+from tideline_table.reader.log_keys import log_keys
+from tideline_table.schema import arrow_from_avro
+from tideline_table.schema.meta_fields import MetaField, with_meta_fields
+
+_LOGGER = logging.getLogger(__name__)
+RECORD_TYPE = 5
+_BY_UUID, _BY_TEXT = 0, 1
+_UUID_ID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-(0|[1-9][0-9]{0,8})\Z", re.ASCII)
+
+
+class RecordLocation(NamedTuple):
+    """Where a key is: its file group, and the instant (epoch, ms) of the write that put it there."""
+
+    partition_path: str
+    file_id: str
+    instant_ms: int
+
+    @property
+    def group(self) -> FileGroupId:
+        """The file group."""
+        return FileGroupId(self.partition_path, self.file_id)
+
+
+def location_of(group: FileGroupId, instant: str) -> RecordLocation:
+    """Return the location of keys that the write `instant` put into a file group."""
+    return RecordLocation(group.partition_path, group.file_id, round(time_from_instant(instant).timestamp() * 1000))
+
+
+@functools.lru_cache(maxsize=65_536)
+def encode_location(location: RecordLocation) -> bytes:
+    """Return the Avro datum of all records with this location: the key is in the file, not in the datum."""
+    named = _UUID_ID.match(location.file_id)
+    info: dict[str, object] = {"partitionName": location.partition_path, "instantTime": location.instant_ms}
+    if named is not None:
+        bits = uuid.UUID(named.group(1)).int
+        high, low = _signed(bits >> 64), _signed(bits & (2**64 - 1))
+        info |= {"fileIdHighBits": high, "fileIdLowBits": low, "fileIndex": int(named.group(2)), "fileIdEncoding": _BY_UUID}
+        info["fileId"] = ""
+    else:
+        info |= {"fileIdHighBits": -1, "fileIdLowBits": -1, "fileIndex": -1, "fileIdEncoding": _BY_TEXT}
+        info["fileId"] = location.file_id
+    sink = io.BytesIO()
+    record = {"key": "", "type": RECORD_TYPE, "recordIndexMetadata": info}
+    fastavro.schemaless_writer(sink, parsed_schema(record_schema_json(with_meta_fields=True)), record)
+    return sink.getvalue()
+
+
+@functools.lru_cache(maxsize=65_536)
+def decode_location(datum: bytes) -> RecordLocation:
+    """Return the location in the Avro datum of a record. Raises `CorruptMetadata` for anything else."""
+    try:
+        schema = parsed_schema(record_schema_json(with_meta_fields=True))
+        record = fastavro.schemaless_reader(io.BytesIO(datum), schema, None)
+        assert isinstance(record, dict)
+        info = record["recordIndexMetadata"]
+        if record["type"] != RECORD_TYPE:
+            raise ValueError(f"type {record['type']}")  # noqa: TRY301 - one place makes the error
+        file_id = str(info["fileId"])
+        if info["fileIdEncoding"] == _BY_UUID:
+            bits = (info["fileIdHighBits"] % 2**64) << 64 | info["fileIdLowBits"] % 2**64
+            index = info["fileIndex"]
+            file_id = f"{uuid.UUID(int=bits)}-{index}" if index >= 0 else str(uuid.UUID(int=bits))
+        return RecordLocation(str(info["partitionName"]), file_id, int(info["instantTime"]))
+    except Exception as error:  # noqa: BLE001 - fastavro raises many kinds on arbitrary bytes
+        found = f"a record of the record index that cannot be read ({type(error).__name__}: {error})"
+        raise CorruptMetadata(found, expected="the location of a key") from None
+
+
+def _signed(bits: int) -> int:
+    return bits - 2**64 if bits >= 2**63 else bits
+
+
+class RecordIndexPartition:
+    """The partition `record_index`. A key of the table has one record, in one file group of the partition."""
+
+    name = RECORD_INDEX
+    writes_every_delta = False
+
+    def changed_by(self, source: Source, entry: Entry) -> Records:
+        """See `PartitionKind`. Compactions, cleans and rollbacks change nothing; a restore begins a slice with the whole table."""
+        body = entry.body
+        if not isinstance(body, Published) or entry.action is Action.COMPACTION or body.metadata.compacted:
+            return Records()
+        found = _Changes(source, entry.instant, moves_only=body.metadata.operation.upper() == CLUSTER)
+        for stat in body.metadata.stats:
+            if stat.path:
+                found.take_file(stat)
+        found.take_replaced(body.metadata)
+        return found.records()
+
+    def whole(self, source: Source) -> Records:
+        """See `PartitionKind`. Reads the key columns of all files. If a key is in several groups, the newest counts."""
+        found: dict[bytes, tuple[str, bytes]] = {}
+        for file_slice in source.state.latest_slices():
+            named = parse_base_file_name(file_slice.base_file)
+            instant = named.instant if named is not None else file_slice.base_instant
+            datum = encode_location(location_of(file_slice.group, instant))
+            for key in live_keys(source, file_slice):
+                if key not in found or found[key][0] < instant:
+                    found[key] = instant, datum
+        return Records(sorted((key, datum) for key, (_, datum) in found.items()))
+
+    def compacted(self, source: Source, part: MetadataPartition, group: int) -> Sequence[MetadataRecord] | None:
+        """See `PartitionKind`: the records of the slice before, or, where it is damaged or was taken back, the whole table's."""
+        if part.begins_by_restore:
+            return None
+        try:
+            return sorted(read_older_group(source.storage, part, group).items())
+        except (CorruptMetadata, ObjectNotFound) as error:
+            _LOGGER.warning("the record index is made anew from the data files, because its older slice is damaged: %s", error)
+            return None
+
+    def differences(self, source: Source, held: Mapping[bytes, bytes]) -> Iterable[Finding]:
+        """See `PartitionKind`. The instants of records are not compared: they depend on when the index was made."""
+        wanted = dict(self.whole(source).updates)
+        missing = sorted(wanted.keys() - held.keys())
+        extra = sorted(held.keys() - wanted.keys())
+        moved = sorted(k for k in wanted.keys() & held.keys() if _group_in(wanted[k]) != _group_in(held[k]))
+        for kind, keys, what in (
+            (FindingKind.NOT_LISTED, missing, "key(s) of the table that it lacks"),
+            (FindingKind.LISTED_IN_VAIN, extra, "key(s) that no row of the table has"),
+            (FindingKind.WRONG_RECORD, moved, "key(s) in another file group than it says"),
+        ):
+            if keys:
+                yield Finding(kind, RECORD_INDEX, f"{len(keys)} {what}, the first {keys[0].decode()!r}")
+
+
+def _group_in(datum: bytes) -> FileGroupId | str:
+    try:
+        return decode_location(datum).group
+    except CorruptMetadata as error:
+        return error.found
+
+
+class _Changes:
+    """Collects what one write changes."""
+
+    def __init__(self, source: Source, instant: str, *, moves_only: bool) -> None:
+        self._source = source
+        self._instant = instant
+        self._moves_only = moves_only
+        """A clustering: rows come to new groups, and those of the old groups are among them."""
+        self._updates: dict[bytes, bytes] = {}
+        self._deletes: set[bytes] = set()
+
+    def records(self) -> Records:
+        """Return the records. A key that is deleted at one place and written at another is written (a move)."""
+        gone = sorted(key.decode() for key in self._deletes - self._updates.keys())
+        return Records(sorted(self._updates.items()), gone)
+
+    def take_file(self, stat: WriteStat) -> None:
+        """Add the keys that a written file adds to its file group or takes from it."""
+        group = FileGroupId(stat.partition_path, stat.file_id)
+        if stat.is_log:
+            self._take_log(group, stat)
+            return
+        before = None if self._moves_only else self._before(group)
+        if before is not None and not (stat.num_inserts or stat.num_deletes):
+            return
+        now = _base_keys(self._source, stat.path)
+        held = live_keys(self._source, before) if before is not None else set()
+        self._add(group, now - held)
+        self._deletes |= held - now
+
+    def _take_log(self, group: FileGroupId, stat: WriteStat) -> None:
+        after = self._source.state.latest_slice(group)
+        if after is None:
+            return
+        name = stat.path.rpartition("/")[2]
+        earlier = tuple(log for log in after.log_files if log.name != name)
+        # A change revives a key only if an earlier log file deleted it.
+        if not (stat.num_inserts or stat.num_deletes or any(log.deletes_keys for log in earlier)) and after.base_file:
+            return
+        named = log_keys(self._source.storage, [stat.path])
+        before = replace(after, log_files=earlier)
+        held = live_keys(self._source, before, named) if before.base_file or earlier else set()
+        now = live_keys(self._source, after, named)
+        self._add(group, now - held)
+        self._deletes |= held - now
+
+    def take_replaced(self, metadata: CommitMetadata) -> None:
+        """Add the keys of replaced file groups as deleted, unless the write only moves rows."""
+        if self._moves_only:
+            return
+        for partition, file_ids in (metadata.replaced or {}).items():
+            for file_id in file_ids:
+                last = visible_slice(self._source.state.slices.get(FileGroupId(partition, file_id), {}))
+                if last is not None:
+                    self._deletes |= live_keys(self._source, last)
+
+    def _add(self, group: FileGroupId, keys: Iterable[bytes]) -> None:
+        self._updates.update(dict.fromkeys(keys, encode_location(location_of(group, self._instant))))
+
+    def _before(self, group: FileGroupId) -> FileSlice | None:
+        known = self._source.state.slices.get(group, {})
+        return visible_slice({at: found for at, found in known.items() if at < self._instant})
+
+
+def live_keys(source: Source, file_slice: FileSlice, wanted: pa.Array | None = None) -> set[bytes]:
+    """Return the keys of the rows that a query of the slice shows, only those among `wanted` if it is given."""
+    if wanted is None and not file_slice.log_files:
+        return _base_keys(source, file_slice.path)
+    schema = with_meta_fields(arrow_from_avro(source.state.schema_json))
+    rows = read_slice(source.storage, file_slice, schema, source.rule, [MetaField.RECORD_KEY], keys=wanted)
+    keys = set(rows.column(0).cast(pa.binary()).to_pylist())
+    return keys if wanted is None else keys & set(wanted.cast(pa.binary()).to_pylist())
+
+
+def repeated_key(source: Source) -> str | None:
+    """Return a key that two file groups of the table hold, None if there is none. Reads the keys of all files."""
+    known: set[bytes] = set()
+    for file_slice in source.state.latest_slices():
+        keys = live_keys(source, file_slice)
+        if twice := known & keys:
+            return min(twice).decode()
+        known |= keys
+    return None
+
+
+def _base_keys(source: Source, path: str) -> set[bytes]:
+    return set(read_base_file(source.storage, path, [MetaField.RECORD_KEY]).column(0).cast(pa.binary()).to_pylist())

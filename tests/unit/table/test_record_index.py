@@ -1,0 +1,302 @@
+"""The record index holds the place of each key after each action, tags writes, and is never trusted when it is damaged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.unit.table.tables import cluster, compact, new_table, open_table, write
+
+from tideline_table.action import (
+    check_index,
+    create_index,
+    create_savepoint,
+    delete_partitions,
+    drop_index,
+    repair_index,
+    restore_to_savepoint,
+    run_clean,
+    schedule_clean,
+    schedule_clustering,
+)
+from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.errors import DuplicateKey, IndexDamaged, IndexNotFound, InvalidOption, UnsupportedTable
+from tideline_table.file_group.slice import FileGroupId
+from tideline_table.hudi.instant import time_from_instant
+from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
+from tideline_table.log.metadata import RECORD_INDEX, MetadataPartition
+from tideline_table.log_format.block import BlockType, HeaderKey
+from tideline_table.log_format.framing import frame_block
+from tideline_table.log_format.hfile_writer import hfile_bytes
+from tideline_table.metadata_table.layout import TIMELINE_FOLDER, file_id_of, file_path, log_name
+from tideline_table.metadata_table.partition import Source, groups_of_keys
+from tideline_table.metadata_table.reading import read_group, recorded_group, recorded_names
+from tideline_table.metadata_table.record_index import RecordLocation, decode_location, encode_location, live_keys, location_of
+from tideline_table.metadata_table.records import record_schema_json
+from tideline_table.storage import MemoryStorage
+from tideline_table.table import Table, TableType
+from tideline_table.writer import Operation
+
+SOON = {
+    "hoodie.cleaner.commits.retained": 1,
+    "hoodie.metadata.compact.max.delta.commits": 3,
+    "hoodie.metadata.record.index.min.filegroup.count": 3,
+    "tideline.clustering.min.input.files": 1,
+}
+A = [("a", "p", 1, "x"), ("b", "q", 1, "x"), ("c", "q", 1, "x")]
+
+
+def indexed(kind: TableType = TableType.COW, **options: Any) -> tuple[Table, MemoryStorage, Any]:
+    table, storage, clock = new_table(type=kind)
+    table = open_table(storage, clock, **SOON, **options)
+    create_index(table, (RECORD_INDEX,))
+    assert isinstance(storage, MemoryStorage)
+    return table, storage, clock
+
+
+def part_of(table: Table) -> MetadataPartition:
+    known = table.refresh().metadata
+    assert known is not None
+    found = known.partition(RECORD_INDEX)
+    assert found is not None
+    return found
+
+
+def held(table: Table) -> dict[str, RecordLocation]:
+    """Key → location, as a reader of the metadata table finds it."""
+    part = part_of(table)
+    names = recorded_names(table.storage, part)
+    groups = [read_group(table.storage, part, n, recorded_group(part, n, names)) for n in range(part.file_groups)]
+    return {key.decode(): decode_location(datum) for group in groups for key, datum in group.items()}
+
+
+def places(table: Table) -> dict[str, FileGroupId]:
+    return {key: location.group for key, location in held(table).items()}
+
+
+def stored(table: Table) -> dict[str, FileGroupId]:
+    """Key → file group, from the data files."""
+    source = Source(table.storage, table.refresh(), table.timeline.rule)
+    return {key.decode(): s.group for s in source.state.latest_slices() for key in live_keys(source, s)}
+
+
+def agree(table: Table) -> None:
+    assert places(table) == stored(table)
+    assert check_index(table) == []
+
+
+def rows(table: Table) -> dict[str, tuple[Any, ...]]:
+    found = table.refresh() and table.read(["id", "part", "v"])
+    return {row["id"]: (row["part"], row["v"]) for row in found.to_pylist()}
+
+
+@pytest.mark.parametrize("kind", list(TableType), ids=lambda kind: kind.value)
+def test_it_agrees_after_each_action(kind):
+    table, _, clock = indexed(kind)
+    write(table, A)
+    agree(table)
+    write(table, [("a", "p", 2, "y"), ("d", "p", 2, "y")])
+    agree(table)
+    write(table, [("b", "q", 9, "")], Operation.DELETE)
+    agree(table)
+    assert "b" not in places(table)
+    write(table, [("b", "q", 10, "again")])
+    agree(table)
+    clock.advance(1)
+    WriteTransaction.begin(table.timeline, table.lock, "UPSERT", table.write_action()).roll_back()
+    agree(table)
+    if kind is TableType.MOR:
+        compact(table)
+        agree(table)
+    before = places(table)
+    schedule_clustering(table)
+    assert cluster(table) is not None
+    agree(table)
+    assert before.keys() == places(table).keys()
+    assert set(before.values()).isdisjoint(places(table).values())
+    saved = create_savepoint(table).instant
+    at_savepoint = places(table)
+    for number in range(4):
+        write(table, [("a", "p", 3 + number, "z"), (f"n{number}", "r", 1, "z")])
+        agree(table)
+    assert part_of(table).older_base, "it was compacted"
+    assert schedule_clean(table) is not None
+    run_clean(table)
+    agree(table)
+    restore_to_savepoint(table, saved)
+    agree(table)
+    assert places(table) == at_savepoint
+    write(table, [("a", "p", 10, "w"), ("new", "p", 1, "w")], Operation.INSERT_OVERWRITE)
+    agree(table)
+    clock.advance(1)
+    delete_partitions(table, ["q"])
+    agree(table)
+    assert places(table).keys() == {"a", "new"}
+
+
+def test_a_key_that_moves_has_one_place():
+    table, _, _ = indexed()
+    write(table, A)
+    at = places(table)["a"]
+    write(table, [("a", "r", 2, "stays")])
+    assert places(table)["a"] == at
+    write(table, [("a", "r", 3, "moves")], **{"hoodie.record.index.update.partition.path": True})
+    assert places(table)["a"].partition_path == "r"
+    assert rows(table)["a"] == ("r", "moves")
+    write(table, [("a", "q", 1, "late")], **{"hoodie.record.index.update.partition.path": True})
+    assert rows(table)["a"] == ("r", "moves")
+    agree(table)
+
+
+def test_instants_of_records_are_those_of_the_inserts():
+    table, _, _ = indexed()
+    first = write(table, A).instant
+    before = held(table)
+    write(table, [("a", "p", 2, "y"), ("d", "p", 2, "y")])
+    after = held(table)
+    assert {key: after[key] for key in "abc"} == before
+    assert before["a"].instant_ms < after["d"].instant_ms
+    assert before["a"].instant_ms == encode_time(first)
+
+
+def encode_time(instant: str) -> int:
+    return round(time_from_instant(instant).timestamp() * 1000)
+
+
+def test_tagging_reads_no_data_file_and_only_the_groups_of_the_keys():
+    table, storage, clock = indexed()
+    write(table, [(f"k{n:03}", "p", 1, "x") for n in range(40)])
+    fresh = open_table(storage, clock, "other", **SOON)
+    read: list[str] = []
+    real = storage.read
+
+    def recorded(path: str) -> bytes:
+        read.append(path)
+        return real(path)
+
+    storage.read = recorded  # type: ignore[method-assign]
+    group = int(groups_of_keys(pa.array(["k007"]), 3)[0])
+    found = fresh.record_index.locate(fresh.state, pa.array(["k007"]))
+    assert [len(hits) for hits in found.hits] == [1]
+    files = [path for path in read if "record_index/" in path]
+    assert files
+    assert all(file_id_of(RECORD_INDEX, group) in path for path in files)
+    assert not [path for path in read if path.endswith(".parquet")]
+
+
+def test_inserts_write_each_key_once():
+    table, _, _ = indexed()
+    write(table, A)
+    write(table, [("a", "r", 5, "new")], Operation.INSERT)
+    write(table, [("b", "r", 5, "new")], Operation.BULK_INSERT)
+    assert {key: v for key, (_, v) in rows(table).items()} == {"a": "new", "b": "new", "c": "x"}
+    with pytest.raises(DuplicateKey):
+        write(table, [("a", "z", 6, "twice")], Operation.INSERT_OVERWRITE)
+    agree(table)
+
+
+def damaged_log(table: Table) -> None:
+    part, names = part_of(table), recorded_names(table.storage, part_of(table))
+    path = file_path(max(name for name in names if ".log." in name and f".log.{part.deltas[-1].version}_" in name), RECORD_INDEX)
+    table.storage.put(path, table.storage.read(path)[:-9])
+
+
+def missing_log(table: Table) -> None:
+    names = recorded_names(table.storage, part_of(table))
+    table.storage.delete(file_path(max(name for name in names if ".log." in name), RECORD_INDEX))
+
+
+def missing_commit(table: Table) -> None:
+    table.storage.delete(f"{TIMELINE_FOLDER}/{part_of(table).deltas[-1].instant}.deltacommit")
+
+
+def replaced_group(table: Table) -> None:
+    part = part_of(table)
+    gone = encode_location(location_of(FileGroupId("p", "00000000-0000-4000-8000-000000000000-0"), "20260101000000000"))
+    for group in range(part.file_groups):
+        wanted = [key for key in ("a", "b", "c") if int(groups_of_keys(pa.array([key]), part.file_groups)[0]) == group]
+        if wanted:
+            schema = record_schema_json(with_meta_fields=True)
+            content = hfile_bytes([(key.encode(), gone) for key in wanted], {"schema": schema.encode()})
+            header = {HeaderKey.INSTANT_TIME: part.deltas[-1].instant, HeaderKey.SCHEMA: schema}
+            name = log_name(part.base, part.deltas[-1].version, file_id_of(RECORD_INDEX, group))
+            table.storage.put(file_path(name, RECORD_INDEX), frame_block(BlockType.HFILE, header, content))
+
+
+@pytest.mark.parametrize("damage", [damaged_log, missing_log, missing_commit, replaced_group])
+def test_a_damaged_index_stops_writers_not_readers(damage, caplog):
+    table, storage, clock = indexed()
+    write(table, A)
+    before = rows(table)
+    damage(table)
+    fresh = open_table(storage, clock, "other", **SOON)
+    found = fresh.look_up(["a", "b", "c"], ["id", "part", "v"])
+    assert {row["id"]: (row["part"], row["v"]) for row in found.to_pylist()} == before
+    assert "without the record index" in caplog.text
+    with pytest.raises(IndexDamaged, match="--repair"):
+        write(fresh, [("a", "p", 2, "y"), ("b", "q", 2, "y"), ("c", "q", 2, "y")])
+    assert rows(fresh) == before
+    assert check_index(fresh) != []
+    repair_index(fresh)
+    agree(fresh)
+    write(fresh, [("a", "p", 2, "y")])
+    agree(fresh)
+
+
+def test_a_look_up_reads_the_slice_that_holds_the_key():
+    table, _, _ = indexed()
+    write(table, [(f"k{n}", f"p{n}", 1, "x") for n in range(8)])
+    found = table.narrowed(table.snapshot(), pa.array(["k3"]))
+    assert [s.group.partition_path for s in found.slices] == ["p3"]
+    assert table.look_up(["k3"], ["part"]).column(0).to_pylist() == ["p3"]
+    assert table.look_up(["absent"]).num_rows == 0
+
+
+def test_tables_that_cannot_have_one_are_refused():
+    table, storage, clock = new_table()
+    write(table, [("a", "p", 1, "x"), ("a", "q", 1, "x")])
+    with pytest.raises(DuplicateKey, match="'a' in two file groups"):
+        create_index(table, (RECORD_INDEX,))
+    write(table, [("a", "q", 2, "")], Operation.DELETE)
+    create_index(table, (RECORD_INDEX,))
+    agree(table)
+    with pytest.raises(InvalidOption, match="RECORD_INDEX"):
+        write(table, A, **{"hoodie.index.type": "SIMPLE"})
+    drop_index(table, (RECORD_INDEX,))
+    assert read_properties(storage)[METADATA_PARTITIONS] == "files"
+    assert check_index(table) == []
+    with pytest.raises(IndexNotFound):
+        drop_index(table, (RECORD_INDEX,))
+    with pytest.raises(IndexDamaged, match="tideline index create"):
+        write(table, A, **{"hoodie.index.type": "RECORD_INDEX"})
+    bucketed, _, _ = new_table(buckets=2)
+    with pytest.raises(UnsupportedTable):
+        create_index(bucketed, (RECORD_INDEX,))
+
+
+def test_a_write_that_began_before_the_index_repeats():
+    table, storage, clock = new_table()
+    write(table, A)
+    other = open_table(storage, clock, "other")
+    real = table.timeline.append
+    once = iter([True])
+
+    def appended(decide, *gather, **more):
+        if gather and next(once, False):
+            create_index(other, (RECORD_INDEX,))
+        return real(decide, *gather, **more)
+
+    table.timeline.append = appended
+    with pytest.raises(InvalidOption, match="RECORD_INDEX"):
+        write(table, [("a", "q", 2, "twice")])
+    agree(other)
+    write(other, [("a", "q", 2, "once")])
+    assert rows(other)["a"][1] == "once"
+    agree(other)
+
+
+def test_locations_survive_their_encoding():
+    for file_id in ("0f0e0d0c-0b0a-4908-8706-050403020100-0", "ffffffff-ffff-4fff-bfff-ffffffffffff-12", "any-text", "a_b-3"):
+        location = RecordLocation("p=1/q", file_id, 1_700_000_000_123)
+        assert decode_location(encode_location(location)) == location
