@@ -16,13 +16,14 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
 from rich.console import Console
 from rich.table import Table as Lines
 
-from tideline_events import JOBS, JobEvent, decode, open_event_log
+from tideline_events import JOBS, EventLog, JobEvent, decode, open_event_log
 from tideline_table.action import schedule_clustering, write_rows
 from tideline_table.clock import SystemClock
 from tideline_table.config import SMALL_FILE_LIMIT
@@ -107,32 +108,33 @@ def measure(variant: Variant, folder: Path, rows: int) -> Rate:
     with (folder / "launcher.log").open("wb") as log:
         launcher = subprocess.Popen([sys.executable, "-m", "tideline_launcher"], stderr=log, stdout=log, env=environment)
         try:
-            _wait_until_completed(plans, launcher, folder)
+            with contextlib.closing(open_event_log(f"sqlite://{state}/events.db", clock=SystemClock())) as events:
+                seconds = _seconds_until_ended(events, variant.plans, launcher, folder)
         finally:
             launcher.terminate()
             launcher.wait(STOP_LIMIT_S)
-    with contextlib.closing(open_event_log(f"sqlite://{state}/events.db", clock=SystemClock())) as events:
-        subscription = events.subscribe([JOBS.name], "benchmark")
-        jobs = []
-        while records := subscription.poll(0):
-            jobs += [event for event in map(decode, records) if isinstance(event, JobEvent)]
-        subscription.close()
-    ended = [event.time for event in jobs if event.state == "succeeded"]
-    assert len(ended) == variant.plans, f"{len(ended)} plans succeeded; expected {variant.plans}; see {folder}/launcher.log"
-    seconds = (max(ended) - min(event.time for event in jobs)).total_seconds()
+    pending = [instant for table, instant in plans if table.refresh().actions[instant].state is not State.COMPLETED]
+    assert not pending, f"{len(pending)} plans are not completed; see {folder}/launcher.log"
     return Rate(variant.plans, seconds, _children_cpu_s() - before)
 
 
-def _wait_until_completed(plans: list[tuple[Table, str]], launcher: subprocess.Popen[bytes], folder: Path) -> None:
-    deadline_s, left = time.monotonic() + LIMIT_S, list(plans)
-    while left:
-        assert launcher.poll() is None, f"the launcher ended; see {folder}/launcher.log"
-        assert time.monotonic() < deadline_s, f"{len(left)} plans are pending; see {folder}/launcher.log"
-        time.sleep(LOOK_S)
-        # Plans run in order, so that few tables are read at each look.
-        while left and left[0][0].refresh().actions[left[0][1]].state is State.COMPLETED:
-            left.pop(0)
-    time.sleep(4 * LOOK_S)  # the launcher publishes the last ends
+def _seconds_until_ended(events: EventLog, plans: int, launcher: subprocess.Popen[bytes], folder: Path) -> float:
+    """Wait until so many plans succeeded; return the seconds between the first and the last job event."""
+    events.ensure_topics()
+    deadline_s = time.monotonic() + LIMIT_S
+    began: datetime | None = None
+    with contextlib.closing(events.subscribe([JOBS.name], "benchmark")) as subscription:
+        while plans:
+            assert launcher.poll() is None, f"the launcher ended; see {folder}/launcher.log"
+            assert time.monotonic() < deadline_s, f"{plans} plans are pending; see {folder}/launcher.log"
+            time.sleep(LOOK_S)
+            for event in map(decode, subscription.poll(0)):
+                assert isinstance(event, JobEvent)
+                assert event.state != "failed", f"{event.application_id} failed: {event.reason}; see {folder}/launcher.log"
+                began, last = began or event.time, event.time
+                plans -= event.state == "succeeded"
+    assert began is not None
+    return (last - began).total_seconds()
 
 
 def _children_cpu_s() -> float:
@@ -153,7 +155,7 @@ def show(rates: dict[str, Rate], console: Console) -> None:
 
 
 def main() -> None:
-    """Measure all variants, one after the other, and print the figures."""
+    """Measure all variants, one after the other, and print the figures known after each."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.fleet", description=__doc__)
     parser.add_argument("--plans", type=int, default=200, help="plans of the variant with resident workers")
     parser.add_argument("--spark-plans", type=int, default=6, help="plans of the variant with a Spark application for each")
@@ -169,7 +171,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory(dir=given.folder, prefix="tideline-fleet-") as name:
                 console.print(f"[dim]{variant.title}: {variant.plans} plans[/dim]", highlight=False)
                 rates[variant.title] = measure(variant, Path(name), given.rows)
-    show(rates, console)
+                show(rates, console)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from tideline_spark import worker
 from tideline_spark.plan_run import run_application
 
 GROW, HANG, CRASH, RAISE, ALLOCATE = "grow", "hang", "crash", "raise", "allocate"
-GROWS_BY = 32 * 2**20
+GROWS_BY = 8 * 2**20
 
 
 def _run(arguments: Sequence[str], *more: object) -> object:

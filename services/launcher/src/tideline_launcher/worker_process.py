@@ -26,6 +26,8 @@ _LOOK_S = 0.1
 _STOP_GRACE_S = 10.0
 _DATA_SLACK_BYTES = 1024 * 1024 * 1024
 """Memory that a worker may reserve beyond its limit: stacks of threads and free parts of heaps, which it does not use."""
+_ALLOCATOR = {"MIMALLOC_ARENA_RESERVE": "65536"}
+"""KiB that Arrow's allocator reserves at once. Its default of 1 GiB would count as memory of the worker before it holds a row."""
 _REPLY_BYTES = 4096
 
 
@@ -53,7 +55,13 @@ def start_worker(log: Path, memory_bytes: int, clock: Clock, is_stopping: Callab
     log.unlink(missing_ok=True)
     with open_log_file(log) as errors:
         process = subprocess.Popen(  # noqa: S603 - a module of this project, with arguments made above
-            tethered, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0, start_new_session=True
+            tethered,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            bufsize=0,
+            env={**os.environ, **_ALLOCATOR},
+            start_new_session=True,
         )
     worker = WorkerProcess(process, memory_bytes, clock)
     worker.wait_until_ready(is_stopping)
@@ -159,7 +167,8 @@ class WorkerProcess:
         code = self._process.wait()
         self.kill()
         if code == OUT_OF_MEMORY:
-            return Ran(EndKind.OUT_OF_MEMORY, f"exit code {code}", is_dead=True)
+            text = f"an allocation of the worker failed (exit code {code}; workers.memory_bytes is {self._memory_bytes})"
+            return Ran(EndKind.OUT_OF_MEMORY, text, is_dead=True)
         kind = EndKind.FAILED if code == 0 else kind_of_exit(code)
         return Ran(kind, exit_text(code) or "the worker ended while the plan ran", is_dead=True)
 
