@@ -175,9 +175,11 @@ class ResidentWorkers:
                 if driver is not None:
                     worker = self._run(number, driver, worker)
                     if worker is not None and worker.plans >= self._settings.max_plans:
-                        worker = self._retire(worker, "recycled")
+                        self._retire(worker, "recycled")
+                        worker = None
                 elif worker is not None and not self._closing.is_set():
-                    worker = self._retire(worker, "idle")
+                    self._retire(worker, "idle")
+                    worker = None
         finally:
             if worker is not None:
                 worker.stop(self._grace_s)
