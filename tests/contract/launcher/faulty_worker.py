@@ -1,16 +1,21 @@
-"""A resident worker whose plans can fail as no correct plan does: the option `fault` of a plan says how."""
+"""A resident worker whose plans can fail as no correct plan does: the option `fault` of a plan says how.
+
+With the variable `HANG_IN_TASKS` the tasks of clusterings never end.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import time
 from collections.abc import Sequence
 
-from tideline_spark import worker
+from tideline_spark import plan_run, worker
 from tideline_spark.plan_run import run_application
 
 GROW, HANG, CRASH, RAISE, ALLOCATE = "grow", "hang", "crash", "raise", "allocate"
+HANG_IN_TASKS = "HANG_IN_TASKS"
 GROWS_BY = 8 * 2**20
 
 
@@ -31,6 +36,13 @@ def _run(arguments: Sequence[str], *more: object) -> object:
     return run_application(arguments, *more)
 
 
+def _hang(_: object) -> None:
+    while True:
+        time.sleep(0.01)
+
+
 if __name__ == "__main__":
+    if HANG_IN_TASKS in os.environ:
+        plan_run.cluster_group = _hang
     worker.run_application = _run
     sys.exit(worker.main())

@@ -33,6 +33,8 @@ from tideline_table.hudi import State
 from tideline_table.table import TableType
 
 TIMEOUT_S = 600.0
+HEARTBEAT = {"hoodie.client.heartbeat.interval_in_ms": "1000"}
+"""A worker that was killed counts as dead after seconds."""
 MEMORY = 384 * 2**20
 
 
@@ -265,3 +267,40 @@ def test_a_plan_whose_worker_was_killed_is_tried_again_on_spark(fleet, monkeypat
     service.tick()
     (again,) = launched
     assert (again.place, again.plans[0].attempt, again.plans[0].key.instant) == (Place.SPARK, 2, instant)
+
+
+def in_flight(fleet, monkeypatch, **workers):
+    """A launcher with a plan that a worker has begun and never ends: service, table and instant, and what it launches on Spark."""
+    table = fleet.create("a")
+    for n in range(2):
+        write(table, 10 * n)
+    instant = schedule_clustering(table)
+    monkeypatch.setattr(worker_process, "MODULE", faulty_worker.__name__)
+    monkeypatch.setenv(faulty_worker.HANG_IN_TASKS, "1")
+    given = {"options": HEARTBEAT, "workers": {"count": 1}, **workers}
+    service, _ = fleet.service(LauncherService, LauncherSettings, "launcher", **given)
+    launched = []
+    monkeypatch.setattr(service._applications._spark, "launch", launched.append)
+    run_until(service, lambda: table.refresh().actions[instant].state is State.INFLIGHT)
+    return service, table, instant, launched
+
+
+def test_the_next_attempt_at_a_plan_that_a_killed_worker_had_begun_waits_for_its_heartbeat(fleet, monkeypatch):
+    service, table, instant, launched = in_flight(fleet, monkeypatch)
+    workers = service._applications._workers
+    (attempt,) = workers.known()
+    os.killpg(process_of(workers, attempt.name), signal.SIGKILL)
+    died_s = time.monotonic()
+    assert ended(workers, attempt.name).end.kind is EndKind.FAILED
+    service.tick()
+    assert launched == []
+    run_until(service, lambda: bool(launched))
+    assert time.monotonic() - died_s > 1
+    assert table.refresh().actions[instant].state is State.INFLIGHT
+    assert (launched[0].place, launched[0].plans[0].attempt) == (Place.SPARK, 2)
+
+
+def test_a_launcher_that_stops_lets_its_worker_roll_back_the_plan(fleet, monkeypatch):
+    service, table, instant, _ = in_flight(fleet, monkeypatch)
+    fleet.stop(service)
+    assert table.refresh().actions[instant].state is State.ROLLED_BACK
