@@ -6,12 +6,13 @@ MEMBERS := $(sort $(wildcard libs/*/pyproject.toml services/*/pyproject.toml))
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup java demo test test-real test-cluster conformance simulate fuzz walk bench lint format docs wheels requirements \
+.PHONY: help setup java demo test test-real test-cluster conformance simulate fuzz walk bench bench-fleet lint format docs wheels requirements \
 	images cluster-up cluster-status cluster-down e2e e2e-short clean
 
 SEEDS ?= 5000
 SEED_START ?= 0
 SCALE ?= 0.2
+PLANS ?= 200
 RUNS ?= 1000000
 TARGETS ?=
 RELEASE ?= 1.2.0
@@ -68,6 +69,9 @@ walk: java ## tables of Apache Hudi drawn by seeds: make walk RELEASE=0.15.0 SEE
 bench: java ## ratios against Apache Hudi and plain Spark: make bench SCALE=0.2
 	$(BIN)/python -m tests.conformance.peers.environment
 	$(BIN)/python -m tests.benchmarks --scale $(SCALE)
+
+bench-fleet: java ## small plans per minute, in resident workers beside Spark applications: make bench-fleet PLANS=200
+	$(BIN)/python -m tests.benchmarks.fleet --plans $(PLANS)
 
 lint: $(STAMP) ## style, types, layers, generated documentation and chart files
 	$(BIN)/ruff check .

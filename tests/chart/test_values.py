@@ -229,3 +229,11 @@ def test_versions_in_chart_are_those_of_the_members():
     members = [*REPOSITORY_ROOT.glob("libs/*/pyproject.toml"), *REPOSITORY_ROOT.glob("services/*/pyproject.toml")]
     versions = {re.search(r'^version = "(.*)"$', member.read_text(), re.MULTILINE)[1] for member in members}
     assert versions == {chart["appVersion"]}
+
+
+def test_the_memory_of_the_launcher_holds_its_workers():
+    (settings,) = [s for s in declared_settings() if s.section == "launcher" and s.__module__.startswith("tideline_launcher.")]
+    workers = settings.model_fields["workers"].default
+    limit = DEFAULTS["launcher"]["resources"]["limits"]["memory"]
+    assert limit.endswith("Gi")
+    assert int(limit.removesuffix("Gi")) * 2**30 >= 2**30 + workers.count * workers.memory_bytes

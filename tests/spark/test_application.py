@@ -16,8 +16,9 @@ from tests.spark.tables import Tables, content, rows
 
 from tideline_locks.storage_lease import LOCKS_PREFIX
 from tideline_locks.table_lock import BESIDE_TABLE, LOCKS_VARIABLE
-from tideline_spark.application import Termination, exit_code, main, run_tasks
+from tideline_spark.application import main, run_tasks
 from tideline_spark.invocation import ExitCode
+from tideline_spark.plan_run import Termination, exit_code
 from tideline_table.action import run_clustering, schedule_clustering, schedule_compaction, write_rows
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.coordination import roll_back

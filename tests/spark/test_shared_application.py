@@ -66,7 +66,7 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
 
 @pytest.fixture
 def service(fleet: Fleet) -> LauncherService:
-    return fleet.service(LauncherService, LauncherSettings, "launcher", options=HEARTBEAT, start=False)[0]
+    return fleet.service(LauncherService, LauncherSettings, "launcher", options=HEARTBEAT, workers={"count": 0}, start=False)[0]
 
 
 def planned(fleet: Fleet, tables: int, plans_each: int) -> list[Planned]:
@@ -277,7 +277,7 @@ def test_each_plan_has_its_own_options_and_errors(
         raise RuntimeError("a mistake in the code")
 
     report.unlink()
-    monkeypatch.setattr("tideline_spark.application._run", fails)
+    monkeypatch.setattr("tideline_spark.plan_run._run", fails)
     assert main(SharedInvocation((completed, completed), 1, report).arguments()) == ExitCode.FAILED
     assert read_outcomes(report.read_text()).ended == dict.fromkeys((0, 1), PlanOutcome(ExitCode.FAILED)), (
         "nor do other errors stop it"

@@ -10,7 +10,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from tests.benchmarks.engines import serving, tables
 
-from tideline_spark.application import Termination, run_tasks
+from tideline_spark.application import run_tasks
+from tideline_spark.plan_run import Termination
 from tideline_spark.read import read
 from tideline_spark.session import local_session, stop_session
 from tideline_spark.write import write_dataframe

@@ -20,10 +20,14 @@ from tideline_launcher.application import Application, Applications, Application
 from tideline_launcher.kubernetes import DriverPods
 from tideline_launcher.local_processes import LocalProcesses
 from tideline_launcher.names import application_name, shared_name
+from tideline_launcher.resident_workers import ResidentWorkers
 from tideline_launcher.resources import Resources
-from tideline_launcher.settings import KubernetesSettings
+from tideline_launcher.settings import KubernetesSettings, WorkerSettings
+from tideline_launcher.worker_process import WorkerProcess, start_worker
+from tideline_runtime.metrics import Metrics
 from tideline_spark.invocation import ExitCode
 from tideline_table.action import TableService, run_clustering, schedule_clustering
+from tideline_table.clock import Clock
 from tideline_table.coordination import roll_back
 
 WAIT_LIMIT_S = 120.0
@@ -136,16 +140,69 @@ def settings_for(api: KubernetesApi, namespace: Namespace, **more: object) -> Ku
     return KubernetesSettings.model_validate(given)
 
 
-@pytest.fixture(params=["local", pytest.param("kubernetes", marks=pytest.mark.cluster)])
+@pytest.fixture(params=["local", "workers", pytest.param("kubernetes", marks=pytest.mark.cluster)])
 def platform(request, tmp_path, monkeypatch) -> Iterator[Platform]:
     with ExitStack() as closing:
-        made = (_local if request.param == "local" else _kubernetes)(request, tmp_path, closing)
+        made = {"local": _local, "workers": _workers, "kubernetes": _kubernetes}[request.param](request, tmp_path, closing)
         yield made
         for applications in made.opened:
             applications.close(0.1)
 
 
 def _local(request, tmp_path: Path, closing: ExitStack) -> Platform:
+    platform: Platform
+
+    def process_of(name: str) -> int:
+        (found,) = [a._launched[name].process.pid for a in platform.opened if name in a._launched]
+        return found
+
+    class HeldProcesses(LocalProcesses):
+        """Freezes each process until the test lets it end."""
+
+        def launch(self, spec: ApplicationSpec) -> None:
+            is_new = spec.name not in self._launched
+            super().launch(spec)
+            if is_new:
+                os.killpg(self._launched[spec.name].process.pid, signal.SIGSTOP)
+
+    platform = _on_this_machine("local", tmp_path, closing, process_of, lambda clock: HeldProcesses(tmp_path / "state", 1, clock))
+    return platform
+
+
+def _workers(request, tmp_path: Path, closing: ExitStack) -> Platform:
+    platform: Platform
+
+    def process_of(name: str) -> int:
+        def worker() -> WorkerProcess | None:
+            return next((a._held[name].worker for a in platform.opened if name in a._held), None)
+
+        wait_until(lambda: worker() is not None)
+        return worker().pid
+
+    def held(*arguments) -> WorkerProcess:
+        """A worker that is frozen until the test lets its plan begin."""
+        worker = start_worker(*arguments)
+        os.killpg(worker.pid, signal.SIGSTOP)
+        return worker
+
+    def make(clock: Clock) -> ResidentWorkers:
+        # One worker for each plan, so that each begins frozen.
+        workers = ResidentWorkers(tmp_path / "state", WorkerSettings(count=2, max_plans=1), clock, Metrics("launcher"))
+        workers.make_worker = held
+        return workers
+
+    platform = _on_this_machine("workers", tmp_path, closing, process_of, make)
+    return platform
+
+
+def _on_this_machine(
+    kind: str,
+    tmp_path: Path,
+    closing: ExitStack,
+    process_of: Callable[[str], int],
+    make: Callable[[Clock], Applications],
+) -> Platform:
+    """A platform of local processes that stand still until the test sends them SIGCONT."""
     fleet = Fleet(tmp_path)
     closing.callback(fleet.close)
     table = fleet.create("trips")
@@ -157,7 +214,6 @@ def _local(request, tmp_path: Path, closing: ExitStack) -> Platform:
         write(table, 10 * n)
     undone = schedule_clustering(table)
     roll_back(table.timeline, undone, force=True)
-    platform: Platform
 
     def request(kind: EndKind, attempt: int = 1) -> PlanRequest:
         # A completed plan ends at once with success, a rolled-back one is superseded; neither needs Spark.
@@ -175,33 +231,16 @@ def _local(request, tmp_path: Path, closing: ExitStack) -> Platform:
         # Attempts of other numbers, so that plans of one kind differ.
         return together([request(kind, number) for number, kind in enumerate(kinds, 1)])
 
-    def process_of(name: str) -> int:
-        (found,) = [a._launched[name].process.pid for a in platform.opened if name in a._launched]
-        return found
-
     def let_end(name: str, kind: EndKind) -> None:
         os.killpg(process_of(name), signal.SIGCONT)
 
     def let_all_end(name: str, _: Sequence[EndKind]) -> None:
         os.killpg(process_of(name), signal.SIGCONT)
 
-    class HeldProcesses(LocalProcesses):
-        """Freezes each process until the test lets it end."""
-
-        def launch(self, spec: ApplicationSpec) -> None:
-            is_new = spec.name not in self._launched
-            super().launch(spec)
-            if is_new:
-                os.killpg(self._launched[spec.name].process.pid, signal.SIGSTOP)
-
-    def make() -> LocalProcesses:
-        return HeldProcesses(tmp_path / "state", 1, fleet.clock)
-
     def kill(name: str) -> None:
         os.killpg(process_of(name), signal.SIGKILL)
 
-    platform = Platform("local", make, spec, shared_spec, let_end, let_all_end, kill, outlives_launchers=False)
-    return platform
+    return Platform(kind, lambda: make(fleet.clock), spec, shared_spec, let_end, let_all_end, kill, outlives_launchers=False)
 
 
 def _kubernetes(request, tmp_path: Path, closing: ExitStack) -> Platform:

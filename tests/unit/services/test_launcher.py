@@ -117,7 +117,8 @@ class HeldPlatform:
 
 
 def launcher(fleet: Fleet, platform, **explicit):
-    return fleet.service(LauncherService, LauncherSettings, "launcher", platform, **explicit)
+    """A launcher of Spark applications; tests of resident workers give `workers`."""
+    return fleet.service(LauncherService, LauncherSettings, "launcher", platform, **{"workers": {"count": 0}, **explicit})
 
 
 def planned(fleet, name="trips"):

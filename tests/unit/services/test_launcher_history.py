@@ -1,10 +1,11 @@
 import json
 import signal
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
-from tideline_launcher.application import Application, End, EndKind, PlanKey
+from tideline_launcher.application import Application, End, EndKind, Place, PlanKey
 from tideline_launcher.failure import exit_text, kind_of_exit, recovery_in
 from tideline_launcher.history import LOSSES_AT_ONCE, History, history_of
 from tideline_runtime.loop import Backoff
@@ -118,3 +119,23 @@ def test_a_plan_that_was_in_a_driver_that_died_shares_no_further_one(kind, is_al
     assert after(kind).is_alone is is_alone
     assert after(kind, EndKind.NOT_STARTED).is_alone is is_alone, "it stays so"
     assert History().disturbed(0, BACKOFF, 0).is_alone is False, "a refused launch says nothing about the plan"
+
+
+@pytest.mark.parametrize(
+    ("kind", "recovery", "needs_spark"),
+    [
+        (EndKind.OUT_OF_MEMORY, None, True),
+        (EndKind.TIMED_OUT, None, True),
+        (EndKind.FAILED, None, True),
+        (EndKind.FAILED, Recovery.RETRY, False),
+        (EndKind.LOST, None, False),
+        (EndKind.NOT_STARTED, None, False),
+        (EndKind.SUCCEEDED, None, False),
+    ],
+)
+def test_a_plan_that_a_worker_did_not_bear_runs_on_spark_from_then_on(kind, recovery, needs_spark):
+    in_worker = replace(ended(kind, recovery=recovery), place=Place.WORKER)
+    history = History().after(in_worker, 100, BACKOFF, can_grow=True)
+    assert history.needs_spark is needs_spark
+    assert history.after(ended(EndKind.LOST, 2), 100, BACKOFF, can_grow=True).needs_spark is needs_spark
+    assert not History().after(ended(kind, recovery=recovery), 100, BACKOFF, can_grow=True).needs_spark, "it was on Spark"

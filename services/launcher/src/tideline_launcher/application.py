@@ -1,6 +1,6 @@
 """The port to where applications run, and its values: what is launched, how it stands, how it ended.
 
-Platforms implement `Applications`: local processes and Kubernetes. Both pass the contract suite in `tests/contract/launcher`.
+Local processes, Kubernetes and the resident workers implement `Applications`. All pass the contract suite in `tests/contract/launcher`.
 """
 
 from __future__ import annotations
@@ -37,6 +37,14 @@ class PlanRequest:
     options: Mapping[str, str]
 
 
+class Place(enum.StrEnum):
+    """What runs the tasks of an application."""
+
+    SPARK = "spark"
+    WORKER = "worker"
+    """A resident Python process of the launcher, which runs one plan at a time without Spark."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApplicationSpec:
     """One application to launch. It carries only paths, options and the URL of the locks."""
@@ -50,6 +58,7 @@ class ApplicationSpec:
     """The platform stops an application that runs longer."""
     locks: str = ""
     """URL of table locks and reservations. It may hold a password, so no user of the platform may see it."""
+    place: Place = Place.SPARK
 
 
 class EndKind(enum.StrEnum):
@@ -78,6 +87,13 @@ class End:
     reason: str
     ended: datetime
     recovery: Recovery | None = None
+
+    @property
+    def text(self) -> str:
+        """The end in one line."""
+        if self.kind is EndKind.FAILED and self.reason:
+            return self.reason
+        return f"{self.kind}: {self.reason}" if self.reason else self.kind.value
 
 
 class Obstacle(enum.StrEnum):
@@ -123,11 +139,18 @@ class Application:
     """Whether a launcher has handled its end."""
     shared: str = ""
     """Name of the application if it runs other plans, too."""
+    place: Place = Place.SPARK
 
     @property
     def driver(self) -> str:
         """Name of the process or pod."""
         return self.shared or self.name
+
+    @property
+    def ran_s(self) -> float:
+        """How long the driver of an ended attempt ran, in seconds."""
+        assert self.end is not None
+        return max(0.0, (self.end.ended - self.created).total_seconds())
 
 
 class LaunchRefused(TidelineError):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tideline_launcher.application import Application, PlanKey
+from tideline_launcher.application import Application, Place, PlanKey
 from tideline_launcher.history import History
-from tideline_launcher.resources import PlanWork, Resources, granted, resources_for, shared
-from tideline_launcher.settings import ResourceSettings, SharingSettings
+from tideline_launcher.resources import PlanWork, Resources, granted, resources_for, shared, task_memory_bytes
+from tideline_launcher.settings import ResourceSettings, SharingSettings, WorkerSettings
 from tideline_launcher.sharing import Candidate, batches
 from tideline_table.action import TableService
 
@@ -21,6 +21,8 @@ class TableLimits:
 
     max_attempts: int
     resources: ResourceSettings
+    workers: WorkerSettings = field(default_factory=WorkerSettings)
+    """`max_bytes` alone has a meaning here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class Launch:
 
     plans: tuple[PendingPlan, ...]
     resources: Resources
+    place: Place = Place.SPARK
 
     @property
     def timeout_s(self) -> float:
@@ -70,6 +73,7 @@ class Limits:
     max_attempts: int
     resources: ResourceSettings
     sharing: SharingSettings = field(default_factory=SharingSettings)
+    workers: WorkerSettings = field(default_factory=lambda: WorkerSettings(count=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +94,9 @@ def decide(
     since_s: Mapping[PlanKey, float] | None = None,
     alone: Collection[str] = (),
 ) -> Decision:
-    """Choose plans to launch, oldest first, within the limits. Small plans share applications, others have one each.
+    """Choose plans to launch, oldest first, within the limits.
 
-    A plan that a live process runs is left alone, a plan whose pause is not over waits, an exhausted one is given up. If no executor
+    The smallest plans run in resident workers, small ones share Spark applications, others have one each. A plan that a live process runs is left alone, a plan whose pause is not over waits, an exhausted one is given up. If no executor
     is free, later plans that need none may still start. A plan gets fewer executors than it wants if fewer are free. `since_s`: when
     the launcher first saw each plan. `alone`: tables whose plans share no application.
     """
@@ -101,16 +105,19 @@ def decide(
     past = {p.key: histories.get(p.key, _NEW) for p in idle}
     give_up = tuple(p for p in idle if past[p.key].is_exhausted((p.limits or limits).max_attempts))
     ready = [p for p in idle if p not in give_up and past[p.key].not_before_s <= now_s]
-    slots = max(0, limits.max_applications - len({a.driver for a in running}))
+    in_workers = [p for p in ready if _fits_worker(p, past[p.key], limits)]
+    small = {p.key for p in in_workers}
+    on_spark = [p for p in ready if p.key not in small]
+    launch = _worker_launches(in_workers, running, limits, past)
+    slots = max(0, limits.max_applications - len({a.driver for a in running if a.place is Place.SPARK})) + len(launch)
     used = sum(a.executors for a in running)
     used_by_table: dict[str, int] = {}
     for application in running:
         uid = application.key.table_uid
         used_by_table[uid] = used_by_table.get(uid, 0) + application.executors
-    launch: list[Launch] = []
     wait_until_s: float | None = None
-    sharing = [p for p in ready if not past[p.key].is_alone and p.key.table_uid not in alone]
-    for unit in _units(ready, sharing, past, limits, since_s or {}, now_s):
+    sharing = [p for p in on_spark if not past[p.key].is_alone and p.key.table_uid not in alone]
+    for unit in _units(on_spark, sharing, past, limits, since_s or {}, now_s):
         if len(launch) >= slots:
             break
         if unit.not_before_s > now_s:
@@ -126,6 +133,30 @@ def decide(
         used_by_table[uid] = used_by_table.get(uid, 0) + resources.executors
         launch.append(Launch(unit.plans, resources))
     return Decision(tuple(launch), give_up, wait_until_s)
+
+
+def _fits_worker(plan: PendingPlan, past: History, limits: Limits) -> bool:
+    """Return whether a resident worker runs the plan. It waits for one even if Spark has room, because its start takes longer."""
+    caps, workers = plan.limits or limits, limits.workers
+    max_bytes = caps.workers.max_bytes
+    return (
+        workers.count > 0
+        and not past.needs_spark
+        and 0 < max_bytes >= plan.work.total_bytes
+        and task_memory_bytes(plan.work, caps.resources) <= workers.memory_bytes
+    )
+
+
+def _worker_launches(
+    plans: Sequence[PendingPlan], running: Collection[Application], limits: Limits, past: Mapping[PlanKey, History]
+) -> list[Launch]:
+    """Return an application of its own for each plan that a worker can take now, or that may wait for one."""
+    workers = limits.workers
+    free = workers.count + workers.max_queued - sum(a.place is Place.WORKER for a in running)
+    return [
+        Launch((p,), Resources(driver_memory_bytes=workers.memory_bytes, memory_step=past[p.key].memory_step), Place.WORKER)
+        for p in plans[: max(0, free)]
+    ]
 
 
 def _units(

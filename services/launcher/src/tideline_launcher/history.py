@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from tideline_launcher.application import Application, Condition, End, EndKind
+from tideline_launcher.application import Application, Condition, End, EndKind, Place
 from tideline_runtime.loop import Backoff
 from tideline_table.errors import Recovery
 
@@ -32,6 +32,8 @@ class History:
     is_alone: bool = False
     """Whether the next attempt shares no application. It follows any attempt that ended without a result: what that plan did to its
     driver must not befall other plans, and what others did must not befall it again."""
+    needs_spark: bool = False
+    """Whether the next attempt runs on Spark: the plan killed a resident worker, was too large for one, or took too long there."""
     condition: Condition | None = None
     """Why the last attempt did not start."""
 
@@ -44,7 +46,13 @@ class History:
         assert ended.end is not None
         kind = ended.end.kind
         is_alone = self.is_alone or kind not in (*_FRUITLESS, EndKind.NOT_STARTED)
-        then = replace(self, attempt=max(self.attempt, ended.attempt), condition=ended.condition, is_alone=is_alone)
+        then = replace(
+            self,
+            attempt=max(self.attempt, ended.attempt),
+            condition=ended.condition,
+            is_alone=is_alone,
+            needs_spark=self.needs_spark or _left_worker(ended, ended.end),
+        )
         if kind is EndKind.OUT_OF_MEMORY and can_grow:
             return replace(then, memory_step=ended.memory_step + 1, disturbances=0)
         if kind in (EndKind.LOST, EndKind.NOT_STARTED):
@@ -60,6 +68,12 @@ class History:
         count = self.disturbances + 1
         pause_s = backoff.pause_s(count - free, 0.0) if count > free else 0.0
         return replace(self, disturbances=count, not_before_s=now_s + pause_s, condition=condition or self.condition)
+
+
+def _left_worker(ended: Application, end: End) -> bool:
+    # An error that the worker reported says what can be done about it: then the worker is sound.
+    is_death = end.kind in (EndKind.OUT_OF_MEMORY, EndKind.TIMED_OUT) or (end.kind is EndKind.FAILED and end.recovery is None)
+    return ended.place is Place.WORKER and is_death
 
 
 def _is_hopeless(end: End) -> bool:

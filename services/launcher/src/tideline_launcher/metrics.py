@@ -13,6 +13,14 @@ RUNNING = Gauge("tideline_launcher_running", unit="applications", doc="Spark app
 PLANS = Gauge(
     "tideline_launcher_running_plans", unit="plans", doc="Plans of the Spark applications that run now; small ones share them."
 )
+WORKER_PLANS = Gauge("tideline_launcher_worker_plans", unit="plans", doc="Plans that resident workers run, and that wait for one.")
+WORKER_ENDS = Counter(
+    "tideline_launcher_worker_ends_total",
+    unit="processes",
+    doc="Resident workers that ended, by reason: idle, recycled (after workers.max_plans), out_of_memory, timed_out, died. The next plan "
+    "starts a new one.",
+    labels=("reason",),
+)
 EXECUTORS = Gauge("tideline_launcher_executors", unit="executors", doc="Executors that the running applications asked for.")
 OBSTACLES = Gauge(
     "tideline_launcher_obstacles",

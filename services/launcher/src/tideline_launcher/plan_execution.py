@@ -13,20 +13,19 @@ from tideline_launcher.application import (
     Applications,
     ApplicationSpec,
     Condition,
-    End,
     EndKind,
     LaunchRefused,
     Obstacle,
+    Place,
     PlanKey,
     PlanRequest,
 )
 from tideline_launcher.decision import Decision, Launch, Limits, PendingPlan, TableLimits, decide
 from tideline_launcher.history import History, history_of
 from tideline_launcher.job_logs import keep_job_log, plan_logs
-from tideline_launcher.kubernetes import DriverPods
-from tideline_launcher.local_processes import LocalProcesses
-from tideline_launcher.metrics import APPLICATIONS, DURATION, EXECUTORS, OBSTACLES, PLANS, RUNNING
+from tideline_launcher.metrics import APPLICATIONS, DURATION, EXECUTORS, OBSTACLES, PLANS, RUNNING, WORKER_PLANS
 from tideline_launcher.names import application_name, shared_name
+from tideline_launcher.placed import applications_of
 from tideline_launcher.resources import PlanWork, can_grow, work_of
 from tideline_launcher.settings import LauncherSettings
 from tideline_launcher.sharing import waiting_since
@@ -54,26 +53,21 @@ _UNREADY = (Obstacle.IMAGE, Obstacle.CONFIGURATION, Obstacle.REFUSED)
 """Obstacles that last until a user removes them; a full cluster is none."""
 
 
-def applications_of(settings: LauncherSettings, context: ServiceContext) -> Applications:
-    """Return the platform that the settings name. Raises `InvalidSetting`."""
-    if settings.runner == "kubernetes":
-        return DriverPods(settings.kubernetes, context.clock)
-    return LocalProcesses(settings.state_folder, settings.local_cores, context.clock)
-
-
 class LauncherService:
     """One shard of the launcher. It needs no stored state: heartbeats show which plans have no executor, the platform which run."""
 
     def __init__(self, settings: LauncherSettings, context: ServiceContext, applications: Applications | None = None) -> None:
         self._settings = settings
         self._context = context
-        context.metrics.expose(RUNNING, PLANS, EXECUTORS)
+        context.metrics.expose(RUNNING, PLANS, EXECUTORS, WORKER_PLANS)
         self._tables: OpenTables = open_tables(settings, context, settings.options)
         self._applications = applications or applications_of(settings, context)
         self._events = EventLink(settings, context, publishes=True, watches=[TIMELINE.name])
         self._backoff = Backoff(_BACKOFF_INITIAL_S, max(settings.retry_backoff_max_s, _BACKOFF_INITIAL_S))
         self._per_table = TableSettings(settings, self._tables.own_settings)
-        self._limits = Limits(settings.max_applications, settings.max_attempts, settings.resources, settings.sharing)
+        self._limits = Limits(
+            settings.max_applications, settings.max_attempts, settings.resources, settings.sharing, settings.workers
+        )
         self._histories: dict[PlanKey, History] = {}
         self._seen: set[tuple[str, PlanKey]] = set()
         self._settled: set[tuple[str, PlanKey]] = set()
@@ -130,7 +124,7 @@ class LauncherService:
         def look(table: Table) -> None:
             own, policy, now = self._per_table.of(table.base_path), self._tables.policy(table.base_path), self._context.clock.now()
             is_time = is_open(policy.windows, now)
-            limits = None if own is self._settings else TableLimits(own.max_attempts, own.resources)
+            limits = None if own is self._settings else TableLimits(own.max_attempts, own.resources, own.workers)
             for record in (*table.state.pending_clusterings(), *table.state.pending_compactions()):
                 driven = record.state is State.INFLIGHT and (
                     is_run_by_hudi(table, record, table.options) or not is_dead(table.storage, record, table.clock, table.options)
@@ -165,7 +159,7 @@ class LauncherService:
         if not requests:
             return True
         name = requests[0].name if len(requests) == 1 else shared_name(request.name for request in requests)
-        spec = ApplicationSpec(name, requests, launch.resources, launch.timeout_s, locks=str(self._settings.locks))
+        spec = ApplicationSpec(name, requests, launch.resources, launch.timeout_s, str(self._settings.locks), launch.place)
         try:
             self._applications.launch(spec)
         except LaunchRefused as error:
@@ -201,7 +195,7 @@ class LauncherService:
         self._histories[key] = replace(self._histories[key], condition=None)
         where = f"in application {spec.name}" if len(spec.plans) > 1 else ""
         for state in ("retried" if attempt > 1 else "submitted", "running"):
-            self._publish(key, request.service, request.name, attempt, state, where)
+            self._publish(key, request.service, request.name, attempt, state, where, spec.place)
         _log.info(
             "launched",
             application=spec.name,
@@ -209,6 +203,7 @@ class LauncherService:
             table=key.table_uid,
             instant=key.instant,
             attempt=attempt,
+            place=spec.place.value,
             plans=len(spec.plans),
             executors=spec.resources.executors,
             memory_step=spec.resources.memory_step,
@@ -251,7 +246,7 @@ class LauncherService:
                 self._settled.add((driver, application.key))
             if len(members) < plans[driver]:
                 continue
-            self._context.metrics.observe(DURATION, _ran_s(members[0]))
+            self._context.metrics.observe(DURATION, members[0].ran_s)
             # Last: a launcher that dies before this handles the ends again.
             self._applications.collect(driver)
 
@@ -263,7 +258,7 @@ class LauncherService:
         record = table.state.actions.get(application.key.instant)
         if end.kind in (*_REGULAR, EndKind.NOT_STARTED) or record is None or record.state is not State.COMPLETED:
             return application
-        return replace(application, end=replace(end, kind=EndKind.SUCCEEDED, reason=f"completed before: {_reason(end)}"))
+        return replace(application, end=replace(end, kind=EndKind.SUCCEEDED, reason=f"completed before: {end.text}"))
 
     def _settle(self, application: Application) -> None:
         end, key = application.end, application.key
@@ -275,7 +270,8 @@ class LauncherService:
         self._judge(application)
         self._context.metrics.increment(APPLICATIONS, outcome=end.kind.value)
         state = "succeeded" if end.kind is EndKind.SUCCEEDED else "failed"
-        self._publish(key, application.service, application.name, application.attempt, state, _reason(end))
+        place = application.place
+        self._publish(key, application.service, application.name, application.attempt, state, end.text, place)
         self._hint(application.base_path, key, application.service, state)
         log = _log.info if end.kind in _REGULAR else _log.warning
         log(
@@ -284,7 +280,7 @@ class LauncherService:
             attempt_name=application.name,
             outcome=end.kind.value,
             reason=end.reason,
-            duration_s=round(_ran_s(application), 2),
+            duration_s=round(application.ran_s, 2),
         )
 
     def _keep_logs(self, ended: Sequence[Application]) -> None:
@@ -337,8 +333,11 @@ class LauncherService:
     def _report(self, running: Sequence[Application], plans: Sequence[PendingPlan], launched: Sequence[Launch]) -> None:
         """Show what runs and what does not start: in metrics, in the health of the service, and once per change in the log."""
         metrics = self._context.metrics
-        metrics.set(RUNNING, len({a.driver for a in running}) + len(launched))
-        metrics.set(PLANS, len(running) + sum(len(chosen.plans) for chosen in launched))
+        on_spark = [a for a in running if a.place is Place.SPARK]
+        new = [chosen for chosen in launched if chosen.place is Place.SPARK]
+        metrics.set(RUNNING, len({a.driver for a in on_spark}) + len(new))
+        metrics.set(PLANS, len(on_spark) + sum(len(chosen.plans) for chosen in new))
+        metrics.set(WORKER_PLANS, len(running) - len(on_spark) + len(launched) - len(new))
         metrics.set(EXECUTORS, sum(a.executors for a in running) + sum(chosen.resources.executors for chosen in launched))
         pending = {p.key for p in plans}
         found = {key: h.condition for key, h in self._histories.items() if h.condition is not None and key in pending}
@@ -355,7 +354,16 @@ class LauncherService:
         else:
             self._context.health.clear("applications")
 
-    def _publish(self, key: PlanKey, service: TableService, name: str, attempt: int, state: str, reason: str = "") -> None:
+    def _publish(
+        self,
+        key: PlanKey,
+        service: TableService,
+        name: str,
+        attempt: int,
+        state: str,
+        reason: str = "",
+        place: Place = Place.SPARK,
+    ) -> None:
         event = JobEvent(
             table_uid=key.table_uid,
             application_id=name,
@@ -364,7 +372,7 @@ class LauncherService:
             state=state,
             time=self._context.clock.now(),
             attempt=attempt,
-            runner=self._applications.name,
+            runner=self._applications.name if place is Place.SPARK else place.value,
             reason=reason or None,
         )
         self._events.queue(event)
@@ -376,18 +384,6 @@ class LauncherService:
     def _hint(self, base_path: str, key: PlanKey, service: TableService, reason: str) -> None:
         """Queue a hint, so that the mirror does not wait for its next poll."""
         self._events.queue(Hint(key.table_uid, self._context.clock.now(), base_path=base_path, reason=f"{service} {reason}"))
-
-
-def _reason(end: End) -> str:
-    if end.kind is EndKind.FAILED and end.reason:
-        return end.reason
-    return f"{end.kind}: {end.reason}" if end.reason else end.kind.value
-
-
-def _ran_s(application: Application) -> float:
-    """Return how long the driver of an ended attempt ran."""
-    assert application.end is not None
-    return max(0.0, (application.end.ended - application.created).total_seconds())
 
 
 def _fields(condition: Condition) -> dict[str, str]:

@@ -61,8 +61,7 @@ def _read_bytes(metrics: object) -> int:
 def resources_for(work: PlanWork, settings: ResourceSettings, memory_step: int = 0) -> Resources:
     """Return the resources for a plan. Each memory step doubles the memory for rows, up to the caps."""
     tasks = max(1, len(work.task_bytes))
-    task_memory = PYTHON_BYTES + int(max(work.task_bytes, default=0) * settings.memory_per_input_byte)
-    task_memory = int(task_memory * _STEP_FACTOR**memory_step)
+    task_memory = int(task_memory_bytes(work, settings) * _STEP_FACTOR**memory_step)
     base = settings.heap_bytes + JVM_OVERHEAD_BYTES
     if work.total_bytes <= settings.driver_only_bytes:
         cores = _cores(min(tasks, settings.driver_cores), task_memory, settings.max_driver_memory_bytes - base - PYTHON_BYTES)
@@ -75,6 +74,11 @@ def resources_for(work: PlanWork, settings: ResourceSettings, memory_step: int =
     overhead = min(room, JVM_OVERHEAD_BYTES + cores * task_memory)
     driver = min(settings.max_driver_memory_bytes, base + int(2 * PYTHON_BYTES * _STEP_FACTOR**memory_step))
     return Resources(executors, cores, settings.heap_bytes, driver, overhead, memory_step)
+
+
+def task_memory_bytes(work: PlanWork, settings: ResourceSettings) -> int:
+    """Return the memory of a Python process that runs the tasks of a plan one after the other."""
+    return PYTHON_BYTES + int(max(work.task_bytes, default=0) * settings.memory_per_input_byte)
 
 
 def _cores(wanted: int, task_memory: int, room: int) -> int:

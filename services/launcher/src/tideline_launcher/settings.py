@@ -110,6 +110,38 @@ class SharingSettings(BaseModel):
     )
 
 
+class WorkerSettings(BaseModel):
+    """Resident Python processes of the launcher, which run small plans without Spark, one at a time each."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    count: int = setting(2, unit="processes", description="Most resident workers. 0: every plan runs on Spark.", ge=0, le=256)
+    max_bytes: int = setting(
+        64 * MIB,
+        unit="bytes",
+        description="A plan that reads at most so much runs in a resident worker, others on Spark. 0: all of the table's plans on Spark.",
+        per_table=True,
+        ge=0,
+    )
+    memory_bytes: int = setting(
+        1 * GIB,
+        unit="bytes",
+        description="Most memory of a worker. One that takes more is killed, and its plan runs on Spark with more memory. Plans that need "
+        "more by `resources.memory_per_input_byte` run on Spark from the start.",
+        ge=384 * MIB,
+    )
+    max_plans: int = setting(500, unit="plans", description="Plans after which a worker is replaced by a new process.", ge=1)
+    max_queued: int = setting(
+        32,
+        unit="plans",
+        description="Most plans that wait for a worker; they start in this order. More stay with the launcher.",
+        ge=0,
+    )
+    idle_s: float = setting(
+        600.0, unit="s", description="A worker without a plan for so long ends; the next plan starts one.", gt=0
+    )
+
+
 class KubernetesSettings(BaseModel):
     """Where and how driver and executor pods run. Used if `runner` is `kubernetes`."""
 
@@ -219,4 +251,7 @@ class LauncherSettings(ServiceSettings):
     )
     resources: ResourceSettings = setting(ResourceSettings(), unit="-", description="Resources of an application on Kubernetes.")
     sharing: SharingSettings = setting(SharingSettings(), unit="-", description="Small plans that share an application.")
+    workers: WorkerSettings = setting(
+        WorkerSettings(), unit="-", description="Resident workers, which run small plans without Spark."
+    )
     kubernetes: KubernetesSettings = setting(KubernetesSettings(), unit="-", description="Pods of the runner `kubernetes`.")

@@ -184,6 +184,7 @@ def applications_from(spec: ApplicationSpec) -> tuple[Application, ...]:
             resources.memory_step,
             created=_NEVER,
             shared=shared,
+            place=spec.place,
         )
         for plan in spec.plans
     )

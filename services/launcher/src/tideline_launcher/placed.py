@@ -1,0 +1,83 @@
+"""Where applications run by the settings: a platform for those on Spark, and beside it the resident workers, as one platform."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from tideline_launcher.application import Application, Applications, ApplicationSpec, Place, PlanKey
+from tideline_launcher.kubernetes import DriverPods
+from tideline_launcher.local_processes import LocalProcesses
+from tideline_launcher.resident_workers import ResidentWorkers
+from tideline_launcher.settings import LauncherSettings
+from tideline_runtime.contract import ServiceContext
+
+
+def applications_of(settings: LauncherSettings, context: ServiceContext) -> Applications:
+    """Return the platform that the settings name, with resident workers if there are any. Raises `InvalidSetting`."""
+    spark: Applications
+    if settings.runner == "kubernetes":
+        spark = DriverPods(settings.kubernetes, context.clock)
+    else:
+        spark = LocalProcesses(settings.state_folder, settings.local_cores, context.clock)
+    if not settings.workers.count:
+        return spark
+    return PlacedApplications(spark, ResidentWorkers(settings.state_folder, settings.workers, context.clock, context.metrics))
+
+
+class PlacedApplications:
+    """Implements `Applications` with two others: each application runs where its spec says.
+
+    An attempt at a plan has a name of its own wherever it runs, because its number counts the attempts in both.
+    """
+
+    def __init__(self, spark: Applications, workers: Applications) -> None:
+        self._spark = spark
+        self._workers = workers
+        self.name = spark.name
+
+    @property
+    def poll_interval_s(self) -> float:
+        """See `Applications.poll_interval_s`."""
+        is_busy = any(a.end is None for a in self._workers.known())
+        return min(self._workers.poll_interval_s, self._spark.poll_interval_s) if is_busy else self._spark.poll_interval_s
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """See `Applications.start`."""
+        self._spark.start(wake)
+        self._workers.start(wake)
+
+    def launch(self, spec: ApplicationSpec) -> None:
+        """See `Applications.launch`."""
+        (self._workers if spec.place is Place.WORKER else self._spark).launch(spec)
+
+    def known(self) -> Sequence[Application]:
+        """See `Applications.known`."""
+        return [*self._workers.known(), *self._spark.known()]
+
+    def attempts(self, keys: Collection[PlanKey]) -> Sequence[Application]:
+        """See `Applications.attempts`."""
+        return [*self._workers.attempts(keys), *self._spark.attempts(keys)]
+
+    def log_tail(self, driver: str, max_bytes: int) -> bytes:
+        """See `Applications.log_tail`."""
+        return self._of(driver).log_tail(driver, max_bytes)
+
+    def collect(self, driver: str) -> None:
+        """See `Applications.collect`."""
+        self._of(driver).collect(driver)
+
+    def tidy(self) -> None:
+        """See `Applications.tidy`."""
+        self._workers.tidy()
+        self._spark.tidy()
+
+    def close(self, grace_s: float) -> None:
+        """See `Applications.close`."""
+        with ThreadPoolExecutor(1, thread_name_prefix="stop") as pool:
+            workers = pool.submit(self._workers.close, grace_s)
+            self._spark.close(grace_s)
+            workers.result()
+
+    def _of(self, driver: str) -> Applications:
+        return self._workers if any(a.driver == driver for a in self._workers.known()) else self._spark
