@@ -169,13 +169,12 @@ def test_tagging_reads_no_data_file_and_only_the_groups_of_the_keys():
     write(table, [(f"k{n:03}", "p", 1, "x") for n in range(40)])
     fresh = open_table(storage, clock, "other", **SOON)
     read: list[str] = []
-    real = storage.read
 
-    def recorded(path: str) -> bytes:
-        read.append(path)
-        return real(path)
+    def recording(real):
+        return lambda path, *place: read.append(path) or real(path, *place)
 
-    storage.read = recorded  # type: ignore[method-assign]
+    for name in ("read", "read_range", "open_input"):
+        setattr(storage, name, recording(getattr(storage, name)))
     group = int(groups_of_keys(pa.array(["k007"]), 3)[0])
     found = fresh.record_index.locate(fresh.state, pa.array(["k007"]))
     assert [len(hits) for hits in found.hits] == [1]
