@@ -6,7 +6,7 @@ MEMBERS := $(sort $(wildcard libs/*/pyproject.toml services/*/pyproject.toml))
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup java demo test test-real test-cluster conformance simulate fuzz walk bench lint format docs wheels requirements \
+.PHONY: help setup java demo test test-real test-cluster conformance simulate fuzz walk bench bench-clustering lint format docs wheels requirements \
 	images cluster-up cluster-status cluster-down e2e e2e-short clean
 
 SEEDS ?= 5000
@@ -68,6 +68,10 @@ walk: java ## tables of Apache Hudi drawn by seeds: make walk RELEASE=0.15.0 SEE
 bench: java ## ratios against Apache Hudi and plain Spark: make bench SCALE=0.2
 	$(BIN)/python -m tests.conformance.peers.environment
 	$(BIN)/python -m tests.benchmarks --scale $(SCALE)
+
+bench-clustering: java ## RFC-19's experiment beside Apache Hudi: make bench-clustering SCALE=0.2
+	$(BIN)/python -m tests.conformance.peers.environment
+	$(BIN)/python -m tests.benchmarks.clustering --scale $(SCALE)
 
 lint: $(STAMP) ## style, types, layers, generated documentation and chart files
 	$(BIN)/ruff check .
