@@ -137,10 +137,20 @@ def may_hold_nulls(storage: Storage, path: str, columns: Collection[str]) -> boo
     return len(indexes) < len(columns)
 
 
-def read_base_file(storage: Storage, path: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return all rows of a base file, decoded by one thread: the parallelism is over files. Errors as `BaseFileScan`."""
+def read_base_file(
+    storage: Storage, path: str, columns: Sequence[str] | None = None, dictionaries: Collection[str] = ()
+) -> pa.Table:
+    """Return all rows of a base file, decoded by one thread: the parallelism is over files. Errors as `BaseFileScan`.
+
+    Those of `dictionaries` of which the file has small dictionaries are of type `DICTIONARY`.
+    """
     with readable(path):
-        return _opened(storage, path).read(columns=list(columns) if columns is not None else None, use_threads=False)
+        file = _opened(storage, path)
+        kept = sorted(_dictionaries(file).intersection(dictionaries)) if dictionaries else []
+        if kept:
+            found = file.metadata
+            file = pq.ParquetFile(storage.open_input(path), metadata=found, pre_buffer=True, read_dictionary=kept)
+        return file.read(columns=list(columns) if columns is not None else None, use_threads=False)
 
 
 def _opened(storage: Storage, path: str) -> pq.ParquetFile:
