@@ -6,8 +6,8 @@ MEMBERS := $(sort $(wildcard libs/*/pyproject.toml services/*/pyproject.toml))
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup java demo test test-real test-cluster conformance simulate fuzz walk bench bench-fleet lint format docs wheels requirements \
-	images cluster-up cluster-status cluster-down e2e e2e-short clean
+.PHONY: help setup java demo test test-real test-cluster conformance simulate fuzz walk bench bench-clustering bench-fleet lint format docs wheels \
+	requirements images cluster-up cluster-status cluster-down e2e e2e-short clean
 
 SEEDS ?= 5000
 SEED_START ?= 0
@@ -18,7 +18,7 @@ TARGETS ?=
 RELEASE ?= 1.2.0
 SEED ?= 1
 TABLES ?= 20
-JOBS ?= 2
+JOBS ?= 3
 IMAGES ?=
 
 help: ## say what there is
@@ -39,13 +39,13 @@ java: $(STAMP) ## find Java 17 or newer, or install it
 demo: java ## real tables, many writers, all services, a verified result
 	$(BIN)/tideline demo
 
-test: java ## all tests on embedded adapters, two at a time: make test JOBS=4
+test: java ## all tests on embedded adapters, three at a time: make test JOBS=4
 	$(PYTEST) tests --ignore=tests/conformance -m "not real and not cluster" -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-real: java ## the contract suites on a real Kafka with a schema registry, a real Redis, real object stores; the chart with helm
 	$(BIN)/python -m tests.real.object_store
 	$(BIN)/python -m tests.chart.tools
-	$(PYTEST) tests --ignore=tests/conformance -m real
+	$(PYTEST) tests --ignore=tests/conformance -m real -n 2 --dist loadfile --no-loadscope-reorder
 
 test-cluster: java ## the launcher, HudiTable resources and the chart on a real API server of Kubernetes, built from source the first time
 	$(BIN)/python -m tests.real.kubernetes_api
@@ -72,6 +72,10 @@ bench: java ## ratios against Apache Hudi and plain Spark: make bench SCALE=0.2
 
 bench-fleet: java ## small plans per minute, in resident workers beside Spark applications: make bench-fleet PLANS=200
 	$(BIN)/python -m tests.benchmarks.fleet --plans $(PLANS)
+
+bench-clustering: java ## RFC-19's experiment beside Apache Hudi: make bench-clustering SCALE=0.2
+	$(BIN)/python -m tests.conformance.peers.environment
+	$(BIN)/python -m tests.benchmarks.clustering --scale $(SCALE)
 
 lint: $(STAMP) ## style, types, layers, generated documentation and chart files
 	$(BIN)/ruff check .

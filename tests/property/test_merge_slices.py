@@ -10,12 +10,12 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.property.profile import quick
+from tests.property.profile import quick, some
 
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
 from tideline_table.log_format import avro_block, command_block, delete_block, parquet_block
 from tideline_table.merge import MergeMode, Merging
-from tideline_table.reader import LogRule, VisibleInstants, file_slice, read_slice
+from tideline_table.reader import LogRule, VisibleInstants, file_slice, read_slice, scan_log_part, superseded_rows
 from tideline_table.schema import avro_from_arrow, avro_with_meta_fields, with_meta_fields
 from tideline_table.storage import MemoryStorage
 
@@ -193,3 +193,23 @@ def test_slices_read_as_the_model_says(mode, base, writes, per_file, as_of, narr
     assert rows.column_names == names
     result = [tuple(r[n] for n in (("id", "v") if narrow else ("id", "ts", "v"))) for r in rows.to_pylist()]
     assert sorted(result, key=repr) == sorted(((k, v) if narrow else (k, ts, v) for k, ts, v in expected), key=repr)
+
+
+@some
+@given(
+    mode=st.sampled_from(list(MergeMode)), base=some_base, writes=some_writes, per_file=st.integers(1, 3), as_of=st.integers(0, 6)
+)
+def test_base_rows_and_log_rows_without_superseded_ones_are_the_slice(mode, base, writes, per_file, as_of):
+    base = base or [("a", 2)]
+    storage, found = stored(base, writes, per_file)
+    merging = Merging(mode, ordering_field="ts" if mode is MergeMode.EVENT_TIME else "")
+    completed = frozenset(instant(n) for n, w in enumerate(writes) if w.committed)
+    rule = LogRule(merging, VisibleInstants(completed), instant(as_of) if as_of < 6 else "")
+    gone = superseded_rows(storage, found, SCHEMA, rule)
+    held = [(key, ts, "base") for key, ts in base]
+    log = [
+        (r["id"], r["ts"], r["v"]) for b in scan_log_part(storage, found, SCHEMA, rule, ["v", "id", "ts"]) for r in b.to_pylist()
+    ]
+    kept = {row for n, row in enumerate(held) if n not in gone.base} | {row for n, row in enumerate(log) if n not in gone.log}
+    assert kept == modelled(mode, base, writes, as_of if as_of < 6 else len(writes))
+    assert len(kept) == len(held) - len(gone.base) + len(log) - len(gone.log)

@@ -26,7 +26,7 @@ from tideline_spark.application import main
 from tideline_spark.invocation import MODULE, ExitCode, Invocation, SharedInvocation
 from tideline_spark.outcomes import PlanOutcome, read_outcomes
 from tideline_table.action import TableService, run_clustering, schedule_clustering
-from tideline_table.action.clustering.run import run_here
+from tideline_table.action.clustering.run import cluster_here
 from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask
 from tideline_table.coordination import roll_back
 from tideline_table.errors import Recovery
@@ -239,7 +239,7 @@ def test_a_plan_that_another_live_driver_runs_is_left_to_it_and_the_next_plans_r
         )
         assert ended.returncode == ExitCode.SUCCEEDED, ended.stderr
         assert reader.refresh().actions[both.instant].state is State.INFLIGHT, "it was neither run nor rolled back there"
-        return run_here(tasks)
+        return cluster_here(tasks)
 
     committed = run_clustering(both.table, both.instant, run=while_the_other_application_runs)
     assert committed is not None

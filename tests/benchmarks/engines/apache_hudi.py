@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from tests.benchmarks.engines import serving
+from tests.benchmarks.engines import layouts, serving
 
 TABLE_VERSION = {"hoodie.write.table.version": "6", "hoodie.write.auto.upgrade": "false"}
 CODEC = {"hoodie.parquet.compression.codec": serving.CODEC}
@@ -91,6 +91,41 @@ class ApacheHudi:
         options = ",".join(f"{key}={value}" for key, value in {**CODEC, "hoodie.compact.inline.max.delta.commits": "1"}.items())
         for operation in ("schedule", "run"):
             self._spark.sql(f"call run_compaction(path => '{table}', op => '{operation}', options => '{options}')").collect()
+
+    # --- the clustering experiment -------------------------------------------------------------------------------------------
+
+    def insert_small(self, table: str, **described: Any) -> None:
+        made = layouts.Input(**described)
+        options = {
+            "hoodie.table.name": made.name,
+            "hoodie.datasource.write.operation": "bulk_insert",
+            "hoodie.datasource.write.recordkey.field": ",".join(made.key),
+            "hoodie.datasource.write.partitionpath.field": "",
+            "hoodie.datasource.write.keygenerator.class": "org.apache.hudi.keygen.NonpartitionedKeyGenerator",
+            "hoodie.datasource.write.precombine.field": made.ordering,
+            "hoodie.bulkinsert.sort.mode": "NONE",
+            "hoodie.bulkinsert.shuffle.parallelism": str(made.files),
+            **TABLE_VERSION,
+            **CODEC,
+        }
+        rows = self._spark.read.parquet(made.source).repartition(made.files)
+        rows.write.format("hudi").options(**options).mode("overwrite").save(table)
+
+    def cluster_by(self, table: str, columns: list[str], layout: str, target_bytes: int) -> None:
+        given = {**CODEC, **_clustering(target_bytes)}
+        if layout != layouts.LINEAR:
+            given["hoodie.layout.optimize.strategy"] = layout
+        options = ",".join(f"{key}={value}" for key, value in given.items())
+        self._spark.sql(
+            f"call run_clustering(path => '{table}', op => 'scheduleAndExecute', order => '{','.join(columns)}', options => '{options}')"
+        ).collect()
+
+    def ask_rows(self, table: str, where: str, result: str) -> str:
+        return layouts.asked(self._load(table), where, result)
+
+    def data_files(self, table: str) -> list[str]:
+        names = self._load(table).select("_hoodie_partition_path", "_hoodie_file_name").distinct().collect()
+        return [str(Path(table) / partition / name) for partition, name in names]
 
     def warm_up(self, source: str, changes: str, folder: str) -> None:
         """Every kind of call once, on small tables."""

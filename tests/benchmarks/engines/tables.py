@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tests.benchmarks.engines import serving
+from tests.benchmarks.engines import layouts, serving
 
 from tideline_table.action import write_rows
 from tideline_table.errors import TidelineError
@@ -45,6 +45,23 @@ def clustering_options(target_bytes: int) -> dict[str, object]:
         "hoodie.clustering.plan.strategy.target.file.max.bytes": target_bytes,
         "hoodie.clustering.plan.strategy.sort.columns": serving.SORT_COLUMN,
     }
+
+
+def made_small(path: str, made: layouts.Input) -> Table:
+    """Make a table without partitions that writes the rows of `made` into so many files at a bulk insert."""
+    create_table(path, TableRequest(made.name, schema_of(made.source), tuple(made.key), (), made.ordering))
+    return Table.open(path, options={**OPTIONS, "tideline.spark.insert.parallelism": made.files})
+
+
+def layout_options(columns: list[str], layout: str, target_bytes: int) -> dict[str, object]:
+    """Options of a clustering by these columns, as Apache Hudi gets them."""
+    sort = {"hoodie.clustering.plan.strategy.sort.columns": ",".join(columns), "hoodie.layout.optimize.strategy": layout}
+    return {**clustering_options(target_bytes), **sort}
+
+
+def data_files(path: str) -> list[str]:
+    """Paths of the visible base files."""
+    return [str(Path(path) / s.path) for s in Table.open(path).slices() if s.base_file]
 
 
 def base_files(path: str) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from tests.benchmarks.engines import serving, tables
+from tests.benchmarks.engines import layouts, serving, tables
 
 from tideline_spark.application import run_tasks
 from tideline_spark.plan_run import Termination
@@ -92,6 +92,26 @@ class TidelineOnSpark:
         compact_slice = importlib.import_module("tideline_table.action.compaction.plan").compact_slice
         context = self._spark.sparkContext
         tables.compact(table, run=lambda tasks: context.parallelize(tasks, len(tasks)).map(compact_slice).collect())
+
+    # --- the clustering experiment -------------------------------------------------------------------------------------------
+
+    def insert_small(self, table: str, **described: Any) -> None:
+        made = layouts.Input(**described)
+        rows = self._spark.read.parquet(made.source)
+        write_dataframe(tables.made_small(table, made), rows, Operation.BULK_INSERT)
+
+    def cluster_by(self, table: str, columns: list[str], layout: str, target_bytes: int) -> None:
+        found = tables.opened(table)
+        instant = schedule_clustering(found, tables.layout_options(columns, layout, target_bytes))
+        if instant is None:
+            raise serving.Refused("no clustering was planned")
+        run_clustering(found, instant, run=lambda tasks: run_tasks(self._spark, tasks, Termination(), cluster_group))
+
+    def ask_rows(self, table: str, where: str, result: str) -> str:
+        return layouts.asked(self._load(table), where, result)
+
+    def data_files(self, table: str) -> list[str]:
+        return tables.data_files(table)
 
     def warm_up(self, source: str, changes: str, folder: str) -> None:
         """Every kind of call once, on small tables."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TypeVar
 
 import rich.progress as bars
 from rich.console import Console
@@ -13,8 +12,6 @@ from rich.console import Console
 from tideline_cli.report import printable
 
 SHOWN_AFTER_S = 2.0
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 class Progress:
@@ -62,15 +59,10 @@ class Progress:
         """Set the number of steps, which was not known before; what is done begins at 0 again."""
         self._bar.reset(self._task, total=total)
 
-    def each(self, items: Iterable[T], do: Callable[[T], R]) -> list[R]:
-        """Return the results of `do`, and count each; the number of `items` becomes the total."""
-        every = list(items)
-        self.expect(len(every))
-        results = []
-        for item in every:
-            results.append(do(item))
-            self.advance()
-        return results
+    def counting(self, items: Sequence[object]) -> Callable[[], None]:
+        """Make the number of `items` the total, and return the function to call behind each."""
+        self.expect(len(items))
+        return self.advance
 
     def describe(self, text: str) -> None:
         """Show what is done now."""

@@ -20,8 +20,8 @@ from tideline_table.action import (
     Reason,
     Rules,
     TableService,
-    cluster_group,
-    compact_slice,
+    cluster_here,
+    compact_here,
     decide,
     preview_clustering,
     request_archival,
@@ -168,7 +168,7 @@ def run(
 def _run_clustering(table: Table, instant: str) -> dict[str, Any]:
     with Progress("file groups", None) as progress:
         progress.describe("clustering")
-        committed = run_clustering(table, instant, run=lambda tasks: progress.each(tasks, cluster_group))
+        committed = run_clustering(table, instant, run=lambda tasks: cluster_here(tasks, progress.counting(tasks)))
     if committed is None:
         return _no_plan(TableService.CLUSTERING, table)
     rows = sum(s.num_writes for s in committed.stats)
@@ -179,7 +179,7 @@ def _run_clustering(table: Table, instant: str) -> dict[str, Any]:
 def _run_compaction(table: Table, instant: str) -> dict[str, Any]:
     with Progress("file groups", None) as progress:
         progress.describe("compaction")
-        committed = run_compaction(table, instant, run=lambda tasks: progress.each(tasks, compact_slice))
+        committed = run_compaction(table, instant, run=lambda tasks: compact_here(tasks, progress.counting(tasks)))
     if committed is None:
         return _no_plan(TableService.COMPACTION, table)
     logs = sum(s.log_files_compacted for s in committed.stats)

@@ -1,4 +1,4 @@
-"""Options of DataFrame writes. The engine accepts them once `tideline_spark` is imported."""
+"""Options of DataFrame writes and reads. The engine accepts them once `tideline_spark` is imported."""
 
 from __future__ import annotations
 
@@ -29,6 +29,14 @@ SPARK_COLLECT_BYTES = Option(
     unit="bytes",
     minimum=0,
 )
-SPARK_OPTIONS = (SPARK_INSERT_PARALLELISM, SPARK_BROADCAST_KEYS, SPARK_COLLECT_BYTES)
+SPARK_SCAN_LOG_BYTES = Option(
+    "tideline.spark.scan.log.bytes",
+    128 * 1024 * 1024,
+    "A snapshot query on Spark leaves base rows of slices with log files to Spark's own scan, as far as their log files together have at "
+    "most this size: the positions of rows that these logs replace are broadcast. Python workers read the other slices. 0 turns this off.",
+    unit="bytes",
+    minimum=0,
+)
+SPARK_OPTIONS = (SPARK_INSERT_PARALLELISM, SPARK_BROADCAST_KEYS, SPARK_COLLECT_BYTES, SPARK_SCAN_LOG_BYTES)
 
 declare_options(*SPARK_OPTIONS)

@@ -1,15 +1,15 @@
-"""Read a table as a DataFrame: Spark's own Parquet scan over the exact base files of a snapshot, and workers that merge log files.
+"""Read a table as a DataFrame: Spark's own Parquet scan over the exact base files of a snapshot, and workers that read log files.
 
-Python workers read slices that need the engine, such as those with log files: they receive paths and return Arrow rows. All other
-rows stay in the JVM.
+Of slices with log files, `merged_scan` leaves the base rows to Spark. Python workers read slices that need the engine as a whole: they
+receive paths and return Arrow rows. All other rows stay in the JVM.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +19,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from tideline_spark.arrow_rows import map_snapshots, spark_batches, spark_schema, spread
+from tideline_spark.merged_scan import divided, scan_merged
+from tideline_spark.options import SPARK_SCAN_LOG_BYTES
 from tideline_spark.planning import known_files, planning_settings
 from tideline_spark.pruning import equalities
 from tideline_spark.session import use_this_python
@@ -97,18 +99,23 @@ def _rows(
         found = table.narrowed(found, wanted) if len(wanted) else replace(found, slices=())
     filled = found.rule.path_columns
     by_value = (filled is not None and not filled.only_fill) or found.rule.versions is not None
-    by_engine = {s for s in found.slices if s.log_files or by_value}
+    by_engine = {s for s in found.slices if by_value or not s.base_file}
     by_engine |= older_types(table, found, schema.names) | lost_values(found, schema.names)
-    plain = tuple(s for s in found.slices if s not in by_engine)
-    merged = tuple(s for s in found.slices if s in by_engine)
+    with_logs = [s for s in found.slices if s.log_files and s not in by_engine]
+    most_bytes = table.options[SPARK_SCAN_LOG_BYTES] if wanted is None else 0
+    halved = divided(replace(found, slices=tuple(with_logs)), schema, most_bytes)
+    by_engine |= set(with_logs) - halved
+    plain = tuple(s for s in found.slices if s not in by_engine and s not in halved)
     frames = []
     if plain:
         frames.append(_scanned(spark, replace(found, slices=plain), schema, wanted))
-    if merged:
-        frames.append(_merged(spark, replace(found, slices=merged), schema, wanted))
+    if halved:
+        frames.append(scan_merged(spark, replace(found, slices=tuple(s for s in found.slices if s in halved)), schema))
+    if by_engine:
+        frames.append(_merged(spark, replace(found, slices=tuple(s for s in found.slices if s in by_engine)), schema, wanted))
     if not frames:
         return spark.createDataFrame([], schema)
-    return frames[0] if len(frames) == 1 else frames[0].unionAll(frames[1])
+    return functools.reduce(DataFrame.unionAll, frames)
 
 
 def older_types(table: Table, snapshot: Snapshot, columns: Sequence[str]) -> set[FileSlice]:
@@ -143,10 +150,10 @@ def lost_values(snapshot: Snapshot, columns: Sequence[str]) -> set[FileSlice]:
 
 
 def _with_footers(snapshot: Snapshot, fits: Callable[[FileSlice], bool]) -> set[FileSlice]:
-    """Return the slices without log files for which `fits`, which reads a footer, is true."""
-    plain = [s for s in snapshot.slices if not s.log_files]
+    """Return the slices with a base file for which `fits`, which reads a footer, is true."""
+    based = [s for s in snapshot.slices if s.base_file]
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
-        return {s for s, is_wanted in zip(plain, pool.map(fits, plain), strict=True) if is_wanted}
+        return {s for s, is_wanted in zip(based, pool.map(fits, based), strict=True) if is_wanted}
 
 
 def query_of(
@@ -189,7 +196,7 @@ def _condition(times: CommitTimes | None, keys: pa.Array | None) -> tuple[Column
 
 def _merged(spark: SparkSession, snapshot: Snapshot, schema: StructType, keys: pa.Array | None) -> DataFrame:
     tasks = spread(snapshot, 2 * spark.sparkContext.defaultParallelism)
-    return map_snapshots(spark, tasks, partial(part_rows, schema=schema, keys=keys), schema)
+    return map_snapshots(spark, tasks, functools.partial(part_rows, schema=schema, keys=keys), schema)
 
 
 def part_rows(

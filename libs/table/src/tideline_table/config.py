@@ -155,6 +155,13 @@ COMPACTION_MAX_WAIT_COMMITS = Option(
     unit="instants",
     minimum=0,
 )
+COMPACTION_MEMORY_LIMIT = Option(
+    "tideline.compaction.memory.limit",
+    1024 * _MIB,
+    "Memory for the slices that one process compacts at the same time, as estimated before they are read. A larger slice is compacted alone.",
+    unit="bytes",
+    minimum=_MIB,
+)
 RECORD_SIZE_ESTIMATE = Option(
     "hoodie.copyonwrite.record.size.estimate", 256, "Assumed bytes per row of a table without files.", unit="bytes", minimum=1
 )
@@ -496,8 +503,8 @@ CLUSTERING_GROUP_MIN_BYTES = Option(
 CLUSTERING_MEMORY_LIMIT = Option(
     "tideline.clustering.memory.limit",
     1024 * _MIB,
-    "Memory for the rows of one clustering group. A larger group is partitioned by ranges of its sort order into files in the temporary "
-    "folder of the executor (TMPDIR), which are sorted one after the other. The decoder, the encoder and the interpreter need memory beside it.",
+    "Memory for the rows of the clustering groups that one process runs at the same time. A larger group runs alone; it is partitioned by "
+    "ranges of its sort order into files in the temporary folder of the executor (TMPDIR), which are sorted one after the other. The decoder, the encoder and the interpreter need memory beside it.",
     unit="bytes",
     minimum=4 * _MIB,
 )

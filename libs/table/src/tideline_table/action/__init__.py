@@ -18,9 +18,9 @@ from tideline_table.action.clustering.decision import decide_clustering
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.plan import Trigger, plan_clustering
 from tideline_table.action.clustering.preview import ClusteringPreview, preview_clustering
-from tideline_table.action.clustering.run import request_clustering, run_clustering, schedule_clustering
+from tideline_table.action.clustering.run import cluster_here, request_clustering, run_clustering, schedule_clustering
 from tideline_table.action.compaction.plan import compact_slice, plan_compaction
-from tideline_table.action.compaction.run import request_compaction, run_compaction, schedule_compaction
+from tideline_table.action.compaction.run import compact_here, request_compaction, run_compaction, schedule_compaction
 from tideline_table.action.decision import Check, Due, Reason, TableService, action_name
 from tideline_table.action.index.run import INDEX_TYPES, check_index, create_index, drop_index, repair_index
 from tideline_table.action.inline import InlineService, run_inline
@@ -121,7 +121,9 @@ __all__ = [
     "check_sort_columns",
     "closed_to_inserts",
     "cluster_group",
+    "cluster_here",
     "combines_input",
+    "compact_here",
     "compact_slice",
     "create_index",
     "create_savepoint",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tideline_table.action.clustering.plan import Trigger
-from tideline_table.action.clustering.run import RunTasks, request_clustering, run_clustering, run_here
+from tideline_table.action.clustering.run import RunTasks, cluster_here, request_clustering, run_clustering
 from tideline_table.action.compaction.run import RunCompactions, compact_here, request_compaction, run_compaction
 from tideline_table.action.decision import Reason, TableService
 from tideline_table.config import (
@@ -45,7 +45,7 @@ def run_inline(
     table: Table,
     options: Mapping[str, object] | None = None,
     *,
-    cluster: RunTasks = run_here,
+    cluster: RunTasks = cluster_here,
     compact: RunCompactions = compact_here,
 ) -> tuple[InlineService, ...]:
     """Plan, or plan and run, the services that the options ask writers for, where one is due; call it behind a commit.

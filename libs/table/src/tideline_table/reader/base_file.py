@@ -24,6 +24,8 @@ _BROKEN = (pa.ArrowException, OSError, ValueError)
 """Exceptions that Arrow raises for bytes that are not a valid Parquet file."""
 _FEW_ROWS, _FEW_BYTES = 10_000, 1 << 20
 """Up to so many rows, of so many bytes before compression, the caller's thread decodes: for a few rows, Arrow's scanner takes five times as long."""
+_DICTIONARY_BYTES = 64 * 1024
+"""A column chunk with a larger dictionary, as stored, may have given up its dictionary: writers do so at 1 MiB before compression."""
 _FEWEST_ROWS, _MOST_ROWS = 1024, 131_072
 """A scan with a limit decodes batches of so many rows, at least and at most."""
 
@@ -42,6 +44,8 @@ class BaseFileFooter:
     bloom: BloomFilter | None = None
     decoded_bytes: int = 0
     """The size of all values before compression, which is less than their size in memory where they are encoded by dictionary."""
+    dictionaries: frozenset[str] = frozenset()
+    """Top-level columns of texts of which all row groups have small dictionaries; empty unless asked for."""
 
     def may_hold(self, low: str, high: str) -> bool:
         """Return whether the file can hold a key between `low` and `high` (both inclusive)."""
@@ -56,8 +60,8 @@ class BaseFileFooter:
         return self.min_key, self.max_key
 
 
-def read_footer(storage: Storage, path: str, *, with_bloom: bool = False) -> BaseFileFooter:
-    """Return the footer of a base file, with its Bloom filter only if `with_bloom`. Errors as `BaseFileScan`.
+def read_footer(storage: Storage, path: str, *, with_bloom: bool = False, with_dictionaries: bool = False) -> BaseFileFooter:
+    """Return the footer of a base file, with its Bloom filter and `dictionaries` only if asked for. Errors as `BaseFileScan`.
 
     Logs a warning for a key range or a filter that the file contradicts, and leaves it out.
     """
@@ -67,7 +71,22 @@ def read_footer(storage: Storage, path: str, *, with_bloom: bool = False) -> Bas
         low, high = key_range(pairs, ends, path)
         bloom = key_filter(pairs, [low, high] if high else [*(ends or ())], path) if with_bloom else None
         size = sum(file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups))
-        return BaseFileFooter(file.metadata.num_rows, low, high, frozenset(file.schema_arrow.names), bloom, size)
+        small = _dictionaries(file) if with_dictionaries else frozenset()
+        return BaseFileFooter(file.metadata.num_rows, low, high, frozenset(file.schema_arrow.names), bloom, size, small)
+
+
+def _dictionaries(file: pq.ParquetFile) -> frozenset[str]:
+    texts = {f.name for f in file.schema_arrow if f.type == pa.string()}
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    paths = [file.metadata.schema.column(at).path for at in range(file.metadata.num_columns)]
+    chunks = {path: [group.column(at) for group in groups] for at, path in enumerate(paths) if path in texts}
+    return frozenset(path for path, found in chunks.items() if all(map(_has_small_dictionary, found)))
+
+
+def _has_small_dictionary(chunk: pq.ColumnChunkMetaData) -> bool:
+    # Some writers leave the offset of the dictionary page out.
+    start = chunk.dictionary_page_offset if chunk.has_dictionary_page else None
+    return start is not None and 0 < chunk.data_page_offset - start <= _DICTIONARY_BYTES
 
 
 def read_statistics(storage: Storage, path: str, columns: Collection[str]) -> FileStatistics | None:
@@ -126,10 +145,20 @@ def may_hold_nulls(storage: Storage, path: str, columns: Collection[str]) -> boo
     return len(indexes) < len(columns)
 
 
-def read_base_file(storage: Storage, path: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return all rows of a base file, decoded by one thread: the parallelism is over files. Errors as `BaseFileScan`."""
+def read_base_file(
+    storage: Storage, path: str, columns: Sequence[str] | None = None, dictionaries: Collection[str] = ()
+) -> pa.Table:
+    """Return all rows of a base file, decoded by one thread: the parallelism is over files. Errors as `BaseFileScan`.
+
+    Those of `dictionaries` of which the file has small dictionaries are of type `DICTIONARY`.
+    """
     with readable(path):
-        return _opened(storage, path).read(columns=list(columns) if columns is not None else None, use_threads=False)
+        file = _opened(storage, path)
+        kept = sorted(_dictionaries(file).intersection(dictionaries)) if dictionaries else []
+        if kept:
+            found = file.metadata
+            file = pq.ParquetFile(storage.open_input(path), metadata=found, pre_buffer=True, read_dictionary=kept)
+        return file.read(columns=list(columns) if columns is not None else None, use_threads=False)
 
 
 def _opened(storage: Storage, path: str) -> pq.ParquetFile:
@@ -150,24 +179,41 @@ def readable(path: str) -> Iterator[None]:
         ) from None
 
 
+DICTIONARY = pa.dictionary(pa.int32(), pa.string())
+
+
+def with_dictionaries(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
+    """Return `schema` with these columns of texts as dictionaries."""
+    return pa.schema([f.with_type(DICTIONARY) if f.name in names else f for f in schema]) if names else schema
+
+
 class BaseFileScan:
     """One base file, opened once and read in `schema`: columns that it lacks are null, columns of older types are converted.
 
     Raises `CorruptMetadata` for an invalid Parquet file, `StorageError` if the disk fails, `SchemaMismatch` for a type that cannot
     become the current one. With `scan_bytes`, unfiltered rows are decoded about
-    so much at a time. Without, Arrow's scanner decodes up to 1 GiB ahead.
+    so much at a time. Without, Arrow's scanner decodes up to 1 GiB ahead. Columns of texts in `dictionaries`, which the file has with
+    the current name and type, are of type `DICTIONARY`.
     """
 
     def __init__(
-        self, storage: Storage, path: str, schema: pa.Schema, names: FileNames | None = None, scan_bytes: int | None = None
+        self,
+        storage: Storage,
+        path: str,
+        schema: pa.Schema,
+        names: FileNames | None = None,
+        scan_bytes: int | None = None,
+        dictionaries: frozenset[str] = frozenset(),
     ) -> None:
         self._scan_bytes = scan_bytes
+        self._dictionaries = sorted(dictionaries)
         self._path = path
-        self._schema = schema
+        self._schema = schema = with_dictionaries(schema, dictionaries)
         self._names = names or FileNames()
         with readable(self._path):
             self._input = storage.open_input(path)
-            self._fragment = ds.ParquetFileFormat().make_fragment(self._input)
+            read_options = ds.ParquetReadOptions(dictionary_columns=self._dictionaries)
+            self._fragment = ds.ParquetFileFormat(read_options=read_options).make_fragment(self._input)
             stored = self._fragment.physical_schema
         apart = [name for name in schema.names if name in self._names.apart]
         self._evolved = {f.name for f in stored if f.name in schema.names and f.type != schema.field(f.name).type} | set(apart)
@@ -243,14 +289,14 @@ class BaseFileScan:
         if not 0 < count <= _FEW_ROWS or sum(group.total_byte_size for group in found) > _FEW_BYTES:
             yield from fragment.scanner(schema=self._stored, columns=names, filter=where).to_batches()
             return
-        file = pq.ParquetFile(self._input, metadata=fragment.metadata, pre_buffer=True)
+        file = pq.ParquetFile(self._input, metadata=fragment.metadata, pre_buffer=True, read_dictionary=self._dictionaries)
         rows = file.read_row_groups(groups, columns=names, use_threads=False)
         yield from self._as_stored(rows, names).to_batches()
 
     def _stepwise(self, found: Sequence[pq.RowGroupMetaData], groups: list[int], names: list[str]) -> Iterator[pa.RecordBatch]:
         row_bytes = max(1, sum(group.total_byte_size for group in found) // max(1, sum(group.num_rows for group in found)))
         rows = max(_FEWEST_ROWS, min((self._scan_bytes or 0) // row_bytes, _MOST_ROWS))
-        file = pq.ParquetFile(self._input, pre_buffer=False)
+        file = pq.ParquetFile(self._input, pre_buffer=False, read_dictionary=self._dictionaries)
         for batch in file.iter_batches(rows, row_groups=groups, columns=names):
             yield from self._as_stored(pa.Table.from_batches([batch]), names).to_batches()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -65,7 +65,7 @@ def _scan_files(storage: Storage, file_slice: FileSlice, plan: ReadPlan, indexes
         return
     blocks = _blocks(storage, file_slice, plan, indexes)
     if is_merged_by_cells(blocks, plan):
-        yield from scan_parts(storage, file_slice, blocks, plan)
+        yield from scan_parts(storage, file_slice, blocks, replace(plan, rule=replace(plan.rule, dictionaries=frozenset())))
         return
     content = read_events(storage, blocks, plan, HELD_BYTES)
     if content is None:
@@ -91,6 +91,48 @@ def read_slice(
     """Return the rows of `scan_slice`, whole in memory."""
     chosen = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     return pa.Table.from_batches(scan_slice(storage, file_slice, schema, rule, columns, where, keys), schema=chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """Rows that a slice does not have although a file of it holds them."""
+
+    base: np.ndarray
+    """Ascending positions of rows in the base file."""
+    log: np.ndarray
+    """Ascending positions among the rows of `scan_log_part`: a base row has a larger ordering value."""
+
+
+def superseded_rows(storage: Storage, file_slice: FileSlice, schema: pa.Schema, rule: LogRule) -> Superseded:
+    """Return which rows of the base file and of `scan_log_part` are not rows of the slice; all others are.
+
+    Reads record keys and ordering values only. Where cells of base rows are merged with the log, all base rows count as superseded,
+    because `scan_log_part` has the whole slice. Columns from the path of the slice must not replace stored ones.
+    """
+    plan = ReadPlan(schema, rule, (), None, None)
+    base = rule.open_base(storage, file_slice, schema)
+    blocks = _blocks(storage, file_slice, plan, None)
+    groups = base.row_groups()
+    if is_merged_by_cells(blocks, plan):
+        return Superseded(np.arange(sum(base.rows(number) for number in groups)), np.arange(0))
+    content = read_events(storage, blocks, plan, 0)
+    if content is None:
+        return Superseded(np.arange(0), np.arange(0))
+    outcome = fold_events(content.events, rule.merging.mode)
+    _, stays, lost = _compare(base, groups, plan, outcome)
+    return Superseded(np.flatnonzero(~stays), np.flatnonzero(lost[outcome.kinds == EventKind.RECORD]))
+
+
+def scan_log_part(
+    storage: Storage, file_slice: FileSlice, schema: pa.Schema, rule: LogRule, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the newest row of each key in the log, in the same order at each call, without a look at the base file.
+
+    Where cells of base rows are merged with the log, these are all rows of the slice. Errors as `scan_slice`.
+    """
+    plan = ReadPlan(schema, rule, tuple(columns), None, None)
+    alone = file_slice if is_merged_by_cells(_blocks(storage, file_slice, plan, None), plan) else replace(file_slice, base_file="")
+    yield from scan_slice(storage, alone, schema, rule, columns)
 
 
 def _both(one: pc.Expression | None, other: pc.Expression | None) -> pc.Expression | None:

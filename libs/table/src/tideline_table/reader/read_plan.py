@@ -39,6 +39,9 @@ class LogRule:
     scan_bytes: int | None = None
     """About how much a scan of a whole base file decodes at a time, None: as much as Arrow's scanner does, up to 1 GiB ahead."""
 
+    dictionaries: frozenset[str] = frozenset()
+    """Columns of texts that scans of base files yield as dictionaries; rows of logs have texts. Not for filters, keys or ordering."""
+
     def names_in(self, instant: str) -> FileNames:
         """Return how a file that `instant` wrote names the query's columns."""
         return self.versions.file_names(instant, self.as_of) if self.versions is not None else FileNames()
@@ -47,7 +50,7 @@ class LogRule:
         """Return the base file of a slice, read in `schema`."""
         name = parse_base_file_name(file_slice.base_file)
         names = self.names_in(name.instant) if name is not None else FileNames()
-        return BaseFileScan(storage, file_slice.path, schema, names, self.scan_bytes)
+        return BaseFileScan(storage, file_slice.path, schema, names, self.scan_bytes, self.dictionaries)
 
 
 @dataclass(frozen=True)

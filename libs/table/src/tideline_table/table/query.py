@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from tideline_table.errors import HistoryUnavailable, ObjectNotFound, SchemaMism
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.index.bucket_pruning import BucketPruning
 from tideline_table.reader.base_file import BaseFileFooter, read_footer
-from tideline_table.reader.file_slice import scan_slice
+from tideline_table.reader.file_slice import Superseded, scan_log_part, scan_slice, superseded_rows
 from tideline_table.reader.log_index import LogIndexes
 from tideline_table.reader.predicate import parse_where
 from tideline_table.reader.read_plan import LogRule
@@ -130,20 +131,36 @@ class Snapshot:
         self, slices: Sequence[FileSlice], columns: Sequence[str] | None, condition: pc.Expression | None, keys: pa.Array | None
     ) -> Iterator[pa.RecordBatch]:
         for file_slice in slices:
-            try:
+            with _kept_files():
                 yield from scan_slice(self.storage, file_slice, self.schema, self.rule, columns, condition, keys, self.log_indexes)
-            except ObjectNotFound as error:
-                raise HistoryUnavailable(
-                    f"{error.path}, which the query reads, is gone",
-                    expected="files that cleaning leaves to queries that run",
-                    remedy="query again; if it is missing still, restore the file",
-                ) from None
+
+    def superseded(self, file_slice: FileSlice) -> Superseded:
+        """Return the rows of the base file and of `scan_log_part` that the slice does not have. Errors as `scan`."""
+        with _kept_files():
+            return superseded_rows(self.storage, file_slice, self.schema, self.rule)
+
+    def scan_log_part(self, file_slice: FileSlice, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the newest row of each key in the log of a slice, for a reader that scans the base file itself. Errors as `scan`."""
+        with _kept_files():
+            yield from scan_log_part(self.storage, file_slice, self.schema, self.rule, columns)
 
     def read(
         self, columns: Sequence[str] | None = None, where: pc.Expression | str | None = None, keys: pa.Array | None = None
     ) -> pa.Table:
         """Return the rows of `scan`, whole in memory."""
         return pa.Table.from_batches(self.scan(columns, where, keys), schema=self.output(columns))
+
+
+@contextmanager
+def _kept_files() -> Iterator[None]:
+    try:
+        yield
+    except ObjectNotFound as error:
+        raise HistoryUnavailable(
+            f"{error.path}, which the query reads, is gone",
+            expected="files that cleaning leaves to queries that run",
+            remedy="query again; if it is missing still, restore the file",
+        ) from None
 
 
 def _reopened(root: str, *fields: Any) -> Snapshot:

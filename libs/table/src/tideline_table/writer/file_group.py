@@ -16,7 +16,8 @@ from tideline_table.file_group.names import base_file_name, write_token
 from tideline_table.file_group.slice import join_path
 from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, WriteStat
 from tideline_table.merge import deleted_mask, filled_rows, lies_on_top
-from tideline_table.reader.base_file import read_base_file
+from tideline_table.reader.base_file import DICTIONARY, read_base_file, with_dictionaries
+from tideline_table.reader.encoded_slice import encoded_as, repeated, repeated_texts
 from tideline_table.schema.arrow import with_column
 from tideline_table.schema.evolution import conform
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
@@ -42,7 +43,7 @@ def write_file_group(
     base = None
     if task.base is not None:
         assert not task.base.log_files, "rows are added only to groups without log files"
-        base = conform(read_base_file(storage, task.base.path), with_meta_fields(context.schema))
+        base = _base_rows(context, task.base.path, storage)
         if context.buckets is not None:
             context.buckets.check_members(task.file_id, base.column(MetaField.RECORD_KEY))
     merged = _merge(context, base, incoming)
@@ -65,6 +66,13 @@ def write_file_group(
         statistics=written.statistics,
     )
     return result_of(context, task, stat, merged.inserted)
+
+
+def _base_rows(context: WriteContext, path: str, storage: Storage) -> pa.Table:
+    schema = with_meta_fields(context.schema)
+    texts = repeated_texts(schema, context.merging) if context.has_meta_fields else frozenset()
+    rows = read_base_file(storage, path, dictionaries=texts)
+    return conform(rows, with_dictionaries(schema, {f.name for f in rows.schema if f.type == DICTIONARY}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +124,11 @@ def _merge(context: WriteContext, base: pa.Table | None, incoming: pa.Table) -> 
 def _output(context: WriteContext, task: FileGroupTask, merged: _Merged, name: str) -> pa.Table:
     pieces: list[pa.Table] = []
     if merged.kept is not None:
-        file_name = pa.scalar(name if context.has_meta_fields else None, pa.string())
-        pieces.append(with_column(merged.kept, MetaField.FILE_NAME, pa.repeat(file_name, merged.kept.num_rows)))
+        count = merged.kept.num_rows
+        names = repeated(name, count) if context.has_meta_fields else pa.nulls(count, pa.string())
+        pieces.append(with_column(merged.kept, MetaField.FILE_NAME, names))
     if merged.written is not None and merged.written.num_rows:
-        pieces.append(stored_rows(context, task, merged.written, name, nulls=not context.has_meta_fields))
-    return pa.concat_tables(pieces)
+        rows = stored_rows(context, task, merged.written, name, nulls=not context.has_meta_fields)
+        constants = (MetaField.COMMIT_TIME, MetaField.PARTITION_PATH, MetaField.FILE_NAME) if context.has_meta_fields else ()
+        pieces.append(encoded_as(rows, pieces[0].schema if pieces else with_dictionaries(rows.schema, constants)))
+    return pa.concat_tables(pieces).unify_dictionaries()

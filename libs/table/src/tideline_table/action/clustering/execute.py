@@ -26,29 +26,44 @@ from tideline_table.action.clustering.external_sort import (
 )
 from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask
 from tideline_table.action.receipt import Prover
+from tideline_table.action.side_by_side import MemoryBudget
 from tideline_table.config import CLUSTERING_MEMORY_LIMIT, ROW_GROUP_ROWS, Options
 from tideline_table.errors import VerificationFailed
 from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, WriteStat
-from tideline_table.reader.base_file import read_footer
+from tideline_table.reader.base_file import DICTIONARY, read_footer
+from tideline_table.reader.encoded_slice import encoded, encoded_table, repeated
 from tideline_table.reader.file_slice import scan_slice
+from tideline_table.reader.read_plan import LogRule
 from tideline_table.row_digest import RowDigest
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.storage import Storage, open_storage, writing
 from tideline_table.writer.base_file import open_base_file
 from tideline_table.writer.marker import MarkerType, create_marker
 
+_MEMORY_PER_DECODED = 4
+"""Memory of a group, compared with the values of its base files: dictionaries are expanded, and rows are held with a sorted copy."""
 
-def cluster_group(task: ClusteringTask, storage: Storage | None = None) -> ClusteredGroup:
+
+def cluster_group(task: ClusteringTask, storage: Storage | None = None, memory: MemoryBudget | None = None) -> ClusteredGroup:
     """Read the inputs of one group, sort them and write the outputs; prove that no row was added, dropped or given another key.
 
-    Raises `VerificationFailed` if the written rows are not those read, `StorageFull` if the temporary folder or the table's is full.
+    Waits for its share of `memory`, if given. Raises `VerificationFailed` if the written rows are not those read, `StorageFull` if the
+    temporary folder or the table's is full.
     """
     storage = storage or open_storage(task.base_path)
     limit_bytes = Options(task.options)[CLUSTERING_MEMORY_LIMIT]
-    footers = (read_footer(storage, s.path) for s in task.inputs if s.base_file)
-    if sum(footer.decoded_bytes for footer in footers) > limit_bytes // 4:
+    footers = [read_footer(storage, s.path, with_dictionaries=True) for s in task.inputs if s.base_file]
+    needed_bytes = _MEMORY_PER_DECODED * sum(footer.decoded_bytes for footer in footers)
+    if needed_bytes > limit_bytes:
         # It may not fit: let no scan decode far ahead.
         task = replace(task, rule=replace(task.rule, scan_bytes=limit_bytes // 16))
+    with (memory or MemoryBudget(limit_bytes)).hold(needed_bytes):
+        return _cluster_group(
+            task, storage, limit_bytes, encoded(task.rule, with_meta_fields(task.schema), footers, task.order.columns)
+        )
+
+
+def _cluster_group(task: ClusteringTask, storage: Storage, limit_bytes: int, in_memory: LogRule) -> ClusteredGroup:
     proof = Prover.begin(
         "clustering",
         task.instant,
@@ -59,7 +74,7 @@ def cluster_group(task: ClusteringTask, storage: Storage | None = None) -> Clust
     )
     with ExitStack() as files:
         # Half of the limit for the rows, the other half for their sorted copy.
-        rows = _held(_scan(task, storage), with_meta_fields(task.schema), limit_bytes // 2)
+        rows = _held(_scan(replace(task, rule=in_memory), storage), with_meta_fields(task.schema), limit_bytes // 2, in_memory)
         if rows is not None:
             return _in_memory(task, storage, rows, proof)
         folder = files.enter_context(_spill_folder())
@@ -71,7 +86,7 @@ def _spill_folder() -> tempfile.TemporaryDirectory[str]:
         return tempfile.TemporaryDirectory(prefix="tideline-clustering-")
 
 
-def _held(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most_bytes: int) -> pa.Table | None:
+def _held(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most_bytes: int, rule: LogRule) -> pa.Table | None:
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -79,7 +94,7 @@ def _held(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most_bytes: int)
         size += batch.nbytes
         if size > most_bytes:
             return None
-    return pa.Table.from_batches(held, schema=schema)
+    return encoded_table(held, schema, rule)
 
 
 def _in_memory(task: ClusteringTask, storage: Storage, rows: pa.Table, proof: Prover) -> ClusteredGroup:
@@ -154,10 +169,12 @@ class _Outputs:
         file_id, path = task.output(number)
         create_marker(storage, task.instant, path, MarkerType.CREATE)
         position = self._schema.get_field_index(MetaField.FILE_NAME)
-        name = pa.scalar(path.rsplit("/", 1)[-1])
-        with open_base_file(storage, path, self._schema, task.avro_schema, self._options) as file:
-            for _, rows in row_groups:
-                file.write(rows.set_column(position, self._schema.field(position), pa.repeat(name, rows.num_rows)))
+        field = self._schema.field(position).with_type(DICTIONARY)
+        name = path.rsplit("/", 1)[-1]
+        _, first = next(numbered := iter(row_groups))
+        with open_base_file(storage, path, first.schema.set(position, field), task.avro_schema, self._options) as file:
+            for _, rows in itertools.chain([(number, first)], numbered):
+                file.write(rows.set_column(position, field, repeated(name, rows.num_rows)))
         # Count the rows of the file itself, because the commit publishes the file and not what was meant to be in it.
         written = read_footer(storage, path).rows
         size = storage.stat(path).size_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tideline_table.action.clustering.column_ranges import FooterRanges
@@ -22,7 +23,8 @@ from tideline_table.action.decision import Check, Due, Reason, TableService
 from tideline_table.action.planned_run import attempt_of, begin_attempt, delete_lost_attempt, lost_attempt, pending_plan
 from tideline_table.action.publishing import instant_or_none, publish
 from tideline_table.action.receipt import receipt_of
-from tideline_table.config import SERVICE_VERIFY, Options
+from tideline_table.action.side_by_side import MemoryBudget, run_side_by_side
+from tideline_table.config import CLUSTERING_MEMORY_LIMIT, SERVICE_VERIFY, Options
 from tideline_table.coordination import Heartbeat, WriteSet, find_conflict, roll_back
 from tideline_table.coordination.committed import Committed
 from tideline_table.coordination.conflict import check_still_own
@@ -49,9 +51,12 @@ RunTasks = Callable[[Sequence[ClusteringTask]], Sequence[ClusteredGroup]]
 """Runs tasks in this process or on Spark executors, and returns the result of each task."""
 
 
-def run_here(tasks: Sequence[ClusteringTask]) -> list[ClusteredGroup]:
-    """Run clustering tasks one after the other in this process."""
-    return [cluster_group(task) for task in tasks]
+def cluster_here(tasks: Sequence[ClusteringTask], on_done: Callable[[], None] = lambda: None) -> list[ClusteredGroup]:
+    """Run clustering tasks in threads of this process, within `tideline.clustering.memory.limit`; call `on_done` behind each."""
+    if not tasks:
+        return []
+    memory = MemoryBudget(Options(tasks[0].options)[CLUSTERING_MEMORY_LIMIT])
+    return run_side_by_side(tasks, partial(cluster_group, memory=memory), on_done)
 
 
 def schedule_clustering(table: Table, options: Mapping[str, object] | None = None) -> str | None:
@@ -104,7 +109,7 @@ class ClusteringRun:
 
 
 def run_clustering(
-    table: Table, instant: str = "", *, options: Mapping[str, object] | None = None, run: RunTasks = run_here
+    table: Table, instant: str = "", *, options: Mapping[str, object] | None = None, run: RunTasks = cluster_here
 ) -> Committed | None:
     """Execute a clustering plan (empty: the oldest pending one); return None if there is none.
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 from tideline_table.action.compaction.strategy import Candidate, candidates, chosen, strategy_of
 from tideline_table.action.decision import Due, Reason, obstacle, within
 from tideline_table.action.receipt import Prover
+from tideline_table.action.side_by_side import MemoryBudget
 from tideline_table.config import (
     COMPACTION_DELTA_COMMITS,
     COMPACTION_MAX_GROUPS,
@@ -31,7 +32,9 @@ from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.log.plan import CompactionPlanned
 from tideline_table.log.state import TableState
-from tideline_table.reader.file_slice import read_slice
+from tideline_table.reader.base_file import DICTIONARY, read_footer
+from tideline_table.reader.encoded_slice import encoded, encoded_table, repeated
+from tideline_table.reader.file_slice import scan_slice
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.storage import Storage, checked_path, open_storage
@@ -39,6 +42,10 @@ from tideline_table.writer.base_file import write_base_file
 from tideline_table.writer.marker import MarkerType, create_marker
 
 _MB = 1024 * 1024
+_MEMORY_PER_DECODED = 3
+"""Memory of a slice, compared with the values of its base file: dictionaries are expanded, and an encoder holds a row group."""
+_MEMORY_PER_LOG = 10
+"""Memory of decoded log rows, compared with their compressed size."""
 
 
 def _delta_commits_since_compaction(state: TableState) -> int:
@@ -192,26 +199,37 @@ def _planned_slice(operation: Mapping[str, Any], instant: str) -> FileSlice:
     return FileSlice(group, str(operation["baseInstantTime"]), base, 0, -1, tuple(logs))
 
 
-def compact_slice(task: CompactionTask, storage: Storage | None = None) -> WriteStat:
+def compact_slice(task: CompactionTask, storage: Storage | None = None, memory: MemoryBudget | None = None) -> WriteStat:
     """Merge one slice into a base file of the compaction's instant; the file has no rows if all were deleted.
 
-    Raises `UnsupportedTable`, before it writes, for a row that belongs to another bucket, and `VerificationFailed` if what it reads
-    back from the file is not what it merged.
+    Waits for its share of `memory`, if given. Raises `UnsupportedTable`, before it writes, for a row that belongs to another bucket,
+    and `VerificationFailed` if what it reads back from the file is not what it merged.
     """
     storage = storage or open_storage(task.base_path)
+    found = task.file_slice
+    footers = [read_footer(storage, found.path, with_dictionaries=True)] if found.base_file else []
+    rule = encoded(task.rule, with_meta_fields(task.schema), footers)
+    if memory is None:
+        return _compact_slice(task, storage, rule)
+    values_bytes = sum(footer.decoded_bytes for footer in footers)
+    stored_bytes = sum(storage.stat(path).size_bytes for path in found.log_paths)
+    with memory.hold(_MEMORY_PER_DECODED * values_bytes + _MEMORY_PER_LOG * stored_bytes):
+        return _compact_slice(task, storage, rule)
+
+
+def _compact_slice(task: CompactionTask, storage: Storage, rule: LogRule) -> WriteStat:
     schema = with_meta_fields(task.schema)
     file_slice = task.file_slice
     group = file_slice.group
     options = Options(task.options)
     proof = Prover.begin("compaction", task.instant, task.number, schema, task.rule.merging.ordering_field, options)
-    rows = read_slice(storage, file_slice, schema, task.rule)
+    rows = encoded_table(scan_slice(storage, file_slice, schema, rule), schema, rule)
     if task.buckets is not None:
         task.buckets.check_members(group.file_id, rows.column(MetaField.RECORD_KEY))
     path = task.path
-    name = pa.scalar(path.rsplit("/", 1)[-1])
-    renamed = rows.set_column(
-        schema.get_field_index(MetaField.FILE_NAME), schema.field(MetaField.FILE_NAME), pa.repeat(name, rows.num_rows)
-    )
+    name = repeated(path.rsplit("/", 1)[-1], rows.num_rows)
+    position = schema.get_field_index(MetaField.FILE_NAME)
+    renamed = rows.set_column(position, schema.field(position).with_type(DICTIONARY), name)
     create_marker(storage, task.instant, path, MarkerType.MERGE if file_slice.base_file else MarkerType.CREATE)
     written = write_base_file(storage, path, renamed, task.avro_schema, options)
     stat = WriteStat(

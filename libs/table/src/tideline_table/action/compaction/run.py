@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from tideline_table.action.compaction.outcome import check_compacted
 from tideline_table.action.compaction.plan import CompactionTask, compact_slice, compaction_tasks, plan_compaction
@@ -11,7 +12,8 @@ from tideline_table.action.decision import Check, Due, Reason, TableService
 from tideline_table.action.planned_run import begin_attempt, delete_lost_attempt, lost_attempt, pending_plan
 from tideline_table.action.publishing import instant_or_none, publish
 from tideline_table.action.receipt import receipt_of
-from tideline_table.config import SERVICE_VERIFY, Options
+from tideline_table.action.side_by_side import MemoryBudget, run_side_by_side
+from tideline_table.config import COMPACTION_MEMORY_LIMIT, SERVICE_VERIFY, Options
 from tideline_table.coordination import Heartbeat
 from tideline_table.coordination.committed import Committed
 from tideline_table.coordination.conflict import check_still_own
@@ -41,9 +43,12 @@ RunCompactions = Callable[[Sequence[CompactionTask]], Sequence[WriteStat]]
 """Runs tasks in this process or on Spark executors, and returns the write stat of each task."""
 
 
-def compact_here(tasks: Sequence[CompactionTask]) -> list[WriteStat]:
-    """Run compaction tasks one after the other in this process."""
-    return [compact_slice(task) for task in tasks]
+def compact_here(tasks: Sequence[CompactionTask], on_done: Callable[[], None] = lambda: None) -> list[WriteStat]:
+    """Run compaction tasks in threads of this process, within `tideline.compaction.memory.limit`; call `on_done` behind each."""
+    if not tasks:
+        return []
+    memory = MemoryBudget(Options(tasks[0].options)[COMPACTION_MEMORY_LIMIT])
+    return run_side_by_side(tasks, partial(compact_slice, memory=memory), on_done)
 
 
 def schedule_compaction(table: Table, options: Mapping[str, object] | None = None) -> str | None:
