@@ -20,7 +20,7 @@ from tideline_table import action, config
 from tideline_table import table as engine
 from tideline_table.errors import InvalidOption, SchemaMismatch
 from tideline_table.hudi import parse_as_of
-from tideline_table.index.scope import RECORD_INDEX
+from tideline_table.index import RECORD_INDEX
 from tideline_table.metadata_table import Finding
 from tideline_table.schema import fit_rows
 from tideline_table.table import HeldLease, Lease
