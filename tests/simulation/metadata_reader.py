@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from tideline_table.clock import ManualClock
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
+from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.instant import Action, State, parse_timeline_file_name
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
 from tideline_table.hudi.write_stats import CommitMetadata
-from tideline_table.log_format import BlockType, scan_log
+from tideline_table.log.checkpoint import read_opening
+from tideline_table.log.metadata import RECORD_INDEX
+from tideline_table.log.state import TableState
+from tideline_table.log.table_log import TableLog
+from tideline_table.log.timeline_files import timeline_paths
+from tideline_table.log_format import BlockType, read_deletes, scan_log
 from tideline_table.log_format.block import read_content
 from tideline_table.log_format.hfile import HFile
-from tideline_table.metadata_table.layout import FILES_FOLDER, TIMELINE_FOLDER
+from tideline_table.metadata_table.layout import FILES_FOLDER, TIMELINE_FOLDER, folder_of
+from tideline_table.metadata_table.partition import Source
 from tideline_table.metadata_table.reading import live
+from tideline_table.metadata_table.record_index import decode_location, live_keys
 from tideline_table.metadata_table.records import FilesRecords, decode_records
-from tideline_table.storage import Storage
+from tideline_table.storage import Storage, exists
 
 _WRITES = (Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT)
 
@@ -63,6 +72,7 @@ def check_readers_miss_nothing(storage: Storage) -> None:
     """At any moment: each file of a completed write that is on storage is listed, if readers use the metadata table."""
     if not is_used(storage):
         return
+    check_index_for_readers(storage)
     listed = {partition: live(names) for partition, names in files_for_readers(storage).files.items()}
     there = {o.path for o in storage.list_objects("")}
     for o in storage.list_folder(".hoodie").objects:
@@ -73,3 +83,65 @@ def check_readers_miss_nothing(storage: Storage) -> None:
             name = stat.path.rpartition("/")[2]
             if stat.path in there:
                 assert name in listed.get(stat.partition_path, {}), f"{stat.path} of the completed {instant.time} is not listed"
+
+
+def check_index_for_readers(storage: Storage) -> None:
+    """At any moment: the record index names the file group of each row that the timeline shows, if readers use it."""
+    if RECORD_INDEX not in read_properties(storage).get(METADATA_PARTITIONS, "").split(","):
+        return
+    found = index_for_readers(storage)
+    state = shown(storage)
+    source = Source(storage, state)
+    for file_slice in state.latest_slices():
+        for key in live_keys(source, file_slice):
+            assert found.get(key) == file_slice.group, f"{key!r} is in {file_slice.group}, the record index says {found.get(key)}"
+
+
+def shown(storage: Storage) -> TableState:
+    """The state that the timeline shows: that of the log, without a last entry whose files are not as it says yet."""
+    log = TableLog(storage, ManualClock(), "reader")
+    opening = read_opening(storage).state
+    entries = list(log.after(opening.sequence))
+    for entry in entries[:-1]:
+        opening.apply(entry)
+    for entry in entries[-1:]:
+        files = timeline_paths(entry)
+        created = entry.begins_restore or all(exists(storage, path) for path in files.create)
+        if created and not any(exists(storage, path) for path in files.delete):
+            opening.apply(entry)
+    return opening
+
+
+def index_for_readers(storage: Storage) -> dict[bytes, FileGroupId]:
+    """Key → file group in the newest slices with a completed instant; without blocks of instants that are pending in the table."""
+    done = {at for at, known in states(storage, TIMELINE_FOLDER).items() if State.COMPLETED in known}
+    pending = {at for at, known in states(storage, ".hoodie").items() if State.COMPLETED not in known}
+    names = [o.path for o in storage.list_folder(folder_of(RECORD_INDEX)).objects]
+    groups: dict[str, tuple[str, str]] = {}
+    for path in names:
+        base, log = parse_base_file_name(path.rpartition("/")[2]), parse_log_file_name(path.rpartition("/")[2])
+        if base is not None and base.instant in done:
+            groups[base.file_id] = max(groups.get(base.file_id, ("", "")), (base.instant, path))
+        elif log is not None and log.version == 1 and log.base_instant in done:
+            groups[log.file_id] = max(groups.get(log.file_id, ("", "")), (log.base_instant, ""))
+    records: dict[bytes, FileGroupId] = {}
+    for file_id, (begun, path) in groups.items():
+        if path:
+            records |= _located(HFile(storage.read(path)))
+        logs = [(parsed, name) for name in names if (parsed := parse_log_file_name(name.rpartition("/")[2])) is not None]
+        for _, _, name in sorted(
+            (p.base_instant, p.version, n) for p, n in logs if p.file_id == file_id and p.base_instant >= begun
+        ):
+            for block in scan_log(storage, name).blocks:
+                if block.instant not in done - pending:
+                    continue
+                if block.type is BlockType.DELETE:
+                    for key in read_deletes(storage, block).column("_hoodie_record_key").to_pylist():
+                        records.pop(key.encode(), None)
+                else:
+                    records |= _located(HFile(read_content(storage, block, BlockType.HFILE)))
+    return records
+
+
+def _located(hfile: HFile) -> dict[bytes, FileGroupId]:
+    return {row["key"]: decode_location(row["value"]).group for row in hfile.read().to_pylist()}

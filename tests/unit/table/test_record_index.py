@@ -253,7 +253,7 @@ def test_a_look_up_reads_the_slice_that_holds_the_key():
 
 
 def test_tables_that_cannot_have_one_are_refused():
-    table, storage, clock = new_table()
+    table, storage, _ = new_table()
     write(table, [("a", "p", 1, "x"), ("a", "q", 1, "x")])
     with pytest.raises(DuplicateKey, match="'a' in two file groups"):
         create_index(table, (RECORD_INDEX,))

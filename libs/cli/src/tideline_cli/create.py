@@ -13,7 +13,7 @@ from tideline_cli.report import print_facts, print_json, print_line
 from tideline_cli.sources import read_schema
 from tideline_cli.tables import column_documents
 from tideline_table.action import create_index
-from tideline_table.index.scope import RECORD_INDEX
+from tideline_table.index import RECORD_INDEX
 from tideline_table.table import Table, TableRequest, TableType, create_table, default_name, index_request
 
 app = typer.Typer()

@@ -11,7 +11,6 @@ from tideline_cli.failure import EXIT_FAILED
 from tideline_cli.opening import open_writable
 from tideline_cli.report import print_json, print_line, print_listing, print_result
 from tideline_table.action import INDEX_TYPES, check_index, create_index, drop_index, repair_index
-from tideline_table.log.metadata import FILES
 from tideline_table.table import Table
 
 app = typer.Typer()
@@ -80,9 +79,9 @@ def drop(
     as_json: AsJson = False,
 ) -> None:
     """Delete the metadata table, or parts of it. Without files, Apache Hudi's readers list folders again."""
-    types = column_names(kinds) or (FILES,)
+    types = column_names(kinds) or INDEX_TYPES[:1]
     dropped = drop_index(open_writable(path, {}, locks), types)
-    gone = list(dropped.names) if FILES in types else [*types]
+    gone = list(dropped.names) if INDEX_TYPES[0] in types else [*types]
     print_result({"types": gone, "dropped": True}, f"dropped from the metadata table: {', '.join(gone)}", as_json=as_json)
 
 

@@ -20,7 +20,7 @@ from tideline_table import action, config
 from tideline_table import table as engine
 from tideline_table.errors import InvalidOption, SchemaMismatch
 from tideline_table.hudi import parse_as_of
-from tideline_table.index.scope import RECORD_INDEX
+from tideline_table.index import RECORD_INDEX
 from tideline_table.metadata_table import Finding
 from tideline_table.schema import fit_rows
 from tideline_table.table import HeldLease, Lease
@@ -381,8 +381,10 @@ class Table:
     # --- metadata table -------------------------------------------------------------------------------------------------------
 
     def create_index(self, types: str | Iterable[str] = "files") -> None:
-        """Create the metadata table, or add partitions to it: `files`, from which Apache Hudi's readers take the files of the table
-        instead of listing folders, and `record_index`, which says where each record key is.
+        """Create the metadata table, or add partitions to it.
+
+        Apache Hudi's readers take the files of the table from `files` instead of listing folders; `record_index` says where each
+        record key is.
 
         From then on each commit updates it. Raises `IndexExists` if they are there, `InvalidOption` for other types,
         `UnsupportedTable` for a table that Apache Hudi also writes, and `DuplicateKey` for a record index of keys that two file

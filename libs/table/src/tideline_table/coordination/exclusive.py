@@ -27,7 +27,7 @@ from tideline_table.log.savepoint import Saved, Savepoint
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import HEAL_DEADLINE_S, PlaceTrimmed
 from tideline_table.log.timeline_files import timeline_files, timeline_paths
-from tideline_table.metadata_table import publish_metadata, unpublish_metadata
+from tideline_table.metadata_table import hide_records, publish_metadata, unpublish_metadata
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import Folder, exists, holds
 from tideline_table.writer.marker import forget_markers
@@ -195,6 +195,8 @@ class ExclusiveTimeline(ActiveTimeline):
         if entry.action is Action.INDEXING and entry.after is State.ROLLED_BACK:
             # Its timeline files are deleted last: as long as they exist, the next writer takes this entry for incomplete.
             unpublish_metadata(self.storage, self.log, self.time, entry, self.state)
+        if entry.begins_restore:
+            hide_records(self.storage, self.state)
         self.log.materialise(entry, lambda: publish_metadata(self.storage, self.log, self.time, entry, self.state, self.rule))
         if abs(self.time.now() - datetime.fromisoformat(entry.recorded)) <= timedelta(seconds=HEAL_DEADLINE_S):
             return

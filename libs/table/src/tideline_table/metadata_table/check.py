@@ -15,6 +15,7 @@ from tideline_table.metadata_table.files import files_of
 from tideline_table.metadata_table.finding import Finding, FindingKind
 from tideline_table.metadata_table.kinds import kind_of
 from tideline_table.metadata_table.layout import (
+    FIRST_LOG_VERSION,
     PROPERTIES_PATH,
     TIMELINE_FOLDER,
     file_path,
@@ -93,6 +94,10 @@ def _partition(source: Source, part: MetadataPartition) -> Iterator[Finding]:
         yield Finding(FindingKind.FOREIGN_FILE, file_path(name, part.name), "a file of another writer")
     try:
         names = recorded_names(storage, part)
+        for found in there.groups:
+            for version, name in found.versions.items():
+                if version != FIRST_LOG_VERSION and name not in names:
+                    yield Finding(FindingKind.FOREIGN_FILE, file_path(name, part.name), "a log file that no instant records")
         held: dict[bytes, bytes] = {}
         for group in range(part.file_groups):
             held |= read_group(storage, part, group, recorded_group(part, group, names))

@@ -69,7 +69,7 @@ class PartitionKind(Protocol):
         ...
 
     def differences(self, source: Source, held: Mapping[bytes, bytes]) -> Iterable[Finding]:
-        """Compare the live records `held` (key → datum) with the table. (Not asked of the partition `files`.)"""
+        """Compare the live records `held` (key → datum) with the table. Not asked of the partition `files`."""
         ...
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 import pyarrow as pa
@@ -79,8 +80,20 @@ def publish_metadata(
         if begun:
             _begin_slices(source, clock, begun)
         _add_delta(source, entry, known)
+        if entry.begins_restore:
+            _advertise(storage, log, clock, entry, known)
         if begun:
             _clean(storage, known, begun)
+
+
+def hide_records(storage: Storage, state: TableState) -> None:
+    """Let readers do without partitions other than `files` until `publish_metadata` names them again.
+
+    A restore takes writes back by deleting their timeline files, one after the other. Until the records follow, they would say where
+    keys were after these writes.
+    """
+    if state.metadata is not None and len(state.metadata.partitions) > 1:
+        _set_partitions(storage, replace(state.metadata, partitions=state.metadata.partitions[:1]))
 
 
 def unpublish_metadata(storage: Storage, log: TableLog, clock: Clock, entry: Entry, state: TableState) -> None:

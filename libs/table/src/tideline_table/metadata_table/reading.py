@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -81,7 +82,7 @@ def recorded_names(storage: Storage, part: MetadataPartition, *, older: bool = F
     return frozenset(found)
 
 
-def recorded_group(part: MetadataPartition, group: int, names: Set[str], *, older: bool = False) -> GroupFiles:
+def recorded_group(part: MetadataPartition, group: int, names: AbstractSet[str], *, older: bool = False) -> GroupFiles:
     """Return the files of a file group, from the names that the instants of its slice record."""
     base, deltas = (part.older_base, part.older_deltas) if older else (part.base, part.deltas)
     file_id = file_id_of(part.name, group)

@@ -70,6 +70,7 @@ def record_schema_json(*, with_meta_fields: bool) -> str:
 
 @functools.cache
 def parsed_schema(schema_json: str) -> Any:
+    """Return the schema as fastavro uses it."""
     return fastavro.parse_schema(json.loads(schema_json))
 
 

@@ -25,7 +25,7 @@ from tideline_table.table.facade import Table
 
 OPERATION = "INDEX"
 INDEX_TYPES = (FILES, COLUMN_STATS, RECORD_INDEX)
-"""Partitions of the metadata table that Tideline writes."""
+"""Partitions of the metadata table that Tideline writes; the first one comes with each other."""
 _NOT_WRITTEN = ("bloom_filters", "partition_stats", "secondary_index", "expr_index")
 
 
