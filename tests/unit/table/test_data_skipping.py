@@ -7,9 +7,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from tests.unit.table.tables import QUIET, cluster, compact, write
+from tests.unit.table.tables import QUIET, cluster, compact
 
-from tideline_table.action import check_index, create_index, create_savepoint, repair_index, restore_to_savepoint, run_clean, write_rows
+from tideline_table.action import (
+    check_index,
+    create_index,
+    create_savepoint,
+    repair_index,
+    restore_to_savepoint,
+    run_clean,
+    write_rows,
+)
 from tideline_table.clock import ManualClock
 from tideline_table.errors import InvalidOption
 from tideline_table.file_group.names import parse_log_file_name
@@ -124,7 +132,8 @@ def test_log_records_keep_a_slice_in_the_query() -> None:
     assert table.slices()[1].log_files
     assert found(table, storage, "n = 100") == (["k10"], {"p1"})
     assert found(table, storage, "n = 10") == ([], {"p1"})  # the base file has it
-    assert found(table, storage, "n = 30")[1] == {"p3"}
+    assert found(table, storage, "n = 33")[1] == {"p1", "p3"}  # between the values of base file and log
+    assert found(table, storage, "text = 't3'")[1] == {"p3"}
     write_rows(table, rows(2).slice(0, 1), Operation.DELETE, parallelism=1)
     assert found(table, storage, "n between 20 and 21") == (["k21"], {"p2"})
     assert found(table, storage, "n = 0")[1] == {"p0"}
@@ -147,11 +156,11 @@ def test_merged_rows_with_values_of_several_files_are_found() -> None:
 
 def test_clustering_and_a_changed_type_and_a_new_column_keep_queries_right() -> None:
     table, storage = made(files=3)
-    write_rows(table, rows(0), Operation.INSERT, options={"hoodie.datasource.write.insert.drop.duplicates": False}, parallelism=1)
+    write_rows(table, rows(0), Operation.INSERT, parallelism=1)
     cluster(table)
     assert found(table, storage, "n = 21")[1] == {"p2"}
     wider = rows(1).append_column("more", pa.array([7, 8, 9, None], pa.int32()))
-    write_rows(table, wider, Operation.UPSERT, options={"tideline.schema.evolution": "any"}, parallelism=1)
+    write_rows(table, wider, Operation.UPSERT, options={"tideline.write.schema.evolution": "evolve"}, parallelism=1)
     assert found(table, storage, "more = 8")[0] == ["k11"]
     assert found(table, storage, "more is null")[0][-1] == "k23"
 
@@ -159,7 +168,7 @@ def test_clustering_and_a_changed_type_and_a_new_column_keep_queries_right() -> 
 def test_planning_over_many_files_opens_none_and_costs_the_same_requests() -> None:
     costs = {}
     for files in (20, 60):
-        table, storage = made(files=files, **{"tideline.checkpoint.interval": 2 * files})
+        _, storage = made(files=files, **{"tideline.log.checkpoint.interval": 2 * files})
         reader = opened(storage)
         storage.opened.clear()
         before = storage.reads
@@ -170,7 +179,7 @@ def test_planning_over_many_files_opens_none_and_costs_the_same_requests() -> No
 
 
 def test_a_checkpoint_merges_statistics_and_leaves_out_files_that_are_gone() -> None:
-    table, storage = made(files=3, **{"tideline.checkpoint.interval": 4})
+    table, storage = made(files=3, **{"tideline.log.checkpoint.interval": 4})
     for _ in range(3):
         write_rows(table, rows(1), Operation.UPSERT, parallelism=1)
     names = [found.path for found in storage.list_folder(STATISTICS_FOLDER).objects]
