@@ -252,4 +252,6 @@ def test_an_index_of_apache_hudi_from_our_files_has_our_records(apache_hudi: Apa
 
 
 def _place(info: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(info[name] for name in ("partitionName", "fileIdHighBits", "fileIdLowBits", "fileIndex", "fileIdEncoding", "fileId"))
+    return tuple(
+        info[name] for name in ("partitionName", "fileIdHighBits", "fileIdLowBits", "fileIndex", "fileIdEncoding", "fileId")
+    )

@@ -169,13 +169,12 @@ def test_tagging_reads_no_data_file_and_only_the_groups_of_the_keys():
     write(table, [(f"k{n:03}", "p", 1, "x") for n in range(40)])
     fresh = open_table(storage, clock, "other", **SOON)
     read: list[str] = []
-    real = storage.read
 
-    def recorded(path: str) -> bytes:
-        read.append(path)
-        return real(path)
+    def recording(real):
+        return lambda path, *place: read.append(path) or real(path, *place)
 
-    storage.read = recorded  # type: ignore[method-assign]
+    for name in ("read", "read_range", "open_input"):
+        setattr(storage, name, recording(getattr(storage, name)))
     group = int(groups_of_keys(pa.array(["k007"]), 3)[0])
     found = fresh.record_index.locate(fresh.state, pa.array(["k007"]))
     assert [len(hits) for hits in found.hits] == [1]
@@ -300,3 +299,29 @@ def test_locations_survive_their_encoding():
     for file_id in ("0f0e0d0c-0b0a-4908-8706-050403020100-0", "ffffffff-ffff-4fff-bfff-ffffffffffff-12", "any-text", "a_b-3"):
         location = RecordLocation("p=1/q", file_id, 1_700_000_000_123)
         assert decode_location(encode_location(location)) == location
+
+
+def test_a_data_file_that_is_gone_stops_only_writers_of_the_index(caplog):
+    table, storage, clock = indexed()
+    first = write(table, A)
+    write(table, [("a", "p", 2, "y"), ("d", "p", 2, "y")])
+    known = table.state
+    real = storage.put_if_absent
+    entry = f"{known.sequence + 2:020d}.json"
+
+    def put(path: str, data: bytes) -> None:
+        real(path, data)
+        if path.endswith(entry):  # the commit point of the next write, whose earlier base file vanishes right behind it
+            storage.delete(next(stat.path for stat in first.stats if stat.partition_path == "q"))
+
+    storage.put_if_absent = put  # type: ignore[method-assign]
+    write(table, [("b", "q", 2, "")], Operation.DELETE)
+    storage.put_if_absent = real  # type: ignore[method-assign]
+    assert "lacks records until it is repaired" in caplog.text
+    fresh = open_table(storage, clock, "other", **SOON)
+    with pytest.raises(IndexDamaged):
+        write(fresh, [("c", "q", 3, "z")])
+    repair_index(fresh)
+    write(fresh, [("c", "q", 3, "z")])
+    assert places(fresh) == stored(fresh)
+    assert places(fresh).keys() == {"a", "c", "d"}

@@ -94,7 +94,12 @@ def _type_of(column: Any) -> pa.DataType | None:
         return pa.int64()
     if name.startswith("DECIMAL"):
         return pa.decimal128(column.dataType().precision(), column.dataType().scale())
-    known = {"STRING": pa.string(), "DATE": pa.date32(), "TIMESTAMP": pa.timestamp("us", "UTC"), "TIMESTAMP_NTZ": pa.timestamp("us")}
+    known = {
+        "STRING": pa.string(),
+        "DATE": pa.date32(),
+        "TIMESTAMP": pa.timestamp("us", "UTC"),
+        "TIMESTAMP_NTZ": pa.timestamp("us"),
+    }
     return known.get(name)
 
 

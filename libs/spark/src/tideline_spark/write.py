@@ -49,6 +49,7 @@ from tideline_table.action import (
     in_buckets,
     in_transaction,
     inserted_hashes,
+    kept_index,
     overwrite_of,
     write_context,
     write_rows,
@@ -58,7 +59,7 @@ from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, O
 from tideline_table.coordination import Committed
 from tideline_table.errors import InvalidOption, ObjectNotFound, UnsupportedTable, WriteConflict
 from tideline_table.file_group import FileSlice
-from tideline_table.index import KeyScope, check_index, check_scope, key_hashes, moves_rows
+from tideline_table.index import KeyScope, asks_record_index, check_index, check_scope, key_hashes, moves_rows
 from tideline_table.log import ProgressStep
 from tideline_table.table import Table, TableType
 from tideline_table.writer import FileGroupResult, Operation, minds_known_keys, promises_unique_keys
@@ -98,11 +99,13 @@ def write_dataframe(
     use_this_python(df.sparkSession)
     if isinstance(table, str):
         table = Table.open(table, peer_lock=open_peer_lock)
-    chosen = table.options.merged(options or {})
     table.check_writable()
+    chosen = table.write_options(options)
     check_moves(table, operation, chosen)
     check_index(table.definition.buckets, chosen)
-    check_scope(table.definition.kept_index, chosen, only_deletes=operation is Operation.DELETE)
+    check_scope(kept_index(table), chosen, only_deletes=operation is Operation.DELETE)
+    if asks_record_index(chosen):
+        operation = in_buckets(operation, chosen)
     contention = Contention(table, chosen)
 
     @lru_cache(maxsize=1)
@@ -115,10 +118,20 @@ def write_dataframe(
         committed = first.write_small(options, on_conflict)
     else:
         first.refuse_policy()
+        _refuse_overwrite(table, operation, chosen)
         hold_back(table, operation, chosen)
         committed = write_with_retries(contention, lambda: attempt_on(table.schema_json).run(), on_conflict)
     run_inline_on_executors(df.sparkSession, table, options)
     return committed
+
+
+def _refuse_overwrite(table: Table, operation: Operation, options: Options) -> None:
+    if operation.overwrites and asks_record_index(options):
+        raise UnsupportedTable(
+            f"{operation} with a record index, from a source that does not go through the driver, in table {table.definition.name!r}",
+            expected=f"a source that Spark estimates at no more than {SPARK_COLLECT_BYTES.key}: its keys are looked up in partitions that stay",
+            remedy="raise that option, or delete the partitions and upsert the rows",
+        )
 
 
 def explain_write(table: Table, df: DataFrame, operation: Operation, *, options: Mapping[str, object] | None = None) -> WriteReport:

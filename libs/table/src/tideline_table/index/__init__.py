@@ -2,7 +2,7 @@
 
 from tideline_table.index.bucket import BucketIndex, check_index, slices_by_bucket
 from tideline_table.index.key_hash import key_hashes
-from tideline_table.index.scope import KeyScope, check_scope, moves_rows
+from tideline_table.index.scope import KeyScope, asks_record_index, check_scope, moves_rows
 from tideline_table.index.simple import Location, SimpleIndex
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "KeyScope",
     "Location",
     "SimpleIndex",
+    "asks_record_index",
     "check_index",
     "check_scope",
     "key_hashes",

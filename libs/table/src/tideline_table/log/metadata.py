@@ -24,7 +24,8 @@ RECORD_INDEX = "record_index"
 """The partition that says in which file group of the table each record key is."""
 CREATION_SUFFIX, COMPACTION_SUFFIX, RESTORE_SUFFIX = "010", "001", "003"
 """Suffixes of instants of the metadata table that are not instants of the table (format reference 15.2)."""
-_INSTANT_DIGITS = 17
+INSTANT_DIGITS = 17
+"""Digits of an instant of the table. Those of the metadata table may have a suffix."""
 _DELTA_ACTIONS = PUBLISHING_ACTIONS | {Action.CLEAN, Action.ROLLBACK}
 
 
@@ -60,7 +61,7 @@ class MetadataPartition:
     def begins_by_restore(self) -> bool:
         """Whether the newest slice begins with a restore: what the slice before it says was taken back."""
         return (
-            bool(self.deltas) and self.deltas[0].instant.endswith(RESTORE_SUFFIX) and len(self.deltas[0].instant) > _INSTANT_DIGITS
+            bool(self.deltas) and self.deltas[0].instant.endswith(RESTORE_SUFFIX) and len(self.deltas[0].instant) > INSTANT_DIGITS
         )
 
     @property
@@ -72,7 +73,7 @@ class MetadataPartition:
     @property
     def newest_instant(self) -> str:
         """The newest instant of the table, in 17 digits, that the newest slice knows."""
-        return max(at[:_INSTANT_DIGITS] for at in (self.base, *(known.instant for known in self.deltas)))
+        return max(at[:INSTANT_DIGITS] for at in (self.base, *(known.instant for known in self.deltas)))
 
     def with_delta(self, delta: Delta, max_deltas: int, entry: Entry, next_base: str) -> MetadataPartition:
         """Return the partition after `entry`: with its delta commit, in a new slice at `next_base` if the newest one is full.

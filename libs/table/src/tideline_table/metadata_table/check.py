@@ -9,7 +9,7 @@ from tideline_table.file_group.slice import join_path
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import Action, Instant, State, parse_timeline_file_name
 from tideline_table.hudi.properties import parse_properties, read_properties
-from tideline_table.log.metadata import CREATION_SUFFIX, MetadataPartition, MetadataTable
+from tideline_table.log.metadata import CREATION_SUFFIX, INSTANT_DIGITS, MetadataPartition, MetadataTable
 from tideline_table.log.state import TableState
 from tideline_table.metadata_table.files import files_of
 from tideline_table.metadata_table.finding import Finding, FindingKind
@@ -42,7 +42,7 @@ def check_metadata(storage: Storage, state: TableState, rule: LogRule | None = N
     findings = []
     if advertised != ",".join(sorted(known.names)):
         findings.append(Finding(FindingKind.NOT_ADVERTISED, p.PROPERTIES_PATH, f"{p.METADATA_PARTITIONS}={advertised}"))
-    findings += _timeline(storage, known)
+    findings += _timeline(storage, state, known)
     findings += _own_properties(storage)
     findings += _contents(storage, state, known.files)
     source = Source(storage, state, rule or LogRule())
@@ -55,7 +55,7 @@ def _not_known(advertised: str) -> Finding:
     return Finding(FindingKind.ADVERTISED_WITHOUT_TABLE, p.PROPERTIES_PATH, f"{p.METADATA_PARTITIONS}={advertised}")
 
 
-def _timeline(storage: Storage, known: MetadataTable) -> Iterator[Finding]:
+def _timeline(storage: Storage, state: TableState, known: MetadataTable) -> Iterator[Finding]:
     there = {parse_timeline_file_name(found.path.rpartition("/")[2]) for found in storage.list_folder(TIMELINE_FOLDER).objects}
     created = {part.created + CREATION_SUFFIX for part in known.partitions}
     compactions = {at for part in known.partitions for at in (part.base, part.older_base)} - created
@@ -63,8 +63,10 @@ def _timeline(storage: Storage, known: MetadataTable) -> Iterator[Finding]:
         action = Action.COMMIT if time in compactions else Action.DELTA_COMMIT
         if Instant(time, action, State.COMPLETED) not in there:
             yield Finding(FindingKind.MISSING_FILE, f"{TIMELINE_FOLDER}/{time}.{action}", "no completed timeline file")
+    dropped = {a.instant for a in state.actions.values() if a.action is Action.INDEXING and a.state is State.ROLLED_BACK}
     for instant in sorted(found for found in there if found is not None):
-        if instant.time > max(known.instants):
+        # The instants of a dropped partition are those of its indexing action.
+        if instant.time > max(known.instants) and instant.time[:INSTANT_DIGITS] not in dropped:
             path = f"{TIMELINE_FOLDER}/{instant.time}"
             yield Finding(FindingKind.FOREIGN_FILE, path, f"a {instant.action} that is newer than the table log")
 

@@ -15,7 +15,7 @@ from datetime import datetime
 import pyarrow as pa
 
 from tideline_table.clock import Clock
-from tideline_table.errors import ObjectExists
+from tideline_table.errors import CorruptMetadata, ObjectExists, ObjectNotFound, SchemaMismatch, TidelineError, UnsupportedTable
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.partition_listing import PARTITION_METAFILE
 from tideline_table.hudi import properties as p
@@ -53,6 +53,8 @@ from tideline_table.storage import Storage, holds
 
 _LOGGER = logging.getLogger(__name__)
 _OPERATION = "UPSERT_PREPPED"
+_UNREADABLE = (CorruptMetadata, ObjectNotFound, SchemaMismatch, UnsupportedTable)
+"""Errors for data files that stay unreadable, other than those of the storage."""
 _EMPTY_DELETES = BLOCK_VERSION.to_bytes(4, "big") + (1).to_bytes(4, "big") + b"\0"
 """The content of a delete block without deletions: its version, and the length of an empty Avro list."""
 
@@ -106,7 +108,12 @@ def _create(source: Source, clock: Clock, known: MetadataTable, parts: Sequence[
         kind = kind_of(part.name)
         for group in range(part.file_groups):
             _put_first_log(storage, part, file_id_of(part.name, group))
-        for group, records in enumerate(by_group(kind.whole(source), part.file_groups)):
+        try:
+            whole = by_group(kind.whole(source), part.file_groups)
+        except _UNREADABLE as error:
+            stats += _lost(part, [base_name(part.base, file_id) for file_id in _file_ids(part)], error)
+            continue
+        for group, records in enumerate(whole):
             if records.updates:
                 stats.append(_put_base(storage, part, file_id_of(part.name, group), records.updates))
     _complete(storage, base, Action.DELTA_COMMIT, CommitMetadata("BULK_INSERT_PREPPED", tuple(stats), _extra()))
@@ -116,6 +123,22 @@ def _define(storage: Storage, content: bytes) -> None:
     _put(storage, INDEX_DEFINITIONS_PATH, content)
     if not holds(storage, INDEX_DEFINITIONS_PATH, content):
         storage.put(INDEX_DEFINITIONS_PATH, content)
+
+
+def _file_ids(part: MetadataPartition) -> list[str]:
+    return [file_id_of(part.name, group) for group in range(part.file_groups)]
+
+
+def _lost(part: MetadataPartition, names: Sequence[str], error: TidelineError) -> list[WriteStat]:
+    """Record files that cannot be made, because a data file of the table is gone or damaged.
+
+    So the instant completes and no writer of the table is stopped, and whoever reads the partition finds that files are missing.
+    """
+    _LOGGER.error("%s of the metadata table lacks records until it is repaired (tideline check --repair): %s", part.name, error)
+    found = ((parse_base_file_name(name) or parse_log_file_name(name), name) for name in names)
+    return [
+        WriteStat(named.file_id, part.name, f"{part.name}/{name}", part.base, 0, 0) for named, name in found if named is not None
+    ]
 
 
 def _put_first_log(storage: Storage, part: MetadataPartition, file_id: str) -> None:
@@ -156,7 +179,12 @@ def _add_delta(source: Source, entry: Entry, known: MetadataTable) -> None:
     stats: list[WriteStat] = []
     for part in known.partitions if delta.version else ():
         kind = kind_of(part.name)
-        for group, records in enumerate(by_group(kind.changed_by(source, entry), part.file_groups)):
+        try:
+            changed = by_group(kind.changed_by(source, entry), part.file_groups)
+        except _UNREADABLE as error:
+            stats += _lost(part, [log_name(part.base, delta.version, file_id) for file_id in _file_ids(part)], error)
+            continue
+        for group, records in enumerate(changed):
             if records or kind.writes_every_delta:
                 stats.append(_put_log(source.storage, kind, part, group, records, delta))
     _complete(source.storage, delta.instant, Action.DELTA_COMMIT, CommitMetadata(_OPERATION, tuple(stats), _extra()))
@@ -207,7 +235,12 @@ def _begin_slices(source: Source, clock: Clock, parts: Sequence[MetadataPartitio
     _put(storage, timeline_path(Instant(base, Action.COMPACTION, State.REQUESTED)), plan)
     _put(storage, timeline_path(Instant(base, Action.COMPACTION, State.INFLIGHT)), b"")
     _wait_for(storage, clock, base, Action.COMPACTION)
-    stats = [stat for part in parts for stat in _compacted(source, part)]
+    stats: list[WriteStat] = []
+    for part in parts:
+        try:
+            stats += _compacted(source, part)
+        except _UNREADABLE as error:
+            stats += _lost(part, [base_name(base, file_id) for file_id in _file_ids(part)], error)
     _complete(storage, base, Action.COMPACTION, CommitMetadata("COMPACT", tuple(stats), _extra(), compacted=True))
 
 

@@ -252,7 +252,9 @@ class _Evaluation:
         if not isinstance(argument, Column) or options is None or (operand := self._operand(argument)) is None:
             return None
         members, kind = options["value_set"].values, self._schema.field(argument.name).type
-        if members is None or not (members.type == kind or any(of(members.type) and of(kind) for of in (is_text, pa.types.is_integer))):
+        if members is None or not (
+            members.type == kind or any(of(members.type) and of(kind) for of in (is_text, pa.types.is_integer))
+        ):
             return None
         held = operand.bounds
         values = _comparable(members.drop_null())
