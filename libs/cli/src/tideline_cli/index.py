@@ -34,6 +34,7 @@ def index_document(table: Table) -> dict[str, Any] | None:
                 "file_groups": part.file_groups,
                 "compacted": part.base,
                 "delta_commits": len(part.deltas),
+                **({"columns": list(part.columns)} if part.columns else {}),
             }
             for part in known.partitions
         ],
@@ -51,17 +52,20 @@ def create(
     kinds: Annotated[
         list[str], option("--type", metavar="TYPES", help=f"What to index: {', '.join(INDEX_TYPES)}. Repeatable or a,b.")
     ],
+    columns: Annotated[
+        list[str] | None, option("--columns", help="Columns with statistics, for column_stats; by default all that writers record.")
+    ] = None,
     settings: Settings = None,
     locks: LockUrl = "",
     as_json: AsJson = False,
 ) -> None:
     """Create the metadata table, or add to it. From this commit on, each commit updates it before Apache Hudi's readers see the commit.
 
-    files: the list of files. record_index: where each record key is; for tables whose keys are unique in the whole table. Only for
+    files: the list of files. column_stats: bounds of columns in each file, by which readers leave out files. record_index: where each record key is; for tables whose keys are unique in the whole table. Only for
     tables that Apache Hudi does not write.
     """
     table = open_writable(path, settings_from(settings), locks)
-    create_index(table, column_names(kinds))
+    create_index(table, column_names(kinds), column_names(columns or []))
     print_result(
         index_document(table), f"metadata table created; compare it with the table: tideline check {path}", as_json=as_json
     )

@@ -22,7 +22,7 @@ from tideline_spark.arrow_rows import map_snapshots, spark_batches, spark_schema
 from tideline_spark.merged_scan import divided, scan_merged
 from tideline_spark.options import SPARK_SCAN_LOG_BYTES
 from tideline_spark.planning import known_files, planning_settings
-from tideline_spark.pruning import equalities
+from tideline_spark.pruning import implied
 from tideline_spark.session import use_this_python
 from tideline_spark.tagging import scan_files
 from tideline_table.errors import InvalidOption
@@ -71,7 +71,7 @@ def read(
     if where is not None:
         condition = _analysed(spark, spark_schema(found.output()), where)
         conditioned = _columns_of(condition)
-        found = found.only(equalities(condition))
+        found = found.only(implied(condition))
     rows = _rows(spark, table, found, top_columns(found.schema, [*output, *conditioned]), keys)
     chosen = rows if where is None else rows.where(where)
     return chosen.select(*(f.col(".".join(f"`{part}`" for part in field_path(found.schema, name))).alias(name) for name in output))

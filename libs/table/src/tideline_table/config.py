@@ -79,6 +79,12 @@ COLUMN_STATISTICS = Option(
     "Writers and table services record statistics of the columns of each file in the table log; queries use them to leave out files "
     "(docs/design/data-skipping.md).",
 )
+METADATA_COLUMN_STATISTICS = Option(
+    "hoodie.metadata.index.column.stats.enable",
+    False,
+    "`tideline.create` makes a metadata table with column statistics with the new table, for Apache Hudi's readers. For existing tables: "
+    "`tideline index create --type column_stats`.",
+)
 COLUMN_STATISTICS_LIST = Option(
     "hoodie.metadata.index.column.stats.column.list",
     "",

@@ -87,6 +87,8 @@ def create(
         table.create_index("record_index")
     elif config.Options(options)[config.METADATA_ENABLE]:
         table.create_index()
+    if config.Options(options)[config.METADATA_COLUMN_STATISTICS]:
+        table.create_index("column_stats")
     return table
 
 
@@ -380,17 +382,17 @@ class Table:
 
     # --- metadata table -------------------------------------------------------------------------------------------------------
 
-    def create_index(self, types: str | Iterable[str] = "files") -> None:
+    def create_index(self, types: str | Iterable[str] = "files", columns: str | Iterable[str] = ()) -> None:
         """Create the metadata table, or add partitions to it.
 
-        Apache Hudi's readers take the files of the table from `files` instead of listing folders; `record_index` says where each
-        record key is.
+        Apache Hudi's readers take the files of the table from `files` instead of listing folders, and leave out files by the bounds of
+        `columns` in `column_stats` (by default all columns that writers record); `record_index` says where each record key is.
 
         From then on each commit updates it. Raises `IndexExists` if they are there, `InvalidOption` for other types,
         `UnsupportedTable` for a table that Apache Hudi also writes, and `DuplicateKey` for a record index of keys that two file
         groups hold.
         """
-        action.create_index(self._table, column_list(types))
+        action.create_index(self._table, column_list(types), column_list(columns))
 
     def drop_index(self, types: str | Iterable[str] = "files") -> None:
         """Delete partitions of the metadata table; without `files`, all of it goes. Raises `IndexNotFound` if they are not there."""

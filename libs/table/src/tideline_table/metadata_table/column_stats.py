@@ -282,7 +282,9 @@ def _wrapped(wrapper: str, value: Stored | None) -> tuple[str, dict[str, Any]] |
 
 def decode_column_stats(entries: Iterable[tuple[bytes, bytes]], schema_json: str) -> dict[str, dict[str, Any]]:
     """Return the statistics in records by key, as Avro decodes them. Raises what fastavro raises for other bytes."""
-    schema = fastavro.parse_schema(json.loads(schema_json))
-    return {
-        key.decode(): fastavro.schemaless_reader(io.BytesIO(datum), schema, None)["ColumnStatsMetadata"] for key, datum in entries
-    }
+    schema: Any = fastavro.parse_schema(json.loads(schema_json))
+    found: dict[str, dict[str, Any]] = {}
+    for key, datum in entries:
+        record: Any = fastavro.schemaless_reader(io.BytesIO(datum), schema, None)
+        found[key.decode()] = record["ColumnStatsMetadata"]
+    return found

@@ -157,9 +157,9 @@ class _Evaluation:
         def may(name: str) -> np.ndarray:
             compare, column = _OPERATORS[name], one.expression
             if name == "equal":
-                return self._at_minimum(one, column <= value) & self._at_maximum(one, column >= value)
+                return _and(self._at_minimum(one, column <= value), self._at_maximum(one, column >= value))
             if name == "not_equal":
-                return self._at_minimum(one, column != value) | self._at_maximum(one, column != value)
+                return _or(self._at_minimum(one, column != value), self._at_maximum(one, column != value))
             at = self._at_maximum if name.startswith("greater") else self._at_minimum
             return at(one, compare(column, value))
 
@@ -168,7 +168,7 @@ class _Evaluation:
     def _with_column(self, name: str, one: _Operand, other: _Operand) -> _Outcome:
         here, there = one.bounds, other.bounds
 
-        def ends(*, low: bool) -> np.ndarray:
+        def ends(*, low: bool) -> pa.Table:
             # The most distant ends in favour of `one < other` (low), or of `one > other`.
             first, second = (here.minimum, there.maximum) if low else (here.maximum, there.minimum)
             return pa.table([first, second, np.arange(self._files)], names=[one.name, other.name, _AT])
@@ -176,9 +176,9 @@ class _Evaluation:
         def may(name: str) -> np.ndarray:
             if name == "equal":
                 smaller = self._true_in(ends(low=True), one.expression <= other.expression)
-                return smaller & self._true_in(ends(low=False), one.expression >= other.expression)
+                return _and(smaller, self._true_in(ends(low=False), one.expression >= other.expression))
             if name == "not_equal":
-                return np.asarray(here.minimum.is_valid()) & np.asarray(there.minimum.is_valid())
+                return _and(np.asarray(here.minimum.is_valid()), np.asarray(there.minimum.is_valid()))
             return self._true_in(ends(low=name.startswith("less")), _OPERATORS[name](one.expression, other.expression))
 
         unknown = ~here.known | ~there.known
@@ -252,7 +252,9 @@ class _Evaluation:
         if not isinstance(argument, Column) or options is None or (operand := self._operand(argument)) is None:
             return None
         members, kind = options["value_set"].values, self._schema.field(argument.name).type
-        if members is None or not (members.type == kind or (is_text(members.type) and is_text(kind))):
+        if members is None or not (
+            members.type == kind or any(of(members.type) and of(kind) for of in (is_text, pa.types.is_integer))
+        ):
             return None
         held = operand.bounds
         values = _comparable(members.drop_null())
@@ -281,6 +283,16 @@ class _Evaluation:
             for low, high in zip(lows, highs, strict=True)
         ]
         return _Outcome(np.array(true, dtype=bool) | ~operand.bounds.known, self._all(), self._all())
+
+
+def _and(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    both: np.ndarray = one & other
+    return both
+
+
+def _or(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    either: np.ndarray = one | other
+    return either
 
 
 def _keeps_order(held: pa.DataType, wanted: pa.DataType) -> bool:

@@ -28,7 +28,8 @@ class ColumnBounds:
     @property
     def may_have_value(self) -> np.ndarray:
         """Whether the column may hold something other than null."""
-        return np.asarray(self.minimum.is_valid()) | self.may_be_nan | ~self.known
+        found: np.ndarray = np.asarray(self.minimum.is_valid()) | self.may_be_nan | ~self.known
+        return found
 
 
 def bounds_of(files: Sequence[FileStatistics | None], name: str, kind: pa.DataType) -> ColumnBounds:

@@ -75,13 +75,13 @@ class FileStatistics:
 def _least(one: Stored | None, other: Stored | None) -> Stored | None:
     if one is None or other is None:
         return other if one is None else one
-    return min(one, other)  # type: ignore[type-var] - both are of the type that `kind` names
+    return min(one, other)
 
 
 def _greatest(one: Stored | None, other: Stored | None) -> Stored | None:
     if one is None or other is None:
         return other if one is None else one
-    return max(one, other)  # type: ignore[type-var] - both are of the type that `kind` names
+    return max(one, other)
 
 
 def _above(prefix: str | bytes) -> str | bytes | None:

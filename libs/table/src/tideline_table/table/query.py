@@ -107,10 +107,17 @@ class Snapshot:
         slices = self.slices
         if self.buckets is not None and (where is not None or keys is not None):
             slices = self.buckets.slices_for(slices, self.schema, where, keys)
-        if self.skipping is not None and where is not None:
+        if self.skipping is not None:
             filled = self.rule.path_columns
-            slices = self.skipping.slices_for(slices, self.schema, where, filled.fields if filled is not None else ())
+            for condition in (where, self._has_key(keys)):
+                if condition is not None:
+                    unstored = filled.fields if filled is not None else ()
+                    slices = self.skipping.slices_for(slices, self.schema, condition, unstored)
         return self if slices is self.slices else replace(self, slices=slices)
+
+    def _has_key(self, keys: pa.Array | None) -> pc.Expression | None:
+        # Without meta fields, no column holds the record key.
+        return None if keys is None or self.rule.keygen is not None else pc.field(MetaField.RECORD_KEY).isin(keys)
 
     def scan(
         self, columns: Sequence[str] | None = None, where: pc.Expression | str | None = None, keys: pa.Array | None = None
