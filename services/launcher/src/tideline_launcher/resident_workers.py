@@ -176,7 +176,8 @@ class ResidentWorkers:
                     try:
                         worker = self._run(number, driver, worker)
                     except Exception as error:  # noqa: BLE001 - without this thread, the plans that wait would never end
-                        worker = self._lose(driver, worker, error)
+                        self._lose(driver, worker, error)
+                        worker = None
                     if worker is not None and worker.plans >= self._settings.max_plans:
                         self._retire(worker, "recycled")
                         worker = None
