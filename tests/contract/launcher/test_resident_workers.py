@@ -158,6 +158,24 @@ def test_a_worker_that_does_not_start_blames_no_plan(fleet, metrics, plan):
     workers.close(1)
 
 
+def test_an_error_of_the_launcher_loses_one_plan_and_no_later_one(workers, plan, monkeypatch):
+    def fails(*_):
+        raise PermissionError("the log cannot be read")
+
+    started = []
+    workers.make_worker = lambda *arguments: started.append(start_worker(*arguments)) or started[-1]
+    bad, good = spec(plan, 1, faulty_worker.RAISE), spec(plan, 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(workers, "log_tail", fails)
+        workers.launch(bad)
+        end = ended(workers, bad.name).end
+    with pytest.raises(ProcessLookupError):
+        os.kill(started[0].pid, 0)
+    assert (end.kind, "the log cannot be read" in end.reason) == (EndKind.LOST, True)
+    workers.launch(good)
+    assert ended(workers, good.name).end.kind is EndKind.SUCCEEDED
+
+
 def test_closing_leaves_no_process_and_no_record(workers, plan):
     hanging, waiting = spec(plan, 1, faulty_worker.HANG), spec(plan, 2)
     workers.launch(hanging)

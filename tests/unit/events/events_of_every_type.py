@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
-from tideline_events import DeadLetter, Event, Hint, JobEvent, LockEvent, PendingPlan, TableIdentity, TableRecord, Transition
+from tideline_events import (
+    DeadLetter,
+    Event,
+    FindingEvent,
+    Hint,
+    JobEvent,
+    LockEvent,
+    PendingPlan,
+    TableIdentity,
+    TableRecord,
+    Transition,
+    VerdictEvent,
+)
 
 UID = "3f2b8c1e-6a54-4d0f-9b7e-0c1d2e3f4a5b"
 TIME = datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC)
@@ -72,6 +84,19 @@ EVERY_TYPE: dict[str, Event] = {
         attempt=3,
         runner="kubernetes",
         reason="OOMKilled",
+    ),
+    "tideline.decisions.verdict.v1": VerdictEvent(
+        table_uid=UID,
+        base_path="s3://lake/sales/trips",
+        service="clustering",
+        verdict="window",
+        time=TIME,
+        previous="not_due",
+        until=TIME + timedelta(hours=2),
+        reason="the window opens at 14:30",
+    ),
+    "tideline.decisions.finding.v1": FindingEvent(
+        table_uid=UID, base_path="s3://lake/sales/trips", kind="backlog", state="found", time=TIME, reason="120 log files"
     ),
     "tideline.locks.lease.v1": LockEvent(
         table_uid=UID,

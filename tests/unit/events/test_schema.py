@@ -29,6 +29,8 @@ PUBLISHED = {
     "urn:tideline:schema:tideline.tables.state.v1:1": "7f94c2bced90d3d3e892af4f87eebb7f4f101b83a9a34a47f8c9404432cb6dd6",
     "urn:tideline:schema:tideline.jobs.lifecycle.v1:1": "30fef9f41a9d0639cf14ae5980cf97cfdb41be6ef68232c9c62b977baea5aa48",
     "urn:tideline:schema:tideline.locks.lease.v1:1": "b1da6aac89b0dab071e08236e3a3e41b1a8f50915966d8943397ef495c0326d4",
+    "urn:tideline:schema:tideline.decisions.verdict.v1:1": "0af0b85b028f9d90041f9bf78841bd57bbbb9137a302a635bd0159a460b77397",
+    "urn:tideline:schema:tideline.decisions.finding.v1:1": "dad0b53292e1841e533434c66eab3ac5a626666067a25ace9b9673e7a4b0bf44",
     "urn:tideline:schema:tideline.hints.look.v1:1": "7f093472e3c12fddc0d90626fbb0835527f47636367a8cc13acc25ee722dbee2",
     "urn:tideline:schema:tideline.deadletter.record.v1:1": "4f896eacebb476e49dd4760e1e4fc6306cbb4a7d268a2fe2c6977695ef3ef930",
 }

@@ -11,13 +11,15 @@ import pytest
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, begin, die, update, write
 
 from tideline_cli.fleet import Fleet as CliFleet
+from tideline_events import DECISIONS, EventLogUnavailable, FindingEvent, VerdictEvent
 from tideline_locks import LockUnreachable
 from tideline_planner.metrics import FINDINGS
 from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
 from tideline_planner.watch import LOOK_AGAIN_S
+from tideline_runtime.event_link import EventLink
 from tideline_runtime.http import HttpServer, service_app
-from tideline_table.action import schedule_compaction
+from tideline_table.action import TableService, run_compaction, schedule_compaction
 from tideline_table.table import TableType
 
 
@@ -64,6 +66,55 @@ def test_findings_show_and_clear(fleet):
     fleet.clock.advance(LOOK_AGAIN_S)
     service.tick()
     assert "cannot_open" not in findings(context)
+
+
+def test_a_finding_and_a_verdict_are_events_when_they_change(fleet):
+    table = fleet.create(type=TableType.MOR)
+    write(table, 0)
+    tables = (f"{fleet.folder}/tables/*", f"{fleet.folder}/none/*")
+    service, _ = planner(fleet, options={"tideline.write.backlog.log.files": "2"}, tables=tables)
+
+    def events(kind):
+        return [e for e in fleet.events(DECISIONS.name) if isinstance(e, kind)]
+
+    for _ in range(2):
+        service.tick()
+    ((about, reason),) = [((e.table_uid, e.base_path, e.kind, e.state), e.reason) for e in events(FindingEvent)]
+    pattern = f"file:{fleet.folder}/none/*"
+    assert about == ("", pattern, "no_table", "found")
+    assert reason == f"no table matches {pattern}"
+    verdicts = {(e.table_uid, e.service): (e.verdict, e.previous) for e in events(VerdictEvent)}
+    assert verdicts == {(table.uid, service): ("not_due", None) for service in ("clustering", "compaction")}
+    for _ in range(2):
+        update(table, 0)
+    service.tick()
+    options = {"hoodie.compact.inline.max.delta.commits": "1"}
+    run_compaction(table, schedule_compaction(table, options))
+    fleet.clock.advance(LOOK_AGAIN_S)
+    service.tick()
+    own = [(e.kind, e.state, e.base_path) for e in events(FindingEvent) if e.table_uid == table.uid]
+    assert own == [("backlog", state, table.storage.root) for state in ("found", "cleared")]
+    service._verdicts.planned(table.uid, table.base_path, TableService.COMPACTION, "5 log files")
+    service.tick()
+    changes = [(e.verdict, e.previous, e.reason) for e in events(VerdictEvent)][2:]
+    assert changes[0] == ("planned", "not_due", "5 log files")
+    assert (changes[1][:2], len(changes)) == (("not_due", "planned"), 2)
+
+
+def test_events_wait_while_the_event_log_is_away(fleet, monkeypatch):
+    write(fleet.create(), 0)
+    service, _ = planner(fleet)
+    real = EventLink.flush
+
+    def away(_):
+        raise EventLogUnavailable("no broker answers")
+
+    monkeypatch.setattr(EventLink, "flush", away)
+    service.tick()
+    assert fleet.events(DECISIONS.name) == []
+    monkeypatch.setattr(EventLink, "flush", real)
+    service.tick()
+    assert len(fleet.events(DECISIONS.name)) == 2
 
 
 def test_a_plan_that_cannot_be_made_and_a_pattern_without_a_match(fleet):

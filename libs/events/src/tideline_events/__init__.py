@@ -21,6 +21,7 @@ from tideline_events.log import EventLog, Publisher, Subscription, transition_re
 from tideline_events.payload import (
     DeadLetter,
     Event,
+    FindingEvent,
     Hint,
     JobEvent,
     LockEvent,
@@ -28,13 +29,15 @@ from tideline_events.payload import (
     TableIdentity,
     TableRecord,
     Transition,
+    VerdictEvent,
     is_data_change,
 )
 from tideline_events.record import Record
-from tideline_events.topics import DEAD_LETTER, HINTS, JOBS, LOCKS, TABLES, TIMELINE, TOPICS, Topic
+from tideline_events.topics import DEAD_LETTER, DECISIONS, HINTS, JOBS, LOCKS, TABLES, TIMELINE, TOPICS, Topic
 
 __all__ = [
     "DEAD_LETTER",
+    "DECISIONS",
     "HINTS",
     "JOBS",
     "LOCKS",
@@ -52,6 +55,7 @@ __all__ = [
     "EventLog",
     "EventLogCorrupt",
     "EventLogUnavailable",
+    "FindingEvent",
     "Hint",
     "InvalidEvent",
     "JobEvent",
@@ -71,6 +75,7 @@ __all__ = [
     "Transition",
     "TransitionConsumer",
     "UnknownEvent",
+    "VerdictEvent",
     "check_event_log_url",
     "decode",
     "encode",

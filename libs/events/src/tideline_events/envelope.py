@@ -20,10 +20,20 @@ from cloudevents.core.v1.event import CloudEvent
 
 from tideline_events.errors import InvalidEvent, PoisonEvent
 from tideline_events.fields import bounded, payload_fields, payload_value
-from tideline_events.payload import DeadLetter, Event, Hint, JobEvent, LockEvent, TableRecord, Transition
+from tideline_events.payload import (
+    DeadLetter,
+    Event,
+    FindingEvent,
+    Hint,
+    JobEvent,
+    LockEvent,
+    TableRecord,
+    Transition,
+    VerdictEvent,
+)
 from tideline_events.record import MAX_RECORD_BYTES, Record
 from tideline_events.schema import read_payload, revisions, write_payload
-from tideline_events.topics import DEAD_LETTER, HINTS, JOBS, LOCKS, TABLES, TIMELINE
+from tideline_events.topics import DEAD_LETTER, DECISIONS, HINTS, JOBS, LOCKS, TABLES, TIMELINE
 
 CONTENT_TYPE = "application/avro"
 RECORDED_TIME = "ce_recordedtime"
@@ -47,6 +57,8 @@ KINDS = (
     EventKind("tideline.tables.state.v1", TABLES.name, TableRecord),
     EventKind("tideline.jobs.lifecycle.v1", JOBS.name, JobEvent),
     EventKind("tideline.locks.lease.v1", LOCKS.name, LockEvent),
+    EventKind("tideline.decisions.verdict.v1", DECISIONS.name, VerdictEvent),
+    EventKind("tideline.decisions.finding.v1", DECISIONS.name, FindingEvent),
     EventKind("tideline.hints.look.v1", HINTS.name, Hint),
     EventKind("tideline.deadletter.record.v1", DEAD_LETTER.name, DeadLetter),
 )

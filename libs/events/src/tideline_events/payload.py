@@ -172,6 +172,41 @@ class LockEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class VerdictEvent:
+    """The planner's decision about a table service, published when it changes: planned, or what holds the service, until when."""
+
+    table_uid: str
+    base_path: str
+    service: str
+    verdict: str
+    time: datetime
+    previous: str | None = None
+    until: datetime | None = None
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_uid(self.table_uid)
+        _check_times(self.time, self.until)
+
+
+@dataclass(frozen=True, slots=True)
+class FindingEvent:
+    """A finding that began (`found`) or ended (`cleared`). `table_uid` is empty for a table that cannot be opened, and for a pattern."""
+
+    table_uid: str
+    base_path: str
+    kind: str
+    state: str
+    time: datetime
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.table_uid:
+            _check_uid(self.table_uid)
+        _check_times(self.time)
+
+
+@dataclass(frozen=True, slots=True)
 class Hint:
     """A request to refresh this table now. It may be lost. `base_path` lets a mirror find a table that it does not know."""
 
@@ -205,7 +240,7 @@ class DeadLetter:
         _check_times(self.time)
 
 
-Event = Transition | TableRecord | JobEvent | LockEvent | Hint | DeadLetter
+Event = Transition | TableRecord | JobEvent | LockEvent | VerdictEvent | FindingEvent | Hint | DeadLetter
 """Every payload of the contract."""
 
 

@@ -21,8 +21,9 @@ TIMELINE = Topic("tideline.timeline", 7 * DAY_S)
 TABLES = Topic("tideline.tables", DAY_S, compacted=True)
 JOBS = Topic("tideline.jobs", 7 * DAY_S)
 LOCKS = Topic("tideline.locks", 7 * DAY_S)
+DECISIONS = Topic("tideline.decisions", 7 * DAY_S)
 HINTS = Topic("tideline.hints", HOUR_S)
 DEAD_LETTER = Topic("tideline.dead-letter", 30 * DAY_S)
 
-TOPICS = (TIMELINE, TABLES, JOBS, LOCKS, HINTS, DEAD_LETTER)
+TOPICS = (TIMELINE, TABLES, JOBS, LOCKS, DECISIONS, HINTS, DEAD_LETTER)
 """All topics; `EventLog.ensure_topics` creates them."""

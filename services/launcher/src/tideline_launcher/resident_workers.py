@@ -173,7 +173,11 @@ class ResidentWorkers:
             while not self._closing.is_set():
                 driver = self._next(worker)
                 if driver is not None:
-                    worker = self._run(number, driver, worker)
+                    try:
+                        worker = self._run(number, driver, worker)
+                    except Exception as error:  # noqa: BLE001 - without this thread, the plans that wait would never end
+                        self._lose(driver, worker, error)
+                        worker = None
                     if worker is not None and worker.plans >= self._settings.max_plans:
                         self._retire(worker, "recycled")
                         worker = None
@@ -219,12 +223,12 @@ class ResidentWorkers:
         if ran is None:
             return worker
         worker.plans += len(spec.plans)
-        held.worker = None
         if ran.is_dead:
             reason = _REASONS.get(ran.kind, "died")
             self._metrics.increment(WORKER_ENDS, reason=reason)
             _log.warning("worker ended with its plan", worker=number, reason=reason, application=driver)
         self._end(held, ran)
+        held.worker = None
         return None if ran.is_dead else worker
 
     def _end(self, held: _Held, ran: Ran) -> None:
@@ -237,6 +241,19 @@ class ResidentWorkers:
             is_low = 2 * len(self._queue) <= self._settings.max_queued
         if is_low:
             self._wake()
+
+    def _lose(self, driver: str, worker: WorkerProcess | None, error: Exception) -> None:
+        """Kill a worker of which the launcher does not know what it does, and end its application."""
+        held = self._held[driver]
+        _log.error("worker killed after an error of the launcher", application=driver, exc_info=error)
+        for process in filter(None, (worker, held.worker)):
+            process.kill()
+        held.worker = None
+        self._metrics.increment(WORKER_ENDS, reason="died")
+        end = End(EndKind.LOST, f"an error of the launcher: {type(error).__name__}: {error}", self._clock.now())
+        with self._changed:
+            held.applications = tuple(replace(a, end=end) for a in held.applications)
+        self._wake()
 
     def _retire(self, worker: WorkerProcess, reason: str) -> None:
         self._metrics.increment(WORKER_ENDS, reason=reason)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 
+from tideline_events import VerdictEvent
 from tideline_planner.metrics import CHANGES, VERDICTS
 from tideline_runtime.logging import get_logger
 from tideline_runtime.metrics import Metrics
 from tideline_runtime.planning import Held, HeldBy
 from tideline_table.action import TableService
+from tideline_table.clock import Clock
 
 _log = get_logger(__name__)
 PLANNED = "planned"
@@ -18,18 +22,20 @@ _QUIET = (HeldBy.NOT_DUE,)
 
 @dataclass(slots=True)
 class Verdicts:
-    """The verdict of each (uid, service). A change is counted and logged; `show` sets the gauges."""
+    """The verdict of each (uid, service). A change is counted, logged and published; `show` sets the gauges."""
 
     metrics: Metrics
+    clock: Clock
+    publish: Callable[[VerdictEvent], None]
     _known: dict[tuple[str, TableService], str] = field(default_factory=dict)
 
-    def planned(self, uid: str, service: TableService) -> None:
-        """Record that a plan was published."""
-        self._record(uid, service, PLANNED)
+    def planned(self, uid: str, base_path: str, service: TableService, why: str) -> None:
+        """Record that a plan was published, and what made it due."""
+        self._record(uid, base_path, service, PLANNED, why)
 
     def held(self, uid: str, base_path: str, service: TableService, held: Held) -> None:
         """Record why no plan was published."""
-        if self._record(uid, service, held.by.value):
+        if self._record(uid, base_path, service, held.by.value, held.why, held.until):
             log = _log.debug if held.by in _QUIET else _log.info
             until = None if held.until is None else held.until.isoformat()
             log("held", table=uid, base_path=base_path, service=service.value, by=held.by.value, reason=held.why, until=until)
@@ -42,9 +48,12 @@ class Verdicts:
             for verdict in (PLANNED, *(by.value for by in HeldBy)):
                 self.metrics.set(VERDICTS, found[service, verdict], service=service.value, verdict=verdict)
 
-    def _record(self, uid: str, service: TableService, verdict: str) -> bool:
-        changed = self._known.get((uid, service)) != verdict
+    def _record(
+        self, uid: str, base_path: str, service: TableService, verdict: str, why: str, until: datetime | None = None
+    ) -> bool:
+        before = self._known.get((uid, service))
         self._known[uid, service] = verdict
-        if changed:
+        if before != verdict:
             self.metrics.increment(CHANGES, service=service.value, verdict=verdict)
-        return changed
+            self.publish(VerdictEvent(uid, base_path, service.value, verdict, self.clock.now(), before, until, why or None))
+        return before != verdict

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from tideline_events import TIMELINE
+from tideline_events import TIMELINE, EventLogUnavailable, PublishUnknown
 from tideline_planner.api import routes
 from tideline_planner.metrics import PLANNING, PLANS, REWRITTEN
 from tideline_planner.outcome import Verdicts
@@ -81,13 +81,13 @@ class PlannerService:
         self._settings = settings
         self._context = context
         self._tables: OpenTables = open_tables(settings, context, settings.options)
-        self._events = EventLink(settings, context, watches=[TIMELINE.name])
+        self._events = EventLink(settings, context, publishes=True, watches=[TIMELINE.name])
         self._per_table = TableSettings(settings, self._tables.own_settings)
         self._ledgers = Ledgers()
-        self._verdicts = Verdicts(context.metrics)
+        self._verdicts = Verdicts(context.metrics, context.clock, self._events.queue)
         self._decided: dict[str, Decided] = {}
         self._visited: set[str] = set()
-        self._watch = FleetWatch(settings, context, self._tables)
+        self._watch = FleetWatch(settings, context, self._tables, self._events.queue)
         context.add_routes(*routes(self._watch))
 
     def start(self) -> None:
@@ -103,9 +103,17 @@ class PlannerService:
         failure = self._serve() or failure
         self._verdicts.show(self._visited)
         self._watch.finish(self._visited)
+        self._flush()
         if failure is not None:
             raise failure
         return self._next_in_s()
+
+    def _flush(self) -> None:
+        """Publish the events of this tick. While the event log is down they stay queued: planning needs no event log."""
+        try:
+            self._events.flush()
+        except (EventLogUnavailable, PublishUnknown) as error:
+            _log.warning("events are published later", reason=str(error))
 
     def stop(self) -> None:
         """Close what `start` opened."""
@@ -188,7 +196,7 @@ class PlannerService:
             until = self._context.clock.now() + _AGAIN
             self._settle(decided, demand.service, Held(HeldBy.REFUSED, answer.why, until))
             return
-        self._verdicts.planned(demand.uid, demand.service)
+        self._verdicts.planned(demand.uid, demand.base_path, demand.service, demand.why)
         self._context.metrics.increment(PLANS, service=demand.service.value)
         about = {"table": demand.uid, "name": decided.table.definition.name, "service": demand.service.value}
         _log.info("planned", **about, instant=answer, reason=demand.why, bytes=demand.cost_bytes, score=round(choice.score, 3))

@@ -1,13 +1,14 @@
-"""The status of the tables of this shard: kept for the HTTP API, and its findings as metrics and log events."""
+"""The status of the tables of this shard: kept for the HTTP API, and its findings as metrics, log lines and events."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tideline_events import FindingEvent
 from tideline_planner.metrics import FINDINGS
 from tideline_planner.rules import rules_of, with_planner
 from tideline_planner.settings import PlannerSettings
@@ -21,6 +22,8 @@ from tideline_table.table import Finding, FindingKind, Table
 _log = get_logger(__name__)
 LOOK_AGAIN_S = 60.0
 """A table that did not change is examined again after this time: ages grow, and writers die without a commit."""
+FOUND, CLEARED = "found", "cleared"
+"""States of a `FindingEvent`."""
 Document = dict[str, Any]
 
 
@@ -36,7 +39,10 @@ class _Seen:
 class FleetWatch:
     """What is known about each table of the shard. One thread looks; others read documents and verdicts."""
 
-    def __init__(self, settings: PlannerSettings, context: ServiceContext, tables: OpenTables) -> None:
+    def __init__(
+        self, settings: PlannerSettings, context: ServiceContext, tables: OpenTables, publish: Callable[[FindingEvent], None]
+    ) -> None:
+        self._publish = publish
         self._settings = settings
         self._context = context
         self._tables = tables
@@ -96,7 +102,7 @@ class FleetWatch:
         return rules_of(self._settings, policy, table)
 
     def _show(self) -> None:
-        """Set the gauges, and log each finding when it begins and when it ends."""
+        """Set the gauges; log and publish each finding when it begins and when it ends."""
         found: dict[tuple[str, str, str], str] = {}
         for document in self.documents():
             about: Mapping[str, Any]
@@ -105,9 +111,12 @@ class FleetWatch:
         tables = Counter(kind for _, _, kind in found)
         for every in FindingKind:
             self._context.metrics.set(FINDINGS, tables[every.value], kind=every.value)
+        now = self._context.clock.now()
         for (base_path, uid, kind), text in found.items():
             if (base_path, uid, kind) not in self._known:
                 _log.warning("finding", base_path=base_path, table=uid, kind=kind, text=text)
-        for base_path, uid, kind in self._known.keys() - found.keys():
+                self._publish(FindingEvent(uid, base_path, kind, FOUND, now, text))
+        for base_path, uid, kind in sorted(self._known.keys() - found.keys()):
             _log.info("finding cleared", base_path=base_path, table=uid, kind=kind)
+            self._publish(FindingEvent(uid, base_path, kind, CLEARED, now))
         self._known = found
