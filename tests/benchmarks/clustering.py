@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from tests.benchmarks.engines.layouts import LINEAR, Input
 from tests.benchmarks.lineitem import lineitem, rows_folder
 from tests.benchmarks.link import EngineLink
-from tests.benchmarks.works import HUDI, SPARK, TITLES
+from tests.benchmarks.works import DIRECT, HUDI, SPARK, TITLES
 from tests.conformance.peers.environment import prepare
 
 from tideline_cli.demo.source import read_flights
@@ -41,13 +41,10 @@ class Range:
     high: object
 
     @property
-    def sql(self) -> str:
-        """The condition as SQL."""
-        return f"{self.column} between {_literal(self.low)} and {_literal(self.high)}"
-
-
-def _literal(value: object) -> str:
-    return f"date '{value}'" if isinstance(value, dt.date) else repr(value)
+    def sent(self) -> dict[str, object]:
+        """The query as an engine gets it, with dates as text."""
+        low, high = (str(value) if isinstance(value, dt.date) else value for value in (self.low, self.high))
+        return {"column": self.column, "low": low, "high": high}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,8 @@ class Rows:
     source: Path
     key: tuple[str, ...]
     ordering: str
-    result: str
+    total: str
+    """The column that the queries add up."""
     queries: tuple[Range, Range]
 
 
@@ -102,7 +100,7 @@ def datasets(scale: float, folder: Path) -> list[Rows]:
             items.base,
             ("l_orderkey", "l_linenumber"),
             "l_version",
-            "sum(l_extendedprice)",
+            "l_extendedprice",
             (
                 Range("l_shipdate", dt.date(1995, 3, 1), dt.date(1995, 3, 7)),
                 Range("l_partkey", parts // 2, parts // 2 + parts // 100),
@@ -113,7 +111,7 @@ def datasets(scale: float, folder: Path) -> list[Rows]:
             flights,
             ("flight_id",),
             "revision",
-            "sum(distance)",
+            "distance",
             (Range("dest", "LAX", "LAX"), Range("dep_time", 1200, 1214)),
         ),
     ]
@@ -128,6 +126,7 @@ class Experiment:
     files: int
     clustered_files: int
     repetitions: int
+    layouts: Sequence[str]
     say: Callable[[str], None]
 
     def run(self, rows: Rows) -> list[list[str]]:
@@ -142,7 +141,7 @@ class Experiment:
             size = sum(Path(path).stat().st_size for path in paths)
             self.say(f"{rows.name} {name}: {len(paths)} files, {size / 2**20:.1f} MiB, in {seconds:.1f} s")
             lines.append(self._line(rows, name, "before", first, "", results))
-            for layout in LAYOUTS:
+            for layout in self.layouts:
                 table = f"{first}-{layout}"
                 shutil.copytree(first, table) if name == HUDI else engine.ask(
                     "insert_small", timeout_s=TIMEOUT_S, table=table, **described
@@ -170,10 +169,10 @@ class Experiment:
         line = [rows.name, TITLES[name], layout, clustered_s, str(len(paths))]
         for query in rows.queries:
             answers = [
-                engine.ask("ask_rows", timeout_s=TIMEOUT_S, table=table, where=query.sql, result=rows.result)
+                engine.ask("ask_rows", timeout_s=TIMEOUT_S, table=table, total=rows.total, **query.sent)
                 for _ in range(self.repetitions + 1)
             ]
-            results.setdefault(query.sql, set()).update(str(answer.value) for answer in answers)
+            results.setdefault(str(query), set()).update(str(answer.value) for answer in answers)
             median = statistics.median(answer.seconds for answer in answers[1:])
             found = scanned(paths, query)
             line += [str(found.files), f"{found.size_bytes / 2**20:.1f}", f"{found.rows:,}", f"{median:.2f}"]
@@ -193,20 +192,25 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=given.folder, prefix="tideline-clustering-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         found = [rows for rows in datasets(given.scale, folder) if rows.name in given.rows]
-        engines = {name: stack.enter_context(link) for name, link in _links(folder, given).items()}
-        experiment = Experiment(engines, folder, given.files, given.clustered_files, given.repetitions, say)
+        engines = {name: stack.enter_context(link) for name, link in _links(folder, given) if name in given.engines}
+        experiment = Experiment(engines, folder, given.files, given.clustered_files, given.repetitions, given.layouts, say)
         lines = [line for rows in found for line in experiment.run(rows)]
     print(_markdown(lines))
 
 
-def _links(folder: Path, given: argparse.Namespace) -> dict[str, EngineLink]:
-    peer = prepare()
+def _links(folder: Path, given: argparse.Namespace) -> list[tuple[str, EngineLink]]:
+    own, zone = Path(sys.executable), {"TZ": "UTC"}
     heap: dict[str, object] = {"memory": given.memory, "cores": given.cores}
-    java = {"JAVA_HOME": str(peer.java_home), "SPARK_LOCAL_IP": "127.0.0.1", "TZ": "UTC"}
-    return {
-        HUDI: EngineLink(HUDI, "apache_hudi", peer.python, folder / HUDI, {**heap, "bundle": peer.bundle}, java, foreign=True),
-        SPARK: EngineLink(SPARK, "tideline_on_spark", Path(sys.executable), folder / SPARK, heap, {"TZ": "UTC"}),
-    }
+    links = [
+        EngineLink(SPARK, "tideline_on_spark", own, folder / SPARK, heap, zone),
+        EngineLink(DIRECT, "tideline_direct", own, folder / DIRECT, {"cores": given.cores}, zone),
+    ]
+    if HUDI in given.engines:
+        peer = prepare()
+        java = {"JAVA_HOME": str(peer.java_home), "SPARK_LOCAL_IP": "127.0.0.1", **zone}
+        more = {**heap, "bundle": peer.bundle}
+        links.insert(0, EngineLink(HUDI, "apache_hudi", peer.python, folder / HUDI, more, java, foreign=True))
+    return [(link.name, link) for link in links]
 
 
 def _markdown(lines: list[list[str]]) -> str:
@@ -224,6 +228,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--files", type=int, default=500, help="small files before clustering")
     parser.add_argument("--clustered-files", type=int, default=50, help="files that the target size is set for")
     parser.add_argument("--repetitions", type=int, default=3, help="of each query, after one that is not counted")
+    parser.add_argument("--engines", nargs="+", default=[HUDI, SPARK], choices=[HUDI, SPARK, DIRECT])
+    parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS), choices=LAYOUTS)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--memory", default="2g", help="heap of each of the two Spark sessions")
     parser.add_argument("--folder", default=None, help="where tables are written while it runs")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tideline_table.reader.base_file import BaseFileScan, readable
+from tideline_table.reader.base_file import BaseFileScan, readable, with_dictionaries
 from tideline_table.schema.identity import FileNames
 from tideline_table.storage import Storage
 
@@ -18,11 +18,17 @@ class SmallFileScan(BaseFileScan):
     """As the production one for files of today's schema: the same calls to the storage, the same rows and errors."""
 
     def __init__(
-        self, storage: Storage, path: str, schema: pa.Schema, names: FileNames | None = None, scan_bytes: int | None = None
+        self,
+        storage: Storage,
+        path: str,
+        schema: pa.Schema,
+        names: FileNames | None = None,
+        scan_bytes: int | None = None,
+        dictionaries: frozenset[str] = frozenset(),
     ) -> None:
         self._scan_bytes = scan_bytes
         assert names is None or not names.apart, "columns have no ids"
-        self._path, self._schema, self._evolved = path, schema, set()
+        self._path, self._schema, self._evolved = path, with_dictionaries(schema, dictionaries), set()
         with readable(path):
             self._stored, self._row_groups = _decoded(storage.open_input(path).read())
         assert self._stored.names == schema.names

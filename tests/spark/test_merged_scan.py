@@ -16,7 +16,8 @@ from tideline_table.action import run_compaction, schedule_compaction, write_row
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
 
-BY_ENGINE = {"tideline.spark.scan.log.bytes": 0}
+DIVIDED = {"tideline.spark.scan.base.bytes": 0}
+BY_ENGINE = ({**DIVIDED, "tideline.spark.scan.log.bytes": 0}, {})
 MOR = TableType.MOR
 
 
@@ -52,7 +53,7 @@ def history(table: Table, seed: int) -> Iterator[None]:
 def test_random_histories_read_as_the_engine_reads_them(
     spark: SparkSession, tables: Tables, ordering_field: str, seed: int
 ) -> None:
-    table = tables.create("t", type=MOR, ordering_field=ordering_field, options={"hoodie.parquet.small.file.limit": 0})
+    table = tables.create("t", type=MOR, ordering_field=ordering_field, options={**DIVIDED, "hoodie.parquet.small.file.limit": 0})
     divided = 0
     for _ in history(table, seed):
         found = read(spark, table)
@@ -62,7 +63,7 @@ def test_random_histories_read_as_the_engine_reads_them(
 
 
 def test_the_merge_of_keys_runs_once_and_conditions_reach_the_scan(spark: SparkSession, tables: Tables) -> None:
-    table = tables.create("t", type=MOR)
+    table = tables.create("t", type=MOR, options=DIVIDED)
     write_rows(table, rows(0, 60, 1), Operation.UPSERT)
     write_rows(table, rows(20, 30, 2), Operation.UPSERT)
     found = read(spark, table).where(f.col("ts") == 2).select("id")
@@ -72,19 +73,20 @@ def test_the_merge_of_keys_runs_once_and_conditions_reach_the_scan(spark: SparkS
     assert "EqualTo(ts,2)" in plan
 
 
-def test_large_logs_and_look_ups_are_read_by_the_engine_alone(spark: SparkSession, tables: Tables) -> None:
-    table = tables.create("t", type=MOR)
+def test_large_logs_small_bases_and_look_ups_are_read_by_the_engine_alone(spark: SparkSession, tables: Tables) -> None:
+    table = tables.create("t", type=MOR, options=DIVIDED)
     write_rows(table, rows(0, 30, 1), Operation.UPSERT)
     write_rows(table, rows(20, 30, 2), Operation.UPSERT)
     assert "LeftAnti" in plan_of(read(spark, table))
     assert "LeftAnti" not in plan_of(read(spark, table, keys=["k000021"]))
-    limited = Table.open(str(tables.folder / "t"), options=BY_ENGINE)
-    assert "LeftAnti" not in plan_of(read(spark, limited))
-    assert content(read(spark, limited).toArrow()) == content(table.read())
+    for options in BY_ENGINE:
+        limited = Table.open(str(tables.folder / "t"), options=options)
+        assert "LeftAnti" not in plan_of(read(spark, limited))
+        assert content(read(spark, limited).toArrow()) == content(table.read())
 
 
 def test_earlier_states_and_changed_types_read_as_the_engine_reads_them(spark: SparkSession, tables: Tables) -> None:
-    table = tables.create("t", type=MOR, options={"tideline.write.schema.evolution": "evolve"})
+    table = tables.create("t", type=MOR, options={**DIVIDED, "tideline.write.schema.evolution": "evolve"})
     write_rows(table, rows(0, 30, 1), Operation.UPSERT)
     first = write_rows(table, rows(10, 20, 2), Operation.UPSERT)
     write_rows(table, rows(5, 15, 3).append_column("more", pa.array(range(10))), Operation.UPSERT)

@@ -51,19 +51,17 @@ def test_base_files_and_logs_together(spark: SparkSession, written: tuple[Table,
         read(spark, table, columns=["absent"])
 
 
-def test_only_log_rows_and_positions_leave_the_workers(spark: SparkSession, written: tuple[Table, list[int]]) -> None:
+def test_only_merged_slices_leave_the_jvm(spark: SparkSession, written: tuple[Table, list[int]]) -> None:
     table, _ = written
 
     def plan(**query: object) -> str:
         return str(read(spark, table, **query)._jdf.queryExecution().executedPlan().toString())  # type: ignore[arg-type]
 
     merged = plan()
-    assert merged.count("MapInArrow") == 3, (
-        "rows of logs, and the positions to drop for each of two joins, before Spark reuses them"
-    )
-    assert merged.count("FileScan parquet") == 2
-    assert merged.count("Exchange") == merged.count("BroadcastExchange")
+    assert merged.count("MapInArrow") == 1
+    assert "FileScan parquet" in merged
     assert "MapInArrow" not in plan(read_optimized=True)
+    assert "Exchange" not in merged
 
 
 def test_read_optimized_and_time_travel(spark: SparkSession, written: tuple[Table, list[int]]) -> None:

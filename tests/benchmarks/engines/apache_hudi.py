@@ -120,8 +120,8 @@ class ApacheHudi:
             f"call run_clustering(path => '{table}', op => 'scheduleAndExecute', order => '{','.join(columns)}', options => '{options}')"
         ).collect()
 
-    def ask_rows(self, table: str, where: str, result: str) -> str:
-        return layouts.asked(self._load(table), where, result)
+    def ask_rows(self, table: str, **query: Any) -> str:
+        return layouts.asked(self._load(table), **query)
 
     def data_files(self, table: str) -> list[str]:
         names = self._load(table).select("_hoodie_partition_path", "_hoodie_file_name").distinct().collect()

@@ -21,7 +21,8 @@ class Input:
     """How many small files to write."""
 
 
-def asked(frame: Any, where: str, result: str) -> str:
-    """The one value that `result` makes of the rows for which `where` is true, as text."""
-    row = frame.where(where).selectExpr(f"cast({result} as string)").first()
+def asked(frame: Any, column: str, low: Any, high: Any, total: str) -> str:
+    """The sum of column `total` of the rows whose `column` lies between two values, both inclusive, as text."""
+    values = f"date '{low}' and date '{high}'" if column.endswith("date") else f"{low!r} and {high!r}"
+    row = frame.where(f"{column} between {values}").selectExpr(f"cast(sum({total}) as string)").first()
     return str(row[0])

@@ -47,10 +47,19 @@ def clustering_options(target_bytes: int) -> dict[str, object]:
     }
 
 
-def made_small(path: str, made: layouts.Input) -> Table:
-    """Make a table without partitions that writes the rows of `made` into so many files at a bulk insert."""
+_ROW_BYTES = 1024
+
+
+def made_small(path: str, made: layouts.Input, rows: int = 0) -> Table:
+    """Make a table without partitions that writes the rows of `made` (their number is needed without Spark) into so many files."""
     create_table(path, TableRequest(made.name, schema_of(made.source), tuple(made.key), (), made.ordering))
-    return Table.open(path, options={**OPTIONS, "tideline.spark.insert.parallelism": made.files})
+    if not rows:
+        return Table.open(path, options={**OPTIONS, "tideline.spark.insert.parallelism": made.files})
+    sizes = {
+        "hoodie.copyonwrite.record.size.estimate": _ROW_BYTES,
+        "hoodie.parquet.max.file.size": -(-rows // made.files) * _ROW_BYTES,
+    }
+    return Table.open(path, options={**OPTIONS, **sizes})
 
 
 def layout_options(columns: list[str], layout: str, target_bytes: int) -> dict[str, object]:

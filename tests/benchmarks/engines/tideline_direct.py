@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from tests.benchmarks.engines import serving, tables
+from tests.benchmarks.engines import layouts, serving, tables
 
 from tideline_table.action import run_clustering, schedule_clustering, write_rows
 from tideline_table.table import Table
@@ -57,6 +57,29 @@ class TidelineDirect:
 
     def compact(self, table: str) -> None:
         tables.compact(table)
+
+    # --- the clustering experiment -------------------------------------------------------------------------------------------
+
+    def insert_small(self, table: str, **described: Any) -> None:
+        made = layouts.Input(**described)
+        rows = pq.read_table(made.source)
+        write_rows(tables.made_small(table, made, rows.num_rows), rows, Operation.BULK_INSERT)
+
+    def cluster_by(self, table: str, columns: list[str], layout: str, target_bytes: int) -> None:
+        found = tables.opened(table)
+        if schedule_clustering(found, tables.layout_options(columns, layout, target_bytes)) is None:
+            raise serving.Refused("no clustering was planned")
+        run_clustering(found)
+
+    def ask_rows(self, table: str, column: str, low: Any, high: Any, total: str) -> str:
+        values = pc.field(column)
+        if isinstance(low, str) and isinstance(high, str) and column.endswith("date"):
+            low, high = dt.date.fromisoformat(low), dt.date.fromisoformat(high)
+        rows = Table.open(table).read([total], where=(values >= low) & (values <= high))
+        return str(pc.sum(rows.column(total)).as_py())
+
+    def data_files(self, table: str) -> list[str]:
+        return tables.data_files(table)
 
     def warm_up(self, source: str, changes: str, folder: str) -> None:
         """Imports and pools."""

@@ -107,8 +107,8 @@ class TidelineOnSpark:
             raise serving.Refused("no clustering was planned")
         run_clustering(found, instant, run=lambda tasks: run_tasks(self._spark, tasks, Termination(), cluster_group))
 
-    def ask_rows(self, table: str, where: str, result: str) -> str:
-        return layouts.asked(self._load(table), where, result)
+    def ask_rows(self, table: str, **query: Any) -> str:
+        return layouts.asked(self._load(table), **query)
 
     def data_files(self, table: str) -> list[str]:
         return tables.data_files(table)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tests.unit.table.tables import new_table, write
 
 from tideline_table.merge import MergeMode, Merging, OpenCells, PartialUpdate
 from tideline_table.reader.base_file import DICTIONARY, BaseFileScan, read_footer
-from tideline_table.reader.encoded_slice import encoded, encoded_table, repeated
+from tideline_table.reader.encoded_slice import encoded, encoded_table, repeated, trimmed, unified
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import MemoryStorage
+from tideline_table.writer import Operation
 
 SCHEMA = pa.schema([("_hoodie_record_key", pa.string()), ("kind", pa.string()), ("text", pa.string()), ("ts", pa.string())])
 
@@ -67,6 +69,41 @@ def test_files_of_some_of_the_rows_have_the_types_and_statistics_of_these_rows()
     assert file.schema_arrow == SCHEMA
     statistics = file.metadata.row_group(0).column(1).statistics
     assert (statistics.min, statistics.max, statistics.null_count) == ("b", "c", 1)
+
+
+def dictionary_in(table) -> list[str]:
+    """The dictionary of column `v` as its only base file stores it, with texts that no row has."""
+    (left,) = table.slices()
+    assert "v" in read_footer(table.storage, left.path, with_dictionaries=True).dictionaries
+    file = pq.ParquetFile(table.storage.open_input(left.path), read_dictionary=["v"])
+    return file.read(["v"]).column(0).chunk(0).dictionary.to_pylist()
+
+
+def test_files_do_not_keep_texts_of_deleted_or_replaced_rows():
+    table, _, _ = new_table()
+    write(table, [("k1", "p", 1, "a secret"), ("k2", "p", 1, "kept"), ("k3", "p", 1, "replaced")])
+    write(table, [("k1", "p", 2, "")], Operation.DELETE)
+    assert sorted(dictionary_in(table)) == ["kept", "replaced"]
+    write(table, [("k3", "p", 2, "new")])
+    assert sorted(dictionary_in(table)) == ["kept", "new"]
+
+
+def test_trimming_keeps_rows_and_nulls():
+    found = pa.table({"v": pa.chunked_array([["b", None, "c", "b"]]).dictionary_encode()})
+    assert trimmed(found) == found
+    assert trimmed(found.slice(1, 2)).column("v").chunk(0).dictionary.to_pylist() == ["c"]
+    assert trimmed(found.slice(1, 2)).column("v").to_pylist() == [None, "c"]
+    assert trimmed(found.slice(0, 0)).num_rows == 0
+
+
+def test_a_dictionary_that_became_large_is_dropped():
+    texts = pa.chunked_array([[f"{n:0100}" for n in range(part, part + 2000)] for part in (0, 2000)]).dictionary_encode()
+    rows = pa.table({"v": texts, "w": pa.chunked_array([["x"] * 4000]).dictionary_encode()})
+    found = unified(rows)
+    assert found.schema.types == [pa.string(), DICTIONARY]
+    assert found.cast(pa.schema([("v", pa.string()), ("w", pa.string())])).equals(
+        rows.cast(pa.schema([("v", pa.string()), ("w", pa.string())]))
+    )
 
 
 def test_cells_that_are_merged_or_derived_stay_texts():

@@ -37,6 +37,14 @@ SPARK_SCAN_LOG_BYTES = Option(
     unit="bytes",
     minimum=0,
 )
-SPARK_OPTIONS = (SPARK_INSERT_PARALLELISM, SPARK_BROADCAST_KEYS, SPARK_COLLECT_BYTES, SPARK_SCAN_LOG_BYTES)
+SPARK_SCAN_BASE_BYTES = Option(
+    "tideline.spark.scan.base.bytes",
+    64 * 1024 * 1024,
+    "Python workers read slices with log files as a whole if their base files together are smaller than this, because the two further jobs of "
+    "the other way cost more than they save.",
+    unit="bytes",
+    minimum=0,
+)
+SPARK_OPTIONS = (SPARK_INSERT_PARALLELISM, SPARK_BROADCAST_KEYS, SPARK_COLLECT_BYTES, SPARK_SCAN_LOG_BYTES, SPARK_SCAN_BASE_BYTES)
 
 declare_options(*SPARK_OPTIONS)

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from tideline_spark.arrow_rows import map_snapshots, spark_batches, spark_schema, spread
 from tideline_spark.merged_scan import divided, scan_merged
-from tideline_spark.options import SPARK_SCAN_LOG_BYTES
+from tideline_spark.options import SPARK_SCAN_BASE_BYTES, SPARK_SCAN_LOG_BYTES
 from tideline_spark.planning import known_files, planning_settings
 from tideline_spark.pruning import implied
 from tideline_spark.session import use_this_python
@@ -104,6 +104,8 @@ def _rows(
     with_logs = [s for s in found.slices if s.log_files and s not in by_engine]
     most_bytes = table.options[SPARK_SCAN_LOG_BYTES] if wanted is None else 0
     halved = divided(replace(found, slices=tuple(with_logs)), schema, most_bytes)
+    if sum(s.size_bytes for s in halved) < table.options[SPARK_SCAN_BASE_BYTES]:
+        halved = set()
     by_engine |= set(with_logs) - halved
     plain = tuple(s for s in found.slices if s not in by_engine and s not in halved)
     frames = []

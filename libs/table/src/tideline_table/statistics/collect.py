@@ -21,7 +21,10 @@ Those of parquet-mr, which Apache Hudi writes, name 0 as the minimum and maximum
 
 
 def of_column(values: pa.ChunkedArray) -> ColumnStatistics:
-    """Return the statistics of a column of a supported type."""
+    """Return the statistics of a column of a supported type, or of a dictionary of such values."""
+    if pa.types.is_dictionary(values.type):
+        occurring = pa.chunked_array([values.unique().cast(values.type.value_type)])
+        return replace(of_column(occurring), nulls=values.null_count)
     nulls, nans = values.null_count, 0
     if pa.types.is_floating(values.type):
         not_a_number = pc.is_nan(values)
@@ -31,6 +34,10 @@ def of_column(values: pa.ChunkedArray) -> ColumnStatistics:
     low, high = stored_value(ends["min"]), stored_value(ends["max"])
     # The two zeros are equal in comparisons; which of them `min_max` returns is left open.
     return ColumnStatistics(kind_of(values.type), _one_zero(low), _one_zero(high), nulls, nans)
+
+
+def _value_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _one_zero(value: Stored | None) -> Stored | None:
@@ -49,7 +56,7 @@ class StatisticsCollector:
         known = {
             name: of_column(rows.column(name))
             for name in self.columns
-            if name in rows.column_names and is_supported(rows.schema.field(name).type)
+            if name in rows.column_names and is_supported(_value_type(rows.schema.field(name).type))
         }
         self._found = self._found.union(FileStatistics(rows.num_rows, known))
 

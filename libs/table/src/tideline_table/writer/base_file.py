@@ -22,6 +22,7 @@ from tideline_table.config import (
     ROW_GROUP_ROWS,
     Options,
 )
+from tideline_table.reader.encoded_slice import trimmed
 from tideline_table.reader.key_footer import BLOOM_FILTER, BLOOM_TYPE, MAX_KEY, MIN_KEY, is_ordered_alike
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.statistics import FileStatistics, StatisticsCollector
@@ -47,7 +48,7 @@ class BaseFileRows:
     def write(self, rows: pa.Table) -> None:
         """Write rows in row groups of their own."""
         self._keys += rows.column(MetaField.RECORD_KEY).chunks
-        self._writer.write_table(rows, row_group_size=self._row_group_rows)
+        self._writer.write_table(trimmed(rows), row_group_size=self._row_group_rows)
         if self._collector is not None:
             self._collector.add(rows)
 

@@ -17,7 +17,7 @@ from tideline_table.file_group.slice import join_path
 from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, WriteStat
 from tideline_table.merge import deleted_mask, filled_rows, lies_on_top
 from tideline_table.reader.base_file import DICTIONARY, read_base_file, with_dictionaries
-from tideline_table.reader.encoded_slice import encoded_as, repeated, repeated_texts
+from tideline_table.reader.encoded_slice import encoded_as, repeated, repeated_texts, unified
 from tideline_table.schema.arrow import with_column
 from tideline_table.schema.evolution import conform
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
@@ -131,4 +131,4 @@ def _output(context: WriteContext, task: FileGroupTask, merged: _Merged, name: s
         rows = stored_rows(context, task, merged.written, name, nulls=not context.has_meta_fields)
         constants = (MetaField.COMMIT_TIME, MetaField.PARTITION_PATH, MetaField.FILE_NAME) if context.has_meta_fields else ()
         pieces.append(encoded_as(rows, pieces[0].schema if pieces else with_dictionaries(rows.schema, constants)))
-    return pa.concat_tables(pieces).unify_dictionaries()
+    return unified(pa.concat_tables(pieces))
