@@ -61,7 +61,7 @@ USED = {
     "hoodie.metadata.record.index.enable": "true",
     "hoodie.metadata.global.record.level.index.enable": "true",
 }
-KINDS = [Kind.COW]
+KINDS = list(Kind)
 PARTITIONED = next(layout for layout in LAYOUTS if layout.name == "partitioned")
 
 
