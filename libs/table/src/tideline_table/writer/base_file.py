@@ -66,7 +66,6 @@ class BaseFileRows:
 def open_base_file(storage: Storage, path: str, schema: pa.Schema, avro_schema: str, options: Options) -> Iterator[BaseFileRows]:
     """Open a base file that appears at the end of the context, or not at all if the context ends with an error."""
     codec = options[COMPRESSION_CODEC]
-    footers: list[pq.FileMetaData] = []
     with (
         storage.open_output(path) as sink,
         pq.ParquetWriter(
@@ -77,7 +76,6 @@ def open_base_file(storage: Storage, path: str, schema: pa.Schema, avro_schema: 
             use_dictionary=[f.name for f in schema if f.name not in _UNIQUE_COLUMNS],
             store_schema=False,
             write_page_index=True,
-            metadata_collector=footers,
         ) as writer,
     ):
         rows = BaseFileRows(writer, options[ROW_GROUP_ROWS], collector_of(schema, options))
@@ -86,7 +84,8 @@ def open_base_file(storage: Storage, path: str, schema: pa.Schema, avro_schema: 
         writer.add_key_value_metadata(
             {b"parquet.avro.schema": avro_schema.encode(), b"writer.model.name": b"avro", **key_pairs(rows.keys(), options)}
         )
-    rows.complete(footers[-1])
+    # Not by `metadata_collector`: after a failed close, the destructor of the writer would raise for want of metadata.
+    rows.complete(writer.writer.metadata)
 
 
 @dataclass(frozen=True, slots=True)
