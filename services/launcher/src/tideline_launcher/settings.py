@@ -115,7 +115,7 @@ class WorkerSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    count: int = setting(2, unit="processes", description="Most resident workers. 0: every plan runs on Spark.", ge=0, le=256)
+    count: int = setting(0, unit="processes", description="Most resident workers. 0: every plan runs on Spark.", ge=0, le=256)
     max_bytes: int = setting(
         64 * MIB,
         unit="bytes",

@@ -37,6 +37,8 @@ _COLUMNS_KEY = b"tideline.columns"
 _BETWEEN = "\0"
 """Stands between name and kind of a column in the names of a table."""
 _PARTS = ("minimum", "maximum", "nulls", "nans", "size_bytes", "uncompressed_bytes")
+_SUFFIX = ".statistics"
+"""The files are Parquet, but not data files: whoever looks for `*.parquet` in the folder of a table finds rows only."""
 BROKEN = (*MALFORMED, pa.ArrowException, OSError, TidelineError)
 """What reading a statistics file may raise."""
 
@@ -184,12 +186,12 @@ def _joined(name: str, kind: str) -> str:
 
 
 def _path(sequence: int) -> str:
-    return f"{STATISTICS_FOLDER}/{sequence:020d}.parquet"
+    return f"{STATISTICS_FOLDER}/{sequence:020d}{_SUFFIX}"
 
 
 def _sequences(storage: Storage) -> list[int]:
     names = [found.path.rpartition("/")[2] for found in storage.list_folder(STATISTICS_FOLDER).objects]
-    found = (sequence_in(name.removesuffix(".parquet")) for name in names if name.endswith(".parquet"))
+    found = (sequence_in(name.removesuffix(_SUFFIX)) for name in names if name.endswith(_SUFFIX))
     return sorted(sequence for sequence in found if sequence is not None)
 
 
@@ -229,7 +231,7 @@ class KnownStatistics:
                     stored = self._stored(wanted, state)
                 except BROKEN as error:
                     _LOGGER.warning("statistics cannot be read (%s); more data files are read instead", error)
-                    self._file, stored = None, {}
+                    self._file, self._sequence, stored = None, -1, {}
             rows = self._file.rows if self._file is not None else {}
             return [self._recent.get(path) or _one(path, rows, stored) for path in paths]
 

@@ -16,7 +16,14 @@ from datetime import datetime
 import pyarrow as pa
 
 from tideline_table.clock import Clock
-from tideline_table.errors import CorruptMetadata, ObjectExists, ObjectNotFound, SchemaMismatch, TidelineError, UnsupportedTable
+from tideline_table.errors import (
+    MALFORMED,
+    CorruptMetadata,
+    ObjectExists,
+    ObjectNotFound,
+    SchemaMismatch,
+    UnsupportedTable,
+)
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.partition_listing import PARTITION_METAFILE
 from tideline_table.hudi import properties as p
@@ -54,7 +61,7 @@ from tideline_table.storage import Storage, holds
 
 _LOGGER = logging.getLogger(__name__)
 _OPERATION = "UPSERT_PREPPED"
-_UNREADABLE = (CorruptMetadata, ObjectNotFound, SchemaMismatch, UnsupportedTable)
+_UNREADABLE = (CorruptMetadata, ObjectNotFound, SchemaMismatch, UnsupportedTable, *MALFORMED, pa.ArrowException)
 """Errors for data files that stay unreadable, other than those of the storage."""
 _EMPTY_DELETES = BLOCK_VERSION.to_bytes(4, "big") + (1).to_bytes(4, "big") + b"\0"
 """The content of a delete block without deletions: its version, and the length of an empty Avro list."""
@@ -142,7 +149,7 @@ def _file_ids(part: MetadataPartition) -> list[str]:
     return [file_id_of(part.name, group) for group in range(part.file_groups)]
 
 
-def _lost(part: MetadataPartition, names: Sequence[str], error: TidelineError) -> list[WriteStat]:
+def _lost(part: MetadataPartition, names: Sequence[str], error: Exception) -> list[WriteStat]:
     """Record files that cannot be made, because a data file of the table is gone or damaged.
 
     So the instant completes and no writer of the table is stopped, and whoever reads the partition finds that files are missing.

@@ -36,10 +36,6 @@ def of_column(values: pa.ChunkedArray) -> ColumnStatistics:
     return ColumnStatistics(kind_of(values.type), _one_zero(low), _one_zero(high), nulls, nans)
 
 
-def _value_type(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
 def _one_zero(value: Stored | None) -> Stored | None:
     return 0.0 if isinstance(value, float) and value == 0 else value
 
@@ -56,7 +52,7 @@ class StatisticsCollector:
         known = {
             name: of_column(rows.column(name))
             for name in self.columns
-            if name in rows.column_names and is_supported(_value_type(rows.schema.field(name).type))
+            if name in rows.column_names and is_supported(rows.schema.field(name).type)
         }
         self._found = self._found.union(FileStatistics(rows.num_rows, known))
 

@@ -31,7 +31,12 @@ _SIZED = re.compile(
 
 
 def is_supported(kind: pa.DataType) -> bool:
-    """Return whether columns of this type have statistics: all types without parts but null, half floats and durations."""
+    """Return whether columns of this type have statistics: all types without parts but null, half floats and durations.
+
+    Dictionaries of such values have those of the values.
+    """
+    if pa.types.is_dictionary(kind):
+        return is_supported(kind.value_type)
     return str(kind) in _FIXED or _SIZED.fullmatch(str(kind)) is not None
 
 

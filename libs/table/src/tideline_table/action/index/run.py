@@ -7,7 +7,7 @@ partition `files` needs no reading of data; while the record index is made, othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tideline_table.action.index.requirements import check_can_hold, file_groups_of, indexed_columns, key_check
 from tideline_table.config import METADATA_COMPACTION_DELTA_COMMITS
@@ -61,7 +61,7 @@ def _add(table: Table, name: str, columns: Sequence[str]) -> None:
         if name != FILES:
             known_index(state)
             check_unchanged(state)
-        return _creation(table, state, name, columns)
+        return _creation(table, state, [name], columns)
 
     table.timeline.append(decide)
 
@@ -108,23 +108,24 @@ def repair_index(table: Table) -> MetadataTable | None:
     """
     _check_exclusive(table)
     table.check_writable(keyed=False)
-    parts = table.state.metadata.partitions if table.state.metadata is not None else ()
+    known = table.refresh().metadata
+    parts = known.partitions if known is not None else ()
+    checks = [key_check(table, part.name) for part in parts]
+    for check in checks:
+        check(table.state)
     _clear(table, FILES)
-    for name, columns in ((part.name, part.columns) for part in parts):
-        check_unchanged = key_check(table, name)
+    if not parts:
+        return None
+    columns = tuple(column for part in parts for column in part.columns)
 
-        def decide(
-            state: TableState,
-            name: str = name,
-            columns: Sequence[str] = columns,
-            check: Callable[[TableState], None] = check_unchanged,
-        ) -> Draft:
-            if name != FILES:
-                check(state)
-            return _creation(table, state, name, columns)
+    def decide(state: TableState) -> Draft:
+        for check in checks:
+            check(state)
+        # In one entry: between two, writers would take the table for one without a record index, and its keys might not stay unique.
+        return _creation(table, state, [part.name for part in parts], columns)
 
-        table.timeline.append(decide)
-    return known_index(table.state) if parts else None
+    table.timeline.append(decide)
+    return known_index(table.state)
 
 
 def known_index(state: TableState) -> MetadataTable:
@@ -152,11 +153,10 @@ def _names(state: TableState) -> tuple[str, ...]:
     return state.metadata.names if state.metadata is not None else ()
 
 
-def _creation(table: Table, state: TableState, name: str, columns: Sequence[str]) -> Draft:
+def _creation(table: Table, state: TableState, names: Sequence[str], columns: Sequence[str]) -> Draft:
     newest = max((a.instant for a in state.completed_writes()), default="")
-    number = file_groups_of(table, state, name)
-    groups = {name: number} if number > 1 else {}
-    body = Indexed((name,), table.options[METADATA_COMPACTION_DELTA_COMMITS], newest, groups, tuple(columns))
+    groups = {name: number for name in names if (number := file_groups_of(table, state, name)) > 1}
+    body = Indexed(tuple(names), table.options[METADATA_COMPACTION_DELTA_COMMITS], newest, groups, tuple(columns))
     return Draft(table.timeline.mint(state), Action.INDEXING, State.NONE, State.COMPLETED, OPERATION, body)
 
 
