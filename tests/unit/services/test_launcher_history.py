@@ -127,9 +127,11 @@ def test_a_plan_that_was_in_a_driver_that_died_shares_no_further_one(kind, is_al
         (EndKind.OUT_OF_MEMORY, None, True),
         (EndKind.TIMED_OUT, None, True),
         (EndKind.FAILED, None, True),
-        (EndKind.FAILED, Recovery.RETRY, False),
-        (EndKind.LOST, None, False),
-        (EndKind.NOT_STARTED, None, False),
+        (EndKind.FAILED, Recovery.RETRY, True),
+        (EndKind.FAILED, Recovery.STOP, True),
+        (EndKind.LOST, None, True),
+        (EndKind.NOT_STARTED, None, True),
+        (EndKind.YIELDED, None, False),
         (EndKind.SUCCEEDED, None, False),
     ],
 )
@@ -137,5 +139,6 @@ def test_a_plan_that_a_worker_did_not_bear_runs_on_spark_from_then_on(kind, reco
     in_worker = replace(ended(kind, recovery=recovery), place=Place.WORKER)
     history = History().after(in_worker, 100, BACKOFF, can_grow=True)
     assert history.needs_spark is needs_spark
+    assert not history.is_hopeless, "Spark has another image and another memory"
     assert history.after(ended(EndKind.LOST, 2), 100, BACKOFF, can_grow=True).needs_spark is needs_spark
     assert not History().after(ended(kind, recovery=recovery), 100, BACKOFF, can_grow=True).needs_spark, "it was on Spark"

@@ -61,7 +61,7 @@ class History:
         if kind in _FRUITLESS:
             # The plan should be gone. If it is still pending, it must not be launched without a pause.
             return then.disturbed(now_s, backoff, 0)
-        return replace(then, failures=self.failures + 1, disturbances=0, is_hopeless=_is_hopeless(ended.end))
+        return replace(then, failures=self.failures + 1, disturbances=0, is_hopeless=_is_hopeless(ended, ended.end))
 
     def disturbed(self, now_s: float, backoff: Backoff, free: int, condition: Condition | None = None) -> History:
         """Return the history after a disturbance: the next attempt waits, longer each time, but not the first `free` times."""
@@ -71,13 +71,12 @@ class History:
 
 
 def _left_worker(ended: Application, end: End) -> bool:
-    # An error that the worker reported says what can be done about it: then the worker is sound.
-    is_death = end.kind in (EndKind.OUT_OF_MEMORY, EndKind.TIMED_OUT) or (end.kind is EndKind.FAILED and end.recovery is None)
-    return ended.place is Place.WORKER and is_death
+    # On Spark the plan has its own memory, its own process tree and another image, which may hold extensions that the launcher's lacks.
+    return ended.place is Place.WORKER and end.kind not in _FRUITLESS
 
 
-def _is_hopeless(end: End) -> bool:
-    return end.kind is EndKind.FAILED and end.recovery is Recovery.STOP
+def _is_hopeless(ended: Application, end: End) -> bool:
+    return ended.place is not Place.WORKER and end.kind is EndKind.FAILED and end.recovery is Recovery.STOP
 
 
 def history_of(applications: Iterable[Application], now_s: float, backoff: Backoff) -> History:
