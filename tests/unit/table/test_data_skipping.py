@@ -165,6 +165,22 @@ def test_clustering_and_a_changed_type_and_a_new_column_keep_queries_right() -> 
     assert found(table, storage, "more is null")[0][-1] == "k23"
 
 
+@pytest.mark.parametrize("kind", list(TableType))
+def test_rewritten_files_have_statistics_of_repeated_texts(kind: TableType) -> None:
+    """A rewrite holds such columns as dictionaries."""
+    table, storage = made(kind, files=2)
+    for number in range(2):
+        repeated = rows(number).set_column(SCHEMA.get_field_index("text"), "text", pa.array([f"t{number}"] * 4))
+        write_rows(table, repeated, Operation.UPSERT, parallelism=1)
+    if kind is TableType.MOR:
+        compact(table)
+    assert found(table, storage, "text = 't1'")[1] == {"p1"}
+    write_rows(table, rows(0), Operation.INSERT, parallelism=1)
+    write_rows(table, rows(1), Operation.INSERT, parallelism=1)
+    cluster(table)
+    assert found(table, storage, "text = 't1'")[1] <= {"p1"}
+
+
 def test_planning_over_many_files_opens_none_and_costs_the_same_requests() -> None:
     costs = {}
     for files in (20, 60):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.table.tables import cluster, compact, new_table, open_table, write
+from tests.unit.table.tables import cluster, compact, contents, new_table, open_table, write
 
 from tideline_table.action import (
     check_index,
@@ -25,7 +25,7 @@ from tideline_table.errors import DuplicateKey, IndexDamaged, IndexNotFound, Inv
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.instant import time_from_instant
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
-from tideline_table.log.metadata import RECORD_INDEX, MetadataPartition
+from tideline_table.log.metadata import COLUMN_STATS, RECORD_INDEX, MetadataPartition
 from tideline_table.log_format.block import BlockType, HeaderKey
 from tideline_table.log_format.framing import frame_block
 from tideline_table.log_format.hfile_writer import hfile_bytes
@@ -325,3 +325,33 @@ def test_a_data_file_that_is_gone_stops_only_writers_of_the_index(caplog):
     write(fresh, [("c", "q", 3, "z")])
     assert places(fresh) == stored(fresh)
     assert places(fresh).keys() == {"a", "c", "d"}
+
+
+def test_an_overwrite_adds_no_key_that_another_writer_put_into_another_partition(monkeypatch):
+    table, storage, clock = indexed()
+    write(table, A)
+    other = open_table(storage, clock, "other", **SOON)
+    commit = WriteTransaction.commit
+
+    def behind_the_other(self, *args, **more):
+        monkeypatch.setattr(WriteTransaction, "commit", commit)
+        write(other, [("k", "q", 1, "other")])
+        return commit(self, *args, **more)
+
+    monkeypatch.setattr(WriteTransaction, "commit", behind_the_other)
+    with pytest.raises(DuplicateKey, match="partition 'q'"):
+        write(table, [("k", "p", 2, "x")], Operation.INSERT_OVERWRITE)
+    assert [row[0] for row in contents(table)] == ["a", "b", "c", "k"]
+    assert places(table)["k"].partition_path == "q"
+
+
+def test_a_repair_makes_all_partitions_in_one_entry():
+    table, _, _ = indexed()
+    write(table, A)
+    create_index(table, (COLUMN_STATS,))
+    sequence = table.refresh().sequence
+    known = repair_index(table)
+    assert known is not None
+    assert set(known.names) == {"files", COLUMN_STATS, RECORD_INDEX}
+    assert table.refresh().sequence == sequence + 1, "no writer sees the table without its record index"
+    assert check_index(table) == []

@@ -339,11 +339,12 @@ class _Attempt:
     def _look_up(self) -> LookUp | None:
         # Two writers of one key meet in its bucket, where the rules for file groups decide.
         # An overwrite must not add a key that another writer has put into a partition that stays: the record index has one place for it.
-        is_unique = promises_unique_keys(self.operation, self.options) or (
-            self.operation is Operation.INSERT_OVERWRITE and asks_record_index(self.options)
-        )
-        if self.table.definition.buckets is not None or not is_unique:
+        meets_others = self.operation is Operation.INSERT_OVERWRITE and asks_record_index(self.options)
+        is_unique = promises_unique_keys(self.operation, self.options)
+        if self.table.definition.buckets is not None or not (is_unique or meets_others):
             return None
+        if not is_unique:
+            return replace(key_look_up(self.table, self.prepared), by_hash=False)
         return key_look_up(self.table, self.prepared)
 
 

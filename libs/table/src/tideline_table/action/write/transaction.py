@@ -61,6 +61,8 @@ class LookUp:
     scope: KeyScope
     find: Callable[[Sequence[FileSlice]], str | None]
     """Return the partition in which the slices hold a key of the write, None if they hold none."""
+    by_hash: bool = True
+    """Whether the results of the write carry hashes of its keys, so that most commits of others need no look-up."""
 
 
 @dataclass(slots=True)
@@ -378,7 +380,7 @@ class _InsertsSince:
         if entry.operation == CLUSTER or not shared:
             return
         carried = body.inserted_key_hashes_of_table if anywhere else body.inserted_key_hashes
-        if carried is not None:
+        if carried is not None and self._look_up.by_hash:
             hashes = np.frombuffer(base64.b64decode(carried), dtype="<u8")
             self._found.append(InsertedKeys(entry.instant, hashes))
             return
