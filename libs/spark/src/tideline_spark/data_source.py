@@ -91,7 +91,10 @@ def _rows(
     partition: ds.InputPartition, schema: StructType, where: pc.Expression | None = None, keys: pa.Array | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Read the part of one task in Spark's types: slices of a query, or the changes of one partition of the table."""
-    part: Snapshot | Images = partition.value
+    part: Snapshot | Images | None = partition.value
+    if part is None:
+        # Where a query has no partitions, Spark reads one without a value.
+        return iter(())
     if isinstance(part, Images):
         return spark_batches(part.scan(), schema)
     return part_rows(part, schema, where, keys)

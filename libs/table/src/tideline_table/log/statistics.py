@@ -212,11 +212,18 @@ class KnownStatistics:
         self._recent: dict[str, FileStatistics] = {}
 
     def saw(self, entry: Entry) -> None:
-        """Take the statistics of a whole entry that the caller has anyway, if it is the next one."""
-        with self._mutex:
+        """Take the statistics of a whole entry that the caller has anyway, if it is the next one and no query reads others now.
+
+        Never waits: a query may read from a slow storage meanwhile. It, or a later one, then reads the entry itself.
+        """
+        if not self._mutex.acquire(blocking=False):
+            return
+        try:
             if 0 <= self._sequence == entry.sequence - 1:
                 self._recent |= _in_entry(entry)
                 self._sequence = entry.sequence
+        finally:
+            self._mutex.release()
 
     def of(self, paths: Sequence[str], columns: Iterable[str], state: TableState) -> list[FileStatistics | None]:
         """Return what is known of these columns of the files at `paths`, of the table in `state`."""
