@@ -42,6 +42,7 @@ DECLARED = {
         "job_log_bytes",
         "job_logs_kept",
         *(f"resources.{name}" for name in RESOURCES),
+        "workers.max_bytes",
     ),
     "cleaner": ("clean_min_commits",),
 }
