@@ -64,9 +64,15 @@ def test_a_service_reads_them_from_the_settings_of_the_table_only(service):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and node.attr in names and ast.unparse(node.value) in HELD_BY:
                 found.append((path.name, node.attr))
-    # The launcher's own limits hold for plans of tables without overrides.
+    # The launcher's own limits hold for plans of tables without overrides; the number of workers is the launcher's alone.
     assert sorted(found) == {
-        "launcher": [("plan_execution.py", "max_attempts"), ("plan_execution.py", "resources")],
+        "launcher": [
+            ("placed.py", "workers"),
+            ("placed.py", "workers"),
+            ("plan_execution.py", "max_attempts"),
+            ("plan_execution.py", "resources"),
+            ("plan_execution.py", "workers"),
+        ],
     }.get(service, [])
 
 
