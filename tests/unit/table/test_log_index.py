@@ -86,7 +86,7 @@ def test_a_look_up_reads_only_blocks_that_can_hold_the_key(log_format):
     assert requests == {"log": 1, "index": 3}, "one request per clique, one for the block"
     assert sum(without.values()) / sum(requests.values()) == 12
     assert without_bytes / read_bytes > 4
-    rows, requests, read_bytes = looked_up(table, storage, "no such key")
+    rows, requests, read_bytes = looked_up(table, storage, f"{key}!")
     assert (rows, requests["log"]) == ([], 0)
     assert without_bytes / read_bytes > 4
 

@@ -38,10 +38,14 @@ def open_timeline(
     return identity, shared
 
 
-def _rule_of(definition: TableDefinition) -> LogRule:
-    """Return the rule that merges the log files of an exclusive table, whatever its state."""
-    return LogRule(
-        merging=definition.merging if definition.type is TableType.MOR else Merging(ordering_field=definition.ordering_field),
-        keygen=None if definition.has_meta_fields else definition.keygen,
-        path_columns=definition.path_columns,
-    )
+def _rule_of(definition: TableDefinition) -> LogRule | None:
+    """Return the rule that merges the log files of an exclusive table, whatever its state; None if nobody can merge them here."""
+    try:
+        return LogRule(
+            merging=definition.merging if definition.type is TableType.MOR else Merging(ordering_field=definition.ordering_field),
+            keygen=None if definition.has_meta_fields else definition.keygen,
+            path_columns=definition.path_columns,
+        )
+    except UnsupportedTable:
+        # Whoever reads or writes rows of the table is refused by name. It can be opened and looked at.
+        return None
