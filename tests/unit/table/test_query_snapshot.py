@@ -81,7 +81,7 @@ def test_point_look_ups_open_what_can_hold_the_key(table):
     for letter in "abcdef":
         write(table, [(f"{letter}{n}", "p", 1, "1") for n in range(3)], Operation.BULK_INSERT)
     assert len(table.slices()) == 6
-    table.look_up(["zzz"])
+    table.look_up([f"{letter}0" for letter in "abcdef"])
     table.storage.opened.clear()
     assert table.look_up(["c1"], ["id", "v"]).to_pylist() == [{"id": "c1", "v": "1"}]
     assert len(table.storage.opened) == 1, "footers are known, one base file holds the key"
@@ -98,7 +98,7 @@ def test_point_look_ups_see_the_log(table):
         write(table, [(f"{letter}{n}", "p", 5, "1") for n in range(3)], Operation.BULK_INSERT)
     write(table, [("b1", "p", 6, "2"), ("b2", "p", 4, "older")])
     write(table, [("c0", "p", 0, "")], Operation.DELETE)
-    table.look_up(["zzz"])
+    table.look_up(["a0", "b0", "c1"])
     table.storage.opened.clear()
     assert table.look_up(["b1"], ["v"]).to_pylist() == [{"v": "2"}]
     assert sum(".log." not in path for path in table.storage.opened) == 1, "base files of other ranges stay closed, logs do not"
