@@ -15,7 +15,7 @@ from pathlib import Path
 from tideline_launcher.application import Application, ApplicationSpec, End, EndKind, PlanKey
 from tideline_launcher.command import arguments_of, shared_name_of
 from tideline_launcher.failure import exit_text, kind_of_exit, recovery_in
-from tideline_launcher.local_records import LOG, OUTCOMES, RECORD, left_behind, local_file, local_log_file, write_record
+from tideline_launcher.local_records import LOG, OUTCOMES, RECORD, left_behind, local_file, log_end, write_record
 from tideline_launcher.plan_ends import plan_ends
 from tideline_locks.table_lock import LOCKS_VARIABLE
 from tideline_runtime import tether
@@ -102,13 +102,7 @@ class LocalProcesses:
 
     def log_tail(self, driver: str, max_bytes: int) -> bytes:
         """See `Applications.log_tail`."""
-        try:
-            with local_log_file(self._state, driver).open("rb") as file:
-                file.seek(0, os.SEEK_END)
-                file.seek(max(0, file.tell() - max_bytes))
-                return file.read(max_bytes)
-        except FileNotFoundError:
-            return b""
+        return log_end(self._state, driver, max_bytes)
 
     def collect(self, driver: str) -> None:
         """See `Applications.collect`. Nothing but the log stays."""

@@ -25,6 +25,17 @@ def local_log_file(state_folder: Path, driver: str) -> Path:
     return local_file(state_folder, driver, LOG)
 
 
+def log_end(state_folder: Path, driver: str, max_bytes: int) -> bytes:
+    """Return the last `max_bytes` bytes of the log of a local application; empty if it has none."""
+    try:
+        with local_log_file(state_folder, driver).open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - max_bytes))
+            return file.read(max_bytes)
+    except FileNotFoundError:
+        return b""
+
+
 def write_record(state_folder: Path, applications: Sequence[Application]) -> None:
     """Write which plans an application runs, before it starts."""
     plans = [

@@ -28,7 +28,7 @@ def applications_of(settings: LauncherSettings, context: ServiceContext) -> Appl
 class PlacedApplications:
     """Implements `Applications` with two others: each application runs where its spec says.
 
-    An attempt at a plan has a name of its own wherever it runs, because its number counts the attempts in both.
+    The number in the name of an attempt counts the attempts of both, so no two attempts at a plan share a name.
     """
 
     def __init__(self, spark: Applications, workers: Applications) -> None:

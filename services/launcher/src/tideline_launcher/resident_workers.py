@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 from tideline_launcher.application import Application, ApplicationSpec, End, EndKind, Place, PlanKey
 from tideline_launcher.command import arguments_of, shared_name_of
 from tideline_launcher.failure import recovery_in
-from tideline_launcher.local_records import LOG, OUTCOMES, RECORD, left_behind, local_file, write_record
+from tideline_launcher.local_records import LOG, OUTCOMES, RECORD, left_behind, local_file, log_end, write_record
 from tideline_launcher.metrics import WORKER_ENDS
 from tideline_launcher.plan_ends import plan_ends
 from tideline_launcher.settings import WorkerSettings
@@ -128,13 +127,7 @@ class ResidentWorkers:
 
     def log_tail(self, driver: str, max_bytes: int) -> bytes:
         """See `Applications.log_tail`."""
-        try:
-            with local_file(self._state, driver, LOG).open("rb") as file:
-                file.seek(0, os.SEEK_END)
-                file.seek(max(0, file.tell() - max_bytes))
-                return file.read(max_bytes)
-        except FileNotFoundError:
-            return b""
+        return log_end(self._state, driver, max_bytes)
 
     def collect(self, driver: str) -> None:
         """See `Applications.collect`. Nothing stays: tables keep the logs of what failed."""
@@ -273,4 +266,4 @@ class ResidentWorkers:
 
 
 def _nothing() -> None:
-    """Wake nobody, before the start."""
+    """Stand in for `wake` until `start` gets it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -137,21 +138,17 @@ class WorkerProcess:
     def stop(self, grace_s: float) -> None:
         """Ask the worker to end, which rolls back the plan that it runs, kill it after `grace_s` seconds, and return when it has ended."""
         self._signal(signal.SIGTERM)
-        self._close(self._process.stdin)
-        try:
-            self._process.wait(grace_s)
-        except subprocess.TimeoutExpired:
-            pass  # the kill below ends it
-        finally:
-            self.kill()
+        self._end_within(grace_s)
 
     def retire(self) -> None:
         """Let a worker without a plan end by itself, and return when it has ended."""
+        self._end_within(_STOP_GRACE_S)
+
+    def _end_within(self, grace_s: float) -> None:
         self._close(self._process.stdin)
         try:
-            self._process.wait(_STOP_GRACE_S)
-        except subprocess.TimeoutExpired:
-            pass  # the kill below ends it
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(grace_s)
         finally:
             self.kill()
 

@@ -19,7 +19,7 @@ from tideline_table.log.checkpoint import (
 from tideline_table.log.entry import Entry
 from tideline_table.log.retention import Mark, Retention, trim, trim_floor
 from tideline_table.log.state import TableState
-from tideline_table.log.statistics import BROKEN, ReadEntry, merge_statistics, write_statistics_file
+from tideline_table.log.statistics import BROKEN, ReadEntry, keep_statistics
 from tideline_table.storage import Storage
 
 _LOGGER = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class LogUpkeep:
             self._checkpoint = newer
 
     def _write(self, entry: Entry, state: TableState) -> None:
-        self._merge_statistics(state)
+        self._keep_statistics(state)
         # Not the time in the entry: its put may have been slow, and a process that refreshed meanwhile would miss trimmed entries.
         marks = (*self._checkpoint.marks, Mark(entry.sequence, self._clock.now().isoformat()))
         self._checkpoint, oldest = write_checkpoint(self._storage, state, marks)
@@ -88,11 +88,11 @@ class LogUpkeep:
             )
             _LOGGER.debug("table log trimmed up to entry %d", trimmed)
 
-    def _merge_statistics(self, state: TableState) -> None:
+    def _keep_statistics(self, state: TableState) -> None:
         """Write a statistics file before the log is trimmed. Without one, queries read more data files."""
         if state.sharing is not None:
             return
         try:
-            write_statistics_file(self._storage, state.sequence, merge_statistics(self._storage, self._read_entry, state))
+            keep_statistics(self._storage, self._read_entry, state)
         except BROKEN as error:
             _LOGGER.warning("no statistics file at entry %d: %s (the next checkpoint comes with one)", state.sequence, error)

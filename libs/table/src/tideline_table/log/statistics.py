@@ -1,8 +1,8 @@
 """Column statistics of the files of a table: in the entries of the writes, and merged in statistics files beside the log.
 
-An entry holds the statistics of the files that its write published, so they are committed with them. Each checkpoint comes with a
-statistics file, which merges those of all files of the table, so that a reader needs one file and the entries after it. A statistics
-file only saves requests and may be missing: files without known statistics are read.
+An entry holds the statistics of the files that its write published, so they are committed with them. A process that writes a checkpoint
+also writes a statistics file if writes have completed since the last one. The file merges the statistics of all files of the table, so
+a reader needs one file and the entries after it. If a statistics file is missing, readers read more data files.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -38,7 +38,7 @@ _BETWEEN = "\0"
 """Stands between name and kind of a column in the names of a table."""
 _PARTS = ("minimum", "maximum", "nulls", "nans", "size_bytes", "uncompressed_bytes")
 _SUFFIX = ".statistics"
-"""The files are Parquet, but not data files: whoever looks for `*.parquet` in the folder of a table finds rows only."""
+"""The suffix of statistics files. They are in Parquet's format, but tools that read `*.parquet` in the folder of a table must not take them for rows."""
 BROKEN = (*MALFORMED, pa.ArrowException, OSError, TidelineError)
 """What reading a statistics file may raise."""
 
@@ -82,34 +82,45 @@ class StatisticsFile:
 
 def read_statistics_file(storage: Storage) -> StatisticsFile | None:
     """Open the newest statistics file; None if there is none that can be read, with a warning for a damaged one."""
+    return next(_readable(storage), None)
+
+
+def _readable(storage: Storage) -> Iterator[StatisticsFile]:
     for sequence in reversed(_sequences(storage)):
         try:
             file = pq.ParquetFile(storage.open_input(_path(sequence)), memory_map=False, pre_buffer=False)
             columns = [(str(name), str(kind)) for name, kind in json.loads(file.schema_arrow.metadata[_COLUMNS_KEY])]
             for _, kind in columns:
                 type_of(kind)
-            return StatisticsFile(sequence, file, columns)
         except BROKEN as error:
             _LOGGER.warning("statistics file %s cannot be read (%s); more data files are read instead", _path(sequence), error)
-    return None
+            continue
+        yield StatisticsFile(sequence, file, columns)
 
 
 def merge_statistics(storage: Storage, read_entry: ReadEntry, state: TableState) -> pa.Table:
     """Return the statistics of all files of the table in `state`, as far as they are known, in the form of `_table`."""
-    newest = read_statistics_file(storage)
-    parts = [_table(_written_after(read_entry, state, newest.sequence if newest is not None else 0))]
-    if newest is not None:
+    parts, sequence = [], 0
+    for known in _readable(storage):
         try:
-            parts.append(newest.table())
+            parts, sequence = [known.table()], known.sequence
+            break
         except BROKEN as error:
-            _LOGGER.warning("statistics file %d cannot be read (%s); more data files are read instead", newest.sequence, error)
+            _LOGGER.warning("statistics file %d cannot be read (%s); an older one is taken", known.sequence, error)
+    parts.append(_table(_written_after(read_entry, state, sequence)))
     whole = pa.concat_tables(parts, promote_options="default")
     live = pa.array([path for held in state.every_slice() for path in held.paths], pa.string())
     return whole.filter(pc.is_in(whole.column("path"), value_set=live))
 
 
-def write_statistics_file(storage: Storage, sequence: int, merged: pa.Table) -> None:
-    """Store merged statistics as of `sequence`, and delete old statistics files."""
+def keep_statistics(storage: Storage, read_entry: ReadEntry, state: TableState) -> None:
+    """Store the statistics of all files of the table in `state`, unless no write has completed since the newest statistics file."""
+    newest = read_statistics_file(storage)
+    if _completed_after(state, newest.sequence if newest is not None else 0):
+        _write_statistics_file(storage, state.sequence, merge_statistics(storage, read_entry, state))
+
+
+def _write_statistics_file(storage: Storage, sequence: int, merged: pa.Table) -> None:
     columns = [name.split(_BETWEEN) for name in merged.column_names[2:]]
     numbered = merged.rename_columns(["path", "rows", *map(str, range(len(columns)))])
     with storage.open_output(_path(sequence)) as sink:
@@ -122,17 +133,21 @@ def write_statistics_file(storage: Storage, sequence: int, merged: pa.Table) -> 
 
 def _written_after(read_entry: ReadEntry, state: TableState, sequence: int) -> dict[str, FileStatistics]:
     """Return the statistics in the entries of the completed writes after `sequence`, by path, as far as the log still has them."""
-    missing = sorted(
-        action.sequence
-        for action in list(state.actions.values())
-        if action.state is State.COMPLETED and action.action in PUBLISHING_ACTIONS and action.sequence > sequence
-    )
+    missing = _completed_after(state, sequence)
     found: dict[str, FileStatistics] = {}
     if missing:
         with ThreadPoolExecutor(min(_AT_ONCE, len(missing))) as pool:
             for entry in pool.map(read_entry, missing):
                 found |= _in_entry(entry) if entry is not None else {}
     return found
+
+
+def _completed_after(state: TableState, sequence: int) -> list[int]:
+    return sorted(
+        action.sequence
+        for action in list(state.actions.values())
+        if action.state is State.COMPLETED and action.action in PUBLISHING_ACTIONS and action.sequence > sequence
+    )
 
 
 def _in_entry(entry: Entry) -> dict[str, FileStatistics]:

@@ -152,7 +152,7 @@ def _file_ids(part: MetadataPartition) -> list[str]:
 def _lost(part: MetadataPartition, names: Sequence[str], error: Exception) -> list[WriteStat]:
     """Record files that cannot be made, because a data file of the table is gone or damaged.
 
-    So the instant completes and no writer of the table is stopped, and whoever reads the partition finds that files are missing.
+    So the instant completes, and writers of the table go on. A reader of the partition finds that files are missing.
     """
     _LOGGER.error("%s of the metadata table lacks records until it is repaired (tideline check --repair): %s", part.name, error)
     found = ((parse_base_file_name(name) or parse_log_file_name(name), name) for name in names)

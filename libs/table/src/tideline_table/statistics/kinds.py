@@ -1,4 +1,4 @@
-"""The types whose columns have statistics, the names of these types in documents, and the values that stand for theirs.
+"""Types of columns with statistics: their names in documents, and the values that statistics hold.
 
 A *stored value* is what a statistic holds: the number behind a date, a time or a timestamp, else the value itself.
 """

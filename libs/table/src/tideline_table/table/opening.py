@@ -39,7 +39,7 @@ def open_timeline(
 
 
 def _rule_of(definition: TableDefinition) -> LogRule | None:
-    """Return the rule that merges the log files of an exclusive table, whatever its state; None if nobody can merge them here."""
+    """Return the rule that merges the log files of an exclusive table, whatever its state; None if Tideline cannot merge them."""
     try:
         return LogRule(
             merging=definition.merging if definition.type is TableType.MOR else Merging(ordering_field=definition.ordering_field),
@@ -47,5 +47,5 @@ def _rule_of(definition: TableDefinition) -> LogRule | None:
             path_columns=definition.path_columns,
         )
     except UnsupportedTable:
-        # Whoever reads or writes rows of the table is refused by name. It can be opened and looked at.
+        # Reads and writes of rows raise this error themselves. Without rows, the table can be opened and shown.
         return None

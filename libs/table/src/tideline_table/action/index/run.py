@@ -1,7 +1,7 @@
 """Create, drop and repair the metadata table of an exclusive table (format reference 15.7, 15.8).
 
-One entry of the table log creates a partition, and one drops it. A partition holds what the table holds as of its entry, and whoever
-creates the files of the entry derives them from the table. So there is nothing to catch up with, and no crash leaves half of it. The
+One entry of the table log creates a partition, and one drops it. A partition holds what the table holds as of its entry: the process
+that creates the files of the entry derives them from the table. So there is nothing to catch up with, and no crash leaves half of it. The
 partition `files` needs no reading of data; while the record index is made, other writers wait for it or make it themselves.
 """
 
