@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -82,11 +83,11 @@ class StatisticsFile:
 
 def read_statistics_file(storage: Storage) -> StatisticsFile | None:
     """Open the newest statistics file; None if there is none that can be read, with a warning for a damaged one."""
-    return next(_readable(storage), None)
+    return next(_readable(storage, _sequences(storage)), None)
 
 
-def _readable(storage: Storage) -> Iterator[StatisticsFile]:
-    for sequence in reversed(_sequences(storage)):
+def _readable(storage: Storage, sequences: Sequence[int]) -> Iterator[StatisticsFile]:
+    for sequence in reversed(sequences):
         try:
             file = pq.ParquetFile(storage.open_input(_path(sequence)), memory_map=False, pre_buffer=False)
             columns = [(str(name), str(kind)) for name, kind in json.loads(file.schema_arrow.metadata[_COLUMNS_KEY])]
@@ -100,8 +101,12 @@ def _readable(storage: Storage) -> Iterator[StatisticsFile]:
 
 def merge_statistics(storage: Storage, read_entry: ReadEntry, state: TableState) -> pa.Table:
     """Return the statistics of all files of the table in `state`, as far as they are known, in the form of `_table`."""
+    return _merged(_readable(storage, _sequences(storage)), read_entry, state)
+
+
+def _merged(files: Iterable[StatisticsFile], read_entry: ReadEntry, state: TableState) -> pa.Table:
     parts, sequence = [], 0
-    for known in _readable(storage):
+    for known in files:
         try:
             parts, sequence = [known.table()], known.sequence
             break
@@ -115,9 +120,14 @@ def merge_statistics(storage: Storage, read_entry: ReadEntry, state: TableState)
 
 def keep_statistics(storage: Storage, read_entry: ReadEntry, state: TableState) -> None:
     """Store the statistics of all files of the table in `state`, unless no write has completed since the newest statistics file."""
-    newest = read_statistics_file(storage)
-    if _completed_after(state, newest.sequence if newest is not None else 0):
-        _write_statistics_file(storage, state.sequence, merge_statistics(storage, read_entry, state))
+    sequences = _sequences(storage)
+    files = _readable(storage, sequences)
+    newest = next(files, None)
+    if not _completed_after(state, newest.sequence if newest is not None else 0):
+        return
+    _write_statistics_file(storage, state.sequence, _merged(chain(filter(None, [newest]), files), read_entry, state))
+    for old in sorted({*sequences, state.sequence})[:-_KEPT]:
+        storage.delete(_path(old))
 
 
 def _write_statistics_file(storage: Storage, sequence: int, merged: pa.Table) -> None:
@@ -127,8 +137,6 @@ def _write_statistics_file(storage: Storage, sequence: int, merged: pa.Table) ->
         pq.write_table(
             numbered.replace_schema_metadata({_COLUMNS_KEY: json.dumps(columns)}), sink, compression="zstd", write_statistics=False
         )
-    for old in _sequences(storage)[:-_KEPT]:
-        storage.delete(_path(old))
 
 
 def _written_after(read_entry: ReadEntry, state: TableState, sequence: int) -> dict[str, FileStatistics]:
