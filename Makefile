@@ -21,6 +21,9 @@ TABLES ?= 20
 JOBS ?= 3
 IMAGES ?=
 
+# A process whose modules are compiled anew takes 2.8 s to start instead of 1.9 s, and the tests start hundreds.
+unexport PYTHONDONTWRITEBYTECODE
+
 help: ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
