@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
 .PHONY: help setup java demo test test-real test-cluster conformance simulate fuzz walk bench bench-clustering bench-fleet lint format docs wheels \
-	requirements images cluster-up cluster-status cluster-down e2e e2e-short clean
+	requirements images cluster-up cluster-status cluster-down e2e e2e-build e2e-short clean
 
 SEEDS ?= 5000
 SEED_START ?= 0
@@ -114,6 +114,9 @@ cluster-down: $(STAMP) ## stop all that cluster-up started
 
 e2e: java ## a release on the cluster, from images to helm uninstall, with faults (root, Debian, Go; e2e/README.md)
 	$(BIN)/python -m e2e.fleet
+
+e2e-build: java ## what e2e-short needs: programs of Kubernetes from source, images; left out where no node can run
+	$(BIN)/python -m e2e.fleet --build-only --if-possible
 
 e2e-short: java ## the short form of it: one table, a driver with an executor, the driver killed; left out where no node can run
 	$(BIN)/python -m e2e.fleet --short --if-possible --store seaweedfs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from e2e.cluster.commands import run
@@ -43,10 +43,15 @@ def ensure_packages(programs: Mapping[str, str]) -> None:
         return
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise ClusterError(f"found no {', '.join(missing)}; expected them: run as root where apt-get is, or install them")
+    install_packages(missing)
+    if missing := missing_packages(programs):
+        raise ClusterError(f"installed them, and yet found no program of {', '.join(missing)}")
+
+
+def install_packages(packages: Sequence[str]) -> None:
+    """Install packages with apt-get, as root, one process at a time; those that are there are left as they are. Raises ClusterError."""
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     with locked(APT_LOCK):
         run(["apt-get", "update", "-qq"], environment=quiet, timeout_s=APT_TIMEOUT_S)
-        command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *WAIT_FOR_OTHERS, *missing]
+        command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *WAIT_FOR_OTHERS, *packages]
         run(command, environment=quiet, timeout_s=APT_TIMEOUT_S)
-    if missing := missing_packages(programs):
-        raise ClusterError(f"installed them, and yet found no program of {', '.join(missing)}")

@@ -72,7 +72,7 @@ HELM = Module(
     {"helm": "helm.sh/helm/v3/cmd/helm"},
     linker_flags=(f"-X helm.sh/helm/v3/internal/version.version={HELM_VERSION}",),
 )
-MODULES = (ETCD, KUBERNETES, COREDNS, HELM)
+MODULES = (HELM, ETCD, KUBERNETES, COREDNS)
 
 
 def versioned_go_mod(text: str, sibling_version: str | None) -> str:
@@ -102,8 +102,9 @@ def ensure_programs(folders: Folders, modules: Iterable[Module] = MODULES, *, jo
     """
     folders.programs.mkdir(parents=True, exist_ok=True)
     folders.bin.mkdir(parents=True, exist_ok=True)
-    with locked(folders.programs / "lock"):
-        for module in modules:
+    for module in modules:
+        # For each module, so that nobody who needs helm waits for Kubernetes.
+        with locked(folders.programs / f"{module.name}.lock"):
             for name in missing_programs(folders, module):
                 _build(folders, module, name, jobs)
                 # At once: the next program may take many minutes.

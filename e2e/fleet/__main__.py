@@ -20,6 +20,7 @@ from e2e.cluster.errors import ClusterError
 from e2e.cluster.folders import Folders
 from e2e.cluster.needs import missing_for_a_cluster
 from e2e.cluster.packages import IMAGE_PROGRAMS, NODE_PROGRAMS
+from e2e.cluster.programs import ensure_programs
 from e2e.fleet import evidence, short
 from e2e.fleet.pods import Journal
 from e2e.fleet.report import Report
@@ -44,6 +45,7 @@ def fleet(
     if_possible: Annotated[
         bool, typer.Option(help="Where this machine cannot run a node, say in one line what is missing, and end with success.")
     ] = False,
+    build_only: Annotated[bool, typer.Option(help="Build the cluster's programs and the images, and run nothing.")] = False,
     keep: Annotated[bool, typer.Option(help="Leave the cluster up at the end.")] = False,
     store: Annotated[str, typer.Option(help="Object store: minio, or seaweedfs, which needs no Go.")] = "minio",
 ) -> None:
@@ -51,6 +53,10 @@ def fleet(
     folders = Folders.from_environment()
     if if_possible and (missing := missing_for_a_cluster(folders, {**NODE_PROGRAMS, **IMAGE_PROGRAMS})):
         print(f"end-to-end run left out: this machine cannot run a node: it lacks {', '.join(missing)}")
+        return
+    if build_only:
+        ensure_programs(folders)
+        ensure_archives(folders, list(IMAGES.values()))
         return
     # What the tests' servers download and build is kept in the same cache.
     os.environ["TIDELINE_CACHE"] = str(folders.cache)
