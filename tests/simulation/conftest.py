@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.batches import run_batch
 from tests.simulation.scheduler import stop_workers
 
-SEEDS = int(os.environ.get("TIDELINE_SIMULATION_SEEDS", "1000"))
+SEEDS = int(os.environ.get("TIDELINE_SIMULATION_SEEDS", "500"))
 SEED_START = int(os.environ.get("TIDELINE_SIMULATION_SEED_START", "1"))
 BATCH = 50
 
