@@ -186,7 +186,8 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
             },
         }
     ),
-    "no-lock-service": _with({"lockService": {"enabled": False}, "http": {"tokenSecret": {"name": ""}}}),
+    "no-lock-service": _with({"lockService": {"enabled": False}}),
+    "no-token": _with({"lockService": {"enabled": False}, "planner": {"enabled": False}, "http": {"tokenSecret": {"name": ""}}}),
     "table-resources": _with(
         {
             "tables": [],

@@ -27,8 +27,10 @@
 {{- if and (hasPrefix "SASL" $security.protocol) (not $security.credentialsSecret.name) (not .Values.kafka.optionsSecret.name) -}}
 {{- fail (printf "kafka.security.protocol is %s without kafka.security.credentialsSecret.name; create a Secret with user name and password and name it" $security.protocol) -}}
 {{- end -}}
-{{- if and (hasKey $services "lock-service") (not .Values.http.tokenSecret.name) -}}
-{{- fail "http.tokenSecret.name is empty; the lock service takes requests from other pods only with a token. Create it with: kubectl create secret generic tideline-http --from-literal=token=$(openssl rand -hex 24), or set lockService.enabled=false" -}}
+{{- range $name, $switch := dict "lock-service" "lockService.enabled" "planner" "planner.enabled" -}}
+{{- if and (hasKey $services $name) (not $.Values.http.tokenSecret.name) -}}
+{{- fail (printf "http.tokenSecret.name is empty; the %s takes requests from other pods only with a token. Create it with: kubectl create secret generic tideline-http --from-literal=token=$(openssl rand -hex 24), or set %s=false" (replace "-" " " $name) $switch) -}}
+{{- end -}}
 {{- end -}}
 {{- if and (hasKey $services "lock-service") (gt (int .Values.lockService.shards) 1) (not (include "tideline.redis.isUsed" .)) -}}
 {{- fail (printf "lockService.shards is %d and locks are in the tables' folders, where a shard knows the locks of its own tables only; set redis.address or lockService.shards=1" (int .Values.lockService.shards)) -}}

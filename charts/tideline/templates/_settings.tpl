@@ -70,7 +70,7 @@ SSL_CERT_FILE: /etc/tideline/trust/ca.crt
 
 {{/* "true" for a component whose routes need the bearer token. */}}
 {{- define "tideline.asksForToken" -}}
-{{- if or (eq .component "lock-service") (and .root.Values.http.tokenForAll .root.Values.http.tokenSecret.name) -}}true{{- end -}}
+{{- if or (has .component (list "lock-service" "planner")) (and .root.Values.http.tokenForAll .root.Values.http.tokenSecret.name) -}}true{{- end -}}
 {{- end -}}
 
 {{/* Variables of an ingest application that are no part of its ConfigMap: `root`, `application`. */}}
