@@ -73,7 +73,7 @@ def test_two_instances_divide_the_tables_and_publish_each_once(fleet, mirrors):
         write(table, 0)
     mirrors.tick()
     mine = [set(service._tables.registry.tables()) for service in (first, second)]
-    assert mine[0] | mine[1] == {table.base_path for table in tables}
+    assert mine[0] | mine[1] == {table.storage.root for table in tables}
     assert not mine[0] & mine[1]
     assert sorted(mirrors.held()) == list(range(COUNT))
     check_published(fleet, tables)
@@ -121,7 +121,7 @@ def test_a_mirror_that_was_paused_in_its_last_request_is_fenced_by_the_event_log
     paused, _ = mirrors.start(), write(table, 0)
     paused.tick()
     write(table, 10)
-    shard = shard_of(table.base_path, COUNT)
+    shard = shard_of(table.storage.root, COUNT)
     publisher = paused._publishers._opened[shard].publisher
     publish = publisher.publish_transitions
 

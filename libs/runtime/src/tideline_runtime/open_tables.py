@@ -14,7 +14,7 @@ from tideline_runtime.policy import LivePolicies, Policies, TablePolicy
 from tideline_runtime.registry import TableRegistry
 from tideline_runtime.settings import ServiceSettings
 from tideline_runtime.shard_leases import open_shards
-from tideline_runtime.shards import Shards, ShardLost, StaticShards, holds
+from tideline_runtime.shards import ShardLost, Shards, StaticShards, holds
 from tideline_runtime.table_reach import TableReach
 from tideline_runtime.table_source import JobFacts, NamedTable, TableFacts, TableSource, Trouble, open_table_source
 from tideline_table.clock import Clock
