@@ -41,6 +41,7 @@ _SHARED_SETTINGS = (
     *("state_folder", "tables", "shard_count", "shard_index", "event_log", "event_log_options", "locks"),
     *("http_host", "http_port", "http_token"),
     *(f"table_resources.{name}" for name in ("enabled", "namespace", "kubeconfig")),
+    *(f"shard_leases.{name}" for name in ("enabled", "store", "group")),
 )
 OWNED: dict[str | None, frozenset[str]] = {
     None: frozenset(_SHARED_SETTINGS),

@@ -73,6 +73,10 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
         {name: {"shards": 3} for name in SERVICES},
         {"redis": {"address": "redis:6379"}, "launcher": {"shards": 2, "strategy": "RollingUpdate"}},
     ),
+    "shard leases": _with(
+        {name: {"shards": 8, "instances": 2, "strategy": "RollingUpdate"} for name in ("mirror", "planner", "cleaner")},
+        {"redis": {"address": "redis:6379"}},
+    ),
     "settings": _with(
         {
             "settings": {"stop_grace_s": 240.5, "poll_interval_s": 2, "log_level": "debug", "tables_unready_after_s": 60},

@@ -338,12 +338,27 @@ def test_shards_cover_the_tables_once(name):
     by_component: dict[str, list[tuple[int, int]]] = {}
     for deployment in services(manifests):
         variables = environment(manifests, deployment)
+        if variables.get("TIDELINE_SHARD_LEASES__ENABLED") == "true":
+            # Any number of pods divide the shards.
+            assert "TIDELINE_SHARD_INDEX" not in variables
+            continue
         assert deployment["spec"]["replicas"] == 1
         if component_of(deployment) != "ingest":
             index, count = int(variables["TIDELINE_SHARD_INDEX"]), int(variables["TIDELINE_SHARD_COUNT"])
             by_component.setdefault(component_of(deployment), []).append((index, count))
     for shards in by_component.values():
         assert sorted(shards) == [(index, len(shards)) for index in range(len(shards))]
+
+
+def test_instances_that_divide_shards_by_leases_are_pods_of_one_deployment():
+    manifests = manifests_of("shard leases")
+    for name in ("mirror", "planner", "cleaner"):
+        (deployment,) = (d for d in services(manifests) if component_of(d) == name)
+        variables = environment(manifests, deployment)
+        assert (deployment["spec"]["replicas"], variables["TIDELINE_SHARD_COUNT"]) == (2, "8")
+        assert variables["TIDELINE_SHARD_LEASES__GROUP"] == f"tideline.{deployment['metadata']['namespace']}"
+    pod = named(manifests, "Pod", "tideline-test")
+    assert "tideline-mirror-pods=2" in pod["spec"]["containers"][0]["args"]
 
 
 @combinations
@@ -512,6 +527,7 @@ def test_the_probe_test_asks_every_shard():
         ({"kafka": {**BASE["kafka"], "security": {"protocol": "SASL_SSL"}}}, "without kafka.security.credentialsSecret.name"),
         ({"http": {"tokenSecret": {"name": ""}}}, "http.tokenSecret.name is empty"),
         ({"lockService": {"shards": 2}}, "lockService.shards is 2"),
+        ({"mirror": {"instances": 2}}, "mirror.instances is 2 and there is no Redis"),
         ({"ingest": {"applications": [ORDERS, ORDERS]}}, 'two applications have the name "orders"'),
         ({"mirror": {"settings": {"batch_entrys": 3}}}, "additional properties 'batch_entrys' not allowed"),
         ({"settings": {"poll_interval_s": -1}}, "/settings/poll_interval_s"),

@@ -32,6 +32,12 @@
 {{- fail (printf "http.tokenSecret.name is empty; the %s takes requests from other pods only with a token. Create it with: kubectl create secret generic tideline-http --from-literal=token=$(openssl rand -hex 24), or set %s=false" (replace "-" " " $name) $switch) -}}
 {{- end -}}
 {{- end -}}
+{{- range $component, $service := $services -}}
+{{- $instances := int (index $.Values $service.key).instances -}}
+{{- if and (gt $instances 0) (not (include "tideline.redis.isUsed" $)) -}}
+{{- fail (printf "%s.instances is %d and there is no Redis, where instances divide shards by leases; set redis.address, or remove %s.instances" $service.key $instances $service.key) -}}
+{{- end -}}
+{{- end -}}
 {{- if and (hasKey $services "lock-service") (gt (int .Values.lockService.shards) 1) (not (include "tideline.redis.isUsed" .)) -}}
 {{- fail (printf "lockService.shards is %d and locks are in the tables' folders, where a shard knows the locks of its own tables only; set redis.address or lockService.shards=1" (int .Values.lockService.shards)) -}}
 {{- end -}}

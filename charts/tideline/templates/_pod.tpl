@@ -44,8 +44,8 @@ topologySpreadConstraints:
 {{- end -}}
 
 {{/*
-A Deployment of one process: one shard of a service, or one ingest application.
-`root`, `component`, `values` (resources, placement, service account), `name`, `instance` (label that tells the pods of a component
+A Deployment: one shard of a service, the instances that divide its shards by leases, or one ingest application.
+`root`, `component`, `values` (resources, placement, service account), `name`, `replicas` (default 1), `instance` (label that tells the pods of a component
 apart), `module` (of Python), `own` (its settings), `configMap`, `configuration` (that ConfigMap's data), `env`, `mounts`, `volumes`.
 */}}
 {{- define "tideline.deployment" -}}
@@ -62,7 +62,7 @@ metadata:
     {{- include "tideline.labels" $selector | nindent 4 }}
     tideline.dev/instance: {{ .instance | quote }}
 spec:
-  replicas: 1
+  replicas: {{ default 1 .replicas }}
   strategy:
     type: {{ $values.strategy }}
     {{- if eq $values.strategy "RollingUpdate" }}

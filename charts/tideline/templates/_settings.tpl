@@ -14,7 +14,7 @@ TIDELINE_{{ $section }}__{{ upper $name }}: {{ include "tideline.settingText" $v
 {{- end }}
 {{- end -}}
 
-{{/* The data of a component's ConfigMap: `root`, `section`, `own`, `shards`. Everything but secrets and the shard's index. */}}
+{{/* The data of a component's ConfigMap: `root`, `section`, `own`, `shards`, `instances`. Everything but secrets and the shard's index. */}}
 {{- define "tideline.configuration" -}}
 TIDELINE_STATE_FOLDER: /var/lib/tideline
 TIDELINE_HTTP_HOST: {{ .root.Values.http.host | quote }}
@@ -26,6 +26,10 @@ TIDELINE_TABLE_RESOURCES__ENABLED: "true"
 TIDELINE_TABLE_RESOURCES__NAMESPACE: {{ include "tideline.tableResources.namespace" .root | quote }}
 {{- end }}
 TIDELINE_SHARD_COUNT: {{ .shards | quote }}
+{{- if .instances }}
+TIDELINE_SHARD_LEASES__ENABLED: "true"
+TIDELINE_SHARD_LEASES__GROUP: {{ printf "%s.%s" (include "tideline.fullname" .root) .root.Release.Namespace | trunc 63 | quote }}
+{{- end }}
 TIDELINE_EVENT_LOG: {{ printf "kafka://%s" (include "tideline.kafka.brokers" .root) | quote }}
 {{- end }}
 {{- with .more }}
@@ -53,10 +57,12 @@ SSL_CERT_FILE: /etc/tideline/trust/ca.crt
 {{- add 15 (int (ceil $stop)) -}}
 {{- end -}}
 
-{{/* Variables of one shard that are no part of the ConfigMap: `root`, `component`, `index`, `name` of its Deployment. */}}
+{{/* Variables of one shard that are no part of the ConfigMap: `root`, `component`, `index`, `instances`, `name` of its Deployment. */}}
 {{- define "tideline.service.env" -}}
+{{- if not .instances }}
 - name: TIDELINE_SHARD_INDEX
   value: {{ .index | quote }}
+{{- end }}
 {{ include "tideline.locks.env" .root }}
 {{ include "tideline.kafka.env" (dict "root" .root "variable" "TIDELINE_EVENT_LOG_OPTIONS") }}
 {{- if include "tideline.asksForToken" . }}

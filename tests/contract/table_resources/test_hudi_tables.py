@@ -16,7 +16,7 @@ from tideline_mirror.settings import MirrorSettings
 from tideline_runtime.errors import DependencyDown
 from tideline_runtime.kubernetes import open_hudi_tables
 from tideline_runtime.open_tables import open_tables
-from tideline_runtime.registry import shard_of
+from tideline_runtime.shards import StaticShards, shard_of
 from tideline_runtime.table_source import NamedTable, TableFacts
 from tideline_table.config import CLEANER_COMMITS_RETAINED
 from tideline_table.storage import root_uri
@@ -36,7 +36,7 @@ def opened(fleet, settings):
         return made[-1]
 
     def source(service="cleaner", **more):
-        made.append(open_hudi_tables(fleet.settings(CleanerSettings, **{**settings, **more}), fleet.context(service)))
+        made.append(open_hudi_tables(fleet.settings(CleanerSettings, **{**settings, **more}), fleet.context(service), StaticShards()))
         return made[-1]
 
     tables.source = source

@@ -12,7 +12,8 @@ from tests.unit.runtime.processes import clean_environment
 from tideline_runtime import registry as registry_module
 from tideline_runtime.errors import InvalidSetting
 from tideline_runtime.metrics import TABLE_SCAN_FAILURES, TABLES, Metrics
-from tideline_runtime.registry import MAX_DEPTH, TablePattern, TableRegistry, find_tables, shard_of
+from tideline_runtime.registry import MAX_DEPTH, TablePattern, TableRegistry, find_tables
+from tideline_runtime.shards import StaticShards, shard_of
 from tideline_table.clock import ManualClock
 from tideline_table.errors import StorageError
 from tideline_table.storage import MemoryStorage, open_storage, root_uri
@@ -183,7 +184,7 @@ def test_a_search_gives_signs_of_life_at_every_folder(tmp_path):
 
 def test_shards_split_the_tables_without_gap_or_overlap(tmp_path):
     everything = {make_table(tmp_path / f"t{n}") for n in range(40)}
-    shards = [set(registry(tmp_path / "*", shard_index=i, shard_count=3).tables()) for i in range(3)]
+    shards = [set(registry(tmp_path / "*", shards=StaticShards(i, 3)).tables()) for i in range(3)]
     assert set().union(*shards) == everything
     assert sum(map(len, shards)) == 40
     assert all(shards)
@@ -205,7 +206,7 @@ def test_shards_are_even():
 
 def test_shards_are_equal_in_every_process():
     names = [f"file:/data/t{n}" for n in range(20)]
-    code = f"import json; from tideline_runtime.registry import shard_of; print(json.dumps([shard_of(n, 7) for n in {names!r}]))"
+    code = f"import json; from tideline_runtime.shards import shard_of; print(json.dumps([shard_of(n, 7) for n in {names!r}]))"
     environment = clean_environment(PYTHONHASHSEED="1")
     out = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, check=True, text=True, env=environment, timeout=240

@@ -3,7 +3,8 @@ from tests.unit.runtime.test_registry import make_table
 
 from tideline_runtime.errors import DependencyDown
 from tideline_runtime.metrics import TABLE_SCAN_FAILURES, Metrics
-from tideline_runtime.registry import TableRegistry, shard_of
+from tideline_runtime.registry import TableRegistry
+from tideline_runtime.shards import StaticShards, shard_of
 from tideline_runtime.table_source import NamedTable
 from tideline_table.clock import ManualClock
 from tideline_table.errors import StorageError, UnsupportedTable
@@ -60,7 +61,7 @@ def test_the_source_decides_about_tables_of_patterns_too(tmp_path, source):
 def test_each_shard_has_its_own_named_tables(tmp_path, source):
     bases = [make_table(tmp_path / f"t{n}") for n in range(8)]
     source.say(dict.fromkeys(bases, NamedTable()))
-    shards = [registry(source, shard_index=index, shard_count=2) for index in range(2)]
+    shards = [registry(source, shards=StaticShards(index, 2)) for index in range(2)]
     for index, shard in enumerate(shards):
         assert set(shard.tables()) == set(shard.named()) == {base for base in bases if shard_of(base, 2) == index}
     assert sum(len(shard.tables()) for shard in shards) == len(bases)

@@ -240,7 +240,7 @@ def test_an_unreachable_event_log_is_told_and_nothing_is_lost(fleet, monkeypatch
         raise EventLogUnavailable("down")
 
     with monkeypatch.context() as patch:
-        patch.setattr(service._events._publisher, "publish_transitions", refuse)
+        patch.setattr(service._publishers._opened[0].publisher, "publish_transitions", refuse)
         with pytest.raises(EventLogUnavailable):
             service.tick()
     service.tick()

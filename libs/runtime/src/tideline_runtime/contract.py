@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -49,6 +51,12 @@ class ServiceContext:
     stopping: threading.Event = field(default_factory=threading.Event)
     wakeup: threading.Event = field(default_factory=threading.Event)
     routes: list[Route] = field(default_factory=list)
+    instance: str = field(default_factory=lambda: f"{socket.gethostname()[:100]}-{uuid.uuid4().hex[:8]}")
+    """Tells this process apart from all others, also from an earlier one of the same pod."""
+
+    def name_of_instance(self, settings: ServiceSettings) -> str:
+        """Return the service's name with the shard of the settings or, if shards are leased, with the id of this process."""
+        return f"{self.name}-{self.instance if settings.shard_leases.enabled else settings.shard_index}"
 
     def wake(self) -> None:
         """Run the next tick now: from any thread, any number of times, also during a tick (then one more follows)."""

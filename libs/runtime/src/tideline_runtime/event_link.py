@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from tideline_events import Event, EventLog, Publisher, PublishUnknown, Record, TableRecord, Transition, encode, open_event_log
+from tideline_events import Event, EventLog, Publisher, PublishUnknown, Record, encode, open_event_log
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.event_watcher import EventWatcher
 from tideline_runtime.settings import ServiceSettings
@@ -16,10 +16,10 @@ _BATCH = 500
 
 
 class EventLink:
-    """The event log of one shard of a service. `open` it in `start`, `close` it in `stop`.
+    """The event log of one instance of a service. `open` it in `start`, `close` it in `stop`.
 
-    With `publishes` it takes over the shard's writer id, which fences an older instance of the shard. Events of the topics in
-    `watches` wake the service. Only the thread that ticks uses it.
+    With `publishes` it takes over the writer id of the instance: that of its shard, which fences an older instance of the shard, or one
+    of its own if shards are leased. Events of the topics in `watches` wake the service. Only the thread that ticks uses it.
     """
 
     def __init__(
@@ -50,8 +50,7 @@ class EventLink:
         if self._publishes:
             self._own_publisher()
         if self._watches and self._watcher is None:
-            group = f"{self._context.name}-{settings.shard_index}"
-            self._watcher = EventWatcher(self._log, self._watches, group, self._context.wake)
+            self._watcher = EventWatcher(self._log, self._watches, self._context.name_of_instance(settings), self._context.wake)
             self._watcher.start()
 
     def queue(self, *events: Event) -> None:
@@ -70,18 +69,6 @@ class EventLink:
             for _ in batch:
                 self._queue.popleft()
 
-    def publish_transitions(self, table_uid: str, transitions: Sequence[Transition], table_record: TableRecord) -> None:
-        """See `Publisher.publish_transitions`. After `PublishUnknown`, call `settle` before reading cursors."""
-        try:
-            self._own_publisher().publish_transitions(table_uid, transitions, table_record)
-        except PublishUnknown:
-            self._drop_publisher()
-            raise
-
-    def settle(self) -> None:
-        """End an earlier publication of unknown outcome, so that a cursor read from now on is final."""
-        self._own_publisher()
-
     def close(self) -> None:
         """Close everything that `open` opened."""
         if self._watcher is not None:
@@ -93,7 +80,9 @@ class EventLink:
     def _own_publisher(self) -> Publisher:
         if self._publisher is None:
             settings = self._settings
-            self._publisher = self.log.publisher(f"{self._context.name}-{settings.shard_index}-of-{settings.shard_count}")
+            name = self._context.name_of_instance(settings)
+            leased = settings.shard_leases.enabled
+            self._publisher = self.log.publisher(name if leased else f"{name}-of-{settings.shard_count}")
         return self._publisher
 
     def _drop_publisher(self) -> None:

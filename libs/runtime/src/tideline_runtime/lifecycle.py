@@ -131,7 +131,8 @@ def _run(service_factory: ServiceFactory[SettingsT], settings: SettingsT, name: 
         )
     app = service_app(name, context.health, context.metrics, routes=context.routes, token=token)
     server = HttpServer(app, settings.http_host, settings.http_port)
-    path = running_file(settings.state_folder, name, settings.shard_index, settings.shard_count)
+    is_shared = settings.shard_leases.enabled or settings.shard_count > 1
+    path = running_file(settings.state_folder, context.name_of_instance(settings) if is_shared else name)
     deadline = _StopDeadline(settings.stop_grace_s, path)
 
     def terminate(number: signal.Signals) -> None:

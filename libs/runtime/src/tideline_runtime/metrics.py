@@ -181,7 +181,18 @@ CONSECUTIVE_FAILURES = Gauge(
 READY = Gauge(
     "tideline_runtime_ready", unit="boolean", doc="1 while the service is started and its last tick did not fail for good."
 )
-TABLES = Gauge("tideline_runtime_tables", unit="tables", doc="Tables of this shard of the service.")
+TABLES = Gauge("tideline_runtime_tables", unit="tables", doc="Tables of the shards that this instance of the service holds.")
+SHARDS_HELD = Gauge("tideline_runtime_shards_held", unit="shards", doc="Shards that this instance holds by lease.")
+SHARD_MEMBERS = Gauge(
+    "tideline_runtime_shard_members", unit="instances", doc="Instances of the service among which shards are divided by leases."
+)
+SHARD_MOVES = Counter(
+    "tideline_runtime_shard_moves_total",
+    unit="shards",
+    doc="Shards that came to this instance or left it, by change: taken, given (back) or lost (the lease ended, or another instance "
+    "publishes).",
+    labels=("change",),
+)
 TABLE_SCAN_FAILURES = Counter(
     "tideline_runtime_table_scan_failures_total",
     unit="searches",

@@ -13,6 +13,8 @@ from tideline_runtime.logging import get_logger
 from tideline_runtime.policy import LivePolicies, Policies, TablePolicy
 from tideline_runtime.registry import TableRegistry
 from tideline_runtime.settings import ServiceSettings
+from tideline_runtime.shard_leases import open_shards
+from tideline_runtime.shards import ShardLost, Shards, StaticShards, holds
 from tideline_runtime.table_reach import TableReach
 from tideline_runtime.table_source import JobFacts, NamedTable, TableFacts, TableSource, Trouble, open_table_source
 from tideline_table.clock import Clock
@@ -31,28 +33,28 @@ def open_tables(settings: ServiceSettings, context: ServiceContext, options: Map
     Raises `InvalidOption` for options that are wrong for every table, and `PolicyRefused` for a policy file that is not valid.
     """
     check_unreachable(settings.locks, OnUnreachable(Options(options)[LOCK_UNREACHABLE]))
-    source = open_table_source(settings, context)
+    shards = open_shards(settings, context)
+    source = open_table_source(settings, context, shards)
     registry = TableRegistry(
         settings.tables,
         context.clock,
         rescan_s=settings.tables_rescan_s,
-        shard_index=settings.shard_index,
-        shard_count=settings.shard_count,
+        shards=shards,
         metrics=context.metrics,
         source=source,
         beat=context.health.beat,
     )
-    writer_id = f"{context.name}-{settings.shard_index}"
+    writer_id = context.name_of_instance(settings)
     reach = TableReach(context.health, context.metrics, settings.tables_unready_after_s)
     policies = LivePolicies(settings.policy_file, context.clock, context.metrics)
     locks = LockProviders(settings.locks, context.clock)
     service = str(settings.section or "").replace("_", "-")
-    return OpenTables(registry, context.clock, writer_id, locks, options, source, reach, policies, service)
+    return OpenTables(registry, context.clock, writer_id, locks, options, source, reach, policies, service, shards)
 
 
 @dataclass(slots=True)
 class OpenTables:
-    """The tables of this shard that Tideline writes, including shared ones. Used by one thread.
+    """The tables of this instance's shards that Tideline writes, including shared ones. Used by one thread.
 
     A table is skipped, logged once per reason and tried again later if it cannot be opened, if only Apache Hudi writes it, or if it
     is a copy of another table (same uid, another place).
@@ -68,6 +70,7 @@ class OpenTables:
     policies: LivePolicies | None = None
     service: str = ""
     """Name of the service by which policies give it settings."""
+    shards: Shards = field(default_factory=StaticShards)
     _in_force: Policies = field(default_factory=Policies, init=False)
     _own: dict[str, tuple[Policies, NamedTable, str, TablePolicy]] = field(default_factory=dict, init=False)
     _uids: dict[str, str] = field(default_factory=dict, init=False)
@@ -77,11 +80,16 @@ class OpenTables:
     _left_alone: set[str] = field(default_factory=set, init=False)
     """Those of the refused tables that are not Tideline's: a fleet may well have only such tables."""
     _troubled: dict[str, str] = field(default_factory=dict, init=False)
+    _unbalanced: TidelineError | None = field(default=None, init=False)
     _unlocked: set[str] = field(default_factory=set, init=False)
     """Those of the refused tables whose locks cannot be used."""
 
     def each(self) -> Iterator[Table]:
-        """Yield all tables, refreshed, in order of base path; a table that fails is skipped."""
+        """Yield all tables, refreshed, in order of base path; a table that fails, or whose shard is lost meanwhile, is skipped.
+
+        Before the first one it takes and gives back shards: no work on any table is in progress then.
+        """
+        self._balance()
         if self.policies is not None:
             # One content for the whole visit.
             self._in_force = self.policies.current()
@@ -95,6 +103,8 @@ class OpenTables:
             if self.reach is not None:
                 # While storage is away, each table takes as long as its retries.
                 self.reach.health.beat()
+            if not self.owns(base_path):
+                continue
             table = self._table(base_path, looks_again=looks_again)
             if table is not None:
                 yield table
@@ -108,7 +118,7 @@ class OpenTables:
         """Call `look` for each table until the service stops, with a beat before each. A failing table does not block the others.
 
         An error is logged once per reason. The first error that a retry may cure is returned, for the caller to raise when its tick
-        is done. Errors of a kind in `ends_on` concern all tables and are raised at once.
+        is done; without one, that of taking shards. Errors of a kind in `ends_on` concern all tables and are raised at once.
         """
         curable: TidelineError | None = None
         for table in self.each():
@@ -117,6 +127,8 @@ class OpenTables:
             context.health.beat()
             try:
                 look(table)
+            except ShardLost as error:
+                _log.info("table left to another instance", table=table.uid, reason=str(error))
             except ends_on:
                 raise
             except TidelineError as error:
@@ -125,10 +137,14 @@ class OpenTables:
                     curable = curable or error
             else:
                 self._troubled.pop(table.base_path, None)
-        return curable
+        return curable or self._unbalanced
+
+    def owns(self, base_path: str) -> bool:
+        """Return whether this instance holds the shard of the table now."""
+        return holds(self.shards, base_path)
 
     def by_uid(self, uid: str) -> Table | None:
-        """Return the table with this uid, None if this shard does not know it."""
+        """Return the table with this uid, None if this instance does not know it."""
         return next((t for t in self._open.values() if t.uid == uid), None)
 
     def refusals(self) -> dict[str, tuple[str, bool]]:
@@ -175,10 +191,19 @@ class OpenTables:
             self.source.show_job(base_path, job)
 
     def close(self) -> None:
-        """Close the lock providers and the source of tables."""
+        """Give back the shards; close the lock providers and the source of tables."""
+        self.shards.close()
         if self.source is not None:
             self.source.close()
         self.lock_providers.close()
+
+    def _balance(self) -> None:
+        self._unbalanced = None
+        try:
+            self.shards.balance()
+        except TidelineError as error:
+            # The shards that are held stay for as long as their leases last.
+            self._unbalanced = error
 
     def _search(self) -> tuple[str, ...]:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Protocol
 from tideline_runtime.errors import InvalidSetting
 from tideline_runtime.logging import get_logger
 from tideline_runtime.metrics import TABLE_SCAN_FAILURES, TABLES, Metrics
+from tideline_runtime.shards import Shards, StaticShards, holds
 from tideline_table.clock import Clock
 from tideline_table.errors import StorageError, TidelineError, UnsupportedTable
 from tideline_table.storage import Storage, exists, open_storage, root_uri
@@ -26,6 +26,7 @@ MAX_DEPTH = 12
 MAX_TABLES = 100_000
 """Ten times the planned fleet; a pattern that finds more is a mistake."""
 
+_EVERYTHING = StaticShards()
 _WILDCARD = re.compile(r"[*?]")
 _EVERY_DEPTH = "**"
 
@@ -83,23 +84,8 @@ class NamingSource(Protocol):
         ...
 
 
-def shard_of(identity: str, shard_count: int) -> int:
-    """Return the shard of a table, by its canonical base path or uid: stable across processes and versions.
-
-    A change from n to n + 1 shards moves only 1 / (n + 1) of the tables (jump consistent hash, Lamping and Veach 2014).
-    """
-    assert shard_count >= 1
-    key = int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "big")
-    shard, following = -1, 0
-    while following < shard_count:
-        shard = following
-        key = (key * 2862933555777941757 + 1) & 0xFFFF_FFFF_FFFF_FFFF
-        following = int((shard + 1) * (1 << 31) / ((key >> 33) + 1))
-    return shard
-
-
 class TableRegistry:
-    """The tables of this shard, scanned again at an interval. Used by one thread.
+    """The tables of the shards that this instance holds, scanned again at an interval. Used by one thread.
 
     A table that a `source` names is searched for as soon as the source names it; the source decides whether the service works on it.
     `beat` is called at every folder that a search lists, because a search can take minutes. The constructor raises `InvalidSetting` for an invalid pattern.
@@ -111,8 +97,7 @@ class TableRegistry:
         clock: Clock,
         *,
         rescan_s: float = 60.0,
-        shard_index: int = 0,
-        shard_count: int = 1,
+        shards: Shards = _EVERYTHING,
         metrics: Metrics | None = None,
         storage_of: Callable[[str], Storage] = open_storage,
         source: NamingSource | None = None,
@@ -121,8 +106,8 @@ class TableRegistry:
         self._patterns = tuple(dict.fromkeys(TablePattern.parse(text) for text in tables))
         self._clock = clock
         self._rescan_s = rescan_s
-        self._shard_index = shard_index
-        self._shard_count = shard_count
+        self._shards = shards
+        self._held: tuple[int, ...] = ()
         self._metrics = metrics
         self._storage_of = storage_of
         self._source = source
@@ -143,7 +128,7 @@ class TableRegistry:
         """
         if self.next_scan_in_s() <= 0:
             self.rescan()
-        elif self._source is not None and self._source.revision != self._revision:
+        elif self._shards.held() != self._held or (self._source is not None and self._source.revision != self._revision):
             self._search(pattern for pattern in self._named_patterns() if pattern not in self._found)
             self._select()
         return self._tables
@@ -198,7 +183,7 @@ class TableRegistry:
         return named
 
     def _is_mine(self, base_path: str) -> bool:
-        return shard_of(base_path, self._shard_count) == self._shard_index
+        return holds(self._shards, base_path)
 
     def _search(self, patterns: Iterable[TablePattern]) -> None:
         for pattern in patterns:
@@ -227,6 +212,7 @@ class TableRegistry:
             _log.warning("no table matches", setting="tables", pattern="/".join((pattern.root, *pattern.parts)))
 
     def _select(self) -> None:
+        self._held = self._shards.held()
         unwanted = {base for base, wish in self._named.items() if not wish.is_wanted}
         found = {base for bases in self._found.values() for base in bases} - unwanted
         self._tables = tuple(sorted(base for base in found if self._is_mine(base)))

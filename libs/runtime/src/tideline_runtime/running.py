@@ -30,9 +30,9 @@ class Running:
         return f"http://{host}:{self.port}"
 
 
-def running_file(state_folder: Path, service: str, shard_index: int = 0, shard_count: int = 1) -> Path:
-    """Return the path `<state_folder>/<service>.json`, with more than one shard `<service>-<index>.json`."""
-    return state_folder / (f"{service}.json" if shard_count == 1 else f"{service}-{shard_index}.json")
+def running_file(state_folder: Path, name: str) -> Path:
+    """Return the path `<state_folder>/<name>.json`: the service's name, with more than one shard that of the instance."""
+    return state_folder / f"{name}.json"
 
 
 def announce(path: Path, running: Running) -> None:

@@ -11,6 +11,7 @@ from tideline_runtime.errors import InvalidSetting
 from tideline_runtime.policy import read_policies
 from tideline_runtime.registry import TablePattern
 from tideline_runtime.settings import ServiceSettings
+from tideline_runtime.shard_leases import check_shard_leases
 from tideline_table.config import LOCK_UNREACHABLE, Options
 from tideline_table.errors import InvalidOption
 
@@ -23,6 +24,9 @@ def check_settings(settings: ServiceSettings) -> None:
         read_policies(settings.policy_file)
     _checked(settings, "event_log", lambda: check_event_log_url(settings.event_log))
     _checked(settings, "locks", lambda: check_lock_url(settings.locks))
+    if settings.shard_leases.store:
+        _checked(settings, "shard_leases.store", lambda: check_lock_url(settings.shard_leases.store))
+    check_shard_leases(settings)
     options = getattr(settings, "options", None)
     if options is not None:
         name = f"{settings.section}.options"

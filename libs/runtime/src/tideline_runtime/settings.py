@@ -111,6 +111,38 @@ class TableResourceSettings(BaseModel):
     )
 
 
+class ShardLeaseSettings(BaseModel):
+    """Division of the shards among the instances of a service that run at the moment, instead of by `shard_index`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    enabled: bool = setting(
+        False,
+        unit="-",
+        description="Whether the instances of a mirror, planner or cleaner divide the `shard_count` shards by leases, each its fair part. All "
+        "instances have the same settings, without `shard_index`; more instances than shards stand by.",
+    )
+    store: str = setting(
+        "",
+        unit="-",
+        description="Where the leases are: `redis://<host>:<port>/<database>`, or `storage:<folder>` that all instances reach. Empty: the "
+        "setting `locks`, if it names one store for all tables.",
+    )
+    group: str = setting(
+        "tideline",
+        unit="-",
+        description="Name of the fleet whose instances divide the shards, for stores that several fleets use.",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$",
+    )
+    ttl_s: float = setting(
+        15.0,
+        unit="s",
+        description="Length of a lease. The shards of an instance that died are taken this time and a tick later.",
+        ge=1,
+        le=600,
+    )
+
+
 class ServiceSettings(BaseSettings):
     """Settings that all services share. A service subclasses it, sets `section` to its name and adds others with `setting()`."""
 
@@ -148,8 +180,18 @@ class ServiceSettings(BaseSettings):
         description="Policies per table (YAML): services, thresholds, windows, budgets, pauses by patterns, tags and single tables. "
         "Read again when it changes; a content that is not valid is refused, and the last good one stays in force.",
     )
-    shard_count: int = setting(1, unit="shards", description="Number of instances of a service that share the tables.", ge=1)
+    shard_count: int = setting(
+        1,
+        unit="shards",
+        description="Number of shards into which the tables are divided: one for each instance or, with `shard_leases`, at least as many as "
+        "instances (four times as many divide well).",
+        ge=1,
+        le=1000,
+    )
     shard_index: int = setting(0, unit="-", description="Number of this instance among the shards, from 0.", ge=0)
+    shard_leases: ShardLeaseSettings = setting(
+        ShardLeaseSettings(), unit="-", description="Shards by lease instead of by `shard_index`."
+    )
     event_log: Url = setting(
         unit="-",
         description="Where events are published and read: `sqlite:///<path>` or `kafka://<brokers>`.",

@@ -15,6 +15,7 @@ from tideline_events import PendingPlan
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.errors import InvalidSetting
 from tideline_runtime.settings import ServiceSettings
+from tideline_runtime.shards import Shards
 from tideline_table.action import action_name
 from tideline_table.table import Table
 
@@ -86,7 +87,7 @@ class TableSource(Protocol):
         ...
 
     def show_tables(self, found: Mapping[str, TableFacts | Trouble]) -> None:
-        """Show, later and in the background, the state of the tables of this shard."""
+        """Show, later and in the background, the state of the tables of this instance's shards."""
         ...
 
     def show_job(self, base_path: str, job: JobFacts) -> None:
@@ -98,7 +99,7 @@ class TableSource(Protocol):
         ...
 
 
-def open_table_source(settings: ServiceSettings, context: ServiceContext) -> TableSource | None:
+def open_table_source(settings: ServiceSettings, context: ServiceContext, shards: Shards) -> TableSource | None:
     """Return the source that the settings switch on, None without one. Nothing is asked before the first call of `named`.
 
     Raises `InvalidSetting` if the client of Kubernetes is not installed or has no credentials.
@@ -118,4 +119,4 @@ def open_table_source(settings: ServiceSettings, context: ServiceContext) -> Tab
             expected="the client of Kubernetes",
             remedy="install tideline-runtime[kubernetes], or set table_resources.enabled to false",
         ) from error
-    return cast(TableSource, adapter.open_hudi_tables(settings, context))
+    return cast(TableSource, adapter.open_hudi_tables(settings, context, shards))

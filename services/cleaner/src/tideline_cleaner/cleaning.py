@@ -19,7 +19,7 @@ _log = get_logger(__name__)
 
 
 class CleanerService:
-    """One shard of the cleaner. It does not watch events, because its work is never urgent."""
+    """One instance of the cleaner. It does not watch events, because its work is never urgent."""
 
     def __init__(self, settings: CleanerSettings, context: ServiceContext) -> None:
         self._context = context
@@ -31,7 +31,7 @@ class CleanerService:
         """Do nothing: each tick opens the tables it needs."""
 
     def tick(self) -> float | None:
-        """Maintain every table of the shard."""
+        """Maintain every table of the shards that this instance holds."""
         failure = self._tables.visit(self._context, self._maintain)
         if failure is not None:
             raise failure

@@ -13,6 +13,8 @@ from tideline_runtime.contract import ServiceContext
 from tideline_runtime.event_link import EventLink
 from tideline_runtime.logging import get_logger
 from tideline_runtime.open_tables import OpenTables, open_tables
+from tideline_runtime.shard_publishers import ShardPublishers
+from tideline_runtime.shards import shard_of
 from tideline_runtime.table_settings import TableSettings
 from tideline_runtime.transitions import table_identity, transition_of
 from tideline_table.action import action_name
@@ -28,25 +30,29 @@ SCRUB_EVERY_S = 60.0
 
 
 class MirrorService:
-    """One shard of the mirror. A newer instance of the same shard fences the older one."""
+    """One instance of the mirror. A newer publisher of the same shard fences the older one."""
 
     def __init__(self, settings: MirrorSettings, context: ServiceContext) -> None:
         self._context = context
         context.metrics.expose(HEALED)
         self._tables: OpenTables = open_tables(settings, context)
-        self._events = EventLink(settings, context, publishes=True, watches=[HINTS.name])
+        self._events = EventLink(settings, context, watches=[HINTS.name])
+        self._publishers = ShardPublishers(context.name, self._tables.shards, lambda: self._events.log)
         self._per_table = TableSettings(settings, self._tables.own_settings)
-        self._cursors: dict[str, int] = {}
+        self._cursors: dict[str, tuple[int, int]] = {}
+        """The sequence of the last published entry by table uid, behind the number of the publisher for which it was read."""
         self._scrubbed_s: dict[str, float] = {}
         self._is_behind = False
 
     def start(self) -> None:
-        """Take over the shard, then watch for hints."""
+        """Take over the shards that are held, and watch for hints."""
         self._events.open()
+        self._publishers.take_over()
 
     def tick(self) -> float | None:
-        """Publish the new log entries of every table of the shard."""
+        """Publish the new log entries of every table of the shards that this instance holds."""
         self._is_behind = False
+        self._publishers.close_lost()
         failure = self._tables.visit(self._context, self._mirror, ends_on=(EventLogUnavailable, PublishUnknown, PublisherFenced))
         self._tables.show()
         if failure is not None:
@@ -55,16 +61,18 @@ class MirrorService:
 
     def stop(self) -> None:
         """Close what `start` opened."""
+        self._publishers.close()
         self._events.close()
         self._tables.close()
 
     def _mirror(self, table: Table) -> None:
-        cursor = self._cursor(table)
+        shard = shard_of(table.base_path, self._tables.shards.count)
+        number, cursor = self._cursor(table, shard)
         batch_entries = self._per_table.of(table.base_path).batch_entries
         entries = list(islice(table.timeline.log.after(cursor), batch_entries))
         if not entries:
             if cursor < table.state.sequence:
-                self._skip_gap(table, cursor)
+                self._skip_gap(table, number, cursor)
                 return
             if table.timeline.heal(HEAL_AFTER_S):
                 self._context.metrics.increment(HEALED)
@@ -74,7 +82,7 @@ class MirrorService:
         # Checked after the reads: if the log was trimmed meanwhile, a paused writer may have put void entries there.
         start = self._kept_from(table, cursor)
         if start != cursor:
-            self._cursors[table.uid] = start
+            self._cursors[table.uid] = number, start
             self._is_behind = True
             return
         table.refresh()
@@ -83,8 +91,8 @@ class MirrorService:
         record = self._record(table, entries[-1].sequence)
         # Removed before and set after publishing: if the outcome is unknown, the next tick reads the cursor from the event log.
         del self._cursors[table.uid]
-        self._events.publish_transitions(table.uid, transitions, record)
-        self._cursors[table.uid] = entries[-1].sequence
+        self._publishers.publish_transitions(shard, number, table.uid, transitions, record)
+        self._cursors[table.uid] = number, entries[-1].sequence
         self._observe(table, entries)
         self._is_behind |= len(entries) == batch_entries
 
@@ -94,15 +102,18 @@ class MirrorService:
             self._scrubbed_s[table.uid] = now_s
             table.check_writable(keyed=False)
 
-    def _cursor(self, table: Table) -> int:
-        if table.uid not in self._cursors:
-            self._events.settle()
+    def _cursor(self, table: Table, shard: int) -> tuple[int, int]:
+        """Return the number of the shard's publisher and the cursor, which is read after that publisher fenced the others."""
+        number = self._publishers.settle(shard)
+        known = self._cursors.get(table.uid)
+        if known is None or known[0] != number:
             record = self._events.log.cursor(table.uid)
-            self._cursors[table.uid] = self._kept_from(table, record.sequence if record else 0)
-        return self._cursors[table.uid]
+            known = self._cursors[table.uid] = number, self._kept_from(table, record.sequence if record else 0)
+        return known
 
-    def _skip_gap(self, table: Table, cursor: int) -> None:
-        start = self._cursors[table.uid] = self._kept_from(table, cursor)
+    def _skip_gap(self, table: Table, number: int, cursor: int) -> None:
+        start = self._kept_from(table, cursor)
+        self._cursors[table.uid] = number, start
         if start == cursor:
             raise CorruptMetadata(
                 f"table log entry {cursor + 1} is missing, but the log continues to entry {table.state.sequence}",

@@ -21,7 +21,7 @@ from tideline_runtime.logging import get_logger
 from tideline_runtime.open_tables import OpenTables, open_tables
 from tideline_runtime.planning import Choice, Demand, Held, HeldBy, Ledger, Ledgers, Thresholds, View, arbitrate, examine
 from tideline_runtime.planning.examination import PLANNED, shrunk
-from tideline_runtime.policy import TablePolicy, is_open
+from tideline_runtime.policy import Fleet, TablePolicy, is_open
 from tideline_runtime.table_settings import TableSettings
 from tideline_table.action import (
     Check,
@@ -75,7 +75,7 @@ def plan_options(settings: PlannerSettings, table: Table, policy: TablePolicy) -
 
 
 class PlannerService:
-    """One shard of the planner."""
+    """One instance of the planner."""
 
     def __init__(self, settings: PlannerSettings, context: ServiceContext) -> None:
         self._settings = settings
@@ -150,7 +150,7 @@ class PlannerService:
 
     def _serve(self) -> TidelineError | None:
         """Publish the plans that are chosen among all demands. Return the first error that a retry may cure."""
-        now, fleet = self._context.clock.now(), self._tables.in_force.fleet.share(self._settings.shard_count)
+        now, fleet = self._context.clock.now(), self._fleet()
         every = self._decided.values()
         for decided in every:
             for service, held in decided.found.items():
@@ -171,6 +171,10 @@ class PlannerService:
                 curable = curable or error
                 _log.error("table failed", table=choice.demand.uid, service=choice.demand.service.value, reason=str(error))
         return curable
+
+    def _fleet(self) -> Fleet:
+        shards = self._tables.shards
+        return self._tables.in_force.fleet.share(shards.count, len(shards.held()))
 
     def _shrunk(self, demand: Demand, max_bytes: int) -> Demand | Held:
         if demand.cost_bytes <= max_bytes:
@@ -204,17 +208,19 @@ class PlannerService:
     def _publish(self, decided: Decided, demand: Demand) -> str | Reason:
         _, settings, policy = decided.basis
         options = {**plan_options(settings, decided.table, policy), **demand.options}
-        check = self._check(policy, demand)
+        check = self._check(decided.table.base_path, policy, demand)
         if demand.service is TableService.CLUSTERING:
             trigger = None if demand.trigger is None else replace(demand.trigger, max_bytes=demand.max_bytes)
             return request_clustering(decided.table, options, trigger, check=check)
         return request_compaction(decided.table, options, max_bytes=demand.max_bytes, check=check)
 
-    def _check(self, policy: TablePolicy, demand: Demand) -> Check:
+    def _check(self, base_path: str, policy: TablePolicy, demand: Demand) -> Check:
         """Return the last check of a plan, on the state on which it is published: time may have passed since the decision."""
         fits = plan_check(demand.max_bytes)
 
         def check(state: TableState, due: Due) -> Reason | None:
+            if not self._tables.owns(base_path):
+                return Reason("the shard was lost before the plan was published; the instance that holds it plans the table")
             now = self._context.clock.now()
             if not is_open(policy.windows, now) or not policy.wants(demand.service, now):
                 return Reason("the window closed, or a pause began, before the plan was published")

@@ -12,8 +12,8 @@ from tideline_runtime.kubernetes.resource_watch import ResourceWatch
 from tideline_runtime.kubernetes.status import JOB_FIELDS, TABLE_FIELDS, job_status, table_status
 from tideline_runtime.kubernetes.status_writer import StatusWriter
 from tideline_runtime.metrics import TABLE_SCAN_FAILURES
-from tideline_runtime.registry import shard_of
 from tideline_runtime.settings import ServiceSettings
+from tideline_runtime.shards import Shards, holds
 from tideline_runtime.table_source import JobFacts, NamedTable, TableFacts, Trouble
 
 _SECTION = "table_resources"
@@ -21,22 +21,22 @@ TABLE_MANAGER, JOB_MANAGER = "tideline-mirror", "tideline-launcher"
 """Field managers. The mirror shows the state of tables, the launcher their last application; no other service writes a status."""
 
 
-def open_hudi_tables(settings: ServiceSettings, context: ServiceContext) -> HudiTables:
+def open_hudi_tables(settings: ServiceSettings, context: ServiceContext, shards: Shards) -> HudiTables:
     """Return the resources that the settings name. Asks the API server nothing yet. Raises `InvalidSetting`."""
     own = settings.table_resources
     server = ApiServer(api_client(own.kubeconfig, _SECTION), own.request_timeout_s)
     api = HudiTableApi(server, own.namespace or own_namespace(_SECTION))
-    return HudiTables(settings, context, api)
+    return HudiTables(settings, context, shards, api)
 
 
 class HudiTables:
     """Implements `TableSource` with the HudiTable resources of one namespace."""
 
-    def __init__(self, settings: ServiceSettings, context: ServiceContext, api: HudiTableApi) -> None:
+    def __init__(self, settings: ServiceSettings, context: ServiceContext, shards: Shards, api: HudiTableApi) -> None:
         own = settings.table_resources
         self._service = context.name.replace("_", "-")
         self._timeout_s = own.request_timeout_s
-        self._shard_index, self._shard_count = settings.shard_index, settings.shard_count
+        self._shards = shards
         self._watch = ResourceWatch(
             api,
             own.watch_timeout_s,
@@ -62,10 +62,10 @@ class HudiTables:
         return self._named[1]
 
     def show_tables(self, found: Mapping[str, TableFacts | Trouble]) -> None:
-        """See `TableSource.show_tables`. Also shows why the other resources of this shard are not accepted."""
+        """See `TableSource.show_tables`. Also shows why the other resources of this instance's shards are not accepted."""
         selection = self._selection()
         for resource in self._watch.resources():
-            if shard_of(resource.base_path, self._shard_count) == self._shard_index:
+            if holds(self._shards, resource.base_path):
                 refusal = selection.refused.get(resource.name)
                 self._tables.put(resource.name, table_status(resource, refusal, found.get(resource.base_path)))
 

@@ -28,13 +28,15 @@ class Fleet:
     bytes_per_day: int | None = None
     pending_plans: int | None = None
 
-    def share(self, shard_count: int) -> Fleet:
-        """Return the part of one shard."""
+    def share(self, shard_count: int, held: int = 1) -> Fleet:
+        """Return the part of an instance that holds `held` of the shards."""
 
         def part(total: int | None) -> int | None:
-            return None if total is None else total // shard_count
+            return None if total is None else total * held // shard_count
 
-        return Fleet(part(self.bytes_per_day), None if self.pending_plans is None else max(1, self.pending_plans // shard_count))
+        return Fleet(
+            part(self.bytes_per_day), None if self.pending_plans is None else max(1, self.pending_plans * held // shard_count)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,88 @@
+"""Publishers of table log entries: one for each shard that an instance holds, which fences an earlier holder of that shard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tideline_events import EventLog, Publisher, PublisherFenced, PublishUnknown, TableRecord, Transition
+from tideline_runtime.shards import ShardLost, Shards
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    publisher: Publisher
+    term: str
+    number: int
+
+
+class ShardPublishers:
+    """The publishers with the writer ids `<name>-<shard>-of-<count>`. Used by the thread that ticks.
+
+    A publisher belongs to one term of a shard: a shard that was lost and taken again gets another one, so that the publisher of the
+    holder in between is fenced before its cursors are read.
+    """
+
+    def __init__(self, name: str, shards: Shards, log: Callable[[], EventLog]) -> None:
+        self._name = name
+        self._shards = shards
+        self._log = log
+        self._opened: dict[int, _Opened] = {}
+        self._count = 0
+
+    def take_over(self) -> None:
+        """Open the publishers of all shards held now."""
+        for shard in self._shards.held():
+            self.settle(shard)
+
+    def settle(self, shard: int) -> int:
+        """Open the publisher of the shard, unless it is open. Return its number: cursors read with another number are outdated.
+
+        That ends an earlier publication of unknown outcome, so that a cursor read from now on is final. Raises `ShardLost` if this
+        instance does not hold the shard.
+        """
+        term = self._shards.term(shard)
+        if shard in self._opened and self._opened[shard].term != term:
+            self._close(shard)
+        if term is None:
+            raise ShardLost(shard, "its lease ended, or was given back")
+        if shard not in self._opened:
+            self._count += 1
+            publisher = self._log().publisher(f"{self._name}-{shard}-of-{self._shards.count}")
+            self._opened[shard] = _Opened(publisher, term, self._count)
+        return self._opened[shard].number
+
+    def publish_transitions(
+        self, shard: int, number: int, table_uid: str, transitions: Sequence[Transition], table_record: TableRecord
+    ) -> None:
+        """See `Publisher.publish_transitions`, by the publisher of that number. After `PublishUnknown`, read cursors again.
+
+        Raises `ShardLost` if the shard is not held any more, also after another process has taken over its writer id; a static shard
+        then raises `PublisherFenced`.
+        """
+        if self.settle(shard) != number:
+            raise ShardLost(shard, "it was lost since the cursor was read")
+        try:
+            self._opened[shard].publisher.publish_transitions(table_uid, transitions, table_record)
+        except PublishUnknown:
+            self._close(shard)
+            raise
+        except PublisherFenced as error:
+            if not self._shards.give_up(shard, str(error)):
+                raise
+            self._close(shard)
+            raise ShardLost(shard, "another instance publishes its tables") from error
+
+    def close_lost(self) -> None:
+        """Close the publishers of shards that are not held any more."""
+        for shard, opened in list(self._opened.items()):
+            if self._shards.term(shard) != opened.term:
+                self._close(shard)
+
+    def close(self) -> None:
+        """Close all publishers."""
+        for shard in list(self._opened):
+            self._close(shard)
+
+    def _close(self, shard: int) -> None:
+        self._opened.pop(shard).publisher.close()
