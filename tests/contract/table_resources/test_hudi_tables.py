@@ -36,7 +36,9 @@ def opened(fleet, settings):
         return made[-1]
 
     def source(service="cleaner", **more):
-        made.append(open_hudi_tables(fleet.settings(CleanerSettings, **{**settings, **more}), fleet.context(service), StaticShards()))
+        made.append(
+            open_hudi_tables(fleet.settings(CleanerSettings, **{**settings, **more}), fleet.context(service), StaticShards())
+        )
         return made[-1]
 
     tables.source = source
