@@ -17,8 +17,10 @@ class Provider(InProcessLockProvider):
     """The leases of a process that may be cut off from them."""
 
     is_away = False
+    asked = 0
 
     def _read(self, name):
+        self.asked += 1
         if self.is_away:
             raise LockUnreachable("away")
         return super()._read(name)
@@ -178,6 +180,18 @@ def test_a_shard_that_was_given_up_is_free_for_the_next_balance(instances):
     assert first.term(3) is None
     instances.settle()
     assert first.term(3) not in (None, old)
+
+
+def test_a_stop_without_the_store_asks_it_once(instances):
+    first = instances.start("a")
+    first._provider.is_away = True
+    asked = first._provider.asked
+    instances.pause(first)
+    first.close()
+    assert (first.held(), first._provider.asked - asked) == ((), 1)
+    second = instances.start("b")
+    instances.pass_time(TTL_S + TICK_S)
+    check_divided(8, second)
 
 
 def test_more_instances_than_shards_stand_by(instances):

@@ -24,8 +24,6 @@ def check_settings(settings: ServiceSettings) -> None:
         read_policies(settings.policy_file)
     _checked(settings, "event_log", lambda: check_event_log_url(settings.event_log))
     _checked(settings, "locks", lambda: check_lock_url(settings.locks))
-    if settings.shard_leases.store:
-        _checked(settings, "shard_leases.store", lambda: check_lock_url(settings.shard_leases.store))
     check_shard_leases(settings)
     options = getattr(settings, "options", None)
     if options is not None:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tideline_locks import LeaseLost, LeaseState, LockProvider, open_lock_provider
+from tideline_locks import LeaseLost, LeaseState, LockProvider, LockUnreachable, check_lock_url, open_lock_provider
 from tideline_locks.lease import Lease
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.errors import InvalidSetting
@@ -20,6 +20,7 @@ from tideline_runtime.metrics import SHARD_MEMBERS, SHARD_MOVES, SHARDS_HELD, Me
 from tideline_runtime.settings import ServiceSettings
 from tideline_runtime.shards import Moves, Shards, StaticShards, moves
 from tideline_table.clock import Clock
+from tideline_table.errors import InvalidOption
 
 _log = get_logger(__name__)
 
@@ -54,15 +55,20 @@ def check_shard_leases(settings: ServiceSettings) -> None:
             "no shard_index: leases give each instance its shards",
             "remove shard_index, or set shard_leases.enabled to false",
         )
-    scheme, _, rest = (settings.shard_leases.store or settings.locks).partition(":")
+    name = "shard_leases.store" if settings.shard_leases.store else "locks"
+    store = settings.shard_leases.store or settings.locks
+    scheme, _, rest = store.partition(":")
     if scheme not in _SHARED_SCHEMES or not rest:
-        name = "shard_leases.store" if settings.shard_leases.store else "locks"
         raise refused(
             name,
-            f"setting {name!r} is {scheme}:{'' if rest == '' else '...'} and 'shard_leases.enabled' is true",
+            f"setting {name!r} is {scheme}:{'...' if rest else ''} and 'shard_leases.enabled' is true",
             "one store for all instances: redis://<host>:<port>/<database>, or storage:<folder> for instances that share a folder",
             "set shard_leases.store, or locks, to such a store",
         )
+    try:
+        check_lock_url(store)
+    except InvalidOption as error:
+        raise refused(name, f"setting {name!r}: {error.found}", error.expected, error.remedy) from error
 
 
 def open_shards(settings: ServiceSettings, context: ServiceContext) -> Shards:
@@ -179,10 +185,16 @@ class LeasedShards:
     def close(self) -> None:
         """See `Shards.close`."""
         self._stopped.set()
-        for shard in self.held():
-            self._end(shard, "given", "the instance stops")
-        if self._place is not None:
-            self._place.release_quietly()
+        with self._guard:
+            leases = [*self._leases.values(), *([] if self._place is None else [self._place])]
+        try:
+            for lease in leases:
+                lease.release()
+        except LockUnreachable as error:
+            # The other requests would fail, too, each after its time limit, and a stop has a deadline.
+            _log.warning("shards are not given back; their leases end by themselves", reason=str(error))
+        self._leases.clear()
+        self._metrics.set(SHARDS_HELD, 0)
         if self._thread is not None and self._thread.is_alive():
             # A renewal that hangs must not block the stop.
             self._thread.join(_JOIN_TIMEOUT_S)

@@ -41,16 +41,7 @@ class ShardPublishers:
         That ends an earlier publication of unknown outcome, so that a cursor read from now on is final. Raises `ShardLost` if this
         instance does not hold the shard.
         """
-        term = self._shards.term(shard)
-        if shard in self._opened and self._opened[shard].term != term:
-            self._close(shard)
-        if term is None:
-            raise ShardLost(shard, "its lease ended, or was given back")
-        if shard not in self._opened:
-            self._count += 1
-            publisher = self._log().publisher(f"{self._name}-{shard}-of-{self._shards.count}")
-            self._opened[shard] = _Opened(publisher, term, self._count)
-        return self._opened[shard].number
+        return self._current(shard).number
 
     def publish_transitions(
         self, shard: int, number: int, table_uid: str, transitions: Sequence[Transition], table_record: TableRecord
@@ -60,10 +51,11 @@ class ShardPublishers:
         Raises `ShardLost` if the shard is not held any more, also after another process has taken over its writer id; a static shard
         then raises `PublisherFenced`.
         """
-        if self.settle(shard) != number:
+        current = self._current(shard)
+        if current.number != number:
             raise ShardLost(shard, "it was lost since the cursor was read")
         try:
-            self._opened[shard].publisher.publish_transitions(table_uid, transitions, table_record)
+            current.publisher.publish_transitions(table_uid, transitions, table_record)
         except PublishUnknown:
             self._close(shard)
             raise
@@ -83,6 +75,20 @@ class ShardPublishers:
         """Close all publishers."""
         for shard in list(self._opened):
             self._close(shard)
+
+    def _current(self, shard: int) -> _Opened:
+        term = self._shards.term(shard)
+        if shard in self._opened and self._opened[shard].term != term:
+            self._close(shard)
+        if term is None:
+            raise ShardLost(shard, "its lease ended, or was given back")
+        if shard not in self._opened:
+            self._count += 1
+            self._opened[shard] = _Opened(self._log().publisher(self._writer_id(shard)), term, self._count)
+        return self._opened[shard]
+
+    def _writer_id(self, shard: int) -> str:
+        return f"{self._name}-{shard}-of-{self._shards.count}"
 
     def _close(self, shard: int) -> None:
         self._opened.pop(shard).publisher.close()
