@@ -67,17 +67,13 @@ class KafkaEventLog:
         wanted = [_new_topic(topic, self._settings) for topic in TOPICS]
         for name, future in self._admin.create_topics(wanted, request_timeout=self._settings.timeout_s).items():
             _answer(f"creation of topic {name}", future.result, accept=KafkaError.TOPIC_ALREADY_EXISTS)
-        resources = [ConfigResource(ResourceType.TOPIC, topic.name) for topic in TOPICS]
-        answers = self._admin.describe_configs(resources, request_timeout=self._settings.timeout_s)
-        policies = {resource.name: future for resource, future in answers.items()}
+        self._await("topics without a leader", self._have_leaders)
+        policies = self._await("topics that the broker does not know yet", self._policies)
         for topic in TOPICS:
-            entries = _answer(f"settings of topic {topic.name}", policies[topic.name].result) or {}
-            policy = entries["cleanup.policy"].value
-            if policy != _policy(topic):
+            if policies[topic.name] != _policy(topic):
                 raise TopicMismatch(
-                    f"cleanup.policy {policy} of topic {topic.name}", expected=_policy(topic), remedy="alter the topic"
+                    f"cleanup.policy {policies[topic.name]} of topic {topic.name}", expected=_policy(topic), remedy="alter the topic"
                 )
-        self._await_leaders()
 
     def publisher(self, writer_id: str) -> KafkaPublisher:
         """See `EventLog.publisher`."""
@@ -114,22 +110,34 @@ class KafkaEventLog:
             raise EventLogUnavailable(f"no topic {topic}", remedy="create the topics (ensure_topics), then retry")
         return len(found.partitions)
 
-    def _await_leaders(self) -> None:
-        """Wait until every topic has leaders: until then, clients of a new topic would fail."""
+    def _have_leaders(self) -> bool:
+        """Return whether every topic has leaders: until then, clients of a new topic would fail."""
+        metadata = _answer("metadata of the topics", lambda: self._admin.list_topics(timeout=self._settings.timeout_s))
+        topics = metadata.topics if metadata is not None else {}
+        return all(t.name in topics and all(p.leader >= 0 for p in topics[t.name].partitions.values()) for t in TOPICS)
 
-        def led() -> bool:
-            topics = self._admin.list_topics(timeout=self._settings.timeout_s).topics
-            return all(t.name in topics and all(p.leader >= 0 for p in topics[t.name].partitions.values()) for t in TOPICS)
+    def _policies(self) -> dict[str, str]:
+        """Return `cleanup.policy` by topic; nothing if the broker that answers has not heard of a new topic yet."""
+        resources = [ConfigResource(ResourceType.TOPIC, topic.name) for topic in TOPICS]
+        found: dict[str, str] = {}
+        for resource, future in self._admin.describe_configs(resources, request_timeout=self._settings.timeout_s).items():
+            entries = _answer(f"settings of topic {resource.name}", future.result, accept=KafkaError.UNKNOWN_TOPIC_OR_PART)
+            if entries is None:
+                return {}
+            found[resource.name] = entries["cleanup.policy"].value
+        return found
 
+    def _await(self, missing: str, ask: Callable[[], _T]) -> _T:
+        """Ask until the result is true, at most for `timeout_s`. Raises `EventLogUnavailable`, with what is missing."""
         wait = tenacity.Retrying(
-            retry=tenacity.retry_if_result(lambda ready: not ready),
+            retry=tenacity.retry_if_result(lambda result: not result),
             wait=tenacity.wait_exponential(multiplier=0.02, max=0.5),
             stop=tenacity.stop_after_delay(self._settings.timeout_s),
         )
         try:
-            _answer("metadata of the topics", lambda: wait(led))
+            return wait(ask)
         except tenacity.RetryError as error:
-            raise EventLogUnavailable("topics without a leader", remedy="check the brokers, then retry") from error
+            raise EventLogUnavailable(missing, remedy="check the brokers, then retry") from error
 
     def _last_records(self, partitions: Sequence[int]) -> dict[bytes, Record]:
         """Return the last visible record of each key of `tideline.tables` in these partitions.
