@@ -72,7 +72,9 @@ class KafkaEventLog:
         for topic in TOPICS:
             if policies[topic.name] != _policy(topic):
                 raise TopicMismatch(
-                    f"cleanup.policy {policies[topic.name]} of topic {topic.name}", expected=_policy(topic), remedy="alter the topic"
+                    f"cleanup.policy {policies[topic.name]} of topic {topic.name}",
+                    expected=_policy(topic),
+                    remedy="alter the topic",
                 )
 
     def publisher(self, writer_id: str) -> KafkaPublisher:
