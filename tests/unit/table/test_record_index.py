@@ -274,24 +274,47 @@ def test_tables_that_cannot_have_one_are_refused():
         create_index(bucketed, (RECORD_INDEX,))
 
 
-def test_a_write_that_began_before_the_index_repeats():
-    table, storage, clock = new_table()
-    write(table, A)
-    other = open_table(storage, clock, "other")
-    real = table.timeline.append
-    once = iter([True])
+def index_created_by_another(table: Table, storage: MemoryStorage, clock: Any, *, before_begin: bool) -> Table:
+    """Let another process create the record index once: before the next begin of a write, or before its commit."""
+    other, real, once = open_table(storage, clock, "other"), table.timeline.append, iter([True])
 
-    def appended(decide, *gather, **more):
-        if gather and next(once, False):
+    def appended(decide: Any, *gather: Any, **more: Any) -> Any:
+        if (before_begin or gather) and next(once, False):
             create_index(other, (RECORD_INDEX,))
         return real(decide, *gather, **more)
 
-    table.timeline.append = appended
-    with pytest.raises(InvalidOption, match="RECORD_INDEX"):
-        write(table, [("a", "q", 2, "twice")])
+    table.timeline.append = appended  # type: ignore[method-assign]
+    return other
+
+
+@pytest.mark.parametrize("before_begin", [True, False], ids=["look", "begin"])
+@pytest.mark.parametrize("operation", [Operation.UPSERT, Operation.INSERT], ids=str)
+def test_a_write_that_looked_before_the_index_repeats_by_it(operation, before_begin):
+    table, storage, clock = new_table()
+    write(table, A)
+    other = index_created_by_another(table, storage, clock, before_begin=before_begin)
+    done = write(table, [("a", "q", 2, "once"), ("d", "p", 1, "new")], operation)
+    assert done.attempts == 2
+    assert rows(other) == {"a": ("q", "once"), "b": ("q", "x"), "c": ("q", "x"), "d": ("p", "new")}
+    assert places(other)["a"].partition_path == "p"
     agree(other)
-    write(other, [("a", "q", 2, "once")])
-    assert rows(other)["a"][1] == "once"
+
+
+def test_an_overwrite_that_looked_before_the_index_looks_keys_up_in_it():
+    table, storage, clock = new_table()
+    write(table, A)
+    other = index_created_by_another(table, storage, clock, before_begin=True)
+    with pytest.raises(DuplicateKey, match="partition 'q'"):
+        write(table, [("b", "p", 2, "x")], Operation.INSERT_OVERWRITE)
+    agree(other)
+
+
+def test_a_write_that_names_its_index_is_refused_once_there_is_a_record_index():
+    table, storage, clock = new_table()
+    write(table, A)
+    other = index_created_by_another(table, storage, clock, before_begin=False)
+    with pytest.raises(InvalidOption, match="leave this option out"):
+        write(table, [("a", "q", 2, "twice")], **{"hoodie.index.type": "SIMPLE"})
     agree(other)
 
 

@@ -81,7 +81,7 @@ class WriteTransaction:
     bucket_number: int
     """`TableState.bucket_number` at the begin."""
     one_place_per_key: bool
-    """Whether the table had a record index at the begin: overwrites look keys up in it."""
+    """Whether the table had a record index at the begin, and keys are unique in the table for this write: overwrites look them up."""
     _heartbeat: Heartbeat = field(repr=False)
     _check_again_s: float = field(default=float("-inf"), repr=False)
     _staged: set[str] = field(default_factory=set, repr=False)
@@ -112,7 +112,7 @@ class WriteTransaction:
         heartbeat = Heartbeat(timeline.storage, entry.instant, timeline.options)
         heartbeat.__enter__()
         number = timeline.state.bucket_number()
-        once = holds_keys_once(timeline.state)
+        once = holds_keys_once(timeline.state) and KeyScope.of(options or timeline.options) is KeyScope.TABLE
         return cls(
             timeline,
             lock,
@@ -256,7 +256,11 @@ class WriteTransaction:
                 raise conflict
             knows_all = checked.covers_table or (own.overwrites is not None and self.one_place_per_key)
             if holds_keys_once(state) and not knows_all and any(s.num_inserts for s in _stats(results)):
-                raise WriteConflict("a record index was created while this write ran", with_instant="")
+                raise WriteConflict(
+                    "a record index was created while this write ran",
+                    with_instant="",
+                    remedy="write again: by the record index, unless the options name another index",
+                )
             replaced = own.overwrites.replaced(state) if own.overwrites is not None else None
             # A resize changes no row, as a clustering: queries of changes show none.
             replaced, operation = (replaced, self.operation) if own.splits is None else (list(own.splits), CLUSTER)
