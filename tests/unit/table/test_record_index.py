@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -23,12 +25,14 @@ from tideline_table.action import (
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.errors import DuplicateKey, IndexDamaged, IndexNotFound, InvalidOption, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId
-from tideline_table.hudi.instant import time_from_instant
+from tideline_table.hudi.instant import State, time_from_instant
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
 from tideline_table.log.metadata import COLUMN_STATS, RECORD_INDEX, MetadataPartition
+from tideline_table.log.table_log import TableLog
 from tideline_table.log_format.block import BlockType, HeaderKey
 from tideline_table.log_format.framing import frame_block
 from tideline_table.log_format.hfile_writer import hfile_bytes
+from tideline_table.metadata_table import RecordIndex
 from tideline_table.metadata_table.layout import TIMELINE_FOLDER, file_id_of, file_path, log_name
 from tideline_table.metadata_table.partition import Source, groups_of_keys
 from tideline_table.metadata_table.reading import read_group, recorded_group, recorded_names
@@ -176,12 +180,68 @@ def test_tagging_reads_no_data_file_and_only_the_groups_of_the_keys():
     for name in ("read", "read_range", "open_input"):
         setattr(storage, name, recording(getattr(storage, name)))
     group = int(groups_of_keys(pa.array(["k007"]), 3)[0])
-    found = fresh.record_index.locate(fresh.state, pa.array(["k007"]))
+    found = fresh.record_index.locate(part_of(fresh), fresh.state.latest_slices(), pa.array(["k007"]))
     assert [len(hits) for hits in found.hits] == [1]
     files = [path for path in read if "record_index/" in path]
     assert files
     assert all(file_id_of(RECORD_INDEX, group) in path for path in files)
     assert not [path for path in read if path.endswith(".parquet")]
+
+
+def before_next(monkeypatch: pytest.MonkeyPatch, name: str, do: Callable[[], object]) -> None:
+    """Call `do` once, before the next call of a method of the record index."""
+    real, waiting = getattr(RecordIndex, name), [do]
+
+    def call(self: RecordIndex, *args: Any) -> Any:
+        while waiting:
+            waiting.pop()()
+        return real(self, *args)
+
+    monkeypatch.setattr(RecordIndex, name, call)
+
+
+def test_a_look_up_beside_a_thread_that_publishes_its_commit(monkeypatch):
+    table, _, _ = indexed()
+    write(table, A)
+    real, in_log, go_on = TableLog.materialise, threading.Event(), threading.Event()
+
+    def late(self, entry, *more):
+        if threading.current_thread() is other and entry.after is State.COMPLETED:
+            in_log.set()
+            assert go_on.wait(30)
+        return real(self, entry, *more)
+
+    def meanwhile():
+        other.start()
+        assert in_log.wait(30)
+
+    monkeypatch.setattr(TableLog, "materialise", late)
+    other = threading.Thread(target=lambda: write(table, [("d", "q", 1, "other")]))
+    before_next(monkeypatch, "locate", meanwhile)
+    # The log has an entry whose records are not there yet.
+    ended = threading.Timer(0.2, go_on.set)
+    ended.start()
+    write(table, [("a", "p", 2, "mine")])
+    other.join()
+    assert rows(table) == {"a": ("p", "mine"), "b": ("q", "x"), "c": ("q", "x"), "d": ("q", "other")}
+    agree(table)
+
+
+def test_a_look_up_goes_on_when_other_threads_replaced_the_files_that_it_reads(monkeypatch):
+    table, _, _ = indexed()
+    write(table, A)
+
+    def meanwhile():
+        for n in range(8):
+            write(table, [(f"d{n}", "q", 1, "other"), ("b", "q", 2 + n, "other")])
+
+    other = threading.Thread(target=meanwhile)
+    before_next(monkeypatch, "look_up", lambda: (other.start(), other.join()))
+    write(table, [("a", "p", 2, "mine"), ("d3", "q", 2, "mine")])
+    found = rows(table)
+    assert (found["a"], found["d3"], found["b"]) == (("p", "mine"), ("q", "mine"), ("q", "other"))
+    assert len(found) == 11
+    agree(table)
 
 
 def test_inserts_write_each_key_once():
