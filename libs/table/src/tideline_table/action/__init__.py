@@ -58,11 +58,11 @@ from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.executor import RoutedWrite, ThisProcess
 from tideline_table.action.write.live_keys import all_deleted_keys, may_delete
 from tideline_table.action.write.partition import write_partition_metafile
+from tideline_table.action.write.partition_deletion import delete_partitions
 from tideline_table.action.write.resize import resize_buckets
 from tideline_table.action.write.run import (
     OnConflict,
     closed_to_inserts,
-    delete_partitions,
     in_transaction,
     overwrite_of,
     write_context,

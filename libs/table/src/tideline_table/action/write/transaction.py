@@ -52,6 +52,7 @@ EARLY_CHECK_S = 1.0
 """Minimum interval between conflict checks while files are written."""
 _MOVES = 10
 """How often log files move behind those of other writers before the write counts as lost."""
+_BY_THE_INDEX = "write again: by the record index, unless the options name another index"
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,11 +257,7 @@ class WriteTransaction:
                 raise conflict
             knows_all = checked.covers_table or (own.overwrites is not None and self.one_place_per_key)
             if holds_keys_once(state) and not knows_all and any(s.num_inserts for s in _stats(results)):
-                raise WriteConflict(
-                    "a record index was created while this write ran",
-                    with_instant="",
-                    remedy="write again: by the record index, unless the options name another index",
-                )
+                raise WriteConflict("a record index was created while this write ran", with_instant="", remedy=_BY_THE_INDEX)
             replaced = own.overwrites.replaced(state) if own.overwrites is not None else None
             # A resize changes no row, as a clustering: queries of changes show none.
             replaced, operation = (replaced, self.operation) if own.splits is None else (list(own.splits), CLUSTER)
