@@ -11,13 +11,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from tests.spark.tables import Tables, content, rows
 
+from tideline_spark.merged_scan import BroadcastLimits
 from tideline_spark.read import read
 from tideline_table.action import run_compaction, schedule_compaction, write_rows
+from tideline_table.config import Options
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
 
 DIVIDED = {"tideline.spark.scan.base.bytes": 0}
-BY_ENGINE = ({**DIVIDED, "tideline.spark.scan.log.bytes": 0}, {})
+BY_ENGINE = ({**DIVIDED, "tideline.spark.scan.log.bytes": 0}, {**DIVIDED, "tideline.spark.scan.keys.bytes": 0}, {})
 MOR = TableType.MOR
 
 
@@ -83,6 +85,14 @@ def test_large_logs_small_bases_and_look_ups_are_read_by_the_engine_alone(spark:
         limited = Table.open(str(tables.folder / "t"), options=options)
         assert "LeftAnti" not in plan_of(read(spark, limited))
         assert content(read(spark, limited).toArrow()) == content(table.read())
+
+
+def test_the_limits_follow_the_session(spark: SparkSession) -> None:
+    cores = spark.sparkContext.defaultParallelism
+    session = spark.newSession()
+    for given, seconds in (("300", 300), ("2min", 120), ("-1", 2**63 - 1)):
+        session.conf.set("spark.sql.broadcastTimeout", given)
+        assert BroadcastLimits.in_session(Options(), session) == BroadcastLimits.of(Options(), cores, seconds)
 
 
 def test_earlier_states_and_changed_types_read_as_the_engine_reads_them(spark: SparkSession, tables: Tables) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from contextlib import contextmanager
 
 import httpx
@@ -75,6 +76,7 @@ def test_a_finding_and_a_verdict_are_events_when_they_change(fleet):
     service, _ = planner(fleet, options={"tideline.write.backlog.log.files": "2"}, tables=tables)
 
     def events(kind):
+        assert service._decisions.drained(60)
         return [e for e in fleet.events(DECISIONS.name) if isinstance(e, kind)]
 
     for _ in range(2):
@@ -103,17 +105,55 @@ def test_a_finding_and_a_verdict_are_events_when_they_change(fleet):
 
 def test_events_wait_while_the_event_log_is_away(fleet, monkeypatch):
     write(fleet.create(), 0)
-    service, _ = planner(fleet)
-    real = EventLink.flush
+    service, _ = planner(fleet, retry_backoff_max_s=0.01)
+    real, tried = EventLink.flush, threading.Event()
 
     def away(_):
+        tried.set()
         raise EventLogUnavailable("no broker answers")
 
     monkeypatch.setattr(EventLink, "flush", away)
     service.tick()
+    assert tried.wait(60)
     assert fleet.events(DECISIONS.name) == []
     monkeypatch.setattr(EventLink, "flush", real)
+    assert service._decisions.drained(60)
+    assert len(fleet.events(DECISIONS.name)) == 2
+
+
+def test_plans_do_not_wait_for_an_event_log_that_does_not_answer(fleet, monkeypatch):
+    table = fleet.create()
+    write(table, 0)
+    service, _ = planner(fleet, clustering_min_files=3, clustering_min_commits=2)
+    real, asked, answer = EventLink.flush, threading.Event(), threading.Event()
+
+    def slow(link):
+        asked.set()
+        assert answer.wait(60)
+        real(link)
+
+    monkeypatch.setattr(EventLink, "flush", slow)
     service.tick()
+    assert asked.wait(60)
+    for first in range(5, 25, 5):
+        write(table, first)
+    service.tick()
+    table.refresh()
+    assert len(table.state.pending_clusterings()) == 1
+    assert fleet.events(DECISIONS.name) == []
+    answer.set()
+    assert service._decisions.drained(60)
+    clusterings = [e.verdict for e in fleet.events(DECISIONS.name) if isinstance(e, VerdictEvent) and e.service == "clustering"]
+    assert clusterings == ["not_due", "planned"]
+
+
+def test_a_planner_whose_publisher_was_fenced_goes_on_with_a_new_one(fleet):
+    write(fleet.create(), 0)
+    service, _ = planner(fleet, retry_backoff_max_s=0.01)
+    fleet.event_log.publisher("planner-0-of-1")
+    for _ in range(2):
+        service.tick()
+    assert service._decisions.drained(60)
     assert len(fleet.events(DECISIONS.name)) == 2
 
 

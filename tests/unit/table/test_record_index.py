@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -23,12 +25,14 @@ from tideline_table.action import (
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.errors import DuplicateKey, IndexDamaged, IndexNotFound, InvalidOption, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId
-from tideline_table.hudi.instant import time_from_instant
+from tideline_table.hudi.instant import State, time_from_instant
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
 from tideline_table.log.metadata import COLUMN_STATS, RECORD_INDEX, MetadataPartition
+from tideline_table.log.table_log import TableLog
 from tideline_table.log_format.block import BlockType, HeaderKey
 from tideline_table.log_format.framing import frame_block
 from tideline_table.log_format.hfile_writer import hfile_bytes
+from tideline_table.metadata_table import RecordIndex
 from tideline_table.metadata_table.layout import TIMELINE_FOLDER, file_id_of, file_path, log_name
 from tideline_table.metadata_table.partition import Source, groups_of_keys
 from tideline_table.metadata_table.reading import read_group, recorded_group, recorded_names
@@ -176,12 +180,68 @@ def test_tagging_reads_no_data_file_and_only_the_groups_of_the_keys():
     for name in ("read", "read_range", "open_input"):
         setattr(storage, name, recording(getattr(storage, name)))
     group = int(groups_of_keys(pa.array(["k007"]), 3)[0])
-    found = fresh.record_index.locate(fresh.state, pa.array(["k007"]))
+    found = fresh.record_index.locate(part_of(fresh), fresh.state.latest_slices(), pa.array(["k007"]))
     assert [len(hits) for hits in found.hits] == [1]
     files = [path for path in read if "record_index/" in path]
     assert files
     assert all(file_id_of(RECORD_INDEX, group) in path for path in files)
     assert not [path for path in read if path.endswith(".parquet")]
+
+
+def before_next(monkeypatch: pytest.MonkeyPatch, name: str, do: Callable[[], object]) -> None:
+    """Call `do` once, before the next call of a method of the record index."""
+    real, waiting = getattr(RecordIndex, name), [do]
+
+    def call(self: RecordIndex, *args: Any) -> Any:
+        while waiting:
+            waiting.pop()()
+        return real(self, *args)
+
+    monkeypatch.setattr(RecordIndex, name, call)
+
+
+def test_a_look_up_beside_a_thread_that_publishes_its_commit(monkeypatch):
+    table, _, _ = indexed()
+    write(table, A)
+    real, in_log, go_on = TableLog.materialise, threading.Event(), threading.Event()
+
+    def late(self, entry, *more):
+        if threading.current_thread() is other and entry.after is State.COMPLETED:
+            in_log.set()
+            assert go_on.wait(30)
+        return real(self, entry, *more)
+
+    def meanwhile():
+        other.start()
+        assert in_log.wait(30)
+
+    monkeypatch.setattr(TableLog, "materialise", late)
+    other = threading.Thread(target=lambda: write(table, [("d", "q", 1, "other")]))
+    before_next(monkeypatch, "locate", meanwhile)
+    # The log has an entry whose records are not there yet.
+    ended = threading.Timer(0.2, go_on.set)
+    ended.start()
+    write(table, [("a", "p", 2, "mine")])
+    other.join()
+    assert rows(table) == {"a": ("p", "mine"), "b": ("q", "x"), "c": ("q", "x"), "d": ("q", "other")}
+    agree(table)
+
+
+def test_a_look_up_goes_on_when_other_threads_replaced_the_files_that_it_reads(monkeypatch):
+    table, _, _ = indexed()
+    write(table, A)
+
+    def meanwhile():
+        for n in range(8):
+            write(table, [(f"d{n}", "q", 1, "other"), ("b", "q", 2 + n, "other")])
+
+    other = threading.Thread(target=meanwhile)
+    before_next(monkeypatch, "look_up", lambda: (other.start(), other.join()))
+    write(table, [("a", "p", 2, "mine"), ("d3", "q", 2, "mine")])
+    found = rows(table)
+    assert (found["a"], found["d3"], found["b"]) == (("p", "mine"), ("q", "mine"), ("q", "other"))
+    assert len(found) == 11
+    agree(table)
 
 
 def test_inserts_write_each_key_once():
@@ -274,24 +334,47 @@ def test_tables_that_cannot_have_one_are_refused():
         create_index(bucketed, (RECORD_INDEX,))
 
 
-def test_a_write_that_began_before_the_index_repeats():
-    table, storage, clock = new_table()
-    write(table, A)
-    other = open_table(storage, clock, "other")
-    real = table.timeline.append
-    once = iter([True])
+def index_created_by_another(table: Table, storage: MemoryStorage, clock: Any, *, before_begin: bool) -> Table:
+    """Let another process create the record index once: before the next begin of a write, or before its commit."""
+    other, real, once = open_table(storage, clock, "other"), table.timeline.append, iter([True])
 
-    def appended(decide, *gather, **more):
-        if gather and next(once, False):
+    def appended(decide: Any, *gather: Any, **more: Any) -> Any:
+        if (before_begin or gather) and next(once, False):
             create_index(other, (RECORD_INDEX,))
         return real(decide, *gather, **more)
 
-    table.timeline.append = appended
-    with pytest.raises(InvalidOption, match="RECORD_INDEX"):
-        write(table, [("a", "q", 2, "twice")])
+    table.timeline.append = appended  # type: ignore[method-assign]
+    return other
+
+
+@pytest.mark.parametrize("before_begin", [True, False], ids=["look", "begin"])
+@pytest.mark.parametrize("operation", [Operation.UPSERT, Operation.INSERT], ids=str)
+def test_a_write_that_looked_before_the_index_repeats_by_it(operation, before_begin):
+    table, storage, clock = new_table()
+    write(table, A)
+    other = index_created_by_another(table, storage, clock, before_begin=before_begin)
+    done = write(table, [("a", "q", 2, "once"), ("d", "p", 1, "new")], operation)
+    assert done.attempts == 2
+    assert rows(other) == {"a": ("q", "once"), "b": ("q", "x"), "c": ("q", "x"), "d": ("p", "new")}
+    assert places(other)["a"].partition_path == "p"
     agree(other)
-    write(other, [("a", "q", 2, "once")])
-    assert rows(other)["a"][1] == "once"
+
+
+def test_an_overwrite_that_looked_before_the_index_looks_keys_up_in_it():
+    table, storage, clock = new_table()
+    write(table, A)
+    other = index_created_by_another(table, storage, clock, before_begin=True)
+    with pytest.raises(DuplicateKey, match="partition 'q'"):
+        write(table, [("b", "p", 2, "x")], Operation.INSERT_OVERWRITE)
+    agree(other)
+
+
+def test_a_write_that_names_its_index_is_refused_once_there_is_a_record_index():
+    table, storage, clock = new_table()
+    write(table, A)
+    other = index_created_by_another(table, storage, clock, before_begin=False)
+    with pytest.raises(InvalidOption, match="leave this option out"):
+        write(table, [("a", "q", 2, "twice")], **{"hoodie.index.type": "SIMPLE"})
     agree(other)
 
 

@@ -41,74 +41,89 @@ class TypeName(enum.StrEnum):
 
 _TYPES = {TypeName.COW: TableType.COW, TypeName.MOR: TableType.MOR}
 
+_SchemaFile = Annotated[
+    str,
+    option(
+        metavar="FILE",
+        help="Take the columns from this .parquet, .arrow or .feather file, from an Avro schema (.avsc), or infer them from the rows "
+        "of a .csv, .json, .jsonl or .ndjson file. The rows are not written.",
+    ),
+]
+_KeyColumns = Annotated[list[str], option(metavar="COLUMNS", help="Record key columns. Repeatable or a,b.")]
+_PartitionColumns = Annotated[
+    list[str] | None, option(metavar="COLUMNS", help="Partition columns, one folder level each. Repeatable or a,b.")
+]
+_OrderingColumn = Annotated[
+    str,
+    option(
+        metavar="COLUMN",
+        help="Of two versions of a row, the one with the larger value in this column wins. Default: the later write.",
+    ),
+]
+_TableType = Annotated[str, typer.Option("--type", metavar="cow|mor", help="Copy-on-write or merge-on-read.")]
+_Name = Annotated[str, option(help="Table name. Default: the name of the folder.")]
+_HiveStyle = Annotated[bool, typer.Option("--hive-style", help="Name partition folders column=value.")]
+_UrlEncode = Annotated[bool, typer.Option("--url-encode", help="Escape special characters in partition folders.")]
+_KeyGenerator = Annotated[
+    str,
+    option(
+        metavar="NAME",
+        help="Key generator for record keys and partition folders: simple, complex, timestamp, custom (with --partition column:SIMPLE or "
+        "column:TIMESTAMP) or non-partition. Default: inferred from the columns.",
+    ),
+]
+_KeyProperties = Annotated[
+    list[str] | None,
+    option(metavar="KEY=VALUE", help="A property of the key generator, usually hoodie.keygen.timebased.*. Repeatable."),
+]
+_MetaFields = Annotated[
+    bool,
+    typer.Option(
+        "--meta-fields/--no-meta-fields",
+        help="Add the Hudi meta fields. Without them rows can be added and read, but not updated or deleted.",
+    ),
+]
+_Index = Annotated[
+    str,
+    option(
+        metavar="NAME",
+        help="The index that all writers use. bucket: find rows by the hash of their key, in a fixed number of file groups per "
+        "partition. bloom: by key ranges and Bloom filters in base files. global_bloom: the same, with keys unique in the table. "
+        "record_index: the metadata table says where each key is; keys are unique in the table. "
+        "Default: each writer sets hoodie.index.type.",
+    ),
+]
+_Buckets = Annotated[
+    int | None,
+    option(metavar="N", help="With --index bucket: the number of buckets in each partition. resize-buckets multiplies it."),
+]
+_HashFields = Annotated[
+    list[str] | None,
+    option(
+        metavar="COLUMNS",
+        help="With --index bucket: the record key columns that decide the bucket. Default: all. Repeatable or a,b.",
+    ),
+]
+
 
 @app.command(epilog=_EXAMPLES)
 def create(
     path: TablePath,
     *,
-    schema_from: Annotated[
-        str,
-        option(
-            metavar="FILE",
-            help="Take the columns from this .parquet, .arrow or .feather file, from an Avro schema (.avsc), or infer them from the rows "
-            "of a .csv, .json, .jsonl or .ndjson file. The rows are not written.",
-        ),
-    ],
-    key: Annotated[list[str], option(metavar="COLUMNS", help="Record key columns. Repeatable or a,b.")],
-    partition: Annotated[
-        list[str] | None, option(metavar="COLUMNS", help="Partition columns, one folder level each. Repeatable or a,b.")
-    ] = None,
-    ordering: Annotated[
-        str,
-        option(
-            metavar="COLUMN",
-            help="Of two versions of a row, the one with the larger value in this column wins. Default: the later write.",
-        ),
-    ] = "",
-    table_type: Annotated[str, typer.Option("--type", metavar="cow|mor", help="Copy-on-write or merge-on-read.")] = "cow",
-    name: Annotated[str, option(help="Table name. Default: the name of the folder.")] = "",
-    hive_style: Annotated[bool, typer.Option("--hive-style", help="Name partition folders column=value.")] = False,
-    url_encode: Annotated[bool, typer.Option("--url-encode", help="Escape special characters in partition folders.")] = False,
-    key_generator: Annotated[
-        str,
-        option(
-            metavar="NAME",
-            help="Key generator for record keys and partition folders: simple, complex, timestamp, custom (with --partition column:SIMPLE or "
-            "column:TIMESTAMP) or non-partition. Default: inferred from the columns.",
-        ),
-    ] = "",
-    key_option: Annotated[
-        list[str] | None,
-        option(metavar="KEY=VALUE", help="A property of the key generator, usually hoodie.keygen.timebased.*. Repeatable."),
-    ] = None,
-    meta_fields: Annotated[
-        bool,
-        typer.Option(
-            "--meta-fields/--no-meta-fields",
-            help="Add the Hudi meta fields. Without them rows can be added and read, but not updated or deleted.",
-        ),
-    ] = True,
-    index: Annotated[
-        str,
-        option(
-            metavar="NAME",
-            help="The index that all writers use. bucket: find rows by the hash of their key, in a fixed number of file groups per "
-            "partition. bloom: by key ranges and Bloom filters in base files. global_bloom: the same, with keys unique in the table. "
-            "record_index: the metadata table says where each key is; keys are unique in the table. "
-            "Default: each writer sets hoodie.index.type.",
-        ),
-    ] = "",
-    buckets: Annotated[
-        int | None,
-        option(metavar="N", help="With --index bucket: the number of buckets in each partition. resize-buckets multiplies it."),
-    ] = None,
-    hash_fields: Annotated[
-        list[str] | None,
-        option(
-            metavar="COLUMNS",
-            help="With --index bucket: the record key columns that decide the bucket. Default: all. Repeatable or a,b.",
-        ),
-    ] = None,
+    schema_from: _SchemaFile,
+    key: _KeyColumns,
+    partition: _PartitionColumns = None,
+    ordering: _OrderingColumn = "",
+    table_type: _TableType = "cow",
+    name: _Name = "",
+    hive_style: _HiveStyle = False,
+    url_encode: _UrlEncode = False,
+    key_generator: _KeyGenerator = "",
+    key_option: _KeyProperties = None,
+    meta_fields: _MetaFields = True,
+    index: _Index = "",
+    buckets: _Buckets = None,
+    hash_fields: _HashFields = None,
     as_json: AsJson = False,
 ) -> None:
     """Create an empty Hudi table that Tideline writes. If any part of the request is invalid, nothing is created."""

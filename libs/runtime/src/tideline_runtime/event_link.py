@@ -57,6 +57,10 @@ class EventLink:
         """Keep events until `flush`, because an event log that is down must not stop the service from acting."""
         self._queue.extend(encode(event) for event in events)
 
+    def renew(self) -> None:
+        """Close a publisher that was fenced. The next publication takes over the writer id again, and fences the publisher that has it."""
+        self._drop_publisher()
+
     def flush(self) -> None:
         """Publish the queued events. After an error, unpublished events stay queued for the next call."""
         while self._queue:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -20,8 +21,10 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StructType
 
 from tideline_spark.arrow_rows import map_snapshots, spark_batches, spread
+from tideline_spark.options import SPARK_SCAN_KEYS_BYTES, SPARK_SCAN_LOG_BYTES
 from tideline_spark.planning import known_files, planning_settings
 from tideline_spark.tagging import scan_files
+from tideline_table.config import Options
 from tideline_table.file_group import FileSlice
 from tideline_table.table import Snapshot
 
@@ -29,23 +32,51 @@ _POSITION = "_tideline_position"
 _METADATA = "_metadata"
 _OF_LOG = 1 << 31
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
+MOST_LOG_BYTES = 512 * 1024 * 1024
+"""Log files of a divided scan have at most this size, whatever the options say: Spark broadcasts no more than 8 GiB and 357 million rows."""
+_USUAL_TIMEOUT_S = 300.0
+"""The default of `spark.sql.broadcastTimeout`."""
 _ARROW_POSITION = pa.schema([(_POSITION, pa.int64())])
 
 
-def divided(snapshot: Snapshot, schema: StructType, most_log_bytes: int) -> set[FileSlice]:
+@dataclass(frozen=True, slots=True)
+class BroadcastLimits:
+    """How much the slices of one divided scan may hold, so that Spark can broadcast the positions of superseded rows."""
+
+    log_bytes: int
+    """Size of their log files: each log row supersedes at most one base row, or is superseded itself."""
+    base_bytes: float
+    """Size of their base files, of which the broadcast waits for the record keys."""
+
+    @classmethod
+    def of(cls, options: Options, cores: int, timeout_s: float) -> BroadcastLimits:
+        """`timeout_s` is that of broadcasts."""
+        base_bytes = options[SPARK_SCAN_KEYS_BYTES] * cores * timeout_s / _USUAL_TIMEOUT_S
+        return cls(min(options[SPARK_SCAN_LOG_BYTES], MOST_LOG_BYTES), base_bytes)
+
+    @classmethod
+    def in_session(cls, options: Options, spark: SparkSession) -> BroadcastLimits:
+        """Return the limits with the cores and the time-out of a session."""
+        # Spark parses the setting in any unit, and says the largest number of seconds if there is no time-out.
+        timeout_s = int(spark._jsparkSession.sessionState().conf().broadcastTimeout())  # noqa: SLF001 - the parsed setting has no other access
+        return cls.of(options, spark.sparkContext.defaultParallelism, timeout_s)
+
+
+def divided(snapshot: Snapshot, schema: StructType, limits: BroadcastLimits) -> set[FileSlice]:
     """Return the slices (all have a base file and logs) to read by `scan_merged`, those with the smallest logs first.
 
-    Slices are left out whose logs exceed `most_log_bytes` together, and those whose file names have equal checksums or are quoted in
-    paths. None is read so if the table merges cells of base rows, for an incremental query, or for columns with reserved names.
+    Slices are left out that together with smaller ones exceed `limits`, and those whose file names have equal checksums or are quoted
+    in paths. None is read so if the table merges cells of base rows, for an incremental query, or for columns with reserved names.
     """
     reserved = {_POSITION, _METADATA} & {name.lower() for name in schema.names}
     if snapshot.commit_times is not None or snapshot.rule.merging.partial is not None or reserved:
         return set()
     chosen: dict[int, FileSlice] = {}
-    left = most_log_bytes
+    log_bytes = base_bytes = 0
     for file_slice in sorted(snapshot.slices, key=_log_bytes):
-        left -= _log_bytes(file_slice)
-        if left < 0:
+        log_bytes += _log_bytes(file_slice)
+        base_bytes += max(1, file_slice.size_bytes)
+        if log_bytes > limits.log_bytes or base_bytes > limits.base_bytes:
             break
         if _PLAIN_NAME.fullmatch(file_slice.base_file):
             chosen.setdefault(_checksum(file_slice), file_slice)

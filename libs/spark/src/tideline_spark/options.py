@@ -45,6 +45,22 @@ SPARK_SCAN_BASE_BYTES = Option(
     unit="bytes",
     minimum=0,
 )
-SPARK_OPTIONS = (SPARK_INSERT_PARALLELISM, SPARK_BROADCAST_KEYS, SPARK_COLLECT_BYTES, SPARK_SCAN_LOG_BYTES, SPARK_SCAN_BASE_BYTES)
+SPARK_SCAN_KEYS_BYTES = Option(
+    "tideline.spark.scan.keys.bytes",
+    2 * 1024 * 1024 * 1024,
+    "The positions that such a query broadcasts come from a job that reads the record keys of base files. It reads base files of this size "
+    "for each core of the cluster, in proportion less or more if `spark.sql.broadcastTimeout` is not 300 s, because Spark fails a query whose "
+    "broadcast takes longer. Python workers read the other slices as a whole.",
+    unit="bytes",
+    minimum=0,
+)
+SPARK_OPTIONS = (
+    SPARK_INSERT_PARALLELISM,
+    SPARK_BROADCAST_KEYS,
+    SPARK_COLLECT_BYTES,
+    SPARK_SCAN_LOG_BYTES,
+    SPARK_SCAN_BASE_BYTES,
+    SPARK_SCAN_KEYS_BYTES,
+)
 
 declare_options(*SPARK_OPTIONS)

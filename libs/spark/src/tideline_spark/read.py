@@ -19,8 +19,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from tideline_spark.arrow_rows import map_snapshots, spark_batches, spark_schema, spread
-from tideline_spark.merged_scan import divided, scan_merged
-from tideline_spark.options import SPARK_SCAN_BASE_BYTES, SPARK_SCAN_LOG_BYTES
+from tideline_spark.merged_scan import BroadcastLimits, divided, scan_merged
+from tideline_spark.options import SPARK_SCAN_BASE_BYTES
 from tideline_spark.planning import known_files, planning_settings
 from tideline_spark.pruning import implied
 from tideline_spark.session import use_this_python
@@ -102,8 +102,9 @@ def _rows(
     by_engine = {s for s in found.slices if by_value or not s.base_file}
     by_engine |= older_types(table, found, schema.names) | lost_values(found, schema.names)
     with_logs = [s for s in found.slices if s.log_files and s not in by_engine]
-    most_bytes = table.options[SPARK_SCAN_LOG_BYTES] if wanted is None else 0
-    halved = divided(replace(found, slices=tuple(with_logs)), schema, most_bytes)
+    halved: set[FileSlice] = set()
+    if with_logs and wanted is None:
+        halved = divided(replace(found, slices=tuple(with_logs)), schema, BroadcastLimits.in_session(table.options, spark))
     if sum(s.size_bytes for s in halved) < table.options[SPARK_SCAN_BASE_BYTES]:
         halved = set()
     by_engine |= set(with_logs) - halved

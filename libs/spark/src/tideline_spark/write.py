@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from tideline_locks import open_peer_lock
+from tideline_spark.choices import refuse_look_ups, write_choices
 from tideline_spark.deleted_keys import deleted_key_table
 from tideline_spark.early_check import ended_when_lost
 from tideline_spark.errors import spark_failure, translated
@@ -27,7 +28,6 @@ from tideline_spark.inline import run_inline_on_executors
 from tideline_spark.jobs import tagged_jobs
 from tideline_spark.keys import NativeKeys
 from tideline_spark.layout import WriteLayout, bucket_layout, decide_layout
-from tideline_spark.options import SPARK_COLLECT_BYTES
 from tideline_spark.planning import known_files, planning_settings
 from tideline_spark.report import WriteReport, jobs_with_tag, report_of
 from tideline_spark.session import use_this_python
@@ -40,8 +40,8 @@ from tideline_table.action import (
     LookUp,
     OnConflict,
     TargetSchema,
+    WriteChoices,
     WriteTransaction,
-    check_moves,
     check_sort_columns,
     closed_to_inserts,
     combines_input,
@@ -57,9 +57,9 @@ from tideline_table.action import (
 )
 from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, Options, column_list
 from tideline_table.coordination import Committed
-from tideline_table.errors import InvalidOption, ObjectNotFound, UnsupportedTable, WriteConflict
+from tideline_table.errors import InvalidOption, ObjectNotFound, WriteConflict
 from tideline_table.file_group import FileSlice
-from tideline_table.index import KeyScope, asks_record_index, check_index, check_scope, key_hashes, moves_rows
+from tideline_table.index import KeyScope, key_hashes, moves_rows
 from tideline_table.log import ProgressStep
 from tideline_table.table import Table, TableType
 from tideline_table.writer import FileGroupResult, Operation, minds_known_keys, promises_unique_keys
@@ -100,48 +100,45 @@ def write_dataframe(
     if isinstance(table, str):
         table = Table.open(table, peer_lock=open_peer_lock)
     table.check_writable()
-    chosen = table.write_options(options)
-    check_moves(table, operation, chosen)
-    check_index(table.definition.buckets, chosen)
-    check_scope(kept_index(table), chosen, only_deletes=operation is Operation.DELETE)
-    if asks_record_index(chosen):
-        operation = in_buckets(operation, chosen)
-    contention = Contention(table, chosen)
 
     @lru_cache(maxsize=1)
-    def attempt_on(schema_json: str) -> _Attempt:
-        return _attempt(table, df, schema_json, operation, chosen, extra or {}, on_report, contention, progress)
+    def choices_on(_kept: str) -> WriteChoices:
+        return write_choices(table, operation, options)
+
+    first = choices_on(kept_index(table))
+    contention = Contention(table, first.options)
+
+    @lru_cache(maxsize=1)
+    def attempt_on(schema_json: str, kept: str) -> _Attempt:
+        return _attempt(table, df, schema_json, choices_on(kept), extra or {}, on_report, contention, progress)
+
+    def attempt() -> _Attempt:
+        # Since the last attempt another process may have changed the schema, or created a record index.
+        return attempt_on(table.schema_json, kept_index(table))
+
+    def run() -> Committed:
+        attempt().refuse()
+        return attempt().run()
 
     # Wrong columns are reported before a transaction begins.
-    first = attempt_on(table.schema_json)
-    if first.is_small:
-        committed = first.write_small(options, on_conflict)
+    if attempt().is_small:
+        committed = attempt().write_small(options, on_conflict)
     else:
-        first.refuse_policy()
-        _refuse_overwrite(table, operation, chosen)
-        hold_back(table, operation, chosen)
-        committed = write_with_retries(contention, lambda: attempt_on(table.schema_json).run(), on_conflict)
+        attempt().refuse()
+        hold_back(table, first.operation, first.options)
+        committed = write_with_retries(contention, run, on_conflict)
     run_inline_on_executors(df.sparkSession, table, options)
     return committed
 
 
-def _refuse_overwrite(table: Table, operation: Operation, options: Options) -> None:
-    if operation.overwrites and asks_record_index(options):
-        raise UnsupportedTable(
-            f"{operation} with a record index, from a source that does not go through the driver, in table {table.definition.name!r}",
-            expected=f"a source that Spark estimates at no more than {SPARK_COLLECT_BYTES.key}: its keys are looked up in partitions that stay",
-            remedy="raise that option, or delete the partitions and upsert the rows",
-        )
-
-
 def explain_write(table: Table, df: DataFrame, operation: Operation, *, options: Mapping[str, object] | None = None) -> WriteReport:
     """Return the plan that `write_dataframe` would run now. Nothing is evaluated or written."""
-    chosen = table.options.merged(options or {})
     table.refresh()
-    attempt = _attempt(table, df, table.schema_json, operation, chosen, {}, None, Contention(table, chosen))
+    choices = write_choices(table, operation, options)
+    attempt = _attempt(table, df, table.schema_json, choices, {}, None, Contention(table, choices.options))
     if attempt.is_small:
         return report_of(df, small_rows(df, attempt.routing.columns), 0)
-    attempt.refuse_policy()
+    attempt.refuse()
     layout = attempt.layout()
     with _translated(layout.looked_up):
         return report_of(df, attempt.plan("", layout), layout.key_scans)
@@ -151,13 +148,13 @@ def _attempt(
     table: Table,
     df: DataFrame,
     schema_json: str,
-    operation: Operation,
-    options: Options,
+    choices: WriteChoices,
     extra: Mapping[str, str],
     on_report: OnReport | None,
     contention: Contention,
     progress: ProgressStep | None = None,
 ) -> _Attempt:
+    operation, options = choices.operation, choices.options
     refuse_speculation(df.sparkSession.sparkContext.getConf())
     target = evolved_by(df, table.definition, schema_json, operation, options)
     routing = _routing(table, df, target, operation, options)
@@ -224,18 +221,9 @@ class _Attempt:
         operation = self.routing.operation
         return operation if self.table.definition.buckets is None else in_buckets(operation, self.options)
 
-    def refuse_policy(self) -> None:
-        """Raise `UnsupportedTable` for a duplicate policy with a bucket index: only the driver looks keys up there."""
-        operation = self.routing.operation
-        if self.table.definition.buckets is None or operation.looks_up_keys or operation.overwrites:
-            return
-        if minds_known_keys(operation, self.options):
-            raise UnsupportedTable(
-                f"{INSERT_DUP_POLICY.key}={self.options[INSERT_DUP_POLICY]} for a source that does not go through the driver and table "
-                f"{self.table.definition.name!r} with a bucket index",
-                expected=f"an insert whose source Spark estimates at no more than {SPARK_COLLECT_BYTES.key}",
-                remedy="raise that option, write the source in parts, or leave the policy out: keys that the table has are updated",
-            )
+    def refuse(self) -> None:
+        """Raise `UnsupportedTable` for look-ups that only the driver can do."""
+        refuse_look_ups(self.table, self.routing.operation, self.options)
 
     def write_small(self, options: Mapping[str, object] | None, on_conflict: OnConflict | None) -> Committed:
         """Write a small source, which is evaluated once. A conflict repeats the write on fresh state."""

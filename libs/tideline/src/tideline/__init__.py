@@ -11,6 +11,7 @@ Python users and the engine (`tideline_table`). It makes no decisions about tabl
 """
 
 from tideline import errors
+from tideline.opening import create, open  # noqa: A004 - `tideline.open`, as `gzip.open`
 from tideline.query import Query
 from tideline.results import (
     Archival,
@@ -24,7 +25,7 @@ from tideline.results import (
     Savepoint,
     ServiceResult,
 )
-from tideline.table import Table, create, open  # noqa: A004 - `tideline.open`, as `gzip.open`
+from tideline.table import Table
 
 __all__ = [
     "Archival",

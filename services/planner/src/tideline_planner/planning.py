@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from tideline_events import TIMELINE, EventLogUnavailable, PublishUnknown
+from tideline_events import TIMELINE
 from tideline_planner.api import routes
 from tideline_planner.metrics import PLANNING, PLANS, REWRITTEN
 from tideline_planner.outcome import Verdicts
@@ -17,7 +17,9 @@ from tideline_planner.settings import PlannerSettings
 from tideline_planner.watch import FleetWatch
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.event_link import EventLink
+from tideline_runtime.event_outbox import EventOutbox
 from tideline_runtime.logging import get_logger
+from tideline_runtime.loop import Backoff
 from tideline_runtime.open_tables import OpenTables, open_tables
 from tideline_runtime.planning import Choice, Demand, Held, HeldBy, Ledger, Ledgers, Thresholds, View, arbitrate, examine
 from tideline_runtime.planning.examination import PLANNED, shrunk
@@ -43,6 +45,8 @@ _Basis = tuple[int, PlannerSettings, TablePolicy]
 _AGAIN = timedelta(seconds=30)
 """When a plan that was refused on the newest state is tried again without a commit: a reservation may have ended."""
 _SHORTEST_S = 0.05
+_LAST_EVENTS_S = 5.0
+"""Longest wait of a planner that stops for the publication of its last decisions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +86,19 @@ class PlannerService:
         self._context = context
         self._tables: OpenTables = open_tables(settings, context, settings.options)
         self._events = EventLink(settings, context, publishes=True, watches=[TIMELINE.name])
+        self._decisions = EventOutbox(self._events, Backoff(max_s=settings.retry_backoff_max_s))
         self._per_table = TableSettings(settings, self._tables.own_settings)
         self._ledgers = Ledgers()
-        self._verdicts = Verdicts(context.metrics, context.clock, self._events.queue)
+        self._verdicts = Verdicts(context.metrics, context.clock, self._decisions.put)
         self._decided: dict[str, Decided] = {}
         self._visited: set[str] = set()
-        self._watch = FleetWatch(settings, context, self._tables, self._events.queue)
+        self._watch = FleetWatch(settings, context, self._tables, self._decisions.put)
         context.add_routes(*routes(self._watch))
 
     def start(self) -> None:
-        """Watch for transitions."""
+        """Watch for transitions, and begin to publish decisions."""
         self._events.open()
+        self._decisions.start()
 
     def tick(self) -> float | None:
         """Decide for every table whose log grew, whose policy changed, or whose time came; publish what is chosen among all demands."""
@@ -103,21 +109,17 @@ class PlannerService:
         failure = self._serve() or failure
         self._verdicts.show(self._visited)
         self._watch.finish(self._visited)
-        self._flush()
+        self._decisions.check()
         if failure is not None:
             raise failure
         return self._next_in_s()
 
-    def _flush(self) -> None:
-        """Publish the events of this tick. While the event log is down they stay queued: planning needs no event log."""
-        try:
-            self._events.flush()
-        except (EventLogUnavailable, PublishUnknown) as error:
-            _log.warning("events are published later", reason=str(error))
-
     def stop(self) -> None:
-        """Close what `start` opened."""
-        self._events.close()
+        """Publish the last decisions, and close what `start` opened."""
+        if self._decisions.close(_LAST_EVENTS_S):
+            self._events.close()
+        else:
+            _log.warning("the last decisions are not published: the event log does not answer")
         self._tables.close()
 
     def _look(self, table: Table) -> None:

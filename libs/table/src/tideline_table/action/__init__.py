@@ -53,20 +53,17 @@ from tideline_table.action.upkeep.verdict import (
     service_of,
 )
 from tideline_table.action.write.backlog import hold_back
+from tideline_table.action.write.choices import WriteChoices, check_moves, combines_input, in_buckets, kept_index
 from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.executor import RoutedWrite, ThisProcess
 from tideline_table.action.write.live_keys import all_deleted_keys, may_delete
 from tideline_table.action.write.partition import write_partition_metafile
+from tideline_table.action.write.partition_deletion import delete_partitions
 from tideline_table.action.write.resize import resize_buckets
 from tideline_table.action.write.run import (
     OnConflict,
-    check_moves,
     closed_to_inserts,
-    combines_input,
-    delete_partitions,
-    in_buckets,
     in_transaction,
-    kept_index,
     overwrite_of,
     write_context,
     write_rows,
@@ -109,6 +106,7 @@ __all__ = [
     "ThisProcess",
     "Trigger",
     "Verdict",
+    "WriteChoices",
     "WriteTransaction",
     "action_name",
     "adopt",

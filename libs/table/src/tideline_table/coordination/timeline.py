@@ -7,7 +7,8 @@ Three implementations hold the rules of a table by who writes it: `ExclusiveTime
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import ClassVar, TypeVar, overload
 
 from tideline_table.clock import Clock
@@ -195,6 +196,13 @@ class ActiveTimeline(ABC):
 
         Leaves steps younger than `min_age_s` to their writer, if it creates the files after the entry (0: none).
         """
+
+    @contextmanager
+    def healed(self) -> Iterator[TableState]:
+        """Heal, and hold the state until the end: each entry of it has its timeline files, and no other thread adds an entry."""
+        with self.replica.mutex:
+            self.heal(0.0)
+            yield self.view()
 
     def catch_up(self) -> None:  # noqa: B027 - only shared tables need it
         """Append to the log what it lacks of other engines' steps, so that they can be rolled back."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -47,21 +47,19 @@ class RecordIndex:
         self._storage = storage
         self._recorded: tuple[MetadataPartition, frozenset[str]] | None = None
 
-    def locate(self, state: TableState, keys: pa.ChunkedArray | pa.Array) -> Location:
-        """Return which visible slices hold `keys` (each once). Every entry of `state` must have its timeline files.
+    def locate(self, part: MetadataPartition | None, visible: Iterable[FileSlice], keys: pa.ChunkedArray | pa.Array) -> Location:
+        """Return which of the `visible` slices of the table hold `keys` (each once).
 
-        Raises `IndexDamaged` if the index is missing, cannot be read, or names a file group that the table does not show.
+        `part` is the index on the same state of the table, None if it has none; every entry of this state has its timeline files. Raises
+        `IndexDamaged` if the index is missing, cannot be read, or names a file group that is not visible; also if so many writes
+        followed that files of `part` were deleted.
         """
         wanted = one_chunk(keys)
-        while True:
-            part = _part(state)
-            by_group = self._by_group(part, wanted)
-            slices = {group: state.latest_slice(group) for group in by_group}
-            held = {group: found for group, found in slices.items() if found is not None}
-            if len(held) == len(by_group):
-                return Location(tuple(held.values()), tuple(by_group.values()), len(wanted))
-            if _part(state) is part:  # no other thread has refreshed the state meanwhile
-                raise _contradiction(next(group for group in by_group if group not in held))
+        by_group = self._by_group(_present(part), wanted)
+        held = {found.group: found for found in visible if found.group in by_group}
+        if unknown := by_group.keys() - held.keys():
+            raise _contradiction(min(unknown))
+        return Location(tuple(held[group] for group in by_group), tuple(by_group.values()), len(wanted))
 
     def narrowed(
         self, state: TableState, visible: Sequence[FileSlice], slices: Sequence[FileSlice], keys: pa.Array
@@ -71,7 +69,7 @@ class RecordIndex:
         All of them if the query shows another state than `state`, or, with a warning, if the index cannot be used.
         """
         try:
-            part = _part(state)
+            part = _present(record_index_of(state))
             if tuple(visible) != tuple(state.latest_slices()):
                 return tuple(slices)
             groups = self._by_group(part, keys).keys()
@@ -129,8 +127,12 @@ class RecordIndex:
         return known[1]
 
 
-def _part(state: TableState) -> MetadataPartition:
-    part = state.metadata.partition(RECORD_INDEX) if state.metadata is not None else None
+def record_index_of(state: TableState) -> MetadataPartition | None:
+    """Return the record index of a table, None if it has none."""
+    return state.metadata.partition(RECORD_INDEX) if state.metadata is not None else None
+
+
+def _present(part: MetadataPartition | None) -> MetadataPartition:
     if part is None:
         raise IndexDamaged("a table without a record index", expected="one", remedy=CREATE)
     return part

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -14,19 +13,14 @@ import pyarrow.compute as pc
 import tenacity
 
 from tideline_table.action.write.backlog import hold_back
+from tideline_table.action.write.choices import WriteChoices, combines_input, kept_index
 from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.executor import RoutedWrite, ThisProcess, WriteExecutor, check_written
 from tideline_table.action.write.partition import create_partition
 from tideline_table.action.write.schema_change import TargetSchema, check_sort_columns, target_schema
 from tideline_table.action.write.tagging import tag_for_buckets, tag_input
 from tideline_table.action.write.transaction import LookUp, WriteTransaction
-from tideline_table.config import (
-    COMBINE_BEFORE_INSERT,
-    COMBINE_BEFORE_UPSERT,
-    INSERT_DUP_POLICY,
-    INSERT_TO_LOG,
-    Options,
-)
+from tideline_table.config import INSERT_TO_LOG, Options
 from tideline_table.coordination.committed import Committed
 from tideline_table.coordination.conflict import Overwrite
 from tideline_table.coordination.reservations import Turn
@@ -36,12 +30,11 @@ from tideline_table.errors import (
     ObjectNotFound,
     RestoredMeanwhile,
     TransactionRolledBack,
-    UnsupportedTable,
     WriteConflict,
 )
 from tideline_table.file_group.slice import FileGroupId, FileSlice
-from tideline_table.index.bucket import BucketIndex, check_index
-from tideline_table.index.scope import RECORD_INDEX, KeyScope, asks_record_index, check_scope, moves_rows
+from tideline_table.index.bucket import BucketIndex
+from tideline_table.index.scope import KeyScope, asks_record_index
 from tideline_table.index.simple import partition_rows
 from tideline_table.log.progress import ProgressStep
 from tideline_table.log.state import TableState
@@ -59,7 +52,7 @@ from tideline_table.writer import (
     route_to_buckets,
 )
 from tideline_table.writer.input import refuse_duplicates, with_purged
-from tideline_table.writer.operation import minds_known_keys, promises_unique_keys
+from tideline_table.writer.operation import promises_unique_keys
 from tideline_table.writer.routing import FilePlacement
 
 _LOGGER = logging.getLogger(__name__)
@@ -92,73 +85,68 @@ def write_rows(
 
     After a conflict the attempt is rolled back and repeated on fresh state, up to `tideline.write.conflict.retries` times (each
     calls `on_conflict`); then raises `WriteConflict`. Before it repeats, it waits for a clustering with priority, over all attempts
-    at most `tideline.write.priority.wait` seconds; then raises `ClusteringFirst`. Raises before anything is written:
+    at most `tideline.write.priority.wait` seconds; then raises `ClusteringFirst`. A write that names no index and meets the creation of
+    a record index is repeated by this index. Raises before anything is written:
     `SchemaMismatch`, `InvalidRecord`, `InvalidOption`, `TableFrozen`, `UnsupportedTable`, and `DuplicateKey` if the input repeats a
     key that must be unique and is not combined. After a rollback: `DuplicateKey` if the duplicate policy refuses keys of the table.
     """
     table.check_writable(keyed=promises_unique_keys(operation, table.options.merged(options or {})))
-    chosen = table.write_options(options)
     if operation is Operation.DELETE_PARTITION:
         raise InvalidOption(
             f"rows for {operation}",
             expected="the names of partitions",
             remedy="delete_partitions in Python; tideline delete-partition PATH PARTITION",
         )
-    check_moves(table, operation, chosen)
-    index = table.definition.buckets
-    check_index(index, chosen)
-    check_scope(kept_index(table), chosen, only_deletes=operation is Operation.DELETE)
-    holds_once = index is not None or asks_record_index(chosen)
-    named, operation = operation, in_buckets(operation, chosen) if holds_once else operation
-    combine = combines_input(Operation.UPSERT if index is not None and operation is not Operation.DELETE else operation, chosen)
-    if removed is not None and operation is not Operation.UPSERT:
-        raise InvalidOption(f"keys to remove beside an {operation}", expected=f"the operation {Operation.UPSERT}")
-    definition, contention = table.definition, Contention(table, chosen)
     where = executor or ThisProcess(parallelism or os.cpu_count() or 1)
 
     @lru_cache(maxsize=1)
-    def attempt_on(schema_json: str) -> _Attempt:
-        target = target_schema(definition, schema_json, rows.schema, operation, chosen)
-        prepared = prepare_input(
-            rows, target.schema, definition.keygen, definition.merging, operation, combine=combine, scope=KeyScope.of(chosen)
-        )
-        if named is Operation.BULK_INSERT:
-            check_sort_columns(target.schema, chosen)
-        if not combine and (holds_once or promises_unique_keys(operation, chosen)):
-            refuse_duplicates(prepared)
-        if index is not None and operation is not Operation.DELETE:
-            index.check_values(prepared.keys)
-            if table.is_exclusive and definition.has_plain_keys:
-                index.check_plain(prepared.keys)
-        if removed is not None and removed.num_rows:
-            prepared = with_purged(prepared, removed, target.schema, definition.keygen)
-        return _Attempt(table, target, prepared, named, operation, chosen, dict(extra or {}), where, contention, progress)
+    def choices_on(_kept: str) -> WriteChoices:
+        return WriteChoices.of(table, operation, options)
 
-    def run() -> Committed:
-        # Another process may have created a record index since the last attempt.
-        check_scope(kept_index(table), chosen, only_deletes=operation is Operation.DELETE)
-        return attempt_on(table.schema_json).run()
+    first = choices_on(kept_index(table))
+    contention = Contention(table, first.options)
+
+    @lru_cache(maxsize=1)
+    def attempt_on(schema_json: str, kept: str) -> _Attempt:
+        choices = choices_on(kept)
+        target, prepared = _prepared(table, rows, removed, schema_json, choices)
+        named, own = choices.named, choices.operation
+        return _Attempt(table, target, prepared, named, own, choices.options, dict(extra or {}), where, contention, progress)
+
+    def attempt() -> _Attempt:
+        # Since the last attempt another process may have changed the schema, or created a record index.
+        return attempt_on(table.schema_json, kept_index(table))
 
     # Reject invalid input before anything is written.
-    checked = attempt_on(table.schema_json).prepared
-    hold_back(table, operation, chosen, set(pc.unique(checked.partition_paths).to_pylist()))
-    return write_with_retries(contention, run, on_conflict)
+    checked = attempt().prepared
+    hold_back(table, first.operation, first.options, set(pc.unique(checked.partition_paths).to_pylist()))
+    return write_with_retries(contention, lambda: attempt().run(), on_conflict)
 
 
-def kept_index(table: Table) -> str:
-    """Return the index type that all writers of the table have to agree with; empty if each names its own."""
-    return table.definition.kept_index or (RECORD_INDEX if table.has_record_index else "")
-
-
-def check_moves(table: Table, operation: Operation, options: Options) -> None:
-    """Raise `UnsupportedTable` if rows may move to other partitions while a merge takes their missing cells from the old row."""
-    moves = operation is Operation.UPSERT and KeyScope.of(options) is KeyScope.TABLE and moves_rows(options)
-    if moves and table.definition.merging.partial is not None:
-        raise UnsupportedTable(
-            f"table {table.definition.name!r} merges rows cell by cell ({table.definition.payload_class}), with a global index that moves rows",
-            expected="rows that stay in their partition",
-            remedy="hoodie.simple.index.update.partition.path=false, or an index by partition",
-        )
+def _prepared(
+    table: Table, rows: pa.Table, removed: pa.Table | None, schema_json: str, choices: WriteChoices
+) -> tuple[TargetSchema, PreparedInput]:
+    """Return the schema of a write and its input, checked against it. Raises as `write_rows`, with nothing written."""
+    definition, operation, options = table.definition, choices.operation, choices.options
+    index = definition.buckets
+    if removed is not None and operation is not Operation.UPSERT:
+        raise InvalidOption(f"keys to remove beside an {operation}", expected=f"the operation {Operation.UPSERT}")
+    combine = combines_input(Operation.UPSERT if index is not None and operation is not Operation.DELETE else operation, options)
+    target = target_schema(definition, schema_json, rows.schema, operation, options)
+    prepared = prepare_input(
+        rows, target.schema, definition.keygen, definition.merging, operation, combine=combine, scope=KeyScope.of(options)
+    )
+    if choices.named is Operation.BULK_INSERT:
+        check_sort_columns(target.schema, options)
+    if not combine and (choices.holds_once or promises_unique_keys(operation, options)):
+        refuse_duplicates(prepared)
+    if index is not None and operation is not Operation.DELETE:
+        index.check_values(prepared.keys)
+        if table.is_exclusive and definition.has_plain_keys:
+            index.check_plain(prepared.keys)
+    if removed is not None and removed.num_rows:
+        prepared = with_purged(prepared, removed, target.schema, definition.keygen)
+    return target, prepared
 
 
 def write_with_retries(contention: Contention, run: Callable[[], Committed], on_conflict: OnConflict | None) -> Committed:
@@ -243,7 +231,7 @@ class _Attempt:
     named: Operation
     """The operation that the commit names."""
     operation: Operation
-    """The operation that decides how rows are written; see `in_buckets`."""
+    """The operation that decides how rows are written; see `choices.in_buckets`."""
     options: Options
     extra: Mapping[str, str]
     executor: WriteExecutor
@@ -348,15 +336,6 @@ class _Attempt:
         return key_look_up(self.table, self.prepared)
 
 
-def in_buckets(operation: Operation, options: Options) -> Operation:
-    """Return how rows are written by `operation` into a table with a bucket index or a record index.
-
-    It holds each key once: without a duplicate policy, inserts update the rows whose key the table has, as log files would.
-    """
-    inserts = operation in (Operation.INSERT, Operation.BULK_INSERT)
-    return Operation.UPSERT if inserts and not minds_known_keys(operation, options) else operation
-
-
 def overwrite_of(operation: Operation, results: Sequence[FileGroupResult]) -> Overwrite | None:
     """Return what a write with these results replaces."""
     if operation is Operation.INSERT_OVERWRITE_TABLE:
@@ -364,39 +343,6 @@ def overwrite_of(operation: Operation, results: Sequence[FileGroupResult]) -> Ov
     if operation is Operation.INSERT_OVERWRITE:
         return Overwrite(frozenset(r.stat.partition_path for r in results if r.stat is not None))
     return None
-
-
-def delete_partitions(
-    table: Table,
-    partitions: Collection[str],
-    *,
-    options: Mapping[str, object] | None = None,
-    extra: Mapping[str, str] | None = None,
-    on_conflict: OnConflict | None = None,
-) -> Committed:
-    """Remove all rows of these partitions as one commit; cleaning deletes the files later.
-
-    Partition paths are those of `_hoodie_partition_path`. Raises `InvalidOption`, before anything is written, for a partition that
-    the table does not have, and otherwise what `write_rows` raises.
-    """
-    chosen = table.options.merged(options or {})
-    table.check_writable(keyed=False)
-    known = {s.group.partition_path for s in table.state.latest_slices()}
-    for partition in partitions:
-        if partition not in known:
-            near = ", ".join(difflib.get_close_matches(partition, known, n=3)) or f"one of {len(known)} partitions"
-            raise InvalidOption(f"partition {partition!r}, which table {table.definition.name!r} does not have", expected=near)
-    contention = Contention(table, chosen)
-
-    def attempt() -> Committed:
-        return in_transaction(
-            table,
-            Operation.DELETE_PARTITION,
-            chosen,
-            lambda begun: begun.commit([], table.schema_json, dict(extra or {}), None, overwrites=Overwrite(frozenset(partitions))),
-        )
-
-    return write_with_retries(contention, attempt, on_conflict)
 
 
 def closed_to_inserts(state: TableState) -> frozenset[FileGroupId]:
@@ -428,14 +374,6 @@ def write_context(
         has_meta_fields=table.definition.has_meta_fields,
         buckets=buckets if buckets is not None else table.definition.buckets,
     )
-
-
-def combines_input(operation: Operation, options: Options) -> bool:
-    """Return whether input rows that share a key are combined into one before they are written."""
-    if operation.looks_up_keys:
-        return options[COMBINE_BEFORE_UPSERT]
-    # Dropping keys that the table holds must not leave two rows of one new key either.
-    return options[COMBINE_BEFORE_INSERT] or (minds_known_keys(operation, options) and options[INSERT_DUP_POLICY] == "drop")
 
 
 def key_look_up(table: Table, prepared: PreparedInput) -> LookUp:

@@ -17,11 +17,13 @@ import pyarrow.compute as pc
 from tideline_table.action.write.executor import WriteExecutor
 from tideline_table.action.write.live_keys import deleted_keys, split_by_life, without_deleted
 from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, Options, column_list
-from tideline_table.errors import DuplicateKey
+from tideline_table.errors import DuplicateKey, IndexDamaged
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.index.scope import KeyScope, asks_filters, asks_record_index, moves_rows
 from tideline_table.index.simple import Location, partition_rows
+from tideline_table.log.metadata import MetadataPartition
 from tideline_table.merge import MergeMode, deleted_mask, lies_on_top
+from tideline_table.metadata_table import record_index_of
 from tideline_table.reader.file_slice import read_slice
 from tideline_table.schema.arrow import one_chunk
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
@@ -41,13 +43,50 @@ class TaggedInput:
     slices: Mapping[str, Sequence[FileSlice]]
 
 
+@dataclass(frozen=True, slots=True)
+class _IndexedState:
+    """The visible slices of a table and its record index at one moment, at which each entry of the log had its timeline files."""
+
+    part: MetadataPartition | None
+    slices: Sequence[FileSlice]
+
+    @classmethod
+    def of(cls, table: Table) -> _IndexedState:
+        """Complete the last entry of the log, which this may read first, and return what the table is then."""
+        with table.timeline.healed() as state:
+            return cls(record_index_of(state), state.latest_slices())
+
+
 def tag_input(
     table: Table, prepared: PreparedInput, operation: Operation, options: Options, executor: WriteExecutor
 ) -> TaggedInput:
-    """Tag `prepared` on the current state of `table`. Raises `DuplicateKey` if the duplicate policy refuses a key."""
-    if asks_record_index(options):
-        # The index is complete as of entries whose timeline files exist. This may show a newer state, which counts from here on.
-        table.timeline.heal(0.0)
+    """Tag `prepared` on the current state of `table`. Raises `DuplicateKey` if the duplicate policy refuses a key.
+
+    With the record index: raises `IndexDamaged` if it cannot be used. Threads that share the table may go on writing to it.
+    """
+    if not asks_record_index(options):
+        return _tagged(table, prepared, operation, options, executor, None)
+    indexed = _IndexedState.of(table)
+    while True:
+        try:
+            return _tagged(table, prepared, operation, options, executor, indexed)
+        except IndexDamaged:
+            # Files of the index are deleted after some more writes.
+            now = _IndexedState.of(table)
+            if now.part == indexed.part:
+                raise
+            indexed = now
+
+
+def _tagged(
+    table: Table,
+    prepared: PreparedInput,
+    operation: Operation,
+    options: Options,
+    executor: WriteExecutor,
+    indexed: _IndexedState | None,
+) -> TaggedInput:
+    """`indexed` is the state to tag on, None without a record index."""
     by_partition = dict(partition_rows(prepared.partition_paths)) if prepared.rows.num_rows else {}
     if operation is Operation.BULK_INSERT:
         by_partition = {name: _sorted(prepared.rows, numbers, options) for name, numbers in by_partition.items()}
@@ -55,15 +94,17 @@ def tag_input(
     looks_up = operation.looks_up_keys or policy != "none"
     everywhere = looks_up and prepared.scope is KeyScope.TABLE
     slices: dict[str, list[FileSlice]] = {name: [] for name in by_partition}
-    for file_slice in table.state.latest_slices(partitions=None if everywhere else by_partition):
-        slices.setdefault(file_slice.group.partition_path, []).append(file_slice)
+    visible = table.state.latest_slices(partitions=None if everywhere else by_partition) if indexed is None else indexed.slices
+    for file_slice in visible:
+        if everywhere or file_slice.group.partition_path in by_partition:
+            slices.setdefault(file_slice.group.partition_path, []).append(file_slice)
     rows, locations = prepared.rows, dict[str, Location]()
-    if operation.overwrites and asks_record_index(options):
-        _check_overwrite(table, prepared, operation, by_partition)
+    if operation.overwrites and indexed is not None:
+        _check_overwrite(table, prepared, operation, by_partition, indexed)
     if everywhere and by_partition:
         found = (
-            _found_in_index(table, prepared)
-            if asks_record_index(options)
+            table.record_index.locate(indexed.part, indexed.slices, prepared.keys)  # it has no keys that log files deleted
+            if indexed is not None
             else _found_anywhere(table, prepared, slices, executor, by_filters=asks_filters(options))
         )
         if operation.looks_up_keys:
@@ -122,16 +163,13 @@ def _found_anywhere(
     return Location(tuple(kept), tuple(live), len(keys))
 
 
-def _found_in_index(table: Table, prepared: PreparedInput) -> Location:
-    """Return where the visible keys are by the record index. It has no keys that log files deleted. Raises `IndexDamaged`."""
-    return table.record_index.locate(table.state, prepared.keys)
-
-
-def _check_overwrite(table: Table, prepared: PreparedInput, operation: Operation, partitions: Collection[str]) -> None:
+def _check_overwrite(
+    table: Table, prepared: PreparedInput, operation: Operation, partitions: Collection[str], indexed: _IndexedState
+) -> None:
     """Raise `DuplicateKey` if partitions that stay hold a key of the new rows: the record index has one place for a key."""
     if operation is Operation.INSERT_OVERWRITE_TABLE or not len(prepared.keys):
         return
-    for found in table.record_index.locate(table.state, prepared.keys).slices:
+    for found in table.record_index.locate(indexed.part, indexed.slices, prepared.keys).slices:
         if found.group.partition_path not in partitions:
             raise DuplicateKey(
                 f"an overwrite with keys that partition {found.group.partition_path!r} holds, too",

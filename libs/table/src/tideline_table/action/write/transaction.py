@@ -52,6 +52,7 @@ EARLY_CHECK_S = 1.0
 """Minimum interval between conflict checks while files are written."""
 _MOVES = 10
 """How often log files move behind those of other writers before the write counts as lost."""
+_BY_THE_INDEX = "write again: by the record index, unless the options name another index"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class WriteTransaction:
     bucket_number: int
     """`TableState.bucket_number` at the begin."""
     one_place_per_key: bool
-    """Whether the table had a record index at the begin: overwrites look keys up in it."""
+    """Whether the table had a record index at the begin, and keys are unique in the table for this write: overwrites look them up."""
     _heartbeat: Heartbeat = field(repr=False)
     _check_again_s: float = field(default=float("-inf"), repr=False)
     _staged: set[str] = field(default_factory=set, repr=False)
@@ -112,7 +113,7 @@ class WriteTransaction:
         heartbeat = Heartbeat(timeline.storage, entry.instant, timeline.options)
         heartbeat.__enter__()
         number = timeline.state.bucket_number()
-        once = holds_keys_once(timeline.state)
+        once = holds_keys_once(timeline.state) and KeyScope.of(options or timeline.options) is KeyScope.TABLE
         return cls(
             timeline,
             lock,
@@ -256,7 +257,7 @@ class WriteTransaction:
                 raise conflict
             knows_all = checked.covers_table or (own.overwrites is not None and self.one_place_per_key)
             if holds_keys_once(state) and not knows_all and any(s.num_inserts for s in _stats(results)):
-                raise WriteConflict("a record index was created while this write ran", with_instant="")
+                raise WriteConflict("a record index was created while this write ran", with_instant="", remedy=_BY_THE_INDEX)
             replaced = own.overwrites.replaced(state) if own.overwrites is not None else None
             # A resize changes no row, as a clustering: queries of changes show none.
             replaced, operation = (replaced, self.operation) if own.splits is None else (list(own.splits), CLUSTER)

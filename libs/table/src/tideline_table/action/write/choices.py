@@ -1,0 +1,75 @@
+"""What the operation and the options of a write mean for the table as it is now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tideline_table.config import COMBINE_BEFORE_INSERT, COMBINE_BEFORE_UPSERT, INSERT_DUP_POLICY, Options
+from tideline_table.errors import UnsupportedTable
+from tideline_table.index.bucket import check_index
+from tideline_table.index.scope import RECORD_INDEX, KeyScope, asks_record_index, check_scope, moves_rows
+from tideline_table.table.facade import Table
+from tideline_table.writer import Operation
+from tideline_table.writer.operation import minds_known_keys
+
+
+@dataclass(frozen=True, slots=True)
+class WriteChoices:
+    """What a write does in a table as it is now. It changes when another process creates or drops the record index."""
+
+    named: Operation
+    """The operation that the commit names."""
+    operation: Operation
+    """The operation that decides how rows are written; see `in_buckets`."""
+    options: Options
+    """The options of the table and of the write, with the record index of the table if they name no index."""
+    holds_once: bool
+    """Whether the index has one place for each key."""
+
+    @classmethod
+    def of(cls, table: Table, operation: Operation, given: Mapping[str, object] | None) -> WriteChoices:
+        """Return the choices as of the last refresh of `table`.
+
+        Raises `InvalidOption` if `given` names an index that the table does not have, `UnsupportedTable` for rows that would move
+        and are merged cell by cell.
+        """
+        options, index = table.write_options(given), table.definition.buckets
+        check_moves(table, operation, options)
+        check_index(index, options)
+        check_scope(kept_index(table), options, only_deletes=operation is Operation.DELETE)
+        holds_once = index is not None or asks_record_index(options)
+        return cls(operation, in_buckets(operation, options) if holds_once else operation, options, holds_once)
+
+
+def kept_index(table: Table) -> str:
+    """Return the index type that all writers of the table have to agree with; empty if each names its own."""
+    return table.definition.kept_index or (RECORD_INDEX if table.has_record_index else "")
+
+
+def check_moves(table: Table, operation: Operation, options: Options) -> None:
+    """Raise `UnsupportedTable` if rows may move to other partitions while a merge takes their missing cells from the old row."""
+    moves = operation is Operation.UPSERT and KeyScope.of(options) is KeyScope.TABLE and moves_rows(options)
+    if moves and table.definition.merging.partial is not None:
+        raise UnsupportedTable(
+            f"table {table.definition.name!r} merges rows cell by cell ({table.definition.payload_class}), with a global index that moves rows",
+            expected="rows that stay in their partition",
+            remedy="hoodie.simple.index.update.partition.path=false, or an index by partition",
+        )
+
+
+def in_buckets(operation: Operation, options: Options) -> Operation:
+    """Return how rows are written by `operation` into a table with a bucket index or a record index.
+
+    It holds each key once: without a duplicate policy, inserts update the rows whose key the table has, as log files would.
+    """
+    inserts = operation in (Operation.INSERT, Operation.BULK_INSERT)
+    return Operation.UPSERT if inserts and not minds_known_keys(operation, options) else operation
+
+
+def combines_input(operation: Operation, options: Options) -> bool:
+    """Return whether input rows that share a key are combined into one before they are written."""
+    if operation.looks_up_keys:
+        return options[COMBINE_BEFORE_UPSERT]
+    # Dropping keys that the table holds must not leave two rows of one new key either.
+    return options[COMBINE_BEFORE_INSERT] or (minds_known_keys(operation, options) and options[INSERT_DUP_POLICY] == "drop")

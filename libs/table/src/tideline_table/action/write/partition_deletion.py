@@ -1,0 +1,47 @@
+"""Deleting partitions: a replace commit that retires their file groups and writes no file."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+
+from tideline_table.action.write.contention import Contention
+from tideline_table.action.write.run import OnConflict, in_transaction, write_with_retries
+from tideline_table.coordination.committed import Committed
+from tideline_table.coordination.conflict import Overwrite
+from tideline_table.errors import InvalidOption
+from tideline_table.table.facade import Table
+from tideline_table.writer import Operation
+
+
+def delete_partitions(
+    table: Table,
+    partitions: Collection[str],
+    *,
+    options: Mapping[str, object] | None = None,
+    extra: Mapping[str, str] | None = None,
+    on_conflict: OnConflict | None = None,
+) -> Committed:
+    """Remove all rows of these partitions as one commit; cleaning deletes the files later.
+
+    Partition paths are those of `_hoodie_partition_path`. Raises `InvalidOption`, before anything is written, for a partition that
+    the table does not have, and otherwise what `write_rows` raises.
+    """
+    chosen = table.options.merged(options or {})
+    table.check_writable(keyed=False)
+    known = {s.group.partition_path for s in table.state.latest_slices()}
+    for partition in partitions:
+        if partition not in known:
+            near = ", ".join(difflib.get_close_matches(partition, known, n=3)) or f"one of {len(known)} partitions"
+            raise InvalidOption(f"partition {partition!r}, which table {table.definition.name!r} does not have", expected=near)
+    contention = Contention(table, chosen)
+
+    def attempt() -> Committed:
+        return in_transaction(
+            table,
+            Operation.DELETE_PARTITION,
+            chosen,
+            lambda begun: begun.commit([], table.schema_json, dict(extra or {}), None, overwrites=Overwrite(frozenset(partitions))),
+        )
+
+    return write_with_retries(contention, attempt, on_conflict)

@@ -1,0 +1,62 @@
+"""`Options`: the values that were given for options. The options of the engine are declared in the other modules of this package."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from itertools import chain
+from typing import cast
+
+from tideline_table.config import clustering, compaction, coordination, files, index, retention, writing
+from tideline_table.errors import InvalidOption
+from tideline_table.option import Option, T
+
+AnyOption = Option[int] | Option[float] | Option[bool] | Option[str]
+
+_MODULES = (files, index, writing, coordination, compaction, clustering, retention)
+ALL_OPTIONS: tuple[AnyOption, ...] = tuple(
+    value for value in chain.from_iterable(vars(module).values() for module in _MODULES) if isinstance(value, Option)
+)
+_BY_KEY = {key: option for option in ALL_OPTIONS for key in (option.key, *option.aliases)}
+
+
+def declare_options(*options: AnyOption) -> None:
+    """Let `Options` accept the options of a package above the engine. The package calls this when it is imported."""
+    _BY_KEY.update({key: option for option in options for key in (option.key, *option.aliases)})
+
+
+class Options:
+    """A validated set of options. An option without a value has its default.
+
+    An alias stands for the key of its option; of several values the last one counts. Raises `InvalidOption` for an unknown key (the
+    error names the nearest known key) and for a value that is not allowed.
+    """
+
+    def __init__(self, given: Mapping[str, object] | None = None) -> None:
+        self._given: dict[str, int | float | bool | str] = {}
+        for key, value in (given or {}).items():
+            option = _BY_KEY.get(key)
+            if option is None:
+                near = difflib.get_close_matches(key, _BY_KEY, n=1)
+                raise InvalidOption(
+                    f"unknown option {key!r}",
+                    expected=f"a declared one{f', such as {near[0]!r}' if near else ''}",
+                    remedy="see docs/options.md",
+                )
+            self._given[option.key] = option.parse(value)
+
+    def __getitem__(self, option: Option[T]) -> T:
+        return cast("T", self._given.get(option.key, option.default))
+
+    def given(self) -> dict[str, str]:
+        """Return the explicitly set options as text, to send them to another process."""
+        return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in self._given.items()}
+
+    def merged(self, more: Mapping[str, object]) -> Options:
+        """Return these options, overridden by `more`."""
+        return Options({**self._given, **more})
+
+
+def column_list(text: str) -> tuple[str, ...]:
+    """Return the column names in a comma-separated list."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())

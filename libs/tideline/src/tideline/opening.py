@@ -1,0 +1,89 @@
+"""Creating and opening tables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+
+from tideline.rows import Schema, column_list, schema_from
+from tideline.table import Options, Table
+from tideline_locks import attach_lock, open_peer_lock
+from tideline_table import config
+from tideline_table import table as engine
+from tideline_table.errors import InvalidOption
+from tideline_table.index import RECORD_INDEX
+
+
+def create(
+    path: str | os.PathLike[str],
+    *,
+    schema: Schema,
+    key: str | Iterable[str],
+    partition: str | Iterable[str] = (),
+    ordering: str = "",
+    type: str = "cow",  # noqa: A002 - the option's name in Hudi
+    name: str = "",
+    hive_style: bool = False,
+    url_encode: bool = False,
+    key_generator: str = "",
+    key_settings: Mapping[str, str] | None = None,
+    meta_fields: bool = True,
+    index: str = "",
+    buckets: int | None = None,
+    hash_fields: str | Iterable[str] = (),
+    options: Options = None,
+    locks: str = "",
+) -> Table:
+    """Create an empty table at `path` (a local folder, `file:` or `s3://bucket/prefix`) and open it as `open` does.
+
+    `schema` has the Arrow PyCapsule interface for schemas or rows; no rows are written. `key` names the columns of the record key,
+    `partition` those of the partition path. Of two versions of a row the one with the larger `ordering` value wins, by default the
+    later one. `type` is `"cow"` (copy-on-write) or `"mor"` (merge-on-read). `name` is by default the last part of `path`.
+
+    With `index="bucket"`, the hash of the record key, or of its columns `hash_fields`, says in which of `buckets` file groups of its
+    partition a row is. Writes then look up no keys. Number and columns are kept with the table; `resize_buckets` multiplies the number (docs/design/bucket-index.md).
+    With `index="bloom"` or `"global_bloom"`, writes look keys up by the key ranges and Bloom filters of base files; keys are unique in
+    their partition, or in the table (docs/design/bloom-index.md). With `index="record_index"`, the metadata table of the table says
+    where each key is; keys are unique in the table (docs/design/record-index.md). By default each writer sets `hoodie.index.type`.
+
+    Raises `TableExists`, `SchemaMismatch`, `InvalidOption` or `UnsupportedTable`, and then creates nothing.
+    """
+    if type.upper() not in engine.TableType.__members__:
+        raise InvalidOption(f"table type {type!r}", expected="cow or mor")
+    config.Options(options)  # validate before the table is created
+    base_path = os.fspath(path)
+    request = engine.TableRequest(
+        name=name or engine.default_name(base_path),
+        schema=schema_from(schema),
+        key_fields=column_list(key),
+        partition_fields=column_list(partition),
+        ordering_field=ordering,
+        type=engine.TableType[type.upper()],
+        hive_style=hive_style,
+        url_encode=url_encode,
+        key_generator=key_generator.upper().replace("-", "_"),
+        key_settings=key_settings or {},
+        meta_fields=meta_fields,
+        **engine.index_request(index, buckets, column_list(hash_fields)),
+    )
+    engine.create_table(base_path, request)
+    table = open(base_path, options=options, locks=locks)
+    if request.index_type == RECORD_INDEX:
+        table.create_index("record_index")
+    elif config.Options(options)[config.METADATA_ENABLE]:
+        table.create_index()
+    if config.Options(options)[config.METADATA_COLUMN_STATISTICS]:
+        table.create_index("column_stats")
+    return table
+
+
+def open(path: str | os.PathLike[str], *, options: Options = None, locks: str = "") -> Table:  # noqa: A001 - `tideline.open`
+    """Open the table at `path`, whether Tideline, Apache Hudi or both write it.
+
+    `options` apply to all calls on this table (docs/options.md). `locks` is the URL of the lock at which writers queue,
+    `redis://...` or `storage:`; without it the table log alone decides between writers. A table that is shared with Apache Hudi is
+    always written under the lock of both. Raises `TableNotFound`, `UnsupportedTable`, `CorruptMetadata`, `InvalidOption`.
+    """
+    table = engine.Table.open(os.fspath(path), options=options, peer_lock=open_peer_lock)
+    attach_lock(table, locks)
+    return Table(table, locks)
