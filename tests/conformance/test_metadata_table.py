@@ -37,6 +37,7 @@ from tideline_table.log_format.framing import frame_block
 from tideline_table.log_format.hfile_writer import hfile_bytes
 from tideline_table.metadata_table.layout import file_path, log_name
 from tideline_table.metadata_table.records import DELETED, FilesRecords, encode_records, record_schema_json
+from tideline_table.reader.base_file import read_base_file
 from tideline_table.table import Table, TableType, create_table
 from tideline_table.writer import Operation
 
@@ -153,6 +154,39 @@ def test_a_history_of_every_action(apache_hudi: ApacheHudi, workdir: Path, kind:
     drop_index(table)
     assert read_properties(table.storage)[METADATA_PARTITIONS] == ""
     assert _keys(_ordered(apache_hudi.read(table.base_path).select(ours.column_names))) == _keys(ours)
+
+
+@pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.value)
+def test_bloom_filters_are_found_by_apache_hudi(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
+    """It finds the filter of each base file, also after the metadata table was compacted, and each filter knows the keys of its file."""
+    table = _opened(workdir / "trips", kind, LAYOUT["partitioned"])
+    compared = Compared(table, apache_hudi)
+    write_rows(table, rows(range(12), 1), Operation.BULK_INSERT)
+    create_index(table, ["bloom_filters"])
+    for number in range(4):
+        write_rows(table, rows(range(number, number + 3), 2 + number), Operation.UPSERT)
+        write_rows(table, rows(range(20 + 2 * number, 22 + 2 * number), 2 + number), Operation.INSERT)
+    _serve(table)
+    compared.agree("served")
+    known = table.refresh().metadata
+    assert known is not None
+    assert known.files.older_base, "the metadata table was compacted"
+    for partition in ("p0", "p1"):
+        slices = [s for s in table.state.latest_slices() if s.group.partition_path == partition]
+        keys = sorted({key for s in slices for key in _record_keys(table, s.path)})
+        found = apache_hudi.bloom_filters(table.base_path, partition, [s.base_file for s in slices], [*keys, "absent"])
+        assert found.keys() == {s.base_file for s in slices}
+        for held in slices:
+            answers = dict(zip([*keys, "absent"], found[held.base_file], strict=True))
+            # With this rate of false positives and so few keys, a filter answers exactly.
+            assert {key for key, may in answers.items() if may} == set(_record_keys(table, held.path))
+    repair_index(table)
+    compared.agree("made anew")
+
+
+def _record_keys(table: Table, path: str) -> list[str]:
+    keys: list[str] = read_base_file(table.storage, path, ["_hoodie_record_key"]).column(0).to_pylist()
+    return keys
 
 
 @pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.value)

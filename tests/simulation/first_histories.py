@@ -52,7 +52,7 @@ START: dict[str, int] = {
     "Hudi's lock ignored": 28,
     "late files of what was rolled back stay": 246,
     "cursor moves before its events": 19,
-    "cursor read while a publication is on its way": 209,
+    "cursor read while a publication is on its way": 212,
     "gaps between events stay": 98,
     "events twice are two": 35,
     "offsets are not expected where they were": 2,

@@ -37,6 +37,8 @@ from tideline_table.storage import MemoryStorage, Storage
 from tideline_table.table import Table
 
 ROWS = [("a", "p", 1, "x"), ("b", "p", 1, "x"), ("a", "q", 1, "x"), ("c", "q", 1, "x")]
+OTHERS = ["bloom_filters", "column_stats"]
+"""Partitions whose records come from base files; `test_record_index_crashes` has the record index."""
 SOON = {**OPTIONS, "hoodie.metadata.compact.max.delta.commits": 3}
 
 
@@ -72,6 +74,22 @@ def create_it(table: Table) -> None:
     create_index(table)
 
 
+def add_others(table: Table) -> None:
+    create_index(table, OTHERS)
+
+
+def upsert_all(table: Table) -> None:
+    upsert(table)
+
+
+def clean_all(table: Table) -> None:
+    clean(table)
+
+
+def restore_all(table: Table) -> None:
+    restore(table)
+
+
 def drop(table: Table) -> None:
     drop_index(table)
 
@@ -80,7 +98,20 @@ def repair(table: Table) -> None:
     repair_index(table)
 
 
-OPERATIONS = [upsert, cluster_all, clean, restore, drop_partition, create_it, drop, repair]
+OPERATIONS = [
+    upsert,
+    cluster_all,
+    clean,
+    restore,
+    drop_partition,
+    create_it,
+    drop,
+    repair,
+    add_others,
+    upsert_all,
+    clean_all,
+    restore_all,
+]
 
 
 @functools.cache
@@ -91,7 +122,7 @@ def prepared(operation: Callable[[Table], None]) -> Prepared:
     table = open_table(storage, clock, **SOON)
     write(table, ROWS)
     if operation is not create_it:
-        create_index(table)
+        create_index(table, ["files", *OTHERS] if operation in (upsert_all, clean_all, restore_all) else ["files"])
     create_savepoint(table)
     for number in range(1 if operation is upsert_beside else 3):
         write(table, [("a", "p", 1, f"y{number}"), ("d", "q", 1, f"x{number}")])
@@ -121,7 +152,14 @@ def settle(operation: Callable[[Table], None], disk: MemoryStorage, clock: Manua
             operation(table)
         elif check_index(table):
             repair(table)
+    if operation is add_others and not {*OTHERS} <= {*names(table)}:
+        operation(table)
     return table
+
+
+def names(table: Table) -> tuple[str, ...]:
+    known = table.refresh().metadata
+    return known.names if known is not None else ()
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)

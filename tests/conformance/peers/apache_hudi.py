@@ -244,6 +244,11 @@ class ApacheHudi:
             for entry in found
         )
 
+    def bloom_filters(self, base_path: str | Path, partition: str, names: list[str], keys: list[str]) -> dict[str, list[bool]]:
+        """By the name of a base file, whether its filter in the metadata table may hold each key. Files without a filter are left out."""
+        found = self._ask("bloom_filters", base_path=str(base_path), partition=partition, names=names, keys=keys)
+        return {name: list(answers) for name, answers in found.items()}
+
     def ping(self) -> dict[str, str]:
         """Spark's and Java's release and the JVM's time zone."""
         return dict(self._ask("ping"))

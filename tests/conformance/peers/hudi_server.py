@@ -187,6 +187,23 @@ class Server:
             view.close()
         return slices
 
+    def bloom_filters(self, base_path: str, partition: str, names: list[str], keys: list[str]) -> dict[str, list[bool]]:
+        jvm = self._session.sparkContext._jvm
+        hudi = jvm.org.apache.hudi
+        client = self._meta_client(base_path)
+        engine = hudi.common.engine.HoodieLocalEngineContext(client.getStorageConf())
+        config = hudi.common.config.HoodieMetadataConfig.newBuilder().enable(True).build()
+        metadata = client.getTableFormat().getMetadataFactory().create(engine, client.getStorage(), config, base_path)
+        found: dict[str, list[bool]] = {}
+        try:
+            for name in names:
+                held = metadata.getBloomFilter(partition, name)
+                if held.isPresent():
+                    found[name] = [held.get().mightContain(key) for key in keys]
+        finally:
+            metadata.close()
+        return found
+
     def _meta_client(self, base_path: str) -> Any:
         context = self._session.sparkContext
         hudi = context._jvm.org.apache.hudi

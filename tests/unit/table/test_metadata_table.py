@@ -255,8 +255,8 @@ def test_creating_and_dropping_twice():
 
 def test_unknown_types_are_refused_by_name():
     table, _, _ = new_table()
-    with pytest.raises(InvalidOption, match="bloom_filters', which Tideline does not write yet"):
-        create_index(table, ["files", "bloom_filters"])
+    with pytest.raises(InvalidOption, match="partition_stats', which Tideline does not write yet"):
+        create_index(table, ["files", "partition_stats"])
     with pytest.raises(InvalidOption, match="'nonsense'"):
         create_index(table, ["nonsense"])
     assert not [a for a in table.refresh().actions.values() if a.action is Action.INDEXING]

@@ -6,9 +6,7 @@ says where its release 1.2.0 writes something else: see docs/design/data-skippin
 
 from __future__ import annotations
 
-import base64
 import functools
-import hashlib
 import io
 import json
 import math
@@ -19,31 +17,27 @@ from typing import Any
 
 import fastavro
 import pyarrow as pa
-import xxhash
 
 from tideline_table.clock import SystemClock
 from tideline_table.errors import ObjectNotFound
 from tideline_table.file_group.names import parse_base_file_name
 from tideline_table.file_group.slice import FileSlice
-from tideline_table.log.body import Cleaned, Published, RestoreBegun
+from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import COLUMN_STATS, MetadataPartition
-from tideline_table.log.plan import RestorePlanned
-from tideline_table.log.state import TableState
 from tideline_table.log.statistics import files_in, merge_statistics
 from tideline_table.log.table_log import TableLog
+from tideline_table.metadata_table.file_keys import file_key, files_gone, hash_text
 from tideline_table.metadata_table.finding import Finding, FindingKind
 from tideline_table.metadata_table.layout import INDEX_DEFINITIONS_PATH, folder_of
 from tideline_table.metadata_table.partition import MetadataRecord, Records, Source, groups_of_keys
-from tideline_table.metadata_table.records import UNPARTITIONED, record_schema_json
+from tideline_table.metadata_table.records import record_schema_json
 from tideline_table.reader.base_file import read_statistics
 from tideline_table.statistics import FileStatistics, Stored, type_of
 
 COLUMN_STATS_GROUPS = 2
 """File groups of the partition, as in Apache Hudi."""
 _TYPE = 3
-_SEED = 0xFFFFFFFFDABADABA
-"""Apache Hudi's seed of the 64-bit hash, an int that became a long with its sign."""
 _NAMESPACE = "org.apache.hudi.avro.model."
 _DECIMAL_DIGITS, _DECIMAL_SCALE = 30, 15
 _FOOTERS_AT_ONCE = 16
@@ -60,7 +54,7 @@ class ColumnStatsPartition:
         part = _part(source)
         if isinstance(entry.body, Published):
             return Records(_records(entry.body.file_statistics, part))
-        gone = [*_cleaned(entry), *_undone(entry, source.state)]
+        gone = files_gone(entry, source.state)
         return Records((), sorted(_key(name, path) for path in gone for name in part.columns))
 
     def whole(self, source: Source) -> Records:
@@ -158,37 +152,12 @@ def _written(file_slice: FileSlice) -> Iterator[tuple[str, str]]:
 
 def record_key(column: str, partition: str, name: str) -> str:
     """Return the key of the record of a column in the file `name` of a partition path."""
-    return _hash64(column) + _hash64(partition or UNPARTITIONED) + _text(hashlib.md5(name.encode(), usedforsecurity=False).digest())
-
-
-@functools.lru_cache(65536)
-def _hash64(text: str) -> str:
-    return _text(xxhash.xxh64(text.encode(), seed=_SEED).digest())
-
-
-def _text(digest: bytes) -> str:
-    return base64.b64encode(digest).decode()
+    return hash_text(column) + file_key(partition, name)
 
 
 def _key(column: str, path: str) -> str:
     partition, _, name = path.rpartition("/")
     return record_key(column, partition, name)
-
-
-def _cleaned(entry: Entry) -> Iterator[str]:
-    body = entry.body
-    if isinstance(body, Cleaned):
-        for partition, part in body.metadata["partitionMetadata"].items():
-            for pattern in part["deletePathPatterns"]:
-                name = str(pattern).rpartition("/")[2]
-                yield f"{partition}/{name}" if partition else name
-
-
-def _undone(entry: Entry, state: TableState) -> Iterator[str]:
-    plan = state.plans.get(entry.instant)
-    if isinstance(entry.body, RestoreBegun) and isinstance(plan, RestorePlanned):
-        for paths in plan.files.values():
-            yield from paths
 
 
 # --- records -----------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tideline_table.errors import UnsupportedTable
-from tideline_table.log.metadata import COLUMN_STATS, FILES, RECORD_INDEX
+from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECORD_INDEX
+from tideline_table.metadata_table.bloom_filters import BloomFiltersPartition
 from tideline_table.metadata_table.column_stats import ColumnStatsPartition
 from tideline_table.metadata_table.files import FilesPartition
 from tideline_table.metadata_table.partition import PartitionKind
@@ -14,6 +15,7 @@ from tideline_table.metadata_table.record_index import RecordIndexPartition
 KINDS: Mapping[str, PartitionKind] = {
     FILES: FilesPartition(),
     COLUMN_STATS: ColumnStatsPartition(),
+    BLOOM_FILTERS: BloomFiltersPartition(),
     RECORD_INDEX: RecordIndexPartition(),
 }
 

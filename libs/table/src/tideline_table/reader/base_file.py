@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from tideline_table.bloom import BloomFilter
 from tideline_table.errors import CorruptMetadata, StorageError
-from tideline_table.reader.key_footer import is_ordered_alike, key_ends, key_filter, key_range
+from tideline_table.reader.key_footer import filter_text, is_ordered_alike, key_ends, key_filter, key_range
 from tideline_table.schema.evolution import conform
 from tideline_table.schema.identity import FileNames
 from tideline_table.statistics import FileStatistics, of_footer
@@ -73,6 +73,18 @@ def read_footer(storage: Storage, path: str, *, with_bloom: bool = False, with_d
         size = sum(file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups))
         small = _dictionaries(file) if with_dictionaries else frozenset()
         return BaseFileFooter(file.metadata.num_rows, low, high, frozenset(file.schema_arrow.names), bloom, size, small)
+
+
+def read_filter_text(storage: Storage, path: str) -> tuple[str, bytes] | None:
+    """Return the form of the Bloom filter in the footer of a base file and the filter in Base64. Errors as `BaseFileScan`.
+
+    None if the footer has none, or, with a warning, one that the file contradicts.
+    """
+    with readable(path):
+        file = _opened(storage, path)
+        pairs, ends = file.metadata.metadata or {}, key_ends(file.metadata)
+        low, high = key_range(pairs, ends, path)
+        return filter_text(pairs, [low, high] if high else [*(ends or ())], path)
 
 
 def _dictionaries(file: pq.ParquetFile) -> frozenset[str]:

@@ -58,6 +58,13 @@ def key_range(pairs: Mapping[bytes, bytes], ends: tuple[str, str] | None, path: 
     return low, high
 
 
+def filter_text(pairs: Mapping[bytes, bytes], members: Sequence[str], path: str) -> tuple[str, bytes] | None:
+    """Return the form of the Bloom filter and its text in Base64, None without a usable one. Arguments as `key_filter`."""
+    if key_filter(pairs, members, path) is None:
+        return None
+    return pairs.get(BLOOM_TYPE, b"SIMPLE").decode(), pairs[BLOOM_FILTER]
+
+
 def key_filter(pairs: Mapping[bytes, bytes], members: Sequence[str], path: str) -> BloomFilter | None:
     """Return the Bloom filter, None without a usable one. `members`: keys that the file holds, as far as they are known."""
     text = pairs.get(BLOOM_FILTER)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tideline_table.config import BLOOM_FILTERS as WRITTEN_FILTERS
 from tideline_table.config import RECORD_INDEX_MAX_FILE_GROUPS, RECORD_INDEX_MIN_FILE_GROUPS
 from tideline_table.errors import DuplicateKey, InvalidOption, UnsupportedTable
 from tideline_table.index.scope import RECORD_INDEX as RECORD_INDEX_TYPE
 from tideline_table.index.scope import KeyScope
-from tideline_table.log.metadata import COLUMN_STATS, RECORD_INDEX
+from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, RECORD_INDEX
 from tideline_table.log.state import TableState
+from tideline_table.metadata_table.bloom_filters import BLOOM_FILTERS_GROUPS
 from tideline_table.metadata_table.column_stats import COLUMN_STATS_GROUPS, is_indexed
 from tideline_table.metadata_table.partition import Source
 from tideline_table.metadata_table.record_index import repeated_key
@@ -17,6 +19,7 @@ from tideline_table.schema.meta_fields import with_meta_fields
 from tideline_table.table.facade import Table
 from tideline_table.writer.column_statistics import META_COLUMNS, statistics_columns
 
+_FILE_GROUPS = {COLUMN_STATS: COLUMN_STATS_GROUPS, BLOOM_FILTERS: BLOOM_FILTERS_GROUPS}
 _GROWTH = 2.0
 _GROUP_BYTES, _RECORD_BYTES = 1024**3, 48
 """Size of a file group of the record index, and of a record in it, by which Apache Hudi computes their number (format reference 15.7)."""
@@ -24,8 +27,8 @@ _GROUP_BYTES, _RECORD_BYTES = 1024**3, 48
 
 def file_groups_of(table: Table, state: TableState, name: str) -> int:
     """Return the number of file groups of a new partition."""
-    if name == COLUMN_STATS:
-        return COLUMN_STATS_GROUPS
+    if name in _FILE_GROUPS:
+        return _FILE_GROUPS[name]
     if name != RECORD_INDEX:
         return 1
     rows = sum(max(found.rows, 0) for found in state.latest_slices())
@@ -51,7 +54,13 @@ def indexed_columns(table: Table, wanted: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_can_hold(table: Table, name: str) -> None:
-    """Raise `UnsupportedTable` for a table that cannot have the partition."""
+    """Raise `UnsupportedTable` for a table that cannot have the partition, `InvalidOption` where the options of writers forbid it."""
+    if name == BLOOM_FILTERS and not table.options[WRITTEN_FILTERS]:
+        raise InvalidOption(
+            "Bloom filters, which the options of writers switch off",
+            expected=f"{WRITTEN_FILTERS.key}=true",
+            remedy="let all writers of the table add Bloom filters to base files",
+        )
     if name != RECORD_INDEX:
         return
     kept = table.definition.kept_index

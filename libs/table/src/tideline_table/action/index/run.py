@@ -16,7 +16,7 @@ from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.properties import METADATA_FOLDER, change_properties, read_properties
 from tideline_table.log.body import Bare, Indexed
-from tideline_table.log.metadata import COLUMN_STATS, FILES, RECORD_INDEX, MetadataPartition, MetadataTable
+from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECORD_INDEX, MetadataPartition, MetadataTable
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import HEAL_DEADLINE_S, Draft
 from tideline_table.metadata_table import Finding, check_metadata
@@ -24,18 +24,18 @@ from tideline_table.metadata_table.layout import folder_of
 from tideline_table.table.facade import Table
 
 OPERATION = "INDEX"
-INDEX_TYPES = (FILES, COLUMN_STATS, RECORD_INDEX)
+INDEX_TYPES = (FILES, COLUMN_STATS, BLOOM_FILTERS, RECORD_INDEX)
 """Partitions of the metadata table that Tideline writes; the first one comes with each other."""
-_NOT_WRITTEN = ("bloom_filters", "partition_stats", "secondary_index", "expr_index")
+_NOT_WRITTEN = ("partition_stats", "secondary_index", "expr_index")
 
 
 def create_index(table: Table, partitions: Sequence[str] = (FILES,), columns: Sequence[str] = ()) -> MetadataTable:
     """Create the metadata table of an exclusive table, or add partitions to it, beside its writers. Return it.
 
     The partition `files` comes with each other one. `columns` are those with column statistics, by default all that writers record.
-    Raises `IndexExists` if all partitions are there, `InvalidOption` for partitions
-    that Tideline does not write, `UnsupportedTable` for a table that Apache Hudi also writes, or that cannot have such a partition
-    (`DuplicateKey` for a record index of keys that are in two places).
+    Raises `IndexExists` if all partitions are there, `InvalidOption` for partitions that Tideline does not write or that the options
+    of writers exclude, `UnsupportedTable` for a table that Apache Hudi also writes, or that cannot have such a partition: then none
+    is created. Raises `DuplicateKey` for a record index of keys that are in two places.
     """
     wanted = _checked(partitions)
     _check_exclusive(table)
@@ -43,14 +43,16 @@ def create_index(table: Table, partitions: Sequence[str] = (FILES,), columns: Se
     present = _names(table.state)
     if present and not set(wanted) - set(present):
         raise _exists(present)
-    for name in (FILES, *(name for name in wanted if name != FILES)):
-        if name not in present:
-            _add(table, name, indexed_columns(table, columns) if name == COLUMN_STATS else ())
+    added = [name for name in (FILES, *(name for name in wanted if name != FILES)) if name not in present]
+    indexed = indexed_columns(table, columns) if COLUMN_STATS in added else ()
+    for name in added:
+        check_can_hold(table, name)
+    for name in added:
+        _add(table, name, indexed if name == COLUMN_STATS else ())
     return known_index(table.state)
 
 
 def _add(table: Table, name: str, columns: Sequence[str]) -> None:
-    check_can_hold(table, name)
     check_unchanged = key_check(table, name)
     check_unchanged(table.refresh())
     _clear(table, name)

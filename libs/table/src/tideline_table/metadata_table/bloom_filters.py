@@ -1,0 +1,123 @@
+"""The partition `bloom_filters`: the Bloom filter of the record keys of each base file (format reference 15.2, 15.3, 15.5).
+
+Apache Hudi's writers with the Bloom index and `hoodie.bloom.index.use.metadata` take the filters from here instead of opening the footer of
+each file. A filter is copied from the footer of its file, so that any process can derive the records again.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import fastavro
+
+from tideline_table.errors import CorruptMetadata, ObjectNotFound
+from tideline_table.file_group.names import parse_base_file_name
+from tideline_table.log.body import Published
+from tideline_table.log.entry import Entry
+from tideline_table.log.metadata import BLOOM_FILTERS, MetadataPartition
+from tideline_table.metadata_table.file_keys import file_key, files_gone
+from tideline_table.metadata_table.finding import Finding, FindingKind
+from tideline_table.metadata_table.layout import folder_of
+from tideline_table.metadata_table.partition import MetadataRecord, Records, Source
+from tideline_table.metadata_table.reading import read_older_group
+from tideline_table.metadata_table.records import parsed_schema, record_schema_json
+from tideline_table.reader.base_file import read_filter_text
+
+_LOGGER = logging.getLogger(__name__)
+BLOOM_FILTERS_GROUPS = 4
+"""File groups of the partition, as in Apache Hudi."""
+_TYPE = 4
+_FOOTERS_AT_ONCE = 16
+
+
+class FilterRecord(NamedTuple):
+    """A record of the partition: the form of a filter, the instant of the write that made its file, and the filter in Base64."""
+
+    form: str
+    instant: str
+    text: bytes
+
+
+class BloomFiltersPartition:
+    """The partition `bloom_filters`. A base file without a usable filter has no record; log files have none."""
+
+    name = BLOOM_FILTERS
+    writes_every_delta = False
+
+    def changed_by(self, source: Source, entry: Entry) -> Records:
+        """See `PartitionKind`. Reads the footer of each base file that the entry names."""
+        if isinstance(entry.body, Published):
+            return Records(_records(source, (s.path for s in entry.body.metadata.stats if s.path and not s.is_log)))
+        gone = (path for path in files_gone(entry, source.state) if parse_base_file_name(path.rpartition("/")[2]) is not None)
+        return Records((), sorted(map(_key, gone)))
+
+    def whole(self, source: Source) -> Records:
+        """See `PartitionKind`. Reads the footers of all base files that were not cleaned."""
+        return Records(_records(source, (s.path for s in source.state.every_slice() if s.base_file)))
+
+    def compacted(self, source: Source, part: MetadataPartition, group: int) -> Sequence[MetadataRecord] | None:
+        """See `PartitionKind`: the records of the slice before, or, where it is damaged or was taken back, the whole table's."""
+        if part.begins_by_restore:
+            return None
+        try:
+            return sorted(read_older_group(source.storage, part, group).items())
+        except (CorruptMetadata, ObjectNotFound) as error:
+            _LOGGER.warning("the partition of Bloom filters is made anew from footers: its older slice is damaged: %s", error)
+            return None
+
+    def differences(self, source: Source, held: Mapping[bytes, bytes]) -> Iterable[Finding]:
+        """See `PartitionKind`. Reads the footers of all base files."""
+        paths = {_key(s.path).encode(): s.path for s in source.state.every_slice() if s.base_file}
+        wanted = dict(self.whole(source).updates)
+        for key in sorted(wanted.keys() | held.keys()):
+            if wanted.get(key) == held.get(key):
+                continue
+            path = paths.get(key, f"{folder_of(BLOOM_FILTERS)}/{key.decode(errors='replace')}")
+            if key not in held:
+                yield Finding(FindingKind.NOT_LISTED, path, "its Bloom filter has no record")
+            elif key not in wanted:
+                yield Finding(FindingKind.LISTED_IN_VAIN, path, "a Bloom filter that no base file of the table has")
+            else:
+                yield Finding(FindingKind.WRONG_RECORD, path, "another Bloom filter than in the footer of the file")
+
+
+def decode_filter(datum: bytes) -> FilterRecord:
+    """Return what a record says. Raises `CorruptMetadata` for anything else."""
+    try:
+        record = fastavro.schemaless_reader(io.BytesIO(datum), parsed_schema(record_schema_json(with_meta_fields=True)), None)
+        assert isinstance(record, dict)
+        held = record["BloomFilterMetadata"]
+        return FilterRecord(str(held["type"]), str(held["timestamp"]), bytes(held["bloomFilter"]))
+    except Exception as error:  # noqa: BLE001 - fastavro raises many kinds on arbitrary bytes
+        raise CorruptMetadata(
+            f"a record that cannot be read ({type(error).__name__}: {error})", expected="a Bloom filter"
+        ) from None
+
+
+def _key(path: str) -> str:
+    partition, _, name = path.rpartition("/")
+    return file_key(partition, name)
+
+
+def _records(source: Source, paths: Iterable[str]) -> list[MetadataRecord]:
+    """Return the records of these base files in order of key."""
+    wanted = sorted(set(paths))
+    with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
+        found = pool.map(lambda path: read_filter_text(source.storage, path), wanted)
+        return sorted(
+            (_key(path).encode(), _datum(path, *held)) for path, held in zip(wanted, found, strict=True) if held is not None
+        )
+
+
+def _datum(path: str, form: str, text: bytes) -> bytes:
+    named = parse_base_file_name(path.rpartition("/")[2])
+    instant = named.instant if named is not None else ""
+    held = {"type": form, "timestamp": instant, "bloomFilter": text, "isDeleted": False}
+    sink = io.BytesIO()
+    record = {"key": "", "type": _TYPE, "BloomFilterMetadata": held}
+    fastavro.schemaless_writer(sink, parsed_schema(record_schema_json(with_meta_fields=True)), record)
+    return sink.getvalue()
