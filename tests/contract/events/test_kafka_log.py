@@ -34,7 +34,7 @@ pytestmark = pytest.mark.real
 
 
 def test_partitions_agree_with_javas(on_kafka: Deployment) -> None:
-    uids = [new_uid() for _ in range(30)]
+    uids = [new_uid() for _ in range(200)]
     subscription = on_kafka.subscription([HINTS.name], from_beginning=False)
     on_kafka.publisher(f"shard-{uids[0]}").publish(*(encode(hint(uid)) for uid in uids))
     records: list[Record] = []
