@@ -49,8 +49,8 @@ def test_damage_fails_the_check_until_it_is_repaired(done, cli, filled):
 
 
 def test_bad_requests_are_refused_in_one_line(cli, filled):
-    refused = cli("index", "create", filled, "--type", "bloom_filters")
-    assert (refused.code, "bloom_filters', which Tideline does not write yet" in refused.stderr) == (2, True)
+    refused = cli("index", "create", filled, "--type", "partition_stats")
+    assert (refused.code, "partition_stats', which Tideline does not write yet" in refused.stderr) == (2, True)
     missing = cli("index", "drop", filled)
     assert (missing.code, "tideline index create" in missing.stderr) == (2, True)
 
