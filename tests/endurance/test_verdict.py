@@ -13,6 +13,7 @@ from tests.endurance.workload import LISTS, SCHEMA, Op, operation_of
 
 from tideline_table.action import write_rows
 from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.file_group import new_file_id
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
@@ -57,6 +58,11 @@ def test_a_lost_update_a_stray_file_and_a_stuck_instant_are_told(run: tuple[Tabl
     transaction = WriteTransaction.begin(table.timeline, table.lock, "upsert", next(iter(table.state.completed_writes())).action)
     assert any("stuck" in p for p in problems(table, good))
     transaction.roll_back()
+    # Its process had only been stopped, and goes on.
+    late = f"p0/{new_file_id(transaction.instant, '0')}_0-0-0_{transaction.instant}.parquet"
+    table.storage.put(f".hoodie/.temp/{transaction.instant}/{late}.marker.CREATE", b"")
+    table.storage.put(late, b"")
+    assert not any(late in p for p in problems(table, good))
 
 
 def test_a_torn_line_of_a_killed_writer_is_passed_over(tmp_path: Path) -> None:
