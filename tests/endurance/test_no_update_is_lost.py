@@ -19,6 +19,8 @@ from tests.real.object_store import ObjectStoreServer, running_object_store
 from tests.real.redis import RedisServer, running_redis
 
 from tideline_table.action import roll_back_dead, run_clean, run_clustering, run_compaction
+from tideline_table.action.archival.late_files import sweep
+from tideline_table.action.archival.plan import unswept
 from tideline_table.errors import WriteConflict
 from tideline_table.hudi.instant import Action
 from tideline_table.table import Table, TableRequest, TableType, create_table
@@ -93,6 +95,8 @@ def recovered(settings: Settings) -> Table:
         finish(table, run_clean)
         lengths.append(table.refresh().sequence)
     assert lengths[0] == lengths[1], "the second recovery found something to do"
+    # All tasks have ended: what a stopped writer wrote after its rollback goes now, not only when its instant is archived.
+    sweep(table.storage, table.state, unswept(table.state))
     return open_table(settings, "checker")
 
 

@@ -128,7 +128,7 @@ def _files(table: Table, entries: list[Entry]) -> Iterator[str]:
     known = {path for s in table.state.every_slice() for path in s.paths}
     for path in sorted(known - on_disk):
         yield f"the committed file {path} is missing"
-    for path in sorted(on_disk - known - _late(table)):
+    for path in sorted(on_disk - known):
         yield f"{path} is a stray file"
     expected, found = timeline_of(entries), timeline_on_disk(table.storage)
     for path in sorted(expected.keys() | found.keys()):
@@ -141,17 +141,6 @@ def _files(table: Table, entries: list[Entry]) -> Iterator[str]:
                 else "is not what its entry says"
             )
             yield f"timeline file {path} {why}"
-
-
-def _late(table: Table) -> set[str]:
-    """Files that a stopped writer made when it went on after its rollback: no reader sees them, and archival deletes them by their markers."""
-    found = set()
-    for marker in table.storage.list_objects(".hoodie/.temp"):
-        instant, _, path = marker.path.removeprefix(".hoodie/.temp/").partition("/")
-        action = table.state.actions.get(instant)
-        if action is not None and action.state is State.ROLLED_BACK:
-            found.add(path.partition(".marker.")[0])
-    return found
 
 
 def _is_mark(path: str) -> bool:

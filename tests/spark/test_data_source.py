@@ -112,6 +112,12 @@ def test_refusals(source: SparkSession, table: Table, options: dict[str, str], w
 def test_a_table_of_the_catalog_is_refused_with_the_view_that_works(source: SparkSession, table: Table) -> None:
     with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
         source.sql(f"CREATE TABLE refused USING tideline LOCATION '{table.storage.root}'")
+    source.sql(f"CREATE TABLE late (id STRING) USING tideline LOCATION '{table.storage.root}'")
+    try:
+        with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
+            source.sql("SELECT * FROM late").collect()
+    finally:
+        source.sql("DROP TABLE late")
     source.sql(f"CREATE TEMPORARY VIEW instead USING tideline OPTIONS (path '{table.storage.root}')")
     try:
         assert source.sql("SELECT count(*) FROM instead").first()[0] == len(load(source, table).collect())  # type: ignore[index]

@@ -244,8 +244,7 @@ def held(table: Table) -> dict[str, dict[str, Any]]:
 
 
 def of_file(table: Table, path: str, column: str) -> dict[str, Any] | None:
-    partition, _, name = path.rpartition("/")
-    return held(table).get(record_key(column, partition, name))
+    return held(table).get(record_key(column, path))
 
 
 @pytest.mark.parametrize("kind", list(TableType))

@@ -51,9 +51,6 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(TidelineDataSource)
 
 
-_PATH = "the base path of a table: .load(\"/data/trips\"), or in SQL a temporary view with OPTIONS (path '/data/trips')"
-
-
 @dataclass(frozen=True, slots=True)
 class _Options:
     path: str
@@ -67,14 +64,17 @@ class _Options:
     def of(cls, given: Mapping[str, str]) -> _Options:
         if {"provider", "location"} <= given.keys():
             raise InvalidOption(
-                f"CREATE TABLE … USING {NAME}: Spark gives a Python data source no options of a table in its catalog when it reads it",
+                f"CREATE TABLE … USING {NAME}: Spark would read the table without giving this data source its path",
                 expected=f"CREATE TEMPORARY VIEW … USING {NAME} OPTIONS (path '…'), or spark.read.format({NAME!r}).load('…')",
             )
         unknown = sorted(name for name in given if name.lower() not in _OPTIONS)
         if unknown:
             raise InvalidOption(f"option {unknown[0]!r} of format {NAME!r}", expected=f"one of {', '.join(_OPTIONS)}")
         if not given.get("path"):
-            raise InvalidOption(f"format {NAME!r} without a path", expected=_PATH)
+            raise InvalidOption(
+                f"format {NAME!r} without a path",
+                expected=f"""the base path of a table: .load("/data/trips"), or CREATE TEMPORARY VIEW … USING {NAME} OPTIONS (path '…')""",
+            )
         found = cls(
             given["path"],
             given.get("as_of", ""),

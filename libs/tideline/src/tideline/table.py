@@ -309,8 +309,8 @@ class Table:
         """Create the metadata table, or add partitions to it.
 
         Apache Hudi's readers take the files of the table from `files` instead of listing folders, and leave out files by the bounds of
-        `columns` in `column_stats` (by default all columns that writers record). `bloom_filters` has the Bloom filter of each base file, for Apache Hudi's writers with
-        the Bloom index; `record_index` says where each record key is.
+        `columns` in `column_stats` (by default all columns that writers record). `bloom_filters` has the Bloom filter of each
+        base file, for writers of Apache Hudi that take the table over. `record_index` says where each record key is.
 
         From then on each commit updates it. Raises `IndexExists` if they are there, `InvalidOption` for other types,
         `UnsupportedTable` for a table that Apache Hudi also writes, and `DuplicateKey` for a record index of keys that two file

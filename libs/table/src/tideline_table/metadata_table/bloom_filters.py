@@ -1,20 +1,19 @@
 """The partition `bloom_filters`: the Bloom filter of the record keys of each base file (format reference 15.2, 15.3, 15.5).
 
 Apache Hudi's writers with the Bloom index and `hoodie.bloom.index.use.metadata` take the filters from here instead of opening the footer of
-each file. A filter is copied from the footer of its file, so that any process can derive the records again.
+each file; Tideline reads footers. A filter is copied from the footer of its file, so that any process can derive the records again.
 """
 
 from __future__ import annotations
 
 import io
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import fastavro
 
-from tideline_table.errors import CorruptMetadata, ObjectNotFound
+from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.names import parse_base_file_name
 from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
@@ -23,11 +22,10 @@ from tideline_table.metadata_table.file_keys import file_key, files_gone
 from tideline_table.metadata_table.finding import Finding, FindingKind
 from tideline_table.metadata_table.layout import folder_of
 from tideline_table.metadata_table.partition import MetadataRecord, Records, Source
-from tideline_table.metadata_table.reading import read_older_group
+from tideline_table.metadata_table.reading import carried_over
 from tideline_table.metadata_table.records import parsed_schema, record_schema_json
 from tideline_table.reader.base_file import read_filter_text
 
-_LOGGER = logging.getLogger(__name__)
 BLOOM_FILTERS_GROUPS = 4
 """File groups of the partition, as in Apache Hudi."""
 _TYPE = 4
@@ -53,7 +51,7 @@ class BloomFiltersPartition:
         if isinstance(entry.body, Published):
             return Records(_records(source, (s.path for s in entry.body.metadata.stats if s.path and not s.is_log)))
         gone = (path for path in files_gone(entry, source.state) if parse_base_file_name(path.rpartition("/")[2]) is not None)
-        return Records((), sorted(map(_key, gone)))
+        return Records((), sorted(map(file_key, gone)))
 
     def whole(self, source: Source) -> Records:
         """See `PartitionKind`. Reads the footers of all base files that were not cleaned."""
@@ -61,17 +59,11 @@ class BloomFiltersPartition:
 
     def compacted(self, source: Source, part: MetadataPartition, group: int) -> Sequence[MetadataRecord] | None:
         """See `PartitionKind`: the records of the slice before, or, where it is damaged or was taken back, the whole table's."""
-        if part.begins_by_restore:
-            return None
-        try:
-            return sorted(read_older_group(source.storage, part, group).items())
-        except (CorruptMetadata, ObjectNotFound) as error:
-            _LOGGER.warning("the partition of Bloom filters is made anew from footers: its older slice is damaged: %s", error)
-            return None
+        return carried_over(source.storage, part, group)
 
     def differences(self, source: Source, held: Mapping[bytes, bytes]) -> Iterable[Finding]:
         """See `PartitionKind`. Reads the footers of all base files."""
-        paths = {_key(s.path).encode(): s.path for s in source.state.every_slice() if s.base_file}
+        paths = {file_key(s.path).encode(): s.path for s in source.state.every_slice() if s.base_file}
         wanted = dict(self.whole(source).updates)
         for key in sorted(wanted.keys() | held.keys()):
             if wanted.get(key) == held.get(key):
@@ -98,18 +90,13 @@ def decode_filter(datum: bytes) -> FilterRecord:
         ) from None
 
 
-def _key(path: str) -> str:
-    partition, _, name = path.rpartition("/")
-    return file_key(partition, name)
-
-
 def _records(source: Source, paths: Iterable[str]) -> list[MetadataRecord]:
     """Return the records of these base files in order of key."""
     wanted = sorted(set(paths))
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
         found = pool.map(lambda path: read_filter_text(source.storage, path), wanted)
         return sorted(
-            (_key(path).encode(), _datum(path, *held)) for path, held in zip(wanted, found, strict=True) if held is not None
+            (file_key(path).encode(), _datum(path, *held)) for path, held in zip(wanted, found, strict=True) if held is not None
         )
 
 

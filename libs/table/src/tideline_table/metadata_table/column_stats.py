@@ -55,7 +55,7 @@ class ColumnStatsPartition:
         if isinstance(entry.body, Published):
             return Records(_records(entry.body.file_statistics, part))
         gone = files_gone(entry, source.state)
-        return Records((), sorted(_key(name, path) for path in gone for name in part.columns))
+        return Records((), sorted(record_key(name, path) for path in gone for name in part.columns))
 
     def whole(self, source: Source) -> Records:
         """See `PartitionKind`."""
@@ -150,14 +150,9 @@ def _written(file_slice: FileSlice) -> Iterator[tuple[str, str]]:
     yield from zip(file_slice.log_paths, (log.instant for log in file_slice.log_files), strict=True)
 
 
-def record_key(column: str, partition: str, name: str) -> str:
-    """Return the key of the record of a column in the file `name` of a partition path."""
-    return hash_text(column) + file_key(partition, name)
-
-
-def _key(column: str, path: str) -> str:
-    partition, _, name = path.rpartition("/")
-    return record_key(column, partition, name)
+def record_key(column: str, path: str) -> str:
+    """Return the key of the record of a column in the data file at `path` below the table."""
+    return hash_text(column) + file_key(path)
 
 
 # --- records -----------------------------------------------------------------------------------------------------------------
@@ -173,7 +168,7 @@ def _records(files: Mapping[str, FileStatistics], part: MetadataPartition, group
         for path, file in files.items()
         if all(name in file.columns and is_indexed(type_of(file.columns[name].kind)) for name in part.columns)
     }
-    wanted = [(_key(name, path), path, name) for path in whole for name in part.columns]
+    wanted = [(record_key(name, path), path, name) for path in whole for name in part.columns]
     if group is not None and wanted:
         of_group = groups_of_keys(pa.array([key for key, _, _ in wanted], pa.string()), part.file_groups) == group
         wanted = [found for found, is_here in zip(wanted, of_group.tolist(), strict=True) if is_here]

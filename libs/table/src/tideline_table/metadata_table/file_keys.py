@@ -25,8 +25,9 @@ def hash_text(text: str) -> str:
     return _text(xxhash.xxh64(text.encode(), seed=_SEED).digest())
 
 
-def file_key(partition: str, name: str) -> str:
-    """Return the part of a key that stands for the file `name` of a partition path, 36 characters."""
+def file_key(path: str) -> str:
+    """Return the part of a key that stands for the data file at `path` below the table, 36 characters."""
+    partition, _, name = path.rpartition("/")
     return hash_text(partition or UNPARTITIONED) + _text(hashlib.md5(name.encode(), usedforsecurity=False).digest())
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from tideline_table.errors import CorruptMetadata
+from tideline_table.errors import CorruptMetadata, ObjectNotFound
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.partition_listing import PARTITION_METAFILE
 from tideline_table.hudi.instant import Action, Instant, State
@@ -19,9 +20,12 @@ from tideline_table.log_format.block import LogBlock, read_content
 from tideline_table.log_format.delete_block import read_deletes
 from tideline_table.log_format.hfile import HFile
 from tideline_table.metadata_table.layout import base_name, file_id_of, file_path, folder_of, log_name, timeline_path
+from tideline_table.metadata_table.partition import MetadataRecord
 from tideline_table.metadata_table.records import DELETED, FilesRecords, decode_records, record_schema_json
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.storage import Storage
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -97,6 +101,22 @@ def read_older_group(storage: Storage, part: MetadataPartition, group: int) -> d
     """
     names = recorded_names(storage, part, older=True)
     return read_group(storage, part, group, recorded_group(part, group, names, older=True), part.older_base)
+
+
+def carried_over(storage: Storage, part: MetadataPartition, group: int) -> Sequence[MetadataRecord] | None:
+    """Return the records of a file group that the newest slice takes from the slice before it, in order of key.
+
+    None if a restore began the newest slice, or, with a warning, if the slice before it is damaged: then only the table itself knows them.
+    """
+    if part.begins_by_restore:
+        return None
+    try:
+        return sorted(read_older_group(storage, part, group).items())
+    except (CorruptMetadata, ObjectNotFound) as error:
+        _LOGGER.warning(
+            "partition %s of the metadata table is made anew from the table: its older slice is damaged: %s", part.name, error
+        )
+        return None
 
 
 def read_group(storage: Storage, part: MetadataPartition, group: int, found: GroupFiles, base: str = "") -> dict[bytes, bytes]:

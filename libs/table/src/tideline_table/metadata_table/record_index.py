@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import io
-import logging
 import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import NamedTuple
 import fastavro
 import pyarrow as pa
 
-from tideline_table.errors import CorruptMetadata, ObjectNotFound
+from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.names import parse_base_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.file_group.versions import visible_slice
@@ -29,7 +28,7 @@ from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import RECORD_INDEX, MetadataPartition
 from tideline_table.metadata_table.finding import Finding, FindingKind
 from tideline_table.metadata_table.partition import MetadataRecord, Records, Source
-from tideline_table.metadata_table.reading import read_older_group
+from tideline_table.metadata_table.reading import carried_over
 from tideline_table.metadata_table.records import parsed_schema, record_schema_json
 from tideline_table.reader.base_file import read_base_file
 from tideline_table.reader.file_slice import read_slice
@@ -37,7 +36,6 @@ from tideline_table.reader.log_keys import log_keys
 from tideline_table.schema import arrow_from_avro
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 
-_LOGGER = logging.getLogger(__name__)
 RECORD_TYPE = 5
 _BY_UUID, _BY_TEXT = 0, 1
 _UUID_ID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-(0|[1-9][0-9]{0,8})\Z", re.ASCII)
@@ -137,13 +135,7 @@ class RecordIndexPartition:
 
     def compacted(self, source: Source, part: MetadataPartition, group: int) -> Sequence[MetadataRecord] | None:
         """See `PartitionKind`: the records of the slice before, or, where it is damaged or was taken back, the whole table's."""
-        if part.begins_by_restore:
-            return None
-        try:
-            return sorted(read_older_group(source.storage, part, group).items())
-        except (CorruptMetadata, ObjectNotFound) as error:
-            _LOGGER.warning("the record index is made anew from the data files, because its older slice is damaged: %s", error)
-            return None
+        return carried_over(source.storage, part, group)
 
     def differences(self, source: Source, held: Mapping[bytes, bytes]) -> Iterable[Finding]:
         """See `PartitionKind`. The instants of records are not compared: they depend on when the index was made."""
