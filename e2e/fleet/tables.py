@@ -6,13 +6,21 @@ import io
 from collections.abc import Iterable, Mapping
 
 import pyarrow.parquet as pq
+import tenacity
 
 import tideline
 from e2e.fleet.servers import INCOMING, LAKE, Servers
 from e2e.fleet.source import TABLES, Batch
+from tideline_table.errors import StorageError
 from tideline_table.hudi import State
 from tideline_table.table import Table
 
+_PATIENTLY = tenacity.Retrying(
+    retry=tenacity.retry_if_exception_type(StorageError),
+    wait=tenacity.wait_fixed(1),
+    stop=tenacity.stop_after_attempt(5),
+    reraise=True,
+)
 WAREHOUSE = f"s3://{LAKE}/warehouse"
 
 
@@ -43,7 +51,8 @@ def upload(servers: Servers, batches: Iterable[Batch]) -> None:
     for batch in batches:
         content = io.BytesIO()
         pq.write_table(batch.rows, content)
-        storage.put(batch.file, content.getvalue())
+        # A store that is busy with the cluster's requests ended one with "client disconnected" (499).
+        _PATIENTLY(storage.put, batch.file, content.getvalue())
 
 
 def state_of(table: Table, instant: str) -> State:
