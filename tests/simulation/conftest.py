@@ -5,7 +5,10 @@ from functools import cache
 
 import pytest
 from tests.simulation.batches import run_batch
+from tests.simulation.determinism import OneByOne
 from tests.simulation.scheduler import stop_workers
+
+from tideline_table.metadata_table import publishing
 
 SEEDS = int(os.environ.get("TIDELINE_SIMULATION_SEEDS", "500"))
 SEED_START = int(os.environ.get("TIDELINE_SIMULATION_SEED_START", "1"))
@@ -16,6 +19,12 @@ BATCH = 50
 def no_threads_left():
     yield
     stop_workers()
+
+
+@pytest.fixture(autouse=True)
+def one_write_at_a_time(monkeypatch):
+    """Calls of the storage come in the same order each time, so that a process can be stopped before each of them."""
+    monkeypatch.setattr(publishing, "ThreadPoolExecutor", OneByOne)
 
 
 @pytest.fixture(scope="session")

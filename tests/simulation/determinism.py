@@ -24,19 +24,20 @@ from tideline_table.action.restore import steps as restore
 from tideline_table.hudi import listing
 from tideline_table.hudi.instant import parse_timeline_file_name
 from tideline_table.log import retention, statistics
+from tideline_table.metadata_table import publishing
 from tideline_table.reader import base_file, read_plan
 
 T = TypeVar("T")
 _PARSED = functools.lru_cache(maxsize=4096)(parse_timeline_file_name)
 
 
-class _OneByOne:
+class OneByOne:
     """An executor whose only thread is the caller's."""
 
     def __init__(self, workers: int, **_: object) -> None:
         self.workers = workers
 
-    def __enter__(self) -> _OneByOne:
+    def __enter__(self) -> OneByOne:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -60,8 +61,8 @@ def deterministic(seed: int, scheduler: Scheduler) -> Iterator[None]:
         stack.enter_context(patch.object(tideline_locks.renewal, "threading", threads))
         # A pure function that every writer asks about every timeline file: remembered, for speed alone.
         stack.enter_context(patch.object(listing, "parse_timeline_file_name", _PARSED))
-        for module in (retention, restore, statistics):
-            stack.enter_context(patch.object(module, "ThreadPoolExecutor", _OneByOne))
+        for module in (retention, restore, statistics, publishing):
+            stack.enter_context(patch.object(module, "ThreadPoolExecutor", OneByOne))
         for module in (base_file, read_plan):
             stack.enter_context(patch.object(module, "BaseFileScan", SmallFileScan))
         # Short-lived objects by the hundred thousand, few of them in cycles.

@@ -93,7 +93,7 @@ def check_index_for_readers(storage: Storage) -> None:
     state = shown(storage)
     source = Source(storage, state)
     for file_slice in state.latest_slices():
-        for key in live_keys(source, file_slice):
+        for key in live_keys(source, file_slice).to_pylist():
             assert found.get(key) == file_slice.group, f"{key!r} is in {file_slice.group}, the record index says {found.get(key)}"
 
 

@@ -26,7 +26,7 @@ from tideline_table.log.metadata import BLOOM_FILTERS, MetadataPartition
 from tideline_table.metadata_table.bloom_filters import FilterRecord, decode_filter
 from tideline_table.metadata_table.file_keys import file_key, hash_text
 from tideline_table.metadata_table.layout import file_path, log_name
-from tideline_table.metadata_table.partition import groups_of_keys
+from tideline_table.metadata_table.partition import groups_of_keys, mapping_of
 from tideline_table.metadata_table.reading import read_group, slice_files
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
@@ -59,7 +59,8 @@ def held(table: Table) -> dict[str, FilterRecord]:
     part = part_of(table)
     merged: dict[str, FilterRecord] = {}
     for group, files in enumerate(slice_files(table.storage, part).groups):
-        records = {key.decode(): decode_filter(datum) for key, datum in read_group(table.storage, part, group, files).items()}
+        found = mapping_of(read_group(table.storage, part, group, files))
+        records = {key.decode(): decode_filter(datum) for key, datum in found.items()}
         assert set(groups_of_keys(pa.array([*records], pa.string()), part.file_groups).tolist()) <= {group}
         merged |= records
     return merged

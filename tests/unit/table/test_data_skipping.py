@@ -26,7 +26,7 @@ from tideline_table.log.metadata import COLUMN_STATS
 from tideline_table.log.statistics import STATISTICS_FOLDER
 from tideline_table.metadata_table.column_stats import decode_column_stats, record_key
 from tideline_table.metadata_table.layout import INDEX_DEFINITIONS_PATH, file_path, log_name
-from tideline_table.metadata_table.partition import groups_of_keys
+from tideline_table.metadata_table.partition import groups_of_keys, mapping_of
 from tideline_table.metadata_table.reading import read_group, slice_files
 from tideline_table.metadata_table.records import record_schema_json
 from tideline_table.storage import MemoryStorage
@@ -235,7 +235,7 @@ def held(table: Table) -> dict[str, dict[str, Any]]:
     merged: dict[str, dict[str, Any]] = {}
     there = slice_files(table.storage, part)
     for group, files in enumerate(there.groups):
-        records = read_group(table.storage, part, group, files)
+        records = mapping_of(read_group(table.storage, part, group, files))
         if records:
             keys = pa.array([key.decode() for key in records])
             assert set(groups_of_keys(keys, part.file_groups).tolist()) == {group}

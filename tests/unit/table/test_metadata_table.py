@@ -7,7 +7,10 @@ import json
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.unit.table.tables import cluster, compact, contents, listing, new_table, open_table, write
 
 from tideline_locks import open_peer_lock
@@ -37,6 +40,7 @@ from tideline_table.log_format.framing import frame_block
 from tideline_table.log_format.hfile import HFile
 from tideline_table.log_format.hfile_writer import hfile_bytes
 from tideline_table.metadata_table.layout import FILES_FOLDER, PROPERTIES_PATH, TIMELINE_FOLDER, base_name, file_path, log_name
+from tideline_table.metadata_table.partition import Records, by_group, groups_of_keys, mapping_of, newest_records
 from tideline_table.metadata_table.reading import live, read_files, slice_files
 from tideline_table.metadata_table.records import DELETED, FilesRecords, decode_records, encode_records, record_schema_json
 from tideline_table.storage import MemoryStorage
@@ -422,3 +426,28 @@ def test_sharing_is_refused_until_it_is_dropped():
     shared = share_table(table, SHARING, open_peer_lock)
     with pytest.raises(UnsupportedTable, match="which Apache Hudi also writes"):
         create_index(shared)
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.sampled_from("abcdef"), st.one_of(st.none(), st.binary(max_size=2))), max_size=6), max_size=5)
+)
+def test_of_several_records_of_a_key_the_newest_counts(pieces):
+    expected: dict[bytes, bytes | None] = {}
+    for piece in pieces:
+        expected |= {key.encode(): datum for key, datum in piece}
+    arrays = [(pa.array([k.encode() for k, _ in p], pa.binary()), pa.array([d for _, d in p], pa.binary())) for p in pieces]
+    found = newest_records(arrays)
+    assert list(mapping_of(found).items()) == sorted((key, datum) for key, datum in expected.items() if datum is not None)
+
+
+@given(st.sets(st.text(min_size=1)), st.sets(st.text(min_size=1)), st.integers(1, 12))
+def test_each_record_is_in_the_file_group_of_its_key(updated, deleted, file_groups):
+    records = Records.of([(key.encode(), b"") for key in updated], deleted - updated)
+    groups = by_group(records, file_groups)
+    assert len(groups) == file_groups
+    for number, group in enumerate(groups):
+        keys = [*(key.decode() for key in mapping_of(group.updates)), *group.deletes.to_pylist()]
+        assert set(groups_of_keys(pa.array(keys, pa.string()), file_groups).tolist()) <= {number}
+        assert [*mapping_of(group.updates)] == sorted(mapping_of(group.updates))
+    assert {key for group in groups for key in mapping_of(group.updates)} == {key.encode() for key in updated}
+    assert sorted(key for group in groups for key in group.deletes.to_pylist()) == sorted(deleted - updated)

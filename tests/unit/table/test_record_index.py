@@ -34,7 +34,7 @@ from tideline_table.log_format.framing import frame_block
 from tideline_table.log_format.hfile_writer import hfile_bytes
 from tideline_table.metadata_table import RecordIndex
 from tideline_table.metadata_table.layout import TIMELINE_FOLDER, file_id_of, file_path, log_name
-from tideline_table.metadata_table.partition import Source, groups_of_keys
+from tideline_table.metadata_table.partition import Source, groups_of_keys, mapping_of
 from tideline_table.metadata_table.reading import read_group, recorded_group, recorded_names
 from tideline_table.metadata_table.record_index import RecordLocation, decode_location, encode_location, live_keys, location_of
 from tideline_table.metadata_table.records import record_schema_json
@@ -72,7 +72,7 @@ def held(table: Table) -> dict[str, RecordLocation]:
     part = part_of(table)
     names = recorded_names(table.storage, part)
     groups = [read_group(table.storage, part, n, recorded_group(part, n, names)) for n in range(part.file_groups)]
-    return {key.decode(): decode_location(datum) for group in groups for key, datum in group.items()}
+    return {key.decode(): decode_location(datum) for group in groups for key, datum in mapping_of(group).items()}
 
 
 def places(table: Table) -> dict[str, FileGroupId]:
@@ -82,7 +82,7 @@ def places(table: Table) -> dict[str, FileGroupId]:
 def stored(table: Table) -> dict[str, FileGroupId]:
     """Key → file group, from the data files."""
     source = Source(table.storage, table.refresh(), table.timeline.rule)
-    return {key.decode(): s.group for s in source.state.latest_slices() for key in live_keys(source, s)}
+    return {key.decode(): s.group for s in source.state.latest_slices() for key in live_keys(source, s).to_pylist()}
 
 
 def agree(table: Table) -> None:

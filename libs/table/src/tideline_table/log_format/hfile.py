@@ -38,7 +38,8 @@ _ROW_SUFFIX_BYTES = 10
 """Size of the fields after the row in a key: family length, timestamp and type."""
 _MID_KEY_BYTES = 16
 _WITH_MVCC = (1).to_bytes(4, "big")
-_SCHEMA = pa.schema([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
+ENTRY_SCHEMA = pa.schema([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
+"""The columns of the entries of an HFile."""
 
 ByteSource = bytes | memoryview
 
@@ -107,7 +108,7 @@ class HFile:
             if not batch.num_rows:
                 continue
             keys = batch.column(0)
-            if (last is not None and keys[0].as_py() <= last) or not _is_ascending(keys):
+            if (last is not None and keys[0].as_py() <= last) or not is_ascending(keys):
                 raise _corrupt(f"a data block at {reference.offset} with keys out of order", "each key once, in order")
             last = keys[-1].as_py()
             found += batch.num_rows
@@ -129,7 +130,7 @@ class HFile:
 
     def read(self) -> pa.Table:
         """Return all entries as a table with the columns `key` and `value`."""
-        return pa.Table.from_batches(self.entries(), schema=_SCHEMA)
+        return pa.Table.from_batches(self.entries(), schema=ENTRY_SCHEMA)
 
     def _data_blocks(self) -> Iterator[tuple[_Reference, memoryview]]:
         references: Iterable[_Reference] = self._root
@@ -336,7 +337,7 @@ def _entries(content: memoryview, *, has_mvcc: bool) -> pa.RecordBatch:
     if (rows + 2 + _ROW_SUFFIX_BYTES != keys).any() or families.any():
         raise _corrupt("a key with a column or a malformed row", "the length of a row, the row and ten bytes")
     columns = [_gathered(data, begins + 2, rows), _gathered(data, begins + keys, values)]
-    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+    return pa.RecordBatch.from_arrays(columns, schema=ENTRY_SCHEMA)
 
 
 def _gathered(data: np.ndarray, begins: np.ndarray, lengths: np.ndarray) -> pa.Array:
@@ -347,5 +348,6 @@ def _gathered(data: np.ndarray, begins: np.ndarray, lengths: np.ndarray) -> pa.A
     return pa.Array.from_buffers(pa.binary(), len(lengths), buffers)
 
 
-def _is_ascending(keys: pa.Array) -> bool:
+def is_ascending(keys: pa.Array) -> bool:
+    """Return whether each key is greater than the one before it."""
     return bool(pc.all(pc.less(keys[:-1], keys[1:])).as_py()) if len(keys) > 1 else True

@@ -7,11 +7,12 @@ each file; Tideline reads footers. A filter is copied from the footer of its fil
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import fastavro
+import pyarrow as pa
 
 from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.names import parse_base_file_name
@@ -21,7 +22,7 @@ from tideline_table.log.metadata import BLOOM_FILTERS, MetadataPartition
 from tideline_table.metadata_table.file_keys import file_key, files_gone
 from tideline_table.metadata_table.finding import Finding, FindingKind
 from tideline_table.metadata_table.layout import folder_of
-from tideline_table.metadata_table.partition import MetadataRecord, Records, Source
+from tideline_table.metadata_table.partition import Records, Source, mapping_of
 from tideline_table.metadata_table.reading import carried_over
 from tideline_table.metadata_table.records import parsed_schema, record_schema_json
 from tideline_table.reader.base_file import read_filter_text
@@ -49,22 +50,22 @@ class BloomFiltersPartition:
     def changed_by(self, source: Source, entry: Entry) -> Records:
         """See `PartitionKind`. Reads the footer of each base file that the entry names."""
         if isinstance(entry.body, Published):
-            return Records(_records(source, (s.path for s in entry.body.metadata.stats if s.path and not s.is_log)))
+            return Records.of(_records(source, (s.path for s in entry.body.metadata.stats if s.path and not s.is_log)))
         gone = (path for path in files_gone(entry, source.state) if parse_base_file_name(path.rpartition("/")[2]) is not None)
-        return Records((), sorted(map(file_key, gone)))
+        return Records.of(deletes=map(file_key, gone))
 
     def whole(self, source: Source) -> Records:
         """See `PartitionKind`. Reads the footers of all base files that were not cleaned."""
-        return Records(_records(source, (s.path for s in source.state.every_slice() if s.base_file)))
+        return Records.of(_records(source, (s.path for s in source.state.every_slice() if s.base_file)))
 
-    def compacted(self, source: Source, part: MetadataPartition, group: int) -> Sequence[MetadataRecord] | None:
+    def compacted(self, source: Source, part: MetadataPartition, group: int) -> pa.RecordBatch | None:
         """See `PartitionKind`: the records of the slice before, or, where it is damaged or was taken back, the whole table's."""
         return carried_over(source.storage, part, group)
 
     def differences(self, source: Source, held: Mapping[bytes, bytes]) -> Iterable[Finding]:
         """See `PartitionKind`. Reads the footers of all base files."""
         paths = {file_key(s.path).encode(): s.path for s in source.state.every_slice() if s.base_file}
-        wanted = dict(self.whole(source).updates)
+        wanted = mapping_of(self.whole(source).updates)
         for key in sorted(wanted.keys() | held.keys()):
             if wanted.get(key) == held.get(key):
                 continue
@@ -90,14 +91,14 @@ def decode_filter(datum: bytes) -> FilterRecord:
         ) from None
 
 
-def _records(source: Source, paths: Iterable[str]) -> list[MetadataRecord]:
-    """Return the records of these base files in order of key."""
+def _records(source: Source, paths: Iterable[str]) -> list[tuple[bytes, bytes]]:
+    """Return the records of these base files."""
     wanted = sorted(set(paths))
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
         found = pool.map(lambda path: read_filter_text(source.storage, path), wanted)
-        return sorted(
+        return [
             (file_key(path).encode(), _datum(path, *held)) for path, held in zip(wanted, found, strict=True) if held is not None
-        )
+        ]
 
 
 def _datum(path: str, form: str, text: bytes) -> bytes:

@@ -23,7 +23,7 @@ from tideline_table.metadata_table.layout import (
     log_name,
     metadata_properties,
 )
-from tideline_table.metadata_table.partition import Source
+from tideline_table.metadata_table.partition import Source, mapping_of
 from tideline_table.metadata_table.reading import live, read_files, read_group, recorded_group, recorded_names, slice_files
 from tideline_table.metadata_table.records import FilesRecords
 from tideline_table.reader.read_plan import LogRule
@@ -100,7 +100,7 @@ def _partition(source: Source, part: MetadataPartition) -> Iterator[Finding]:
                     yield Finding(FindingKind.FOREIGN_FILE, file_path(name, part.name), "a log file that no instant records")
         held: dict[bytes, bytes] = {}
         for group in range(part.file_groups):
-            held |= read_group(storage, part, group, recorded_group(part, group, names))
+            held |= mapping_of(read_group(storage, part, group, recorded_group(part, group, names)))
     except ObjectNotFound as error:
         yield Finding(FindingKind.MISSING_FILE, error.path, f"no file of {part.name}")
     except TidelineError as error:

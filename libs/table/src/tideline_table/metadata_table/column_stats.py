@@ -30,7 +30,7 @@ from tideline_table.log.table_log import TableLog
 from tideline_table.metadata_table.file_keys import file_key, files_gone, hash_text
 from tideline_table.metadata_table.finding import Finding, FindingKind
 from tideline_table.metadata_table.layout import INDEX_DEFINITIONS_PATH, folder_of
-from tideline_table.metadata_table.partition import MetadataRecord, Records, Source, groups_of_keys
+from tideline_table.metadata_table.partition import Records, Source, groups_of_keys, mapping_of
 from tideline_table.metadata_table.records import record_schema_json
 from tideline_table.reader.base_file import read_statistics
 from tideline_table.statistics import FileStatistics, Stored, type_of
@@ -53,16 +53,16 @@ class ColumnStatsPartition:
         """See `PartitionKind`. A file without statistics in the entry has no records: readers do not leave it out."""
         part = _part(source)
         if isinstance(entry.body, Published):
-            return Records(_records(entry.body.file_statistics, part))
+            return Records.of(_records(entry.body.file_statistics, part))
         gone = files_gone(entry, source.state)
-        return Records((), sorted(record_key(name, path) for path in gone for name in part.columns))
+        return Records.of(deletes=(record_key(name, path) for path in gone for name in part.columns))
 
     def whole(self, source: Source) -> Records:
         """See `PartitionKind`."""
         part = _part(source)
-        return Records(_records(_known(source, part), part))
+        return Records.of(_records(_known(source, part), part))
 
-    def compacted(self, source: Source, part: MetadataPartition, group: int) -> Sequence[MetadataRecord] | None:
+    def compacted(self, source: Source, part: MetadataPartition, group: int) -> pa.RecordBatch | None:
         """See `PartitionKind`: the statistics beside the log know all files, so nothing of the metadata table is read.
 
         Without the files of the last entry: readers add up the counts of two records of one file.
@@ -72,11 +72,11 @@ class ColumnStatsPartition:
             for path, instant in _written(file_slice):
                 if instant == part.deltas[-1].instant:
                     known.pop(path, None)
-        return _records(known, part, group)
+        return Records.of(_records(known, part, group)).updates
 
     def differences(self, source: Source, held: Mapping[bytes, bytes]) -> Iterable[Finding]:
         """See `PartitionKind`. Counts are not compared."""
-        expected = dict(self.whole(source).updates)
+        expected = mapping_of(self.whole(source).updates)
         yield from _index_definition(source)
         for key in sorted(expected.keys() | held.keys()):
             wanted, found = expected.get(key), held.get(key)
@@ -158,8 +158,8 @@ def record_key(column: str, path: str) -> str:
 # --- records -----------------------------------------------------------------------------------------------------------------
 
 
-def _records(files: Mapping[str, FileStatistics], part: MetadataPartition, group: int | None = None) -> list[MetadataRecord]:
-    """Return the records of these files in order of key, of one file group or of all.
+def _records(files: Mapping[str, FileStatistics], part: MetadataPartition, group: int | None = None) -> list[tuple[bytes, bytes]]:
+    """Return the records of these files, of one file group or of all.
 
     A file has a record of every indexed column, or none at all: Apache Hudi takes a column without a record for one of nulls only.
     """
@@ -172,7 +172,7 @@ def _records(files: Mapping[str, FileStatistics], part: MetadataPartition, group
     if group is not None and wanted:
         of_group = groups_of_keys(pa.array([key for key, _, _ in wanted], pa.string()), part.file_groups) == group
         wanted = [found for found, is_here in zip(wanted, of_group.tolist(), strict=True) if is_here]
-    return sorted((key.encode(), _datum(path.rpartition("/")[2], name, whole[path])) for key, path, name in wanted)
+    return [(key.encode(), _datum(path.rpartition("/")[2], name, whole[path])) for key, path, name in wanted]
 
 
 @functools.cache

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+
+import pyarrow as pa
 
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.log.body import Cleaned, Published, RestoreBegun
@@ -11,7 +13,7 @@ from tideline_table.log.metadata import FILES, MetadataPartition
 from tideline_table.log.plan import RestorePlanned
 from tideline_table.log.state import TableState
 from tideline_table.metadata_table.finding import Finding
-from tideline_table.metadata_table.partition import MetadataRecord, Records, Source
+from tideline_table.metadata_table.partition import Records, Source
 from tideline_table.metadata_table.records import DELETED, FilesRecords, encode_records
 
 
@@ -23,13 +25,13 @@ class FilesPartition:
 
     def changed_by(self, source: Source, entry: Entry) -> Records:
         """See `PartitionKind`. An entry without changes has an empty list of partitions, as in Apache Hudi."""
-        return Records(encode_records(files_changed_by(entry, source.state)) or encode_records(FilesRecords({})))
+        return Records.of(encode_records(files_changed_by(entry, source.state)) or encode_records(FilesRecords({})))
 
     def whole(self, source: Source) -> Records:
         """See `PartitionKind`."""
-        return Records(encode_records(files_of(source.state)))
+        return Records.of(encode_records(files_of(source.state)))
 
-    def compacted(self, source: Source, part: MetadataPartition, group: int) -> Sequence[MetadataRecord] | None:  # noqa: ARG002 - the port's
+    def compacted(self, source: Source, part: MetadataPartition, group: int) -> pa.RecordBatch | None:  # noqa: ARG002 - the port's
         """See `PartitionKind`: the log knows all files, so nothing of the metadata table is read and damage to it ends here."""
         return None
 

@@ -4,34 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tideline_table.index.java_hash import string_hashes
 from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import MetadataPartition
 from tideline_table.log.state import TableState
+from tideline_table.log_format.hfile import ENTRY_SCHEMA
+from tideline_table.log_format.hfile_writer import batch_of
 from tideline_table.metadata_table.finding import Finding
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import Storage
 
-MetadataRecord = tuple[bytes, bytes]
-"""The key of a record, and its Avro datum (`HoodieMetadataRecord` with an empty `key`)."""
+NO_RECORDS = pa.RecordBatch.from_arrays([pa.array([], pa.binary())] * 2, schema=ENTRY_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
     """Records of one delta commit or of one base file."""
 
-    updates: Sequence[MetadataRecord] = ()
-    """In ascending order of key, each key once."""
-    deletes: Sequence[str] = ()
-    """Keys that a delete block removes; none of them is in `updates`."""
+    updates: pa.RecordBatch = field(default_factory=lambda: NO_RECORDS)
+    """Key and Avro datum (`HoodieMetadataRecord` with an empty `key`), in ascending order of key, each key once."""
+    deletes: pa.Array = field(default_factory=lambda: pa.array([], pa.string()))
+    """Keys that a delete block removes, in ascending order; none of them is in `updates`."""
 
     def __bool__(self) -> bool:
-        return bool(self.updates or self.deletes)
+        return bool(self.updates.num_rows or len(self.deletes))
+
+    @classmethod
+    def of(cls, updates: Iterable[tuple[bytes, bytes]] = (), deletes: Iterable[str] = ()) -> Records:
+        """Return these records. Both arguments may be in any order."""
+        return cls(batch_of(sorted(updates)), pa.array(sorted(deletes), pa.string()))
+
+
+def newest_records(pieces: Sequence[tuple[pa.Array, pa.Array]]) -> pa.RecordBatch:
+    """Merge keys and data, the oldest first: of several data of a key the last counts. A key whose last datum is null has no record."""
+    if not pieces:
+        return NO_RECORDS
+    keys, data = (pa.concat_arrays([piece[at] for piece in pieces]) for at in (0, 1))
+    order = pc.sort_indices(keys)  # equal keys stay in their order
+    keys, data = keys.take(order), data.take(order)
+    last = np.append(np.asarray(pc.not_equal(keys[1:], keys[:-1])), True) if len(keys) else np.empty(0, dtype=bool)
+    kept = pa.array(np.flatnonzero(last & np.asarray(data.is_valid())))
+    return pa.RecordBatch.from_arrays([keys.take(kept), data.take(kept)], schema=ENTRY_SCHEMA)
+
+
+def mapping_of(records: pa.RecordBatch) -> dict[bytes, bytes]:
+    """Return key → datum."""
+    return dict(zip(records.column("key").to_pylist(), records.column("value").to_pylist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +86,7 @@ class PartitionKind(Protocol):
         """Return what the partition holds after the last entry, from the table itself."""
         ...
 
-    def compacted(self, source: Source, part: MetadataPartition, group: int) -> Sequence[MetadataRecord] | None:
+    def compacted(self, source: Source, part: MetadataPartition, group: int) -> pa.RecordBatch | None:
         """Return what file group `group` holds when `part` begins its newest slice, without the delta commit of the last entry.
 
         None if only `whole` knows it.
@@ -85,13 +110,17 @@ def by_group(records: Records, file_groups: int) -> list[Records]:
     """Return the records of each file group."""
     if file_groups == 1:
         return [records]
-    updates: list[list[MetadataRecord]] = [[] for _ in range(file_groups)]
-    deletes: list[list[str]] = [[] for _ in range(file_groups)]
-    keys = pa.array([key for key, _ in records.updates], pa.binary()).cast(pa.string())
-    for group, record in zip(groups_of_keys(keys, file_groups).tolist(), records.updates, strict=True):
-        updates[group].append(record)
-    for group, key in zip(
-        groups_of_keys(pa.array(records.deletes, pa.string()), file_groups).tolist(), records.deletes, strict=True
-    ):
-        deletes[group].append(key)
-    return [Records(found, gone) for found, gone in zip(updates, deletes, strict=True)]
+    updates, updates_from = _grouped(records.updates.column("key").cast(pa.string()), file_groups)
+    deletes, deletes_from = _grouped(records.deletes, file_groups)
+    held, gone = records.updates.take(updates), records.deletes.take(deletes)
+    return [
+        Records(held.slice(first, last - first), gone.slice(begin, end - begin))
+        for (first, last), (begin, end) in zip(pairwise(updates_from), pairwise(deletes_from), strict=True)
+    ]
+
+
+def _grouped(keys: pa.Array, file_groups: int) -> tuple[pa.Array, list[int]]:
+    """Return the numbers of the keys, one file group after the other, and where each group begins and the last one ends."""
+    groups = groups_of_keys(keys, file_groups)
+    order = np.argsort(groups, kind="stable")
+    return pa.array(order), np.searchsorted(groups[order], np.arange(file_groups + 1)).tolist()

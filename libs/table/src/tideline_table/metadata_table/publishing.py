@@ -8,10 +8,13 @@ to compact them falls back to the table itself, so damage to the metadata table 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -54,12 +57,15 @@ from tideline_table.metadata_table.layout import (
     metadata_properties,
     timeline_path,
 )
-from tideline_table.metadata_table.partition import MetadataRecord, PartitionKind, Records, Source, by_group
+from tideline_table.metadata_table.partition import PartitionKind, Records, Source, by_group
 from tideline_table.metadata_table.records import record_schema_json
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import Storage, holds
 
+Result = TypeVar("Result")
 _LOGGER = logging.getLogger(__name__)
+_AT_ONCE = 8
+"""Files of the metadata table that are encoded and written at the same time."""
 _OPERATION = "UPSERT_PREPPED"
 _UNREADABLE = (CorruptMetadata, ObjectNotFound, SchemaMismatch, UnsupportedTable, *MALFORMED, pa.ArrowException)
 """Errors for data files that stay unreadable, other than those of the storage."""
@@ -126,16 +132,14 @@ def _create(source: Source, clock: Clock, known: MetadataTable, parts: Sequence[
     stats: list[WriteStat] = []
     for part in parts:
         kind = kind_of(part.name)
-        for group in range(part.file_groups):
-            _put_first_log(storage, part, file_id_of(part.name, group))
+        _at_once(functools.partial(_put_first_log, storage, part), [(file_id,) for file_id in _file_ids(part)])
         try:
             whole = by_group(kind.whole(source), part.file_groups)
         except _UNREADABLE as error:
             stats += _lost(part, [base_name(part.base, file_id) for file_id in _file_ids(part)], error)
             continue
-        for group, records in enumerate(whole):
-            if records.updates:
-                stats.append(_put_base(storage, part, file_id_of(part.name, group), records.updates))
+        made = [(group, records.updates) for group, records in enumerate(whole) if records.updates.num_rows]
+        stats += _at_once(functools.partial(_put_base, storage, part), made)
     _complete(storage, base, Action.DELTA_COMMIT, CommitMetadata("BULK_INSERT_PREPPED", tuple(stats), _extra()))
 
 
@@ -197,6 +201,7 @@ def _add_delta(source: Source, entry: Entry, known: MetadataTable) -> None:
     delta = known.files.deltas[-1]
     _begin(source.storage, delta.instant, Action.DELTA_COMMIT)
     stats: list[WriteStat] = []
+    wanted: list[tuple[PartitionKind, MetadataPartition, int, Records]] = []
     for part in known.partitions if delta.version else ():
         kind = kind_of(part.name)
         try:
@@ -204,23 +209,22 @@ def _add_delta(source: Source, entry: Entry, known: MetadataTable) -> None:
         except _UNREADABLE as error:
             stats += _lost(part, [log_name(part.base, delta.version, file_id) for file_id in _file_ids(part)], error)
             continue
-        for group, records in enumerate(changed):
-            if records or kind.writes_every_delta:
-                stats.append(_put_log(source.storage, kind, part, group, records, delta))
+        wanted += [(kind, part, at, records) for at, records in enumerate(changed) if records or kind.writes_every_delta]
+    stats += _at_once(functools.partial(_put_log, source.storage, delta), wanted)
     _complete(source.storage, delta.instant, Action.DELTA_COMMIT, CommitMetadata(_OPERATION, tuple(stats), _extra()))
 
 
 def _put_log(
-    storage: Storage, kind: PartitionKind, part: MetadataPartition, group: int, records: Records, delta: Delta
+    storage: Storage, delta: Delta, kind: PartitionKind, part: MetadataPartition, group: int, records: Records
 ) -> WriteStat:
     file_id = file_id_of(part.name, group)
     blocks, schema = b"", record_schema_json(with_meta_fields=True)
-    if records.updates:
+    if records.updates.num_rows:
         content = hfile_bytes(records.updates, _info(records.updates), created_ms=_epoch_ms(delta.instant))
         header = {HeaderKey.INSTANT_TIME: delta.instant, HeaderKey.SCHEMA: schema}
         blocks += frame_block(BlockType.HFILE, header, content)
-    if records.deletes:
-        blocks += delete_block(pa.array(records.deletes, pa.string()), part.name, None, schema, delta.instant)
+    if len(records.deletes):
+        blocks += delete_block(records.deletes, part.name, None, schema, delta.instant)
     name = log_name(part.base, delta.version, file_id)
     _put(storage, file_path(name, part.name), blocks)
     logs = tuple(log_name(part.base, d.version, file_id) for d in part.deltas if d.version) if kind.writes_every_delta else (name,)
@@ -229,9 +233,9 @@ def _put_log(
         partition_path=part.name,
         path=f"{part.name}/{name}",
         prev_commit=part.base,
-        num_writes=len(records.updates),
+        num_writes=records.updates.num_rows,
         file_size_bytes=len(blocks),
-        num_updates=len(records.updates),
+        num_updates=records.updates.num_rows,
         num_deletes=len(records.deletes),
         base_file=base_name(part.base, file_id),
         log_files=logs,
@@ -264,19 +268,24 @@ def _begin_slices(source: Source, clock: Clock, parts: Sequence[MetadataPartitio
     _complete(storage, base, Action.COMPACTION, CommitMetadata("COMPACT", tuple(stats), _extra(), compacted=True))
 
 
-def _compacted(source: Source, part: MetadataPartition) -> Iterator[WriteStat]:
+def _compacted(source: Source, part: MetadataPartition) -> list[WriteStat]:
     kind = kind_of(part.name)
-    whole: list[Records] | None = None
-    for group in range(part.file_groups):
-        file_id = file_id_of(part.name, group)
+
+    def put(group: int, updates: pa.RecordBatch) -> list[WriteStat]:
+        if updates.num_rows:
+            return [_put_base(source.storage, part, group, updates)]
+        _put_first_log(source.storage, part, file_id_of(part.name, group))
+        return []
+
+    def carry(group: int) -> list[WriteStat] | None:
         updates = kind.compacted(source, part, group)
-        if updates is None:
-            whole = by_group(kind.whole(source), part.file_groups) if whole is None else whole
-            updates = whole[group].updates
-        if updates:
-            yield _put_base(source.storage, part, file_id, updates)
-        else:
-            _put_first_log(source.storage, part, file_id)
+        return None if updates is None else put(group, updates)
+
+    found = _at_once(carry, ((group,) for group in range(part.file_groups)))
+    if None in found:
+        whole = by_group(kind.whole(source), part.file_groups)
+        found = [put(group, whole[group].updates) if stats is None else stats for group, stats in enumerate(found)]
+    return [stat for stats in found for stat in stats or ()]
 
 
 def _operation(part: MetadataPartition, group: int) -> dict[str, object]:
@@ -295,12 +304,13 @@ def _operation(part: MetadataPartition, group: int) -> dict[str, object]:
     }
 
 
-def _put_base(storage: Storage, part: MetadataPartition, file_id: str, updates: Sequence[MetadataRecord]) -> WriteStat:
+def _put_base(storage: Storage, part: MetadataPartition, group: int, updates: pa.RecordBatch) -> WriteStat:
+    file_id, count = file_id_of(part.name, group), updates.num_rows
     content = hfile_bytes(updates, _info(updates), created_ms=_epoch_ms(part.base))
     name = base_name(part.base, file_id)
     _put(storage, file_path(name, part.name), content)
     previous = part.older_base or NO_PREVIOUS_COMMIT
-    return WriteStat(file_id, part.name, f"{part.name}/{name}", previous, len(updates), len(content), num_inserts=len(updates))
+    return WriteStat(file_id, part.name, f"{part.name}/{name}", previous, count, len(content), num_inserts=count)
 
 
 def _clean(storage: Storage, known: MetadataTable, begun: Sequence[MetadataPartition]) -> None:
@@ -332,6 +342,15 @@ def _clean(storage: Storage, known: MetadataTable, begun: Sequence[MetadataParti
 # --- files -------------------------------------------------------------------------------------------------------------------
 
 
+def _at_once(do: Callable[..., Result], arguments: Iterable[tuple[object, ...]]) -> list[Result]:
+    """Call `do` with each of the arguments in some threads, and return the results in order. Raises what the first failing call raises."""
+    calls = list(arguments)
+    if len(calls) < 2:
+        return [do(*call) for call in calls]
+    with ThreadPoolExecutor(min(_AT_ONCE, len(calls)), thread_name_prefix="metadata") as pool:
+        return list(pool.map(lambda call: do(*call), calls))
+
+
 def _begin(storage: Storage, instant: str, action: Action) -> None:
     for state in (State.REQUESTED, State.INFLIGHT):
         _put(storage, timeline_path(Instant(instant, action, state)), b"")
@@ -360,9 +379,9 @@ def _extra() -> dict[str, str]:
     return {SCHEMA_KEY: record_schema_json(with_meta_fields=False)}
 
 
-def _info(records: Sequence[tuple[bytes, bytes]]) -> dict[str, bytes]:
-    schema = record_schema_json(with_meta_fields=True).encode()
-    return {"schema": schema, "minRecordKey": records[0][0], "maxRecordKey": records[-1][0]}
+def _info(records: pa.RecordBatch) -> dict[str, bytes]:
+    schema, keys = record_schema_json(with_meta_fields=True).encode(), records.column("key")
+    return {"schema": schema, "minRecordKey": keys[0].as_py(), "maxRecordKey": keys[-1].as_py()}
 
 
 def _epoch_ms(instant: str) -> int:

@@ -20,7 +20,7 @@ from tideline_table.log_format.block import LogBlock, read_content
 from tideline_table.log_format.delete_block import read_deletes
 from tideline_table.log_format.hfile import HFile
 from tideline_table.metadata_table.layout import base_name, file_id_of, file_path, folder_of, log_name, timeline_path
-from tideline_table.metadata_table.partition import MetadataRecord
+from tideline_table.metadata_table.partition import newest_records
 from tideline_table.metadata_table.records import DELETED, FilesRecords, decode_records, record_schema_json
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.storage import Storage
@@ -94,8 +94,8 @@ def recorded_group(part: MetadataPartition, group: int, names: AbstractSet[str],
     return GroupFiles(base_name(base, file_id) in names, {at: name for at, name in logs.items() if name in names})
 
 
-def read_older_group(storage: Storage, part: MetadataPartition, group: int) -> dict[bytes, bytes]:
-    """Return key → Avro datum of the live records of a file group in the slice before the newest. Errors as `read_group`.
+def read_older_group(storage: Storage, part: MetadataPartition, group: int) -> pa.RecordBatch:
+    """Return the live records of a file group in the slice before the newest. Errors as `read_group`.
 
     Depends on files only that are never changed, so that each process which begins the newest slice reads the same.
     """
@@ -103,7 +103,7 @@ def read_older_group(storage: Storage, part: MetadataPartition, group: int) -> d
     return read_group(storage, part, group, recorded_group(part, group, names, older=True), part.older_base)
 
 
-def carried_over(storage: Storage, part: MetadataPartition, group: int) -> Sequence[MetadataRecord] | None:
+def carried_over(storage: Storage, part: MetadataPartition, group: int) -> pa.RecordBatch | None:
     """Return the records of a file group that the newest slice takes from the slice before it, in order of key.
 
     None if a restore began the newest slice, or, with a warning, if the slice before it is damaged: then only the table itself knows them.
@@ -111,7 +111,7 @@ def carried_over(storage: Storage, part: MetadataPartition, group: int) -> Seque
     if part.begins_by_restore:
         return None
     try:
-        return sorted(read_older_group(storage, part, group).items())
+        return read_older_group(storage, part, group)
     except (CorruptMetadata, ObjectNotFound) as error:
         _LOGGER.warning(
             "partition %s of the metadata table is made anew from the table: its older slice is damaged: %s", part.name, error
@@ -119,23 +119,23 @@ def carried_over(storage: Storage, part: MetadataPartition, group: int) -> Seque
         return None
 
 
-def read_group(storage: Storage, part: MetadataPartition, group: int, found: GroupFiles, base: str = "") -> dict[bytes, bytes]:
-    """Return key → Avro datum of the live records of a file group in the slice `base` (by default the newest).
+def read_group(storage: Storage, part: MetadataPartition, group: int, found: GroupFiles, base: str = "") -> pa.RecordBatch:
+    """Return the live records of a file group in the slice `base` (by default the newest), in order of key.
 
     Of several records of a key the newest counts; a delete block removes keys. All data have the schema of Tideline's records.
     Raises `CorruptMetadata` for damaged files and for records in another schema, `ObjectNotFound` for a missing file.
     """
-    records: dict[bytes, bytes] = {}
+    pieces: list[tuple[pa.Array, pa.Array]] = []
     if found.has_base:
         path = file_path(base_name(base or part.base, file_id_of(part.name, group)), part.name)
-        records.update(_entries(open_base(storage, path)))
+        pieces += _columns(open_base(storage, path))
     for name in found.versions.values():
         for gone, content in log_changes(storage, file_path(name, part.name)):
-            for key in gone:
-                records.pop(key, None)
+            if len(gone):
+                pieces.append((pa.array(gone, pa.binary()), pa.nulls(len(gone), pa.binary())))
             if content is not None:
-                records.update(_entries(content))
-    return records
+                pieces += _columns(content)
+    return newest_records(pieces)
 
 
 def open_base(storage: Storage, path: str) -> HFile:
@@ -184,6 +184,11 @@ def _blocks(storage: Storage, path: str) -> Iterator[LogBlock]:
         if block.type not in (BlockType.HFILE, BlockType.DELETE):
             raise CorruptMetadata(f"{path} with a block of type {block.type.name}", expected="blocks of HFiles")
         yield block
+
+
+def _columns(hfile: HFile) -> Iterator[tuple[pa.Array, pa.Array]]:
+    for batch in hfile.entries():
+        yield batch.column("key"), batch.column("value")
 
 
 def _entries(hfile: HFile) -> Iterator[tuple[bytes, bytes]]:

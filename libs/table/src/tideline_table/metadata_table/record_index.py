@@ -9,12 +9,13 @@ import functools
 import io
 import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 import fastavro
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.names import parse_base_file_name
@@ -27,13 +28,14 @@ from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import RECORD_INDEX, MetadataPartition
 from tideline_table.metadata_table.finding import Finding, FindingKind
-from tideline_table.metadata_table.partition import MetadataRecord, Records, Source
+from tideline_table.metadata_table.partition import Records, Source, mapping_of, newest_records
 from tideline_table.metadata_table.reading import carried_over
 from tideline_table.metadata_table.records import parsed_schema, record_schema_json
 from tideline_table.reader.base_file import read_base_file
 from tideline_table.reader.file_slice import read_slice
 from tideline_table.reader.log_keys import log_keys
 from tideline_table.schema import arrow_from_avro
+from tideline_table.schema.arrow import one_chunk
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 
 RECORD_TYPE = 5
@@ -123,23 +125,23 @@ class RecordIndexPartition:
 
     def whole(self, source: Source) -> Records:
         """See `PartitionKind`. Reads the key columns of all files. If a key is in several groups, the newest counts."""
-        found: dict[bytes, tuple[str, bytes]] = {}
+        found: list[tuple[str, FileSlice]] = []
         for file_slice in source.state.latest_slices():
             named = parse_base_file_name(file_slice.base_file)
-            instant = named.instant if named is not None else file_slice.base_instant
-            datum = encode_location(location_of(file_slice.group, instant))
-            for key in live_keys(source, file_slice):
-                if key not in found or found[key][0] < instant:
-                    found[key] = instant, datum
-        return Records(sorted((key, datum) for key, (_, datum) in found.items()))
+            found.append((named.instant if named is not None else file_slice.base_instant, file_slice))
+        pieces = []
+        for instant, file_slice in sorted(found, key=lambda one: one[0]):
+            keys = live_keys(source, file_slice)
+            pieces.append((keys, _data(location_of(file_slice.group, instant), keys)))
+        return Records(newest_records(pieces))
 
-    def compacted(self, source: Source, part: MetadataPartition, group: int) -> Sequence[MetadataRecord] | None:
+    def compacted(self, source: Source, part: MetadataPartition, group: int) -> pa.RecordBatch | None:
         """See `PartitionKind`: the records of the slice before, or, where it is damaged or was taken back, the whole table's."""
         return carried_over(source.storage, part, group)
 
     def differences(self, source: Source, held: Mapping[bytes, bytes]) -> Iterable[Finding]:
         """See `PartitionKind`. The instants of records are not compared: they depend on when the index was made."""
-        wanted = dict(self.whole(source).updates)
+        wanted = mapping_of(self.whole(source).updates)
         missing = sorted(wanted.keys() - held.keys())
         extra = sorted(held.keys() - wanted.keys())
         moved = sorted(k for k in wanted.keys() & held.keys() if _group_in(wanted[k]) != _group_in(held[k]))
@@ -167,13 +169,15 @@ class _Changes:
         self._instant = instant
         self._moves_only = moves_only
         """A clustering: rows come to new groups, and those of the old groups are among them."""
-        self._updates: dict[bytes, bytes] = {}
-        self._deletes: set[bytes] = set()
+        self._updates: list[tuple[pa.Array, pa.Array]] = []
+        self._deletes: list[pa.Array] = []
 
     def records(self) -> Records:
         """Return the records. A key that is deleted at one place and written at another is written (a move)."""
-        gone = sorted(key.decode() for key in self._deletes - self._updates.keys())
-        return Records(sorted(self._updates.items()), gone)
+        updates = newest_records(self._updates)
+        gone = pc.unique(pa.concat_arrays(self._deletes)) if self._deletes else pa.array([], pa.binary())
+        gone = _without(gone, updates.column("key")).cast(pa.string())
+        return Records(updates, gone.take(pc.sort_indices(gone)))
 
     def take_file(self, stat: WriteStat) -> None:
         """Add the keys that a written file adds to its file group or takes from it."""
@@ -182,12 +186,14 @@ class _Changes:
             self._take_log(group, stat)
             return
         before = None if self._moves_only else self._before(group)
-        if before is not None and not (stat.num_inserts or stat.num_deletes):
-            return
-        now = _base_keys(self._source, stat.path)
-        held = live_keys(self._source, before) if before is not None else set()
-        self._add(group, now - held)
-        self._deletes |= held - now
+        if before is None:
+            self._add(group, _base_keys(self._source, stat.path))
+        elif stat.num_deletes:
+            self._compare(group, live_keys(self._source, before), _base_keys(self._source, stat.path))
+        elif stat.num_inserts:
+            # Rows that the write did not change keep the instant of their own write.
+            written = _base_keys(self._source, stat.path, self._instant)
+            self._add(group, _without(written, live_keys(self._source, before)) if stat.num_updates else written)
 
     def _take_log(self, group: FileGroupId, stat: WriteStat) -> None:
         after = self._source.state.latest_slice(group)
@@ -200,10 +206,8 @@ class _Changes:
             return
         named = log_keys(self._source.storage, [stat.path])
         before = replace(after, log_files=earlier)
-        held = live_keys(self._source, before, named) if before.base_file or earlier else set()
-        now = live_keys(self._source, after, named)
-        self._add(group, now - held)
-        self._deletes |= held - now
+        held = live_keys(self._source, before, named) if before.base_file or earlier else pa.array([], pa.binary())
+        self._compare(group, held, live_keys(self._source, after, named))
 
     def take_replaced(self, metadata: CommitMetadata) -> None:
         """Add the keys of replaced file groups as deleted, unless the write only moves rows."""
@@ -213,36 +217,51 @@ class _Changes:
             for file_id in file_ids:
                 last = visible_slice(self._source.state.slices.get(FileGroupId(partition, file_id), {}))
                 if last is not None:
-                    self._deletes |= live_keys(self._source, last)
+                    self._deletes.append(live_keys(self._source, last))
 
-    def _add(self, group: FileGroupId, keys: Iterable[bytes]) -> None:
-        self._updates.update(dict.fromkeys(keys, encode_location(location_of(group, self._instant))))
+    def _compare(self, group: FileGroupId, held: pa.Array, now: pa.Array) -> None:
+        self._add(group, _without(now, held))
+        self._deletes.append(_without(held, now))
+
+    def _add(self, group: FileGroupId, keys: pa.Array) -> None:
+        self._updates.append((keys, _data(location_of(group, self._instant), keys)))
 
     def _before(self, group: FileGroupId) -> FileSlice | None:
         known = self._source.state.slices.get(group, {})
         return visible_slice({at: found for at, found in known.items() if at < self._instant})
 
 
-def live_keys(source: Source, file_slice: FileSlice, wanted: pa.Array | None = None) -> set[bytes]:
-    """Return the keys of the rows that a query of the slice shows, only those among `wanted` if it is given."""
+def live_keys(source: Source, file_slice: FileSlice, wanted: pa.Array | None = None) -> pa.Array:
+    """Return the keys of the rows that a query of the slice shows, as octets, only those among `wanted` if it is given."""
     if wanted is None and not file_slice.log_files:
         return _base_keys(source, file_slice.path)
     schema = with_meta_fields(arrow_from_avro(source.state.schema_json))
     rows = read_slice(source.storage, file_slice, schema, source.rule, [MetaField.RECORD_KEY], keys=wanted)
-    keys = set(rows.column(0).cast(pa.binary()).to_pylist())
-    return keys if wanted is None else keys & set(wanted.cast(pa.binary()).to_pylist())
+    keys = one_chunk(rows.column(0)).cast(pa.binary())
+    return keys if wanted is None else keys.filter(pc.is_in(keys, value_set=one_chunk(wanted).cast(pa.binary())))
 
 
 def repeated_key(source: Source) -> str | None:
     """Return a key that two file groups of the table hold, None if there is none. Reads the keys of all files."""
-    known: set[bytes] = set()
-    for file_slice in source.state.latest_slices():
-        keys = live_keys(source, file_slice)
-        if twice := known & keys:
-            return min(twice).decode()
-        known |= keys
-    return None
+    held = [pc.unique(live_keys(source, file_slice)) for file_slice in source.state.latest_slices()]
+    keys = pa.concat_arrays(held) if held else pa.array([], pa.binary())
+    ordered = keys.take(pc.sort_indices(keys))
+    twice = ordered[1:].filter(pc.equal(ordered[1:], ordered[:-1]))
+    return twice[0].as_py().decode() if len(twice) else None
 
 
-def _base_keys(source: Source, path: str) -> set[bytes]:
-    return set(read_base_file(source.storage, path, [MetaField.RECORD_KEY]).column(0).cast(pa.binary()).to_pylist())
+def _base_keys(source: Source, path: str, instant: str = "") -> pa.Array:
+    """Return the keys in a base file, or only those of rows that the write `instant` changed or added."""
+    columns = [MetaField.RECORD_KEY, *([MetaField.COMMIT_TIME] if instant else [])]
+    rows = read_base_file(source.storage, path, columns)
+    if instant:
+        rows = rows.filter(pc.equal(rows.column(1), instant))
+    return one_chunk(rows.column(0)).cast(pa.binary())
+
+
+def _without(keys: pa.Array, others: pa.Array) -> pa.Array:
+    return keys.filter(pc.invert(pc.is_in(keys, value_set=others)))
+
+
+def _data(location: RecordLocation, keys: pa.Array) -> pa.Array:
+    return pa.repeat(pa.scalar(encode_location(location), pa.binary()), len(keys))
