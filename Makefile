@@ -2,11 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+FAULTS := tests/simulation tests/property tests/fuzz tests/full_disk tests/endurance tests/platform
+ON_SPARK := tests/spark
 MEMBERS := $(sort $(wildcard libs/*/pyproject.toml services/*/pyproject.toml))
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup java demo test test-real test-cluster conformance simulate fuzz walk bench bench-clustering bench-fleet lint format docs wheels \
+.PHONY: help setup java demo test test-faults test-spark test-real test-cluster conformance simulate fuzz walk bench bench-clustering bench-fleet lint format docs wheels \
 	requirements images cluster-up cluster-status cluster-down e2e e2e-build e2e-short clean
 
 SEEDS ?= 5000
@@ -42,8 +44,15 @@ java: $(STAMP) ## find Java 17 or newer, or install it
 demo: java ## real tables, many writers, all services, a verified result
 	$(BIN)/tideline demo
 
-test: java ## all tests on embedded adapters, three at a time: make test JOBS=4
-	$(PYTEST) tests --ignore=tests/conformance -m "not real and not cluster" -n $(JOBS) --dist loadfile --no-loadscope-reorder
+test: java ## the tests on embedded adapters, three at a time: make test JOBS=4
+	$(PYTEST) tests --ignore=tests/conformance $(foreach f,$(FAULTS) $(ON_SPARK),--ignore=$(f)) -m "not real and not cluster" \
+		-n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+test-faults: java ## generated inputs and histories, crash points, seeded bugs, hostile bytes, full disks, processes that are killed
+	$(PYTEST) $(FAULTS) -m "not real and not cluster" -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+test-spark: java ## DataFrames, data source, sink and applications on a local Spark
+	$(PYTEST) $(ON_SPARK) -m "not real and not cluster" -n 2 --dist loadfile --no-loadscope-reorder
 
 test-real: java ## the contract suites on a real Kafka with a schema registry, a real Redis, real object stores; the chart with helm
 	$(BIN)/python -m tests.real.object_store
