@@ -8,7 +8,7 @@ MEMBERS := $(sort $(wildcard libs/*/pyproject.toml services/*/pyproject.toml))
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup java demo test test-faults test-spark test-real test-cluster conformance simulate fuzz walk bench bench-clustering bench-fleet lint format docs wheels \
+.PHONY: help setup java demo test test-faults test-spark test-real test-cluster conformance simulate fuzz walk bench bench-clustering bench-fleet bench-index lint format docs wheels \
 	requirements images cluster-up cluster-status cluster-down e2e e2e-build e2e-short clean
 
 SEEDS ?= 5000
@@ -88,6 +88,10 @@ bench-fleet: java ## small plans per minute, in resident workers beside Spark ap
 bench-clustering: java ## RFC-19's experiment beside Apache Hudi: make bench-clustering SCALE=0.2
 	$(BIN)/python -m tests.conformance.peers.environment
 	$(BIN)/python -m tests.benchmarks.clustering --scale $(SCALE)
+
+bench-index: java ## upserts and look-ups by each index, beside Apache Hudi with the same index: make bench-index SCALE=0.2
+	$(BIN)/python -m tests.conformance.peers.environment
+	$(BIN)/python -m tests.benchmarks.indexes --scale $(SCALE)
 
 lint: $(STAMP) ## style, types, layers, generated documentation and chart files
 	$(BIN)/ruff check .

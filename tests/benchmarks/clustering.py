@@ -15,7 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -192,33 +192,38 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=given.folder, prefix="tideline-clustering-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         found = [rows for rows in datasets(given.scale, folder) if rows.name in given.rows]
-        engines = {name: stack.enter_context(link) for name, link in _links(folder, given) if name in given.engines}
+        engines = {name: stack.enter_context(link) for name, link in links(folder, given, set(given.engines))}
         experiment = Experiment(engines, folder, given.files, given.clustered_files, given.repetitions, given.layouts, say)
         lines = [line for rows in found for line in experiment.run(rows)]
-    print(_markdown(lines))
+    print(markdown(_titles(), lines))
 
 
-def _links(folder: Path, given: argparse.Namespace) -> list[tuple[str, EngineLink]]:
+def links(folder: Path, given: argparse.Namespace, wanted: Collection[str]) -> list[tuple[str, EngineLink]]:
+    """Return those of the engines that are wanted, by name, Apache Hudi first. They are not started."""
     own, zone = Path(sys.executable), {"TZ": "UTC"}
     heap: dict[str, object] = {"memory": given.memory, "cores": given.cores}
-    links = [
+    found = [
         EngineLink(SPARK, "tideline_on_spark", own, folder / SPARK, heap, zone),
         EngineLink(DIRECT, "tideline_direct", own, folder / DIRECT, {"cores": given.cores}, zone),
     ]
-    if HUDI in given.engines:
+    if HUDI in wanted:
         peer = prepare()
         java = {"JAVA_HOME": str(peer.java_home), "SPARK_LOCAL_IP": "127.0.0.1", **zone}
         more = {**heap, "bundle": peer.bundle}
-        links.insert(0, EngineLink(HUDI, "apache_hudi", peer.python, folder / HUDI, more, java, foreign=True))
-    return [(link.name, link) for link in links]
+        found.insert(0, EngineLink(HUDI, "apache_hudi", peer.python, folder / HUDI, more, java, foreign=True))
+    return [(link.name, link) for link in found if link.name in wanted]
 
 
-def _markdown(lines: list[list[str]]) -> str:
-    per_query = ["files", "MiB", "rows", "s"]
-    titles = ["rows of", "engine", "layout", "clustering, s", "files"]
-    titles += [f"{which} column: {title}" for which in ("first", "second") for title in per_query]
+def markdown(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
     table = [titles, ["---"] * len(titles), *lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in table)
+
+
+def _titles() -> list[str]:
+    per_query = ["files", "MiB", "rows", "s"]
+    titles = ["rows of", "engine", "layout", "clustering, s", "files"]
+    return titles + [f"{which} column: {title}" for which in ("first", "second") for title in per_query]
 
 
 def _arguments() -> argparse.Namespace:

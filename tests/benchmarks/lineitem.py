@@ -87,7 +87,7 @@ def _generate(folder: Path, scale: float) -> None:
     chance = np.random.default_rng(_SEED)
     for version, (name, share) in enumerate(SHARES.items(), start=1):
         chosen = chance.permutation(rows.num_rows)[: max(1, int(rows.num_rows * share))]
-        _write(making / name / "part-0.parquet", _changed(rows.take(pa.array(chosen)), version))
+        _write(making / name / "part-0.parquet", changed(rows.take(pa.array(chosen)), version))
     making.rename(folder)
 
 
@@ -108,7 +108,8 @@ def _plain_types(rows: pa.Table) -> pa.Table:
     return plain.append_column(ORDERING, pa.array(np.zeros(rows.num_rows, dtype=np.int64)))
 
 
-def _changed(rows: pa.Table, version: int) -> pa.Table:
+def changed(rows: pa.Table, version: int) -> pa.Table:
+    """Return these rows with another quantity and comment, and `version` as ordering value."""
     quantity = rows.schema.get_field_index("l_quantity")
     more = pc.add(rows.column(quantity), pa.scalar(version, pa.int32())).cast(rows.schema.field(quantity).type)
     comment = rows.schema.get_field_index("l_comment")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from tests.benchmarks.engines import layouts, serving
+from tests.benchmarks.engines import indexed, layouts, serving
 
 TABLE_VERSION = {"hoodie.write.table.version": "6", "hoodie.write.auto.upgrade": "false"}
 CODEC = {"hoodie.parquet.compression.codec": serving.CODEC}
@@ -91,6 +91,15 @@ class ApacheHudi:
         options = ",".join(f"{key}={value}" for key, value in {**CODEC, "hoodie.compact.inline.max.delta.commits": "1"}.items())
         for operation in ("schedule", "run"):
             self._spark.sql(f"call run_compaction(path => '{table}', op => '{operation}', options => '{options}')").collect()
+
+    # --- indexes -----------------------------------------------------------------------------------------------------------------
+
+    def insert_indexed(self, table: str, source: str, **described: Any) -> None:
+        more = {"hoodie.bulkinsert.sort.mode": BULK_SORT_MODE, **indexed.Indexed(**described).hudi_options()}
+        self._write(table, source, "COPY_ON_WRITE", "bulk_insert", more)
+
+    def upsert_indexed(self, table: str, source: str, **described: Any) -> None:
+        self._write(table, source, "COPY_ON_WRITE", "upsert", indexed.Indexed(**described).hudi_options())
 
     # --- the clustering experiment -------------------------------------------------------------------------------------------
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tests.benchmarks.engines import layouts, serving
+from tests.benchmarks.engines import indexed, layouts, serving
 
-from tideline_table.action import write_rows
+from tideline_table.action import create_index, write_rows
 from tideline_table.errors import TidelineError
 from tideline_table.hudi.properties import PROPERTIES_PATH
-from tideline_table.table import Table, TableRequest, create_table
+from tideline_table.table import Table, TableRequest, create_table, index_request
 from tideline_table.table.definition import TableType
 from tideline_table.writer import Operation
 
@@ -60,6 +60,25 @@ def made_small(path: str, made: layouts.Input, rows: int = 0) -> Table:
         "hoodie.parquet.max.file.size": -(-rows // made.files) * _ROW_BYTES,
     }
     return Table.open(path, options={**OPTIONS, **sizes})
+
+
+def made_indexed(path: str, source: str, made: indexed.Indexed) -> Table:
+    """Make an empty table with this index."""
+    kept = "" if made.index == indexed.SIMPLE else made.index
+    request = index_request(kept, made.buckets if made.index == indexed.BUCKET else None, ())
+    create_table(
+        path,
+        TableRequest("lineitem", schema_of(source), serving.KEY, (serving.PARTITION,), serving.ORDERING, **request),
+    )
+    table = indexed_table(path, made)
+    if made.index == indexed.RECORD:
+        create_index(table, (indexed.RECORD,))
+    return table
+
+
+def indexed_table(path: str, made: indexed.Indexed) -> Table:
+    """Open a table of `made_indexed`."""
+    return Table.open(path, options={**OPTIONS, "hoodie.parquet.max.file.size": made.file_bytes})
 
 
 def layout_options(columns: list[str], layout: str, target_bytes: int) -> dict[str, object]:

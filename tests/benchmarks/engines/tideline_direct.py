@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from tests.benchmarks.engines import layouts, serving, tables
+from tests.benchmarks.engines import indexed, layouts, serving, tables
 
 from tideline_table.action import run_clustering, schedule_clustering, write_rows
 from tideline_table.table import Table
@@ -31,6 +31,12 @@ class TidelineDirect:
 
     def upsert(self, table: str, source: str) -> None:
         write_rows(tables.opened(table), pq.read_table(source), Operation.UPSERT)
+
+    def insert_indexed(self, table: str, source: str, **described: Any) -> None:
+        write_rows(tables.made_indexed(table, source, indexed.Indexed(**described)), pq.read_table(source), Operation.BULK_INSERT)
+
+    def upsert_indexed(self, table: str, source: str, **described: Any) -> None:
+        write_rows(tables.indexed_table(table, indexed.Indexed(**described)), pq.read_table(source), Operation.UPSERT)
 
     def read(self, table: str) -> None:
         _, batches = Table.open(table).scan(serving.COLUMNS)

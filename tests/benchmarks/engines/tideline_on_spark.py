@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from tests.benchmarks.engines import layouts, serving, tables
+from tests.benchmarks.engines import indexed, layouts, serving, tables
 
 from tideline_spark.application import run_tasks
 from tideline_spark.plan_run import Termination
@@ -92,6 +92,16 @@ class TidelineOnSpark:
         compact_slice = importlib.import_module("tideline_table.action.compaction.plan").compact_slice
         context = self._spark.sparkContext
         tables.compact(table, run=lambda tasks: context.parallelize(tasks, len(tasks)).map(compact_slice).collect())
+
+    # --- indexes -----------------------------------------------------------------------------------------------------------------
+
+    def insert_indexed(self, table: str, source: str, **described: Any) -> None:
+        made = tables.made_indexed(table, source, indexed.Indexed(**described))
+        write_dataframe(made, self._spark.read.parquet(source), Operation.BULK_INSERT)
+
+    def upsert_indexed(self, table: str, source: str, **described: Any) -> None:
+        found = tables.indexed_table(table, indexed.Indexed(**described))
+        write_dataframe(found, self._spark.read.parquet(source), Operation.UPSERT)
 
     # --- the clustering experiment -------------------------------------------------------------------------------------------
 
