@@ -8,10 +8,13 @@ from tideline_table.errors import ObjectNotFound, StorageError, StorageFull, Sto
 
 _STATUS = re.compile(r"status code: (\d{3}[A-Za-z ]*)")
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
+_KEY_CODE = re.compile(r"DeleteObjects request failed for key .*\(code: ([A-Za-z0-9]{1,64})\)")
+"""In the reply to a deletion, which has a code for each key and the status 200."""
 _MESSAGE = re.compile(r"<Message>([^<]{1,200})</Message>")
 _URL = re.compile(r"[a-z][a-z0-9+]*://\S+")
 _ROLE_ENDPOINT = re.compile(r"/latest/(?:api/token|meta-data)|//169\.254\.170\.\d+")
 _REFUSED_STATUS = ("400", "401", "403", "405", "411", "501")
+_REFUSED_CODES = frozenset({"AccessDenied"})
 _FULL_CODES = frozenset({"XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "QuotaExceeded", "InsufficientCapacity"})
 _FULL_STATUS = "507"
 _MAX_REASON = 200
@@ -24,6 +27,7 @@ def translated_error(error: Exception, path: str, bucket: str) -> TidelineError:
     # The text after this mark repeats the complete request.
     text = str(error).split("\n\nDebug source:", 1)[0]
     status, code, message = (found.group(1).strip() if (found := p.search(text)) else "" for p in (_STATUS, _CODE, _MESSAGE))
+    code = code or (found.group(1) if (found := _KEY_CODE.search(text)) else "")
     if code == "NoSuchBucket":
         return StorageRefused(
             f"there is no bucket {bucket!r}",
@@ -45,7 +49,7 @@ def translated_error(error: Exception, path: str, bucket: str) -> TidelineError:
             expected="free space and quota",
             remedy="free space or raise the bucket's quota, then retry",
         )
-    if status[:3] in _REFUSED_STATUS or isinstance(error, ValueError):
+    if status[:3] in _REFUSED_STATUS or code in _REFUSED_CODES or isinstance(error, ValueError):
         answer = " ".join(part for part in (status, code) if part) or _reason(text)
         return StorageRefused(
             f"bucket {bucket!r} answered {answer} at {path!r}{f' ({message})' if message else ''}",
