@@ -89,6 +89,8 @@ class Experiment:
             self._timed(
                 table.index, "bulk insert", name, "insert_indexed", table=paths[name], source=str(self.rows.base), **described
             )
+        files = ", ".join(f"{TITLES[name]} {self._files(name, paths[name])}" for name in names)
+        self.say(f"{table.index}: files after the bulk insert: {files}")
         for step in self.changes:
             for name in names:
                 self._timed(table.index, step.name, name, "upsert_indexed", table=paths[name], source=str(step.source), **described)
@@ -105,6 +107,9 @@ class Experiment:
         self.seconds.setdefault((index, work, name), []).append(answer.seconds)
         self.say(f"{index}: {work}: {TITLES[name]} {answer.seconds:.2f} s")
         return answer.value
+
+    def _files(self, name: str, path: str) -> int:
+        return int(self.engines[name].ask("files", timeout_s=TIMEOUT_S, table=path).value[0])
 
     def _verify(self, what: str, name: str, path: str, expected: list[Any]) -> None:
         reader = name if name != DIRECT else SPARK
@@ -146,7 +151,7 @@ def main() -> None:
         file_bytes = rows.size_bytes // (PARTITIONS * given.buckets)
         for repetition in range(given.repetitions):
             for index in given.indexes:
-                experiment.run(Indexed(index, given.buckets, file_bytes), repetition)
+                experiment.run(Indexed(index, given.buckets, file_bytes, rows.size_bytes // rows.rows), repetition)
         titles = ["index", "work"]
         for name in engines:
             titles += [f"{TITLES[name]}, s", *(["ratio"] if name != HUDI and HUDI in engines else [])]

@@ -17,6 +17,8 @@ class Indexed:
     """File groups per partition of a bucket index."""
     file_bytes: int
     """The largest size of a file of the other indexes, so that they have about as many file groups."""
+    row_bytes: int
+    """Bytes of a row in a file."""
 
     def hudi_options(self) -> dict[str, str]:
         """The options of each of Apache Hudi's writers."""

@@ -78,7 +78,8 @@ def made_indexed(path: str, source: str, made: indexed.Indexed) -> Table:
 
 def indexed_table(path: str, made: indexed.Indexed) -> Table:
     """Open a table of `made_indexed`."""
-    return Table.open(path, options={**OPTIONS, "hoodie.parquet.max.file.size": made.file_bytes})
+    sizes = {"hoodie.parquet.max.file.size": made.file_bytes, "hoodie.copyonwrite.record.size.estimate": made.row_bytes}
+    return Table.open(path, options={**OPTIONS, **sizes})
 
 
 def layout_options(columns: list[str], layout: str, target_bytes: int) -> dict[str, object]:

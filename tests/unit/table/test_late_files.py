@@ -10,6 +10,7 @@ from tests.unit.table.archives import seen_by_others
 from tests.unit.table.tables import DEATH_S, cluster, compact, contents, create, open_table, write
 
 from tideline_table.action import (
+    archive,
     create_savepoint,
     restore_to_savepoint,
     roll_back_dead,
@@ -23,6 +24,7 @@ from tideline_table.action.clustering.run import _begin_clustering, _commit_clus
 from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.action.planned_run import delete_lost_attempt
 from tideline_table.clock import ManualClock
+from tideline_table.config import TASK_MAX_LIFETIME_S
 from tideline_table.errors import StorageError, TransactionRolledBack, VerificationFailed
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log_format.key_index import INDEX_FOLDER, index_path
@@ -30,11 +32,14 @@ from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableType
 
 
-def asleep_before_file(storage: FaultyStorage, clock: ManualClock, meanwhile: Callable[[], object]) -> None:
-    """The first data file is written only after the clock passed everybody's death and `meanwhile` happened."""
+def asleep_before_file(
+    storage: FaultyStorage, clock: ManualClock, meanwhile: Callable[[], object], *, before_marker: bool = False
+) -> None:
+    """The first data file, or its marker, is written only after the clock passed everybody's death and `meanwhile` happened."""
 
     def before(number: int, call: str, path: str) -> None:
-        if call == "open_output" and not path.startswith(".hoodie"):
+        of_marker = call == "put" and path.startswith(".hoodie/.temp/")
+        if of_marker if before_marker else call == "open_output" and not path.startswith(".hoodie"):
             storage.before = lambda number, call, path: None
             clock.advance(DEATH_S)
             meanwhile()
@@ -73,6 +78,37 @@ def test_a_write_that_was_rolled_back_while_its_writer_slept(started):
     assert data_files(inner) == named_files(table)
     assert {o.path for o in inner.list_objects(INDEX_FOLDER)} <= {index_path(path) for path in named_files(table)}
     assert list(inner.list_objects(".hoodie/.temp")) == []
+
+
+@pytest.mark.parametrize("before_marker", [True, False], ids=["marker-stays", "marker-is-gone"])
+def test_a_late_file_of_a_write_that_a_restore_undid_does_not_wait_for_archival(started, before_marker):
+    """Its writer dies before it can delete the file. To other readers the timeline begins with the first write without a savepoint."""
+    inner, slow, clock = started
+    keeper = open_table(inner, clock, "keeper")
+    saved = create_savepoint(keeper, keeper.state.completed_writes()[0].instant).instant
+
+    def restore_and_die_later() -> None:
+        restore_to_savepoint(open_table(inner, clock, "keeper"), saved)
+
+        def die(number: int, call: str, path: str) -> None:
+            if call == "list_objects" and path.startswith(".hoodie/.temp"):
+                raise SimulatedCrash
+
+        slow.before = die
+
+    asleep_before_file(slow, clock, restore_and_die_later, before_marker=before_marker)
+    with pytest.raises(SimulatedCrash):
+        write(open_table(slow, clock, "sleeper"), [("a", "p", 3, "late")])
+    table = open_table(inner, clock, "cleaner")
+    assert data_files(inner) > named_files(table)
+    write(open_table(inner, clock, "other"), [("b", "q", 5, "w")])
+    roll_back_dead(table)
+    if not before_marker:
+        clock.advance(table.options[TASK_MAX_LIFETIME_S] + 1)
+        assert len(archive(table)[1].deleted) == 1
+    assert archive(table)[1].deleted == ()
+    assert data_files(inner) == named_files(table)
+    assert seen_by_others(inner, clock) == contents(table) == [("a", "p", 1, "x"), ("b", "q", 5, "w")]
 
 
 def test_a_clustering_that_was_taken_over_while_its_runner_slept(started):

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 
 import tenacity
 
+from tideline_table.coordination import leftovers
 from tideline_table.coordination.conflict import check_not_restoring
 from tideline_table.coordination.file_times import above_time
 from tideline_table.coordination.heartbeat import forget_silent
 from tideline_table.coordination.intruders import check_no_intruder
-from tideline_table.coordination.leftovers import forget_completed
 from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.timeline import ActiveTimeline, Decide
 from tideline_table.errors import AppendOutrun, TableFrozen, TidelineError
@@ -227,9 +227,9 @@ class ExclusiveTimeline(ActiveTimeline):
         return not files.create and any(exists(self.storage, path) for path in files.delete)
 
     def tidy_up(self) -> None:
-        """See `ActiveTimeline.tidy_up`; removes expired heartbeats, and markers of completed actions."""
+        """See `ActiveTimeline.tidy_up`; removes expired heartbeats, markers of completed actions and late files of rolled-back ones."""
         forget_silent(self.storage, {a.instant for a in self.state.pending()}, self.clock, self.options)
-        forget_completed(self.storage, self.log, self.state, self.clock, self.options)
+        leftovers.tidy_up(self.storage, self.log, self.state, self.clock, self.options)
 
     def forget_markers(self, target: str, found: Iterable[str]) -> None:
         """See `ActiveTimeline.forget_markers`. Markers added later stay until the orphan-file cleanup before archival."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from tideline_table.action.archival.late_files import Sweep, due, sweep, sweep_staging
 from tideline_table.action.archival.plan import (
@@ -23,7 +24,7 @@ from tideline_table.action.archival.plan import (
 )
 from tideline_table.action.decision import Due, Reason
 from tideline_table.action.publishing import NothingToDo, instant_or_none, publish
-from tideline_table.config import Options
+from tideline_table.config import TASK_MAX_LIFETIME_S, Options
 from tideline_table.coordination.leases import live_leases, oldest
 from tideline_table.errors import CorruptMetadata, ObjectExists, ObjectNotFound, WriteConflict
 from tideline_table.hudi.instant import Action, State
@@ -51,16 +52,27 @@ class Archival:
 
 
 def sweep_late_files(table: Table, options: Mapping[str, object] | None = None) -> Sweep:
-    """Delete late files of the rolled-back writes that hold archival back and whose tasks have ended; return what was found."""
+    """Delete late files of rolled-back writes whose tasks have ended; return what was found.
+
+    Of those that hold archival back, and of those that a savepoint lets readers of the timeline take for archived ones.
+    """
     chosen = table.options.merged(options or {})
     state = table.refresh()
     writes = state.completed_writes()
     limits = bounds(chosen)
-    if len(writes) <= limits.most:
-        return Sweep()
-    reached = writes[len(writes) - limits.least].instant
-    waiting = [a for a in unswept(state) if a.instant < reached]
-    return sweep(table.storage, state, due(state, waiting, chosen, table.clock.now()))
+    rolled_back = unswept(state)
+    now = table.clock.now()
+    reached = writes[len(writes) - limits.least].instant if len(writes) > limits.most else ""
+    waiting = due(state, [a for a in rolled_back if a.instant < reached], chosen, now)
+    saved = state.savepoints.keys()
+    begins = next((w.instant for w in writes if w.instant not in saved), "")
+    older = [a for a in rolled_back if reached <= a.instant < begins]
+    if older:
+        # The savepoint may keep them on the timeline for years: each of them is looked at for one task lifetime.
+        still_new = now - timedelta(seconds=chosen[TASK_MAX_LIFETIME_S])
+        known = {record.instant for record in due(state, older, chosen, still_new)}
+        waiting += [a for a in due(state, older, chosen, now) if a.instant not in known]
+    return sweep(table.storage, state, waiting) if waiting else Sweep()
 
 
 def sweep_half_written(table: Table, options: Mapping[str, object] | None = None) -> tuple[str, ...]:
