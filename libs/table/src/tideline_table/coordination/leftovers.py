@@ -73,5 +73,6 @@ def _delete_unnamed_files(storage: Storage, log: TableLog, record: ActionRecord)
 def _delete_late_files(storage: Storage, state: TableState, instant: str) -> None:
     kept = {path for file_slice in state.every_slice() for path in file_slice.paths}
     for path in sorted(set(marked_files(storage, instant)) - kept):
+        _LOGGER.debug("deleting %s, if a task of the rolled-back write %s wrote it late", path, instant)
         forget_index(storage, path)
         storage.delete(path)
