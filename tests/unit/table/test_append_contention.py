@@ -10,7 +10,7 @@ from tests.unit.table.tables import compact, contents, new_table, open_table, ro
 
 from tideline_locks.intents import InProcessIntents
 from tideline_table.action import schedule_clustering, schedule_compaction, write_rows
-from tideline_table.action.write import run as module
+from tideline_table.action.write.executor import ThisProcess
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.coordination import reservations as intents
@@ -57,14 +57,14 @@ def upsert(table, rows, **more):
 
 def before_files(monkeypatch, writer_id, act):
     """Calls `act` between the routing of each attempt of that writer and its files."""
-    stage = module._Attempt._write
+    write_files = ThisProcess.write
 
-    def interrupted(self, transaction, tasks):
-        if transaction.timeline.log.writer_id == writer_id:
-            act(transaction.instant)
-        return stage(self, transaction, tasks)
+    def interrupted(self, work):
+        if work.table.timeline.log.writer_id == writer_id:
+            act(work.context.instant)
+        return write_files(self, work)
 
-    monkeypatch.setattr(module._Attempt, "_write", interrupted)
+    monkeypatch.setattr(ThisProcess, "write", interrupted)
 
 
 def ids(table):

@@ -10,8 +10,8 @@ from tests.unit.table.tables import DEATH_S, contents, new_table, open_table, ro
 from tideline_locks.intents import InProcessIntents
 from tideline_table.action import schedule_clustering, write_rows
 from tideline_table.action.write import executor
-from tideline_table.action.write import run as module
 from tideline_table.action.write.contention import Contention
+from tideline_table.action.write.executor import ThisProcess
 from tideline_table.action.write.transaction import EARLY_CHECK_S, WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.config import PRIORITY_AFTER
@@ -66,17 +66,17 @@ def group_of(table, partition):
 def test_a_write_waits_for_one_that_is_at_it_and_then_updates_what_that_wrote(monkeypatch):
     table, other, _ = two_writers()
     started, conflicts = threading.Event(), []
-    stage = module._Attempt._write
+    write_files = ThisProcess.write
 
-    def slow(self, transaction, tasks):
-        if transaction.timeline.log.writer_id == table.timeline.log.writer_id:
+    def slow(self, work):
+        if work.table.timeline.log.writer_id == table.timeline.log.writer_id:
             started.set()
             # Goes on when the other one stands in the queue.
             assert queued.wait(20)
-        return stage(self, transaction, tasks)
+        return write_files(self, work)
 
     queued = threading.Event()
-    monkeypatch.setattr(module._Attempt, "_write", slow)
+    monkeypatch.setattr(ThisProcess, "write", slow)
     nap = ManualClock.sleep
 
     def sleep(self, duration_s):
@@ -157,18 +157,18 @@ def test_who_lost_often_goes_first_and_then_wins(monkeypatch):
     claimed, conflicts = [], []
     claim = table.intents.claim
     table.intents.claim = lambda intent: claimed.append(intent) or claim(intent)
-    stage = module._Attempt._write
+    write_files = ThisProcess.write
 
-    def interrupted(self, transaction, tasks):
-        if transaction.timeline.log.writer_id == "other" and len(conflicts) < 5:
+    def interrupted(self, work):
+        if work.table.timeline.log.writer_id == "other" and len(conflicts) < 5:
             rival = open_table(table.storage, clock, "rival", **{"tideline.write.priority.wait": "0.5"})
             rival.intents = table.intents
-            urgent = [i for i in claimed if i.instant == transaction.instant and i.has_priority]
+            urgent = [i for i in claimed if i.instant == work.context.instant and i.has_priority]
             if not urgent:
                 write(rival, [("a", "p", 1, "rival")])
-        return stage(self, transaction, tasks)
+        return write_files(self, work)
 
-    monkeypatch.setattr(module._Attempt, "_write", interrupted)
+    monkeypatch.setattr(ThisProcess, "write", interrupted)
     done = write_rows(other, rows_of([("a", "p", 9, "large")]), Operation.UPSERT, on_conflict=lambda e, n: conflicts.append(e))
     assert done.attempts == 3
     assert len(conflicts) == 2

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.table.tables import cluster, compact, contents, new_table, open_table, rows_of, write
 
 from tideline_table.action import delete_partitions, schedule_clustering, write_rows
-from tideline_table.action.write import run as module
+from tideline_table.action.write.executor import ThisProcess
 from tideline_table.errors import DuplicateKey, InvalidOption
 from tideline_table.table import TableType
 from tideline_table.writer import Operation, task
@@ -44,15 +44,15 @@ def table(place):
 
 def beside(monkeypatch, act, writer="w"):
     """Calls `act` between the routing of the first attempt of that writer and its files."""
-    stage, done = module._Attempt._write, []
+    write_files, done = ThisProcess.write, []
 
-    def interrupted(self, transaction, routed):
-        if transaction.timeline.log.writer_id == writer and not done:
+    def interrupted(self, work):
+        if work.table.timeline.log.writer_id == writer and not done:
             done.append(1)
             act()
-        return stage(self, transaction, routed)
+        return write_files(self, work)
 
-    monkeypatch.setattr(module._Attempt, "_write", interrupted)
+    monkeypatch.setattr(ThisProcess, "write", interrupted)
 
 
 def paths(table):

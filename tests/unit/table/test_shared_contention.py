@@ -18,7 +18,7 @@ from tideline_locks import open_peer_lock
 from tideline_locks.table_lock import LockProviders, attach_lock
 from tideline_table.action import schedule_clustering, write_rows
 from tideline_table.action.write import executor
-from tideline_table.action.write import run as module
+from tideline_table.action.write.executor import RoutedWrite, ThisProcess
 from tideline_table.action.write.transaction import EARLY_CHECK_S, WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.coordination.committed import Committed
@@ -50,16 +50,16 @@ def shared_writers() -> tuple[Opens, Storage, ManualClock]:
     return opens, storage, clock
 
 
-def while_writing(monkeypatch: pytest.MonkeyPatch, table: Table, act: Callable[[WriteTransaction], None]) -> None:
-    """`act(transaction)` happens in each attempt of `table`, when its turn has come and before it writes."""
-    stage = module._Attempt._write
+def while_writing(monkeypatch: pytest.MonkeyPatch, table: Table, act: Callable[[str], object]) -> None:
+    """`act(instant)` happens in each attempt of `table`, when its turn has come and before it writes."""
+    write_files = ThisProcess.write
 
-    def write(self: Any, transaction: WriteTransaction, routed: Any) -> Sequence[FileGroupResult]:
-        if self.table is table:
-            act(transaction)
-        return stage(self, transaction, routed)
+    def write(self: ThisProcess, work: RoutedWrite) -> list[FileGroupResult]:
+        if work.table is table:
+            act(work.context.instant)
+        return write_files(self, work)
 
-    monkeypatch.setattr(module._Attempt, "_write", write)
+    monkeypatch.setattr(ThisProcess, "write", write)
 
 
 class InBackground:
@@ -122,8 +122,8 @@ def test_who_lost_often_goes_first_while_others_of_ours_wait_and_then_wins(monke
     last = InBackground(rival, ("a", "p", 3, "last"))
     attempts: list[bool] = []
 
-    def interrupt(transaction: WriteTransaction) -> None:
-        (own,) = [p.intent for p in large.intents.posted() if p.intent.instant == transaction.instant]
+    def interrupt(instant: str) -> None:
+        (own,) = [p.intent for p in large.intents.posted() if p.intent.instant == instant]
         attempts.append(own.has_priority)
         if own.has_priority:
             last.begin_and_queue(monkeypatch)
@@ -184,8 +184,8 @@ def lose_to(monkeypatch: pytest.MonkeyPatch, large: Table, rivals: Sequence[Tabl
     """`large` loses to each of these and then wins; returns whether it had priority in each of its attempts."""
     attempts: list[bool] = []
 
-    def interrupt(transaction: WriteTransaction) -> None:
-        attempts.extend(p.intent.has_priority for p in large.intents.posted() if p.intent.instant == transaction.instant)
+    def interrupt(instant: str) -> None:
+        attempts.extend(p.intent.has_priority for p in large.intents.posted() if p.intent.instant == instant)
         if len(attempts) <= len(rivals):
             rival = rivals[len(attempts) - 1]
             rival.refresh()
@@ -247,9 +247,9 @@ def test_however_a_write_ends_its_intent_is_withdrawn(monkeypatch: pytest.Monkey
     errors = {"committed": None, "lost": WriteConflict, "failed": StorageError, "interrupted": KeyboardInterrupt}
     posted: list[str] = []
 
-    def act(transaction: WriteTransaction) -> None:
+    def act(instant: str) -> None:
         posted.extend(p.intent.instant for p in ours.intents.posted() if p.is_active)
-        assert posted == [transaction.instant]
+        assert posted == [instant]
         if ends == "lost":
             put(theirs, [("a", "p", 2, "theirs")])
         elif (error := errors[ends]) is not None:

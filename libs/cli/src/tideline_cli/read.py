@@ -33,29 +33,41 @@ tideline read ./trips --as-of "2024-12-31 12:00:00" --output new-year.parquet
 tideline read ./trips --since 1207 --changes"""
 _TIMES = "--since, --until and --changes"
 
+_Columns = Annotated[
+    list[str] | None,
+    option(
+        metavar="COLUMNS",
+        help="Only these columns, in this order; address.city is a field of a struct. Repeatable or a,b. Default: all.",
+    ),
+]
+_Where = Annotated[
+    str,
+    option(
+        metavar="EXPRESSION",
+        help="Only rows for which this condition is true: comparisons, AND, OR, NOT, IN, BETWEEN, IS NULL, LIKE over columns and literals.",
+    ),
+]
+_Keys = Annotated[
+    list[str] | None,
+    option("--key", metavar="KEY", help="Only the row with this record key. Reads only files that can contain it. Repeatable."),
+]
+_Since = Annotated[
+    str,
+    option(
+        metavar="POINT",
+        help="Only rows written after this point: a sequence number of the table log (see tideline timeline), an instant, or a "
+        "date and time in UTC. With a sequence number, writes that completed late are included.",
+    ),
+]
+
 
 @app.command(epilog=_EXAMPLES)
 def read(
     path: TablePath,
     *,
-    columns: Annotated[
-        list[str] | None,
-        option(
-            metavar="COLUMNS",
-            help="Only these columns, in this order; address.city is a field of a struct. Repeatable or a,b. Default: all.",
-        ),
-    ] = None,
-    where: Annotated[
-        str,
-        option(
-            metavar="EXPRESSION",
-            help="Only rows for which this condition is true: comparisons, AND, OR, NOT, IN, BETWEEN, IS NULL, LIKE over columns and literals.",
-        ),
-    ] = "",
-    keys: Annotated[
-        list[str] | None,
-        option("--key", metavar="KEY", help="Only the row with this record key. Reads only files that can contain it. Repeatable."),
-    ] = None,
+    columns: _Columns = None,
+    where: _Where = "",
+    keys: _Keys = None,
     as_of: Annotated[str, option(metavar="INSTANT", help="Read the table as of this instant, date, or date and time in UTC.")] = "",
     read_optimized: Annotated[
         bool,
@@ -64,14 +76,7 @@ def read(
             help="Read base files only, without log files: faster, as of the last compaction of each file group.",
         ),
     ] = False,
-    since: Annotated[
-        str,
-        option(
-            metavar="POINT",
-            help="Only rows written after this point: a sequence number of the table log (see tideline timeline), an instant, or a "
-            "date and time in UTC. With a sequence number, writes that completed late are included.",
-        ),
-    ] = "",
+    since: _Since = "",
     until: Annotated[str, option(metavar="POINT", help="Only rows written up to this point, as of this point. Default: now.")] = "",
     changes: Annotated[
         bool,

@@ -8,27 +8,33 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import dataclass
 from pathlib import Path
 
 from tideline_launcher.application import Application, ApplicationSpec, End, EndKind, PlanKey
 from tideline_launcher.command import arguments_of, shared_name_of
 from tideline_launcher.failure import exit_text, kind_of_exit, recovery_in
-from tideline_launcher.local_records import LOG, OUTCOMES, RECORD, left_behind, local_file, log_end, write_record
-from tideline_launcher.plan_ends import plan_ends
+from tideline_launcher.local_records import (
+    LOG,
+    OUTCOMES,
+    RECORD,
+    TAIL_BYTES,
+    left_behind,
+    local_file,
+    log_end,
+    unhandled,
+    with_ends,
+    write_record,
+)
 from tideline_locks.table_lock import LOCKS_VARIABLE
 from tideline_runtime import tether
 from tideline_runtime.state_folder import open_log_file
 from tideline_spark.invocation import MODULE
-from tideline_spark.outcomes import read_outcomes
 from tideline_table.clock import Clock
 from tideline_table.storage import writing
 
 _POLL_S = 0.5
 _STOP_GRACE_S = 10.0
-_TAIL_BYTES = 64 * 1024
-_FORGOTTEN_AFTER = timedelta(days=1)
 
 
 @dataclass(slots=True)
@@ -67,7 +73,7 @@ class LocalProcesses:
             driver = applications[0].driver
             if driver not in self._launched:
                 end = End(EndKind.LOST, "ended with its launcher", self._clock.now())
-                self._launched[driver] = _Launched(None, self._with_ends(applications, end))
+                self._launched[driver] = _Launched(None, with_ends(self._state, applications, end))
 
     def launch(self, spec: ApplicationSpec) -> None:
         """See `Applications.launch`."""
@@ -113,11 +119,8 @@ class LocalProcesses:
 
     def tidy(self) -> None:
         """See `Applications.tidy`. Forgets those whose end no launcher handles, because a table is gone."""
-        now = self._clock.now()
-        ends = {driver: launched.applications[0].end for driver, launched in self._launched.items()}
-        for driver, end in ends.items():
-            if end is not None and now - end.ended > _FORGOTTEN_AFTER:
-                self.collect(driver)
+        for driver in unhandled((launched.applications[0] for launched in self._launched.values()), self._clock.now()):
+            self.collect(driver)
 
     def close(self, grace_s: float) -> None:
         """See `Applications.close`. Applications that are stopped here leave no record: nothing was wrong with them."""
@@ -138,22 +141,14 @@ class LocalProcesses:
         ran_s = self._clock.monotonic_s() - launched.started_s
         if code is not None:
             _signal(process, signal.SIGKILL)  # workers that outlived the application
-            recovery = recovery_in(self.log_tail(driver, _TAIL_BYTES).decode(errors="replace"))
+            recovery = recovery_in(self.log_tail(driver, TAIL_BYTES).decode(errors="replace"))
             end = End(kind_of_exit(code), exit_text(code), self._clock.now(), recovery)
         elif ran_s > launched.timeout_s:
             _stop(process, _STOP_GRACE_S)
             end = End(EndKind.TIMED_OUT, f"stopped after {ran_s:.0f} s", self._clock.now())
         else:
             return
-        launched.applications = self._with_ends(launched.applications, end)
-
-    def _with_ends(self, applications: tuple[Application, ...], end: End) -> tuple[Application, ...]:
-        try:
-            reported = local_file(self._state, applications[0].driver, OUTCOMES).read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            reported = ""
-        ends = plan_ends(len(applications), end, read_outcomes(reported))
-        return tuple(replace(a, end=e) for a, e in zip(applications, ends, strict=True))
+        launched.applications = with_ends(self._state, launched.applications, end)
 
     def _forget(self, driver: str) -> None:
         for kind in (RECORD, OUTCOMES):

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
-from tideline_launcher.application import Application, PlanKey
+from tideline_launcher.application import Application, End, PlanKey
+from tideline_launcher.plan_ends import plan_ends
+from tideline_spark.outcomes import read_outcomes
 from tideline_table.action import TableService
 from tideline_table.storage import writing
 
 LOG, RECORD, OUTCOMES = "log", "json", "outcomes"
+TAIL_BYTES = 64 * 1024
+"""How much of the end of a log is searched for what the last error allows."""
+_FORGOTTEN_AFTER = timedelta(days=1)
 
 
 def local_file(state_folder: Path, driver: str, kind: str) -> Path:
@@ -34,6 +40,21 @@ def log_end(state_folder: Path, driver: str, max_bytes: int) -> bytes:
             return file.read(max_bytes)
     except FileNotFoundError:
         return b""
+
+
+def with_ends(state_folder: Path, applications: Sequence[Application], end: End) -> tuple[Application, ...]:
+    """Return the plans of one local application with their ends: what it reported of each, else its own `end`."""
+    try:
+        reported = local_file(state_folder, applications[0].driver, OUTCOMES).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        reported = ""
+    ends = plan_ends(len(applications), end, read_outcomes(reported))
+    return tuple(replace(a, end=e) for a, e in zip(applications, ends, strict=True))
+
+
+def unhandled(applications: Iterable[Application], now: datetime) -> set[str]:
+    """Return the drivers that ended so long ago that no launcher will handle their ends: their tables are gone."""
+    return {a.driver for a in applications if a.end is not None and now - a.end.ended > _FORGOTTEN_AFTER}
 
 
 def write_record(state_folder: Path, applications: Sequence[Application]) -> None:

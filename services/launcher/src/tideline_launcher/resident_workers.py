@@ -6,21 +6,29 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 
 from tideline_launcher.application import Application, ApplicationSpec, End, EndKind, Place, PlanKey
 from tideline_launcher.command import arguments_of, shared_name_of
 from tideline_launcher.failure import recovery_in
-from tideline_launcher.local_records import LOG, OUTCOMES, RECORD, left_behind, local_file, log_end, write_record
+from tideline_launcher.local_records import (
+    LOG,
+    OUTCOMES,
+    RECORD,
+    TAIL_BYTES,
+    left_behind,
+    local_file,
+    log_end,
+    unhandled,
+    with_ends,
+    write_record,
+)
 from tideline_launcher.metrics import WORKER_ENDS
-from tideline_launcher.plan_ends import plan_ends
 from tideline_launcher.settings import WorkerSettings
 from tideline_launcher.worker_process import Ran, WorkerNotStarted, WorkerProcess, start_worker
 from tideline_runtime.logging import get_logger
 from tideline_runtime.metrics import Metrics
 from tideline_runtime.state_folder import open_log_file
-from tideline_spark.outcomes import read_outcomes
 from tideline_spark.worker import Request
 from tideline_table.clock import Clock
 from tideline_table.storage import writing
@@ -28,8 +36,6 @@ from tideline_table.storage import writing
 FOLDER = "workers"
 """Folder below the state folder of the launcher: logs and records of plans, and the logs of the workers."""
 _POLL_S = 0.5
-_TAIL_BYTES = 64 * 1024
-_FORGOTTEN_AFTER = timedelta(days=1)
 _REASONS = {EndKind.OUT_OF_MEMORY: "out_of_memory", EndKind.TIMED_OUT: "timed_out"}
 _log = get_logger(__name__)
 
@@ -81,7 +87,7 @@ class ResidentWorkers:
             driver = here[0].driver
             if driver not in self._held:
                 end = End(EndKind.LOST, "ended with its launcher", self._clock.now())
-                self._held[driver] = _Held(None, self._with_ends(here, end))
+                self._held[driver] = _Held(None, with_ends(self._state, here, end))
 
     def launch(self, spec: ApplicationSpec) -> None:
         """See `Applications.launch`. The application waits until a worker is free."""
@@ -140,12 +146,8 @@ class ResidentWorkers:
 
     def tidy(self) -> None:
         """See `Applications.tidy`. Forgets those whose end no launcher handles, because a table is gone."""
-        now = self._clock.now()
-        with self._changed:
-            ends = {driver: held.applications[0].end for driver, held in self._held.items()}
-        for driver, end in ends.items():
-            if end is not None and now - end.ended > _FORGOTTEN_AFTER:
-                self.collect(driver)
+        for driver in unhandled(self.known(), self._clock.now()):
+            self.collect(driver)
 
     def close(self, grace_s: float) -> None:
         """See `Applications.close`. Applications that wait or are stopped here leave no record: nothing was wrong with them."""
@@ -227,8 +229,10 @@ class ResidentWorkers:
     def _end(self, held: _Held, ran: Ran) -> None:
         """Record the end of an application, and wake the launcher unless enough others wait."""
         driver = held.applications[0].driver
-        recovery = recovery_in(self.log_tail(driver, _TAIL_BYTES).decode(errors="replace")) if ran.kind is EndKind.FAILED else None
-        ended = self._with_ends(held.applications, End(ran.kind, ran.reason, self._clock.now(), None if ran.is_dead else recovery))
+        recovery = recovery_in(self.log_tail(driver, TAIL_BYTES).decode(errors="replace")) if ran.kind is EndKind.FAILED else None
+        ended = with_ends(
+            self._state, held.applications, End(ran.kind, ran.reason, self._clock.now(), None if ran.is_dead else recovery)
+        )
         with self._changed:
             held.applications = ended
             is_low = 2 * len(self._queue) <= self._settings.max_queued
@@ -251,14 +255,6 @@ class ResidentWorkers:
     def _retire(self, worker: WorkerProcess, reason: str) -> None:
         self._metrics.increment(WORKER_ENDS, reason=reason)
         worker.retire()
-
-    def _with_ends(self, applications: tuple[Application, ...], end: End) -> tuple[Application, ...]:
-        try:
-            reported = local_file(self._state, applications[0].driver, OUTCOMES).read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            reported = ""
-        ends = plan_ends(len(applications), end, read_outcomes(reported))
-        return tuple(replace(a, end=e) for a, e in zip(applications, ends, strict=True))
 
     def _forget(self, driver: str) -> None:
         for kind in (LOG, RECORD, OUTCOMES):

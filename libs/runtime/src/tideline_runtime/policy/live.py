@@ -65,10 +65,6 @@ class LivePolicies:
             self._reload(self.path, stamp)
         return self._policies
 
-    def settles_in_s(self) -> float | None:
-        """Return the seconds after which `current` reads a file that changed; None if it did not."""
-        return None if self._seen is None else max(0.0, self._seen[1] + SETTLE_S - self.clock.monotonic_s())
-
     def _reload(self, path: Path, stamp: _Stamp | None) -> None:
         self._read, self._seen = stamp, None
         try:

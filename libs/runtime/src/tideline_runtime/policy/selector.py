@@ -12,7 +12,6 @@ from tideline_runtime.registry import TablePattern
 
 Rank = tuple[int, ...]
 """How narrow a rule is; compared as a tuple."""
-DEFAULTS: Rank = (0,)
 _PATHS, _TAGS, _TABLE = 1, 2, 3
 RESOURCE: Rank = (4,)
 _UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

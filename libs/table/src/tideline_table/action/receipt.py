@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -142,10 +142,3 @@ def receipt_of(instant: str, stats: Sequence[WriteStat], verify: str) -> dict[st
         )
     document = {"verify": verify, "rows": total.rows, "digest": total.text, "files": len(stats)}
     return {RECEIPT_KEY: json.dumps(document, sort_keys=True)}
-
-
-def proof_cost(stats: Iterable[WriteStat]) -> Mapping[str, float]:
-    """Return the seconds of all proofs, and their share of the seconds of all tasks."""
-    proofs = [stat.proof for stat in stats if stat.proof is not None]
-    proof_s, task_s = sum(p.proof_s for p in proofs), sum(p.task_s for p in proofs)
-    return {"seconds": proof_s, "share": proof_s / task_s if task_s else 0.0}

@@ -17,12 +17,9 @@ A commit that moves progress requires the value that it expects; otherwise it is
 
 A write conflicts with every write that changed the table schema since the one it was based on, unless both changed it alike.
 
-Cleaning conflicts with no write: it deletes only slices that no transaction on the latest state reads. A transaction so slow that
-its input is deleted fails when it reads. Field notes: #13255, #9472, #18830, #9831.
-
-Archival conflicts with no write: the instants that it removes are complete, and older than every pending write. It passes a
-rolled-back write only after an orphan-file cleanup found no file of it (`action.archival`). A writer so slow that its instant was
-archived meanwhile fails like any writer that was rolled back. Field notes: #6938, PR 7401, PR 11440, #10964.
+Cleaning and archival conflict with no write. A clean deletes only slices that no transaction on the latest state reads; an archival
+removes only completed instants, older than every pending write. A transaction so slow that its input was deleted fails when it reads,
+and one whose instant was archived fails like any writer that was rolled back.
 
 Two inserts of one key conflict in the scope of the later one: in one partition, or with a global index in any two. A row that moves
 to another partition is an insert there and a change of the file group that it leaves.
@@ -30,8 +27,8 @@ to another partition is an insert there and a change of the file group that it l
 In a table with a bucket index, two writes that both open the file group of a bucket conflict; a write into an existing group follows
 the rules above. The ids of the two groups differ, so that the files of the losing write never join the group of the other one.
 
-Schema changes are part of a write and follow the rule above. There is no indexing action. Table properties need no rule: they are
-written at creation, and by sharing under the lock that both engines take.
+Creating or dropping an index changes no rows. Table properties need no rule: they are written at creation, and by sharing under the
+lock that both engines take.
 """
 
 from __future__ import annotations
@@ -263,6 +260,38 @@ def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[Ins
     if resized is not None:
         return resized
     grown: dict[FileGroupId, str] = {}
+    changed = _changed_meanwhile(own, state, grown)
+    if changed is not None:
+        return changed
+    taken = _opened_meanwhile(own, state)
+    if taken is not None:
+        return taken
+    overwritten = own.overwrites.replaced(state) if own.overwrites is not None else []
+    under = state.groups_under_compaction() if overwritten else {}
+    for group in overwritten:
+        if group in under:
+            # The compaction may still run, and cleaning would delete the files that it reads.
+            return WriteConflict(
+                f"file group {group.file_id} in {group.partition_path!r} is under compaction {under[group]}",
+                with_instant=under[group],
+                remedy="run the compaction, then retry: tideline run compaction PATH; or cancel it: tideline job cancel PATH INSTANT",
+            )
+    held = _held_by_clustering(own, overwritten, state)
+    if held is not None:
+        return held
+    for other_keys in inserted_since:
+        if other_keys.found_in is not None or (
+            other_keys.hashes is not None and len(own.inserted) and len(np.intersect1d(own.inserted, other_keys.hashes))
+        ):
+            where = f" of partition {other_keys.found_in!r}" if other_keys.found_in is not None else ""
+            return WriteConflict(
+                f"record keys{where} were inserted by {other_keys.instant} at the same time", with_instant=other_keys.instant
+            )
+    return SliceGrew(frozenset(grown), max(grown.values())) if grown else None
+
+
+def _changed_meanwhile(own: WriteSet, state: TableState, grown: dict[FileGroupId, str]) -> WriteConflict | None:
+    """Return the conflict over a file group that `own` read. Add the groups that only got log files, with their last writer, to `grown`."""
     in_move = state.groups_in_move()
     for group, read_version in own.based_on.items():
         if group in in_move:
@@ -295,31 +324,7 @@ def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[Ins
                 expected=f"slice {read_version.base_instant} with {read_version.log_files} log file(s)",
                 with_instant=other,
             )
-    taken = _opened_meanwhile(own, state)
-    if taken is not None:
-        return taken
-    overwritten = own.overwrites.replaced(state) if own.overwrites is not None else []
-    under = state.groups_under_compaction() if overwritten else {}
-    for group in overwritten:
-        if group in under:
-            # The compaction may still run, and cleaning would delete the files that it reads.
-            return WriteConflict(
-                f"file group {group.file_id} in {group.partition_path!r} is under compaction {under[group]}",
-                with_instant=under[group],
-                remedy="run the compaction, then retry: tideline run compaction PATH; or cancel it: tideline job cancel PATH INSTANT",
-            )
-    held = _held_by_clustering(own, overwritten, state)
-    if held is not None:
-        return held
-    for other_keys in inserted_since:
-        if other_keys.found_in is not None or (
-            other_keys.hashes is not None and len(own.inserted) and len(np.intersect1d(own.inserted, other_keys.hashes))
-        ):
-            where = f" of partition {other_keys.found_in!r}" if other_keys.found_in is not None else ""
-            return WriteConflict(
-                f"record keys{where} were inserted by {other_keys.instant} at the same time", with_instant=other_keys.instant
-            )
-    return SliceGrew(frozenset(grown), max(grown.values())) if grown else None
+    return None
 
 
 def _held_by_clustering(own: WriteSet, overwritten: Sequence[FileGroupId], state: TableState) -> WriteConflict | None:

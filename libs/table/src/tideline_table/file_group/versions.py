@@ -1,4 +1,4 @@
-"""The slices of one file group over time: adding files, the slice that a query sees, and the slice that a clean removed."""
+"""The slices of file groups over time: adding files, the slice that a query sees, and the slice that a clean removed."""
 
 from __future__ import annotations
 
@@ -27,6 +27,24 @@ def visible_slice(slices: Mapping[str, FileSlice], as_of: str = "", compaction: 
             newest = max(instants[0], compaction) if not as_of or compaction <= as_of else instants[0]
             return replace(found, base_instant=newest, log_files=tuple(logs))
     return None
+
+
+def visible_slices(
+    slices: Mapping[FileGroupId, Mapping[str, FileSlice]],
+    replaced: Mapping[FileGroupId, str],
+    as_of: str,
+    compactions: Mapping[FileGroupId, str],
+) -> list[FileSlice]:
+    """Return what `visible_slice` returns for each group that was not replaced by `as_of` (empty: now)."""
+    found = []
+    for group, known in slices.items():
+        gone = replaced.get(group)
+        if gone is not None and (not as_of or gone <= as_of):
+            continue
+        visible = visible_slice(known, as_of, compactions.get(group, ""))
+        if visible is not None:
+            found.append(visible)
+    return found
 
 
 def fold_file(slices: dict[str, FileSlice], group: FileGroupId, instant: str, stat: WriteStat) -> None:

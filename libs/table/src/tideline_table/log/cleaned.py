@@ -1,4 +1,7 @@
-"""Effect of cleaning by file versions on older queries: such a clean lists the deleted files but no earliest retained instant."""
+"""Effect of a clean on the slices of a table, and of cleaning by file versions on older queries.
+
+A clean by file versions lists the deleted files but no earliest retained instant.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
-from tideline_table.file_group.slice import FileGroupId
+from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.file_group.versions import is_gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +50,22 @@ def first_whole(
 def _needed_until(file: CleanedFile, begun: AbstractSet[str], replaced: str) -> str:
     later = [instant for instant in begun if instant > file.instant]
     return min(later, default=replaced or file.known_write)
+
+
+def remove_cleaned(
+    slices: dict[FileGroupId, dict[str, FileSlice]],
+    replaced: dict[FileGroupId, str],
+    excess: set[FileGroupId],
+    gone: frozenset[tuple[str, str]],
+) -> None:
+    """Remove the slices whose first file is in `gone` (partition path, name). `excess` keeps the groups to examine at the next clean."""
+    for group in list(excess):
+        held = slices.get(group, {})
+        for instant in [i for i, s in held.items() if is_gone(s, gone)]:
+            del held[instant]
+        if not held:
+            slices.pop(group, None)
+            replaced.pop(group, None)
+            excess.discard(group)
+        elif len(held) == 1 and group not in replaced:
+            excess.discard(group)

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tideline_table.hudi.instant import PUBLISHING_ACTIONS, Action, State, next_instant
-
-if TYPE_CHECKING:
-    from tideline_table.log.entry import Entry
+from tideline_table.log.entry import Entry
 
 FILES = "files"
 """The partition that lists the partitions and files of the table."""

@@ -11,13 +11,13 @@ from typing import Any
 from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.names import parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice
-from tideline_table.file_group.versions import fold_file, is_gone, visible_slice
+from tideline_table.file_group.versions import fold_file, is_gone, visible_slice, visible_slices
 from tideline_table.hudi.instant import PUBLISHING_ACTIONS, Action, State
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.adopted import AdoptedTable
 from tideline_table.log.body import Archived, Bare, Cleaned, Indexed, Published, RestoreBegun, Restored, SavepointMade
-from tideline_table.log.cleaned import cleaned_files, first_whole
+from tideline_table.log.cleaned import cleaned_files, first_whole, remove_cleaned
 from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import MetadataTable, metadata_after
 from tideline_table.log.plan import (
@@ -280,16 +280,7 @@ class TableState:
             self.whole_since = max(self.whole_since, retained)
         # Never move back: files that an earlier clean deleted stay deleted even if a later clean retains more commits.
         self.last_clean_retained = max(self.last_clean_retained, retained)
-        for group in list(self.excess):
-            slices = self.slices.get(group, {})
-            for instant in [i for i, s in slices.items() if is_gone(s, gone)]:
-                del slices[instant]
-            if not slices:
-                self.slices.pop(group, None)
-                self.replaced.pop(group, None)
-                self.excess.discard(group)
-            elif len(slices) == 1 and group not in self.replaced:
-                self.excess.discard(group)
+        remove_cleaned(self.slices, self.replaced, self.excess, gone)
 
     def _apply_archival(self, instant: str, archived: ArchivedInstants) -> None:
         earlier = [a.instant for a in self.actions.values() if a.action is Action.ARCHIVAL and a.instant < instant]
@@ -325,17 +316,8 @@ class TableState:
         """
         wanted = None if partitions is None else set(partitions)
         with self._mutex:
-            found: list[FileSlice] = []
-            compacting = self.groups_under_compaction()
-            for group, slices in self.slices.items():
-                if wanted is not None and group.partition_path not in wanted:
-                    continue
-                gone = self.replaced.get(group)
-                if gone is not None and (not as_of or gone <= as_of):
-                    continue
-                visible = visible_slice(slices, as_of, compacting.get(group, ""))
-                if visible is not None:
-                    found.append(visible)
+            known = self.slices if wanted is None else {g: s for g, s in self.slices.items() if g.partition_path in wanted}
+            found = visible_slices(known, self.replaced, as_of, self.groups_under_compaction())
         return sorted(found, key=lambda s: s.group)
 
     def every_slice(self) -> list[FileSlice]:

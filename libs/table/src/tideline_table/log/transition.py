@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tideline_table.errors import CorruptMetadata, IllegalTransition
 from tideline_table.hudi.instant import PUBLISHING_ACTIONS, Action, State, check_transition
+from tideline_table.log.action import ActionRecord
 from tideline_table.log.body import RestoreBegun
 from tideline_table.log.entry import Entry
 from tideline_table.log.plan import RestorePlanned, RollbackStep
 from tideline_table.log.rewind import Rewind
-from tideline_table.log.sharing import PEER_WRITER
+from tideline_table.log.savepoint import Savepoint
+from tideline_table.log.sharing import PEER_WRITER, Sharing
 from tideline_table.log.table_log import Draft
 
-if TYPE_CHECKING:
-    from tideline_table.log.state import TableState
+
+class KnownSteps(Protocol):
+    """The part of a table's state (`TableState`) that decides which transition may follow."""
+
+    actions: dict[str, ActionRecord]
+    savepoints: dict[str, Savepoint]
+    sharing: Sharing | None
+
+    @property
+    def restoring(self) -> str:
+        """Instant of the pending restore; empty if there is none."""
 
 
-def check_step(state: TableState, step: Draft | Entry) -> None:
+def check_step(state: KnownSteps, step: Draft | Entry) -> None:
     """Raise `IllegalTransition` unless `step` is a valid next transition; `CorruptMetadata` if a rollback names a wrong action."""
     named = f"{step.action} {step.instant}"
     if state.restoring not in ("", step.instant) and state.sharing is None:
@@ -44,7 +55,7 @@ def check_step(state: TableState, step: Draft | Entry) -> None:
         _check_rewind(state, step.body.rewind, step.instant)
 
 
-def _check_savepoint(state: TableState, step: Draft | Entry) -> None:
+def _check_savepoint(state: KnownSteps, step: Draft | Entry) -> None:
     before = State.COMPLETED if step.instant in state.savepoints else State.NONE
     if before is not step.before:
         raise IllegalTransition(f"a step of savepoint {step.instant} from {step.before}", expected=f"a step from {before}")
@@ -54,7 +65,7 @@ def _check_savepoint(state: TableState, step: Draft | Entry) -> None:
         raise IllegalTransition(f"a savepoint of {step.instant}", expected="a completed write")
 
 
-def _check_rewind(state: TableState, back: Rewind, restore: str) -> None:
+def _check_rewind(state: KnownSteps, back: Rewind, restore: str) -> None:
     if back.savepoint not in state.savepoints:
         raise IllegalTransition(f"restore {restore} to {back.savepoint}", expected="a savepoint")
     ended, pending = (State.COMPLETED,), (State.REQUESTED, State.INFLIGHT)
@@ -65,7 +76,7 @@ def _check_rewind(state: TableState, back: Rewind, restore: str) -> None:
                 raise IllegalTransition(f"restore {restore} undoes {instant}", expected=f"a {action} that is {states[-1]}")
 
 
-def _check_rollback(state: TableState, step: Draft | Entry) -> None:
+def _check_rollback(state: KnownSteps, step: Draft | Entry) -> None:
     body = step.body if isinstance(step.body, RollbackStep) else RollbackStep("", "")
     target = state.actions.get(body.target)
     if step.writer_id == PEER_WRITER and state.sharing is not None:

@@ -11,7 +11,6 @@ from tideline_table.merge import DeletionMark, MergeMode, Merging, OpenCells, Pa
 from tideline_table.schema.avro_types import parse_record
 
 FIRST_VERSION_WITH_MERGE_MODE = 8
-FIRST_VERSION_WITHOUT_PAYLOADS = 9
 _MODELS = "org.apache.hudi.common.model."
 _MODES = {mode.value: mode for mode in MergeMode}
 _STRATEGIES = {

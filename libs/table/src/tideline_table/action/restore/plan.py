@@ -15,7 +15,6 @@ from tideline_table.log.savepoint import Savepoint, is_newer
 from tideline_table.log.state import TableState
 
 OPERATION = "RESTORE"
-_PUBLISHING = WRITE_ACTIONS | {Action.COMPACTION}
 
 
 @dataclass(frozen=True, slots=True)
