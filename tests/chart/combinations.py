@@ -162,7 +162,7 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
                 "dashboard": {"enabled": True, "annotations": {"folder": "Data"}},
                 "alerts": {
                     "enabled": True,
-                    "runbookUrl": "https://runbooks.example/kubernetes.md",
+                    "runbookUrl": "https://runbooks.example/kubernetes-operations.md",
                     "disabled": ["TidelineTicksSlow"],
                 },
             },

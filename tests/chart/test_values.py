@@ -21,7 +21,7 @@ from tideline_runtime.metrics import declared_metrics
 from tideline_runtime.settings import declared_settings
 
 SCRIPT = REPOSITORY_ROOT / "scripts/generate_chart.py"
-RUNBOOK = REPOSITORY_ROOT / "docs/kubernetes.md"
+RUNBOOK = REPOSITORY_ROOT / "docs/kubernetes-operations.md"
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 ALERTS = yaml.safe_load((CHART / "files/alerts.yaml").read_text())["alerts"]
