@@ -103,7 +103,7 @@ def ensure_programs(folders: Folders, modules: Iterable[Module] = MODULES, *, jo
     folders.programs.mkdir(parents=True, exist_ok=True)
     folders.bin.mkdir(parents=True, exist_ok=True)
     for module in modules:
-        # For each module, so that nobody who needs helm waits for Kubernetes.
+        # For each module, so that a run that needs only helm does not wait for Kubernetes.
         with locked(folders.programs / f"{module.name}.lock"):
             for name in missing_programs(folders, module):
                 _build(folders, module, name, jobs)

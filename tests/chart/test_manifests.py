@@ -489,7 +489,9 @@ def test_monitoring_is_what_the_values_say():
     (reach,) = (rule for rule in group["rules"] if rule["alert"] == "TidelineTablesOutOfReach")
     assert "tideline_runtime_table_trouble" in reach["expr"]
     assert reach["labels"] == {"severity": "critical"}
-    assert group["rules"][0]["annotations"]["runbook_url"] == "https://runbooks.example/kubernetes-operations.md#tidelineserviceabsent"
+    assert (
+        group["rules"][0]["annotations"]["runbook_url"] == "https://runbooks.example/kubernetes-operations.md#tidelineserviceabsent"
+    )
     for _, pod in pods(manifests):
         assert "prometheus.io/scrape" not in pod["metadata"].get("annotations", {})
     for deployment in services(manifests):

@@ -19,8 +19,8 @@ from tests.real.object_store import ObjectStoreServer, running_object_store
 from tests.real.redis import RedisServer, running_redis
 
 from tideline_table.action import roll_back_dead, run_clean, run_clustering, run_compaction
-from tideline_table.action.archival.late_files import sweep
-from tideline_table.action.archival.plan import unswept
+from tideline_table.action.archival.late_files import clean_up_orphans
+from tideline_table.action.archival.plan import to_clean_up
 from tideline_table.errors import WriteConflict
 from tideline_table.hudi.instant import Action
 from tideline_table.table import Table, TableRequest, TableType, create_table
@@ -96,7 +96,7 @@ def recovered(settings: Settings) -> Table:
         lengths.append(table.refresh().sequence)
     assert lengths[0] == lengths[1], "the second recovery found something to do"
     # All tasks have ended: what a stopped writer wrote after its rollback goes now, not only when its instant is archived.
-    sweep(table.storage, table.state, unswept(table.state))
+    clean_up_orphans(table.storage, table.state, to_clean_up(table.state))
     return open_table(settings, "checker")
 
 

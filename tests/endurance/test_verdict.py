@@ -12,8 +12,8 @@ from tests.endurance.verdict import Told, problems, told
 from tests.endurance.workload import LISTS, SCHEMA, Op, operation_of
 
 from tideline_table.action import write_rows
-from tideline_table.action.archival.late_files import sweep
-from tideline_table.action.archival.plan import unswept
+from tideline_table.action.archival.late_files import clean_up_orphans
+from tideline_table.action.archival.plan import to_clean_up
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.file_group import new_file_id
 from tideline_table.table import Table, TableRequest, TableType, create_table
@@ -65,7 +65,7 @@ def test_a_lost_update_a_stray_file_and_a_stuck_instant_are_told(run: tuple[Tabl
     table.storage.put(f".hoodie/.temp/{transaction.instant}/{late}.marker.CREATE", b"")
     table.storage.put(late, b"")
     assert f"{late} is a stray file" in problems(table, good)
-    assert late in sweep(table.storage, table.state, unswept(table.refresh())).deleted
+    assert late in clean_up_orphans(table.storage, table.state, to_clean_up(table.refresh())).deleted
     assert not any(late in p for p in problems(table, good))
 
 

@@ -42,7 +42,7 @@ START: dict[str, int] = {
     "keys that logs add are not looked for": 7,
     "clean takes what a compaction reads": 1733,
     "log files of writes in flight are read": 21,
-    "archival does not sweep": 1640,
+    "archival does not clean up orphans": 1640,
     "archival waits for no task": 709,
     "archival before cleaning": 7,
     "archival passes what is under way": 24,

@@ -13,7 +13,7 @@ from tests.simulation.world import World
 
 from tideline_table.action.archival import plan as archival
 from tideline_table.action.archival import run as table_archival
-from tideline_table.action.archival.late_files import MOST_SWEPT, Sweep
+from tideline_table.action.archival.late_files import MOST_CHECKED, OrphanCleanup
 from tideline_table.config import Options
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.state import TableState
@@ -22,12 +22,12 @@ from tideline_table.storage import Storage
 _real_held_back = archival.held_back
 
 
-def _sweep_nothing(storage: Storage, state: TableState, rolled_back: Sequence[ActionRecord]) -> Sweep:
-    return Sweep(frozenset(record.instant for record in rolled_back))
+def _clean_up_nothing(storage: Storage, state: TableState, rolled_back: Sequence[ActionRecord]) -> OrphanCleanup:
+    return OrphanCleanup(frozenset(record.instant for record in rolled_back))
 
 
 def _due_at_once(state: TableState, rolled_back: Iterable[ActionRecord], options: Options, now: datetime) -> list[ActionRecord]:
-    return list(rolled_back)[:MOST_SWEPT]
+    return list(rolled_back)[:MOST_CHECKED]
 
 
 def _held_back_by_no_cleaning(state: TableState, *arguments: Any) -> archival.Barrier:
@@ -36,7 +36,7 @@ def _held_back_by_no_cleaning(state: TableState, *arguments: Any) -> archival.Ba
     return _real_held_back(cleaned, *arguments)
 
 
-def _held_back_by_nothing_unfinished(state: TableState, swept: AbstractSet[str] = frozenset()) -> list[archival.Barrier]:
+def _held_back_by_nothing_unfinished(state: TableState, cleaned_up: AbstractSet[str] = frozenset()) -> list[archival.Barrier]:
     return []
 
 
@@ -50,7 +50,7 @@ def _removed_first(table: Any, path: str, files: Sequence[archival.StateFile], o
 _real_store = table_archival._store
 
 ARCHIVAL_BUGS: Mapping[str, Callable[[World], Any]] = {
-    "archival does not sweep": sabotage((table_archival, "sweep", _sweep_nothing)),
+    "archival does not clean up orphans": sabotage((table_archival, "clean_up_orphans", _clean_up_nothing)),
     "archival waits for no task": sabotage((table_archival, "due", _due_at_once)),
     "archival before cleaning": sabotage((archival, "held_back", _held_back_by_no_cleaning)),
     "archival passes what is under way": sabotage((archival, "barriers", _held_back_by_nothing_unfinished)),

@@ -222,7 +222,7 @@ def _recovery(cluster: Cluster, process: Process) -> None:
     while any(a.action is Action.CLEAN for a in table.state.pending()):
         run_clean(table)
     for _ in range(3 if cluster.world.is_archived else 0):
-        archive(table)  # sweeps first: what it deletes holds back until the next time
+        archive(table)  # cleans up orphans first: what it deletes holds back until the next time
 
 
 def _check(cluster: Cluster) -> None:

@@ -141,7 +141,7 @@ class World:
         if self.is_archived:
             self.budget_steps += 250
             if self.kinds and random.Random(f"late {seed}").random() < 0.5:
-                # Files of the dead come behind their rollback: what archival sweeps for.
+                # Files of the dead come behind their rollback: what the orphan-file cleanup is for.
                 self.kinds = sorted({*self.kinds[:2], "late_write"})
                 self._rate = max(self._rate, 0.03)
         self._restart: dict[str, Callable[[Process], None]] = {}

@@ -196,8 +196,8 @@ def test_finishes_an_archival_that_died_and_deletes_late_files(fleet):
     assert context.metrics.value(LATE_FILES, table=table.uid) == 1
     assert not late.exists()
     upsert(table)
-    swept = frozenset({dead})
-    planned = schedule_archival(table, FEW, swept)
+    cleaned_up = frozenset({dead})
+    planned = schedule_archival(table, FEW, cleaned_up)
     service.tick()
     table.refresh()
     assert table.state.actions[planned].state is State.COMPLETED

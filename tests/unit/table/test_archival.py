@@ -19,16 +19,16 @@ from tests.unit.table.tables import DEATH_S, Row, cluster, contents, new_table, 
 from tideline_table.action import (
     archive,
     create_savepoint,
+    delete_late_files,
     delete_savepoint,
     restore_to_savepoint,
     roll_back_dead,
     run_archival,
     schedule_archival,
     schedule_clustering,
-    sweep_late_files,
 )
 from tideline_table.action.archival import run as table_archival
-from tideline_table.action.archival.late_files import Sweep
+from tideline_table.action.archival.late_files import OrphanCleanup
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import (
@@ -115,7 +115,7 @@ def test_instants_move_from_the_timeline_to_the_archive(old):
     assert contents(table) == rows
     assert contents(open_table(storage, clock, "other")) == rows
     assert seen_by_others(storage, clock) == rows
-    assert archive(table, FEW) == (None, Sweep())
+    assert archive(table, FEW) == (None, OrphanCleanup())
 
 
 def test_the_clustering_is_archived_with_its_plan_and_what_it_replaced(old):
@@ -238,12 +238,12 @@ def test_a_late_file_of_a_fenced_write_never_becomes_visible(old, row: Row):
     assert done is not None
     assert max(done.instants) < fenced, "its tasks may still run"
     clock.advance(TASK_S)
-    done, sweep = archive(table, FEW)
-    assert set(sweep.deleted) == late
-    assert fenced in table.state.actions, "a sweep that finds something proves nothing"
-    done, sweep = archive(table, FEW)
+    done, cleanup = archive(table, FEW)
+    assert set(cleanup.deleted) == late
+    assert fenced in table.state.actions, "a cleanup that finds something proves nothing"
+    done, cleanup = archive(table, FEW)
     assert done is not None
-    assert sweep == Sweep(frozenset({fenced}))
+    assert cleanup == OrphanCleanup(frozenset({fenced}))
     assert fenced in done.instants
     assert fenced not in table.state.actions
     assert seen_by_others(storage, clock) == contents(table)
@@ -266,8 +266,8 @@ def test_a_late_file_of_what_a_restore_took_back_never_becomes_visible(old, is_r
     fenced, late = write_late(storage, clock, ("late", "elsewhere", 99, "late"), undo)
     assert {path.partition("/")[0] for path in late} == {"elsewhere"}
     aged(table, clock)
-    _, sweep = archive(table, FEW)
-    assert set(sweep.deleted) == late
+    _, cleanup = archive(table, FEW)
+    assert set(cleanup.deleted) == late
     done, _ = archive(table, FEW)
     assert done is not None
     assert fenced in done.instants
@@ -275,12 +275,12 @@ def test_a_late_file_of_what_a_restore_took_back_never_becomes_visible(old, is_r
 
 
 @pytest.mark.parametrize("row", [UPDATE, INSERT])
-def test_without_the_sweep_it_does(old, row: Row, monkeypatch):
-    """The seeded bug "archival sweep": what the protection is for."""
+def test_without_the_cleanup_it_does(old, row: Row, monkeypatch):
+    """The seeded bug "archival does not clean up orphans": what the protection is for."""
     table, storage, clock = old
     fenced, _ = write_late(storage, clock, row)
     aged(table, clock)
-    monkeypatch.setattr(table_archival, "sweep_late_files", lambda *_: Sweep(frozenset({fenced})))
+    monkeypatch.setattr(table_archival, "delete_late_files", lambda *_: OrphanCleanup(frozenset({fenced})))
     done, _ = archive(table, FEW)
     assert done is not None
     assert fenced in done.instants
@@ -416,12 +416,12 @@ def test_options_that_do_not_fit_are_refused(old):
     assert not [a for a in table.state.actions.values() if a.action is Action.ARCHIVAL]
 
 
-def test_a_sweep_asks_nothing_without_need(old):
+def test_a_cleanup_asks_nothing_without_need(old):
     _, storage, clock = old
     faulty = FaultyStorage(storage)
     looking = open_table(faulty, clock, "looking")
     start = len(faulty.calls)
-    assert sweep_late_files(looking, FEW) == Sweep()
+    assert delete_late_files(looking, FEW) == OrphanCleanup()
     assert not [path for call, path in faulty.calls[start:] if call.startswith("list")]
     assert HEAL_DEADLINE_S < OLD_S
 

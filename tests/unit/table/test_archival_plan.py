@@ -24,9 +24,9 @@ LATER = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 def leaving(
-    history: History, saved: frozenset[str] = frozenset(), swept: frozenset[str] = frozenset(), **options: object
+    history: History, saved: frozenset[str] = frozenset(), cleaned_up: frozenset[str] = frozenset(), **options: object
 ) -> list[str]:
-    found = archivable(history.state, OPTIONS.merged(options), LATER, saved, swept)
+    found = archivable(history.state, OPTIONS.merged(options), LATER, saved, cleaned_up)
     return list(found.instants) if found else []
 
 
@@ -173,14 +173,14 @@ def rolled_back() -> History:
     return history
 
 
-def test_does_not_pass_a_rolled_back_write_until_it_was_swept():
+def test_does_not_pass_a_rolled_back_write_until_it_was_cleaned_up():
     history = rolled_back()
     assert leaving(history) == [instant(1)]
     assert [b.instant for b in barriers(history.state)] == [instant(3)]
-    assert leaving(history, swept=frozenset({instant(3)})) == [instant(n) for n in (1, 2, 3, 5, 6, 7, 8)]
+    assert leaving(history, cleaned_up=frozenset({instant(3)})) == [instant(n) for n in (1, 2, 3, 5, 6, 7, 8)]
 
 
-def test_a_sweep_waits_for_the_longest_task():
+def test_a_cleanup_waits_for_the_longest_task():
     state = rolled_back().state
     waiting = [state.actions[instant(3)]]
     ended = datetime(2026, 1, 1, tzinfo=UTC)
@@ -197,13 +197,13 @@ def test_rollbacks_leave_by_number_and_never_before_their_target():
         history.finish_rollback(instant(n + 1), instant(n))
         history.commit(instant(n + 2), base_stat(f"f{n}", instant(n + 2)))
     targets = frozenset(instant(n) for n in range(3, 21, 3))
-    gone = leaving(history, swept=targets)
+    gone = leaving(history, cleaned_up=targets)
     assert [i for i in gone if history.state.actions[i].action is Action.ROLLBACK] == [instant(4), instant(7), instant(10)]
     assert [i for i in gone if i in targets] == [instant(n) for n in (3, 6, 9, 12)]
-    assert leaving(history, swept=frozenset({instant(3)})) == [instant(n) for n in (1, 2, 3, 4)]
+    assert leaving(history, cleaned_up=frozenset({instant(3)})) == [instant(n) for n in (1, 2, 3, 4)]
 
 
-def test_a_rollback_stays_that_says_where_to_sweep():
+def test_a_rollback_stays_that_says_where_to_clean_up():
     history = History()
     for n in range(1, 13, 2):
         history.begin(instant(n))
@@ -213,7 +213,7 @@ def test_a_rollback_stays_that_says_where_to_sweep():
         history.commit(instant(n), base_stat(f"f{n}", instant(n)))
     assert leaving(history) == []
     first = frozenset({instant(1), instant(5)})
-    assert leaving(history, swept=first) == [instant(n) for n in (1, 2, 5, 6)]
+    assert leaving(history, cleaned_up=first) == [instant(n) for n in (1, 2, 5, 6)]
 
 
 def test_cleans_leave_by_number():

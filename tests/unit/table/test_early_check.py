@@ -8,7 +8,7 @@ from tests.unit.table.tables import new_table, open_table, write
 
 from tideline_table.action import schedule_compaction
 from tideline_table.action.write.transaction import WriteTransaction
-from tideline_table.action.write.write_set import AnnouncedCheck, AnnouncedGroups
+from tideline_table.action.write.write_set import MarkedGroups, MarkerCheck
 from tideline_table.coordination import roll_back
 from tideline_table.errors import TransactionRolledBack, WriteConflict
 from tideline_table.file_group.names import base_file_name, log_file_name
@@ -23,7 +23,7 @@ def begun(kind=TableType.COW):
     write(table, [("a", "p", 1, "x"), ("b", "q", 1, "x")])
     slices = {s.group.partition_path: s for s in table.slices()}
     transaction = WriteTransaction.begin(table.timeline, table.lock, "UPSERT")
-    check = AnnouncedCheck(transaction, {s.group: s.version for s in slices.values()})
+    check = MarkerCheck(transaction, {s.group: s.version for s in slices.values()})
     return transaction, check, slices, open_table(storage, clock, "other")
 
 
@@ -42,13 +42,13 @@ def test_only_groups_that_it_announced_make_it_lose():
     check()
     taken = write(other, [("b", "q", 2, "other")])
     check()
-    assert check.announced == AnnouncedGroups(rewrites=frozenset({slices["p"].group}))
+    assert check.marked == MarkedGroups(rewrites=frozenset({slices["p"].group}))
     # The tasks get there.
     announce(transaction, slices["q"])
     with pytest.raises(WriteConflict, match="was written by") as lost:
         check()
     assert lost.value.with_instant == taken.instant
-    assert check.announced.rewrites == {slices["p"].group, slices["q"].group}
+    assert check.marked.rewrites == {slices["p"].group, slices["q"].group}
 
 
 def test_markers_are_not_listed_while_nobody_else_writes(monkeypatch):
@@ -75,7 +75,7 @@ def test_an_append_lost_where_a_compaction_was_planned_but_not_where_others_appe
     announce(transaction, slices["p"], as_log=True)
     write(other, [("a", "p", 2, "other")])
     check()
-    assert check.announced == AnnouncedGroups(appends=frozenset({slices["p"].group}))
+    assert check.marked == MarkedGroups(appends=frozenset({slices["p"].group}))
     assert schedule_compaction(other, COMPACT)
     with pytest.raises(WriteConflict, match="was written by"):
         check()
@@ -94,7 +94,7 @@ def test_what_nobody_adopted_yet_in_a_shared_table_makes_it_lose():
     put(table, [("a", "p", 1, "x"), ("b", "q", 1, "x")])
     slices = {s.group.partition_path: s for s in table.slices()}
     transaction = WriteTransaction.begin(table.timeline, table.lock, "UPSERT")
-    check = AnnouncedCheck(transaction, {s.group: s.version for s in slices.values()})
+    check = MarkerCheck(transaction, {s.group: s.version for s in slices.values()})
     announce(transaction, slices["p"])
     theirs = peer_of(storage, clock)
     put(theirs, [("b", "q", 2, "theirs")])

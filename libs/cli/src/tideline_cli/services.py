@@ -23,6 +23,8 @@ from tideline_table.action import (
     cluster_here,
     compact_here,
     decide,
+    delete_half_written,
+    delete_late_files,
     preview_clustering,
     request_archival,
     request_clean,
@@ -33,8 +35,6 @@ from tideline_table.action import (
     run_clean,
     run_clustering,
     run_compaction,
-    sweep_half_written,
-    sweep_late_files,
 )
 from tideline_table.action import adopt as adopt_table
 from tideline_table.errors import InstantNotFound, InvalidOption
@@ -83,7 +83,7 @@ def plan(
         return
     table = open_writable(path, settings_from(option), locks)
     if chosen is TableService.ARCHIVAL:
-        answer = request_archival(table, swept=sweep_late_files(table).swept)
+        answer = request_archival(table, cleaned_up=delete_late_files(table).cleaned_up)
     else:
         answer = _REQUESTS[chosen](table)
     instant, why = (None, answer.why) if isinstance(answer, Reason) else (answer, "")
@@ -229,7 +229,7 @@ def _check_pending(table: Table, instant: str, action: Action) -> None:
 
 def _roll_back(table: Table) -> dict[str, Any]:
     undone = roll_back_dead(table)
-    half_written = sweep_half_written(table)
+    half_written = delete_half_written(table)
     alive = [a.instant for a in table.state.pending()]
     outcome = f"rolled back {', '.join(undone)}" if undone else "nothing to do: every pending write has a live writer"
     if half_written:

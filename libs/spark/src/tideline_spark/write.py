@@ -35,9 +35,9 @@ from tideline_spark.small_source import DriverAndTasks, goes_through_driver, sma
 from tideline_spark.tagging import LogKeys, Routing, evolved_by, log_key_table, routed_rows, source_columns
 from tideline_spark.task import RESULT_SCHEMA, UnitWriter, read_results
 from tideline_table.action import (
-    AnnouncedCheck,
     Contention,
     LookUp,
+    MarkerCheck,
     OnConflict,
     TargetSchema,
     WriteChoices,
@@ -306,12 +306,12 @@ class _Attempt:
         # The first attempt does not know its file groups yet. Later attempts reserve those of the attempts before.
         self.contention.take_turn(transaction.instant)
         layout = self.layout(transaction.placing(self.options))
-        check = AnnouncedCheck(transaction, layout.met)
+        check = MarkerCheck(transaction, layout.met)
         try:
             with _translated(layout.looked_up):
                 rows = self._execute(transaction.instant, layout, check)
         except WriteConflict:
-            self.contention.needs((g.file_id for g in check.announced.rewrites), (g.file_id for g in check.announced.appends))
+            self.contention.needs((g.file_id for g in check.marked.rewrites), (g.file_id for g in check.marked.appends))
             raise
         results = read_results(rows)
         held = [r.stat for r in results if r.stat is not None and r.read is not None]
@@ -323,7 +323,7 @@ class _Attempt:
         target = self.target
         return transaction.commit(results, target.text, self.extra, look_up, target.based_on, self.progress, overwrite)
 
-    def _execute(self, instant: str, layout: WriteLayout, check: AnnouncedCheck) -> list[bytes]:
+    def _execute(self, instant: str, layout: WriteLayout, check: MarkerCheck) -> list[bytes]:
         spark = self.df.sparkSession
         with tagged_jobs(spark) as tag:
             deleted = None if self.routing.is_global else deleted_key_table(spark, self.table, layout)

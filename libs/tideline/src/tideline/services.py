@@ -52,8 +52,8 @@ def archive(table: engine.Table, options: Options) -> Archival:
     """Run a pending archival, delete late files of rolled-back writes, then plan and run a new archival."""
     table.refresh()
     done = action.run_archival(table, options=options)
-    found = action.sweep_late_files(table, options)
-    instant, reason = _planned(action.request_archival(table, options, found.swept))
+    found = action.delete_late_files(table, options)
+    instant, reason = _planned(action.request_archival(table, options, found.cleaned_up))
     if instant:
         done = action.run_archival(table, instant, options=options)
     if done is None:

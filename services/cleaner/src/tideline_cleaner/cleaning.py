@@ -8,7 +8,7 @@ from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
 from tideline_runtime.open_tables import OpenTables, open_tables
 from tideline_runtime.table_settings import TableSettings
-from tideline_table.action import TableService, archive, roll_back_dead, run_clean, schedule_clean, sweep_half_written
+from tideline_table.action import TableService, archive, delete_half_written, roll_back_dead, run_clean, schedule_clean
 from tideline_table.config import ARCHIVE_AUTOMATIC
 from tideline_table.coordination import forget_expired, is_alive
 from tideline_table.hudi import Action
@@ -49,7 +49,7 @@ class CleanerService:
             for instant in roll_back_dead(table):
                 self._context.metrics.increment(ROLLBACKS, table=table.uid)
                 _log.info("rolled back", table=table.uid, name=table.definition.name, instant=instant)
-            self._sweep(table)
+            self._delete_half_written(table)
         cleans, archives = (policy.wants(service, now) for service in (TableService.CLEAN, TableService.ARCHIVAL))
         if cleans and any(record.action is Action.CLEAN for record in pending):
             self._clean(table)  # a clean whose process died before it completed
@@ -60,7 +60,7 @@ class CleanerService:
         if policy.paused_at(now) is not None:
             return
         table.timeline.tidy_up()
-        self._sweep(table)  # before the clean: it needs no free space, so it also works on a full disk
+        self._delete_half_written(table)  # before the clean: it needs no free space, so it also works on a full disk
         self._report_leases(table)
         if cleans and schedule_clean(table) is not None:
             self._clean(table)
@@ -90,18 +90,18 @@ class CleanerService:
             self._context.metrics.increment(FILES_DELETED, deleted, table=table.uid)
             _log.info("cleaned", table=table.uid, name=table.definition.name, files=deleted)
 
-    def _sweep(self, table: Table) -> None:
-        deleted = sweep_half_written(table)
+    def _delete_half_written(self, table: Table) -> None:
+        deleted = delete_half_written(table)
         if deleted:
             self._context.metrics.increment(HALF_WRITTEN, len(deleted), table=table.uid)
             _log.info("incomplete files deleted", table=table.uid, name=table.definition.name, files=len(deleted))
 
     def _archive(self, table: Table) -> None:
-        done, sweep = archive(table)
-        if sweep.deleted:
-            self._context.metrics.increment(LATE_FILES, len(sweep.deleted), table=table.uid)
+        done, cleanup = archive(table)
+        if cleanup.deleted:
+            self._context.metrics.increment(LATE_FILES, len(cleanup.deleted), table=table.uid)
             _log.warning(
-                "late files of rolled-back writes deleted", table=table.uid, name=table.definition.name, files=sweep.deleted
+                "late files of rolled-back writes deleted", table=table.uid, name=table.definition.name, files=cleanup.deleted
             )
         if done is not None:
             self._context.metrics.increment(ARCHIVED, len(done.instants), table=table.uid)

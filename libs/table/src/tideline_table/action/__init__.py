@@ -7,11 +7,11 @@ Each package plans, executes and checks its results. Code that two packages shar
 from tideline_table.action.archival.run import (
     Archival,
     archive,
+    delete_half_written,
+    delete_late_files,
     request_archival,
     run_archival,
     schedule_archival,
-    sweep_half_written,
-    sweep_late_files,
 )
 from tideline_table.action.clean.run import request_clean, run_clean, schedule_clean
 from tideline_table.action.clustering.decision import decide_clustering
@@ -71,7 +71,7 @@ from tideline_table.action.write.run import (
 )
 from tideline_table.action.write.schema_change import TargetSchema, check_sort_columns, target_schema
 from tideline_table.action.write.transaction import EARLY_CHECK_S, LookUp, WriteTransaction, inserted_hashes
-from tideline_table.action.write.write_set import AnnouncedCheck
+from tideline_table.action.write.write_set import MarkerCheck
 
 __all__ = [
     "DEFAULT_TRIGGER",
@@ -80,7 +80,6 @@ __all__ = [
     "PREVIEWED",
     "SERVICES",
     "Adopted",
-    "AnnouncedCheck",
     "Archival",
     "Backlog",
     "Cancelled",
@@ -91,6 +90,7 @@ __all__ = [
     "GroupPreview",
     "InlineService",
     "LookUp",
+    "MarkerCheck",
     "Objectives",
     "OnConflict",
     "Outcome",
@@ -128,6 +128,8 @@ __all__ = [
     "dead_writers",
     "decide",
     "decide_clustering",
+    "delete_half_written",
+    "delete_late_files",
     "delete_partitions",
     "delete_savepoint",
     "drop_index",
@@ -176,8 +178,6 @@ __all__ = [
     "schedule_compaction",
     "service_of",
     "status_document",
-    "sweep_half_written",
-    "sweep_late_files",
     "target_schema",
     "verdict_document",
     "write_context",

@@ -92,9 +92,9 @@ def delete_lost_attempt(table: Table, instant: str, attempt: int, stats: Sequenc
 
     Keep files that the table refers to: then this attempt did complete, so long ago that its instant was archived.
     """
-    announced = {path for path in marked_files(table.storage, instant) if attempt_of(path) == attempt}
+    marked = {path for path in marked_files(table.storage, instant) if attempt_of(path) == attempt}
     committed = {path for file_slice in table.refresh().every_slice() for path in file_slice.paths}
-    for path in sorted({*announced, *(s.path for s in stats)} - committed):
+    for path in sorted({*marked, *(s.path for s in stats)} - committed):
         table.storage.delete(path)
 
 

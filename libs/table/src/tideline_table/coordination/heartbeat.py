@@ -17,7 +17,7 @@ from tideline_table.log.action import ActionRecord
 from tideline_table.log.entry import entry_path
 from tideline_table.log.timeline_files import timeline_path
 from tideline_table.storage import Storage
-from tideline_table.writer.marker import last_announced
+from tideline_table.writer.marker import last_marked
 
 _LOGGER = logging.getLogger(__name__)
 _FOLDER = ".hoodie/.heartbeat"
@@ -138,8 +138,8 @@ def _is_silent_plan(storage: Storage, record: ActionRecord, asked: datetime, all
         with contextlib.suppress(ObjectNotFound):
             if is_recent(storage.stat(path).modified):
                 return False
-    announced = last_announced(storage, record.instant)
-    return announced is None or not is_recent(announced)
+    marked = last_marked(storage, record.instant)
+    return marked is None or not is_recent(marked)
 
 
 def forget_silent(storage: Storage, pending: AbstractSet[str], clock: Clock, options: Options) -> None:

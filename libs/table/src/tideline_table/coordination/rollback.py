@@ -175,8 +175,8 @@ def _execute(timeline: ActiveTimeline, rollback: str, target: str, target_action
     # A cancelled compaction gives back the log files that were written since its plan.
     moved = move_logs(timeline, rollback, target) if target_action is Action.COMPACTION else ()
     # List the markers again after the fence: a late executor may have added some since the plan was made.
-    announced = [*marked_files(timeline.storage, target), *moved]
-    paths = _uncommitted(timeline.state, announced)
+    marked = [*marked_files(timeline.storage, target), *moved]
+    paths = _uncommitted(timeline.state, marked)
     root = timeline.storage.root.removeprefix("file:")
     partitions: dict[str, dict[str, object]] = {}
     for path in paths:
@@ -218,7 +218,7 @@ def _execute(timeline: ActiveTimeline, rollback: str, target: str, target_action
         timeline.append(decide, reserve_kept=KEPT_BY_ROLLBACKS)
     except NothingToDo:
         return
-    timeline.forget_markers(target, announced)
+    timeline.forget_markers(target, marked)
     fill_reserve(timeline.storage)
     try:
         timeline.storage.delete(heartbeat_path(target))

@@ -44,7 +44,7 @@ def marked_files(storage: Storage, instant: str) -> Iterator[str]:
                 yield path
 
 
-def last_announced(storage: Storage, instant: str) -> datetime | None:
+def last_marked(storage: Storage, instant: str) -> datetime | None:
     """Return when `instant` wrote its last marker; None if it has none."""
     return max((found.modified for found in storage.list_objects(f"{MARKER_FOLDER}/{instant}")), default=None)
 

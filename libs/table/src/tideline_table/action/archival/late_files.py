@@ -26,17 +26,17 @@ from tideline_table.log_format.key_index import forget_index
 from tideline_table.storage import STAGING, Storage
 from tideline_table.writer.marker import marked_files
 
-MOST_SWEPT = 1000
+MOST_CHECKED = 1000
 """Maximum number of instants per cleanup, the oldest first."""
 _STAGED_FOR_S = 3600.0
 """Staged objects younger than this may have a live writer, whatever lifetime the options give to tasks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
-    """The result of a cleanup: instants without any file (`swept`), and the files of the other instants, which it deleted."""
+class OrphanCleanup:
+    """The result of a cleanup: instants without any file (`cleaned_up`), and the files of the other instants, which it deleted."""
 
-    swept: frozenset[str] = frozenset()
+    cleaned_up: frozenset[str] = frozenset()
     deleted: tuple[str, ...] = ()
 
 
@@ -44,10 +44,10 @@ def due(state: TableState, rolled_back: Iterable[ActionRecord], options: Options
     """Return the rolled-back writes whose tasks must have ended, because the fence is older than the longest task lifetime."""
     ended = now - timedelta(seconds=options[TASK_MAX_LIFETIME_S])
     fences = ((record, state.actions.get(record.fenced_by, record)) for record in rolled_back)
-    return [r for r, fence in fences if fence.since and datetime.fromisoformat(fence.since) <= ended][:MOST_SWEPT]
+    return [r for r, fence in fences if fence.since and datetime.fromisoformat(fence.since) <= ended][:MOST_CHECKED]
 
 
-def sweep(storage: Storage, state: TableState, rolled_back: Sequence[ActionRecord]) -> Sweep:
+def clean_up_orphans(storage: Storage, state: TableState, rolled_back: Sequence[ActionRecord]) -> OrphanCleanup:
     """Delete the files of these rolled-back writes in all partitions that they may have written to.
 
     Tasks list every file in a marker before they write it: the remaining markers and the files of the rollback name each partition.
@@ -56,8 +56,8 @@ def sweep(storage: Storage, state: TableState, rolled_back: Sequence[ActionRecor
     everywhere = functools.cache(lambda: frozenset(partition for partition, _ in list_partitions(storage)))
     by_partition: dict[str, set[str]] = {}
     for record in rolled_back:
-        told = _told_partitions(storage, record)
-        for partition in everywhere() if told is None else told:
+        named = _named_partitions(storage, record)
+        for partition in everywhere() if named is None else named:
             by_partition.setdefault(partition, set()).add(record.instant)
     kept = {path for file_slice in state.every_slice() for path in file_slice.paths}
     late = {
@@ -69,10 +69,10 @@ def sweep(storage: Storage, state: TableState, rolled_back: Sequence[ActionRecor
     for path in sorted(late):
         forget_index(storage, path)
         storage.delete(path)
-    return Sweep(frozenset(r.instant for r in rolled_back) - frozenset(late.values()), tuple(sorted(late)))
+    return OrphanCleanup(frozenset(r.instant for r in rolled_back) - frozenset(late.values()), tuple(sorted(late)))
 
 
-def sweep_staging(storage: Storage, options: Options, now: datetime) -> tuple[str, ...]:
+def delete_staging(storage: Storage, options: Options, now: datetime) -> tuple[str, ...]:
     """Delete objects that killed writers left half written, on storage that stages them beside the table; return their paths.
 
     No reader sees them, and no task runs as long as the age that they have here. The write of a task that does fails.
@@ -84,15 +84,15 @@ def sweep_staging(storage: Storage, options: Options, now: datetime) -> tuple[st
     return left
 
 
-def _told_partitions(storage: Storage, record: ActionRecord) -> set[str] | None:
+def _named_partitions(storage: Storage, record: ActionRecord) -> set[str] | None:
     try:
         plan = _document(storage, record.fenced_by, State.REQUESTED)
         done = _document(storage, record.fenced_by, State.COMPLETED)
     except ObjectNotFound:
         return None
-    announced = {path.rpartition("/")[0] for path in marked_files(storage, record.instant)}
+    marked = {path.rpartition("/")[0] for path in marked_files(storage, record.instant)}
     planned = {str(request["partitionPath"] or "") for request in plan["RollbackRequests"] or ()}
-    return announced | planned | set(done["partitionMetadata"])
+    return marked | planned | set(done["partitionMetadata"])
 
 
 def _document(storage: Storage, rollback: str, at: State) -> Mapping[str, Any]:

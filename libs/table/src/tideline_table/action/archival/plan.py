@@ -84,20 +84,20 @@ def archivable(
     options: Options,
     now: datetime,
     saved: AbstractSet[str] = frozenset(),
-    swept: AbstractSet[str] = frozenset(),
+    cleaned_up: AbstractSet[str] = frozenset(),
     leases: Sequence[Lease] = (),
 ) -> ArchivedInstants | None:
     """Return the instants that may leave the timeline, None if there are none.
 
     Completed writes: all but the newest `hoodie.keep.min.commits`, if there are more than `hoodie.keep.max.commits`, up to the
     first that must stay (`held_back`). Completed cleans and rollbacks: by the same numbers for each kind, up to the first write
-    that stays. `saved`: writes that savepoints need. `swept`: rolled-back instants without remaining files. `leases`: live reader leases. Raises `InvalidOption`.
+    that stays. `saved`: writes that savepoints need. `cleaned_up`: rolled-back instants without remaining files. `leases`: live reader leases. Raises `InvalidOption`.
     """
     limits = bounds(options)
     writes = state.completed_writes()
     leaving: list[ActionRecord] = []
     if len(writes) > limits.most:
-        end = held_back(state, options, now, saved, swept, leases).instant
+        end = held_back(state, options, now, saved, cleaned_up, leases).instant
         leaving = [a for a in writes[: len(writes) - limits.least] if not end or a.instant < end]
     if len(leaving) == len(writes):
         return None
@@ -108,7 +108,7 @@ def archivable(
     left = {
         a.instant
         for a in state.actions.values()
-        if a.state is State.ROLLED_BACK and (a.instant in swept or not _may_leave_files(a))
+        if a.state is State.ROLLED_BACK and (a.instant in cleaned_up or not _may_leave_files(a))
     }
     forgotten = [state.actions[i] for i in left if i < before]
     gone = {a.instant for a in forgotten}
@@ -125,14 +125,14 @@ def plan_archival(
     options: Options,
     now: datetime,
     saved: AbstractSet[str] = frozenset(),
-    swept: AbstractSet[str] = frozenset(),
+    cleaned_up: AbstractSet[str] = frozenset(),
     leases: Sequence[Lease] = (),
 ) -> Due | Reason:
     """Decide whether instants may leave the timeline, and plan it; arguments and errors as for `archivable`."""
     forbidden = obstacle(state, Action.ARCHIVAL)
     if forbidden is not None:
         return forbidden
-    found, most = archivable(state, options, now, saved, swept, leases), bounds(options).most
+    found, most = archivable(state, options, now, saved, cleaned_up, leases), bounds(options).most
     completed = len(state.completed_writes())
     if found is not None:
         return Due(ArchivalPlanned(found), f"{completed} completed writes, {KEEP_MAX_COMMITS.key}={most}")
@@ -141,7 +141,7 @@ def plan_archival(
             f"{KEEP_MAX_COMMITS.key}={most} keeps all {completed} completed writes on the timeline",
             f"{most + 1 - completed} more write(s), or a smaller {KEEP_MAX_COMMITS.key}",
         )
-    barrier = held_back(state, options, now, saved, swept, leases)
+    barrier = held_back(state, options, now, saved, cleaned_up, leases)
     return Reason(
         f"the timeline cannot begin later than it does: {barrier.reason}", f"the end of this for instant {barrier.instant}"
     )
@@ -152,7 +152,7 @@ def held_back(
     options: Options,
     now: datetime,
     saved: AbstractSet[str] = frozenset(),
-    swept: AbstractSet[str] = frozenset(),
+    cleaned_up: AbstractSet[str] = frozenset(),
     leases: Sequence[Lease] = (),
 ) -> Barrier:
     """Return the first instant that must stay on the timeline whatever the numbers say, and why; an empty instant: none."""
@@ -167,25 +167,25 @@ def held_back(
     counted = _first_counted(state, options)
     if counted:
         stays.append(Barrier(counted, "compactions count the delta commits since it"))
-    for barrier in barriers(state, swept)[:1]:
+    for barrier in barriers(state, cleaned_up)[:1]:
         # The timeline begins before the barrier, so the write before it stays.
         last = max((a.instant for a in writes if a.instant < barrier.instant), default="")
         stays.append(Barrier(last or "0", barrier.reason))
     return min(stays, key=lambda barrier: barrier.instant, default=Barrier("", ""))
 
 
-def barriers(state: TableState, swept: AbstractSet[str] = frozenset()) -> list[Barrier]:
-    """Return the instants that the timeline must begin before, oldest first: pending ones, and rolled-back ones not `swept`."""
+def barriers(state: TableState, cleaned_up: AbstractSet[str] = frozenset()) -> list[Barrier]:
+    """Return the instants that the timeline must begin before, oldest first: pending ones, and rolled-back ones not `cleaned_up`."""
     found = []
     for record in state.actions.values():
         if record.is_pending and record.action not in _PASSABLE:
             found.append(Barrier(record.instant, f"{record.action} {record.instant} is {record.state}"))
-        elif record.state is State.ROLLED_BACK and _may_leave_files(record) and record.instant not in swept:
+        elif record.state is State.ROLLED_BACK and _may_leave_files(record) and record.instant not in cleaned_up:
             found.append(Barrier(record.instant, f"files of {record.instant}, which was rolled back, may still come"))
     return sorted(found, key=lambda barrier: barrier.instant)
 
 
-def unswept(state: TableState) -> list[ActionRecord]:
+def to_clean_up(state: TableState) -> list[ActionRecord]:
     """Return rolled-back instants that may have late files, oldest first."""
     return sorted(
         (a for a in state.actions.values() if a.state is State.ROLLED_BACK and _may_leave_files(a)), key=lambda a: a.instant

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from tideline_table.action.archival.late_files import Sweep, due, sweep, sweep_staging
+from tideline_table.action.archival.late_files import OrphanCleanup, clean_up_orphans, delete_staging, due
 from tideline_table.action.archival.plan import (
     OPERATION,
     StateFile,
@@ -20,7 +20,7 @@ from tideline_table.action.archival.plan import (
     plan_archival,
     removal_order,
     state_files,
-    unswept,
+    to_clean_up,
 )
 from tideline_table.action.decision import Due, Reason
 from tideline_table.action.publishing import NothingToDo, instant_or_none, publish
@@ -51,7 +51,7 @@ class Archival:
     path: str
 
 
-def sweep_late_files(table: Table, options: Mapping[str, object] | None = None) -> Sweep:
+def delete_late_files(table: Table, options: Mapping[str, object] | None = None) -> OrphanCleanup:
     """Delete late files of rolled-back writes whose tasks have ended; return what was found.
 
     Of those that hold archival back, and of those that a savepoint lets readers of the timeline take for archived ones.
@@ -60,7 +60,7 @@ def sweep_late_files(table: Table, options: Mapping[str, object] | None = None) 
     state = table.refresh()
     writes = state.completed_writes()
     limits = bounds(chosen)
-    rolled_back = unswept(state)
+    rolled_back = to_clean_up(state)
     now = table.clock.now()
     reached = writes[len(writes) - limits.least].instant if len(writes) > limits.most else ""
     waiting = due(state, [a for a in rolled_back if a.instant < reached], chosen, now)
@@ -72,26 +72,28 @@ def sweep_late_files(table: Table, options: Mapping[str, object] | None = None) 
         still_new = now - timedelta(seconds=chosen[TASK_MAX_LIFETIME_S])
         known = {record.instant for record in due(state, older, chosen, still_new)}
         waiting += [a for a in due(state, older, chosen, now) if a.instant not in known]
-    return sweep(table.storage, state, waiting) if waiting else Sweep()
+    return clean_up_orphans(table.storage, state, waiting) if waiting else OrphanCleanup()
 
 
-def sweep_half_written(table: Table, options: Mapping[str, object] | None = None) -> tuple[str, ...]:
+def delete_half_written(table: Table, options: Mapping[str, object] | None = None) -> tuple[str, ...]:
     """Delete objects that killed writers left half written longer ago than any task runs; return their paths."""
     table.check_writable(keyed=False)
-    return sweep_staging(table.storage, table.options.merged(options or {}), table.clock.now())
+    return delete_staging(table.storage, table.options.merged(options or {}), table.clock.now())
 
 
-def schedule_archival(table: Table, options: Mapping[str, object] | None = None, swept: frozenset[str] = frozenset()) -> str | None:
+def schedule_archival(
+    table: Table, options: Mapping[str, object] | None = None, cleaned_up: frozenset[str] = frozenset()
+) -> str | None:
     """Publish an archival plan in the table log. Return its instant, None if nothing can be archived or an archival is pending.
 
-    `swept` are the rolled-back instants for which `sweep_late_files` found no file. Raises `InvalidOption`, and `UnsupportedTable`
+    `cleaned_up` are the rolled-back instants for which `delete_late_files` found no file. Raises `InvalidOption`, and `UnsupportedTable`
     for a shared table, which Apache Hudi's writers archive.
     """
-    return instant_or_none(request_archival(table, options, swept))
+    return instant_or_none(request_archival(table, options, cleaned_up))
 
 
 def request_archival(
-    table: Table, options: Mapping[str, object] | None = None, swept: frozenset[str] = frozenset()
+    table: Table, options: Mapping[str, object] | None = None, cleaned_up: frozenset[str] = frozenset()
 ) -> str | Reason:
     """Do as `schedule_archival`, but return the reason if there is no plan."""
     chosen = table.options.merged(options or {})
@@ -100,7 +102,7 @@ def request_archival(
 
     def decide(state: TableState) -> Due | Reason:
         saved = needed_writes(table.timeline.saved())
-        return plan_archival(state, chosen, table.clock.now(), saved, swept, live_leases(table.storage))
+        return plan_archival(state, chosen, table.clock.now(), saved, cleaned_up, live_leases(table.storage))
 
     return publish(table, Action.ARCHIVAL, OPERATION, decide)
 
@@ -165,11 +167,11 @@ def _check_leases(table: Table, own: ActionRecord, plan: ArchivedInstants) -> No
         )
 
 
-def archive(table: Table, options: Mapping[str, object] | None = None) -> tuple[Archival | None, Sweep]:
+def archive(table: Table, options: Mapping[str, object] | None = None) -> tuple[Archival | None, OrphanCleanup]:
     """Run a pending plan, clean up late files, plan and run. Return the last archival and the result of the cleanup."""
     done = run_archival(table, options=options)
-    found = sweep_late_files(table, options)
-    if schedule_archival(table, options, found.swept) is not None:
+    found = delete_late_files(table, options)
+    if schedule_archival(table, options, found.cleaned_up) is not None:
         done = run_archival(table, options=options)
     return done, found
 

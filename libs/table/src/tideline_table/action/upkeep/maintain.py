@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tideline_table.action.archival.run import request_archival, run_archival, sweep_half_written, sweep_late_files
+from tideline_table.action.archival.run import delete_half_written, delete_late_files, request_archival, run_archival
 from tideline_table.action.clean.run import request_clean, run_clean
 from tideline_table.action.clustering.run import request_clustering, run_clustering
 from tideline_table.action.compaction.run import request_compaction, run_compaction
@@ -78,7 +78,7 @@ def _attempt(table: Table, service: TableService, rules: Rules, why: str) -> Ste
 
 def _roll_back(table: Table, _rules: Rules, why: str) -> Step:
     undone = tuple(roll_back_dead(table))
-    half_written = sweep_half_written(table)
+    half_written = delete_half_written(table)
     return Step(TableService.ROLLBACK, "done" if undone or half_written else "nothing", why, undone, len(half_written))
 
 
@@ -114,8 +114,8 @@ def _clean(table: Table, rules: Rules, why: str) -> Step:
 def _archive(table: Table, rules: Rules, why: str) -> Step:
     """Clean up late files of rolled-back writes, which hold archival back, then archive."""
     done = run_archival(table, options=rules.options)
-    found = sweep_late_files(table, rules.options)
-    answer = request_archival(table, rules.options, found.swept)
+    found = delete_late_files(table, rules.options)
+    answer = request_archival(table, rules.options, found.cleaned_up)
     if isinstance(answer, str):
         done = run_archival(table, answer, options=rules.options) or done
     if done is None:

@@ -17,14 +17,14 @@ from tideline_table.writer.marker import marked_files
 
 
 @dataclass(frozen=True, slots=True)
-class AnnouncedGroups:
+class MarkedGroups:
     """File groups with files listed in markers: `rewrites` get a base file, `appends` only log files."""
 
     rewrites: frozenset[FileGroupId] = frozenset()
     appends: frozenset[FileGroupId] = frozenset()
 
 
-def announced_groups(paths: Iterable[str]) -> AnnouncedGroups:
+def marked_groups(paths: Iterable[str]) -> MarkedGroups:
     """Return the file groups of the data files at these paths; other paths are ignored."""
     rewrites, appends = set(), set()
     for path in paths:
@@ -34,10 +34,10 @@ def announced_groups(paths: Iterable[str]) -> AnnouncedGroups:
             rewrites.add(FileGroupId(partition, base.file_id))
         elif log is not None:
             appends.add(FileGroupId(partition, log.file_id))
-    return AnnouncedGroups(frozenset(rewrites), frozenset(appends - rewrites))
+    return MarkedGroups(frozenset(rewrites), frozenset(appends - rewrites))
 
 
-class AnnouncedCheck:
+class MarkerCheck:
     """A check whether a write has lost already. `visible`: the slices that it may write, in the version read. Not thread-safe."""
 
     def __init__(self, transaction: WriteTransaction, visible: Mapping[FileGroupId, SliceVersion]) -> None:
@@ -45,7 +45,7 @@ class AnnouncedCheck:
         self._visible = dict(visible)
         self._looked_at = -1
         self._is_contested = False
-        self.announced = AnnouncedGroups()
+        self.marked = MarkedGroups()
         """The file groups listed in markers, among `visible`, as of the last check that listed the markers."""
 
     def __call__(self) -> None:
@@ -60,8 +60,8 @@ class AnnouncedCheck:
             self._is_contested = find_conflict(self._write_set(self._visible), state, ()) is not None
         if not self._is_contested:
             return
-        found = announced_groups(marked_files(timeline.storage, self._transaction.instant))
-        self.announced = found = AnnouncedGroups(found.rewrites & self._visible.keys(), found.appends & self._visible.keys())
+        found = marked_groups(marked_files(timeline.storage, self._transaction.instant))
+        self.marked = found = MarkedGroups(found.rewrites & self._visible.keys(), found.appends & self._visible.keys())
         written = {group: self._visible[group] for group in found.rewrites | found.appends}
         conflict = find_conflict(self._write_set(written, found.appends), state, ())
         if conflict is not None and not isinstance(conflict, SliceGrew):
