@@ -109,7 +109,7 @@ def check(
     path: TablePath,
     *,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Make the metadata table anew if it differs from the table log.")
+        bool, typer.Option("--repair", help="Write the metadata table again if it differs from the table log.")
     ] = False,
     locks: LockUrl = "",
     as_json: AsJson = False,
@@ -133,6 +133,6 @@ def check(
     else:
         print_listing(("KIND", "PATH", "FOUND"), [list(document.values()) for document in documents])
         if repaired:
-            print_line("the metadata table was made anew" + (f"; {len(left)} difference(s) remain" if left else ""))
+            print_line("the metadata table was written again" + (f"; {len(left)} difference(s) remain" if left else ""))
     if left:
         raise typer.Exit(EXIT_FAILED)

@@ -20,7 +20,7 @@ from tideline_table.storage import open_storage
 
 
 def find_log(name: str, settings: LauncherSettings) -> bytes:
-    """Return the stored log of an application. Its name tells which of the tables that the settings select has it.
+    """Return the stored log of an application. The digest in its name finds its table among those that the settings select.
 
     Raises `InvalidOption` if there is none.
     """

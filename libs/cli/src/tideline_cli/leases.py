@@ -39,7 +39,7 @@ def take(
 
 @lease.command(epilog="Example: tideline lease renew ./trips 0a1b2c3d4e5f60718293a4b5c6d7e8f9")
 def renew(path: TablePath, lease_id: LeaseId, *, as_json: AsJson = False) -> None:
-    """Let the time of a lease begin anew. An expired lease can be renewed if nothing that it kept was cleaned meanwhile."""
+    """Restart the time of a lease. An expired lease can be renewed if nothing that it kept was cleaned meanwhile."""
     table = Table.open(path)
     known = known_lease(table, lease_id)
     table.slices(known.instant)  # raises if cleaning took what an expired lease had kept

@@ -157,7 +157,7 @@ def _print_tables(documents: Sequence[Mapping[str, Any]]) -> None:
         print_line("")
     for table, finding in findings:
         age = f" (since {age_text(finding['age_s'])})" if finding["age_s"] is not None else ""
-        ends = f" (ends by itself in {age_text(finding['ends_in_s'])})" if finding["ends_in_s"] else ""
+        ends = f" (expires in {age_text(finding['ends_in_s'])})" if finding["ends_in_s"] else ""
         print_line(f"{table}: {finding['kind']}: {finding['text']}{age}{ends}")
 
 

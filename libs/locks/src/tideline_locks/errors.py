@@ -41,7 +41,7 @@ class LockTimeout(TidelineError):
 class LockUnreachable(TidelineError):
     """The store of the leases does not answer, or reports a failure that may be temporary.
 
-    The last request may have taken effect. A lease that it granted expires by itself.
+    The last request may have taken effect. A lease that it granted expires without a request.
     """
 
     recovery = Recovery.RETRY

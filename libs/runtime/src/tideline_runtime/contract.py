@@ -52,7 +52,7 @@ class ServiceContext:
     wakeup: threading.Event = field(default_factory=threading.Event)
     routes: list[Route] = field(default_factory=list)
     instance: str = field(default_factory=lambda: f"{socket.gethostname()[:100]}-{uuid.uuid4().hex[:8]}")
-    """Tells this process apart from all others, also from an earlier one of the same pod."""
+    """Identifies this process among all, including earlier ones of the same pod."""
 
     def name_of_instance(self, settings: ServiceSettings) -> str:
         """Return the service's name with the shard of the settings or, if shards are leased, with the id of this process."""

@@ -19,7 +19,7 @@ class EventOutbox:
     """Publishes events in the order of `put`, by a thread of its own. Between `start` and `close` only this thread uses `link`.
 
     While the event log is away, events wait and the thread tries again, with pauses by `backoff`. At most `QUEUE_LIMIT` events wait; then the
-    oldest are dropped. A publisher that was fenced is opened anew: `PublisherFenced` also follows a transaction that the broker ended
+    oldest are dropped. A publisher that was fenced is opened again: `PublisherFenced` also follows a transaction that the broker ended
     during an outage, so it does not prove that another process has the shard. A service uses an outbox if its events protect nothing.
     """
 

@@ -51,7 +51,7 @@ def setting(
 
     `unit` is what the value counts (`s`, `bytes`, `tables`; `-` for none). `default_factory` computes the default from the settings
     declared above, and `default_text` describes it. `constraints` are pydantic's (`ge`, `le`, `min_length`, ...). A setting is `per_table`
-    if the service reads it anew for each table, so that a policy or a HudiTable resource may override it
+    if the service reads it at each visit of a table, so that a policy or a HudiTable resource may override it
     (`tideline_runtime.table_settings`).
     """
     extra: dict[str, Any] = {"unit": unit, "default_text": default_text, "per_table": per_table}
@@ -120,7 +120,7 @@ class ShardLeaseSettings(BaseModel):
         False,
         unit="-",
         description="Whether the instances of a mirror, planner or cleaner divide the `shard_count` shards by leases, each its fair part. All "
-        "instances have the same settings, without `shard_index`; more instances than shards stand by.",
+        "instances have the same settings, without `shard_index`; instances beyond the number of shards wait until one ends.",
     )
     store: str = setting(
         "",

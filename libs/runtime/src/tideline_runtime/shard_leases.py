@@ -2,7 +2,7 @@
 
 Names in the lock provider: `shards:<group>:<service>:<count>:member:<place>` is the lease of an instance on one of `count` places
 among the members, `shards:<group>:<service>:<count>:shard:<index>` that of a shard's holder. Nothing else is stored. A lease only
-tells instances who works; where two of them still meet, the table log and the publishers' writer ids decide.
+assigns work to instances; where two of them still work on one shard, the table log and the publishers' writer ids decide.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def moves(me: str, members: Sequence[str], holders: Mapping[int, str], mine: Col
     """Return what `me` changes, of the live `members` in the order in which they joined and the holders of shards by live leases.
 
     The part of a member depends only on the members, so that instances that see the same members come to rest with equal parts.
-    A member that joins takes from others only what it needs, and after one left nobody gives a shard back, because members rank in
+    A member that joins takes from other members only what it needs, and after a departure no member gives a shard back, because members rank in
     the order in which they joined. Without a place among the members, `me` gives back everything.
     """
     if me not in members:

@@ -1,6 +1,6 @@
 """Settings that one table may override: which a service declares so, whether overrides are valid, and the settings that result.
 
-A setting is such a one by its declaration, `setting(..., per_table=True)`: the service reads it anew for every table that it visits.
+A setting is such a one by its declaration, `setting(..., per_table=True)`: the service reads it at each visit of a table.
 Everything else holds for a whole process, and a table cannot change it.
 """
 

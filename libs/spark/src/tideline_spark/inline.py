@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 def run_inline_on_executors(spark: SparkSession, table: Table, options: Mapping[str, object] | None) -> tuple[InlineService, ...]:
-    """Plan, or plan and run, the services that the options ask writers for. The commit before it stands whatever happens."""
+    """Plan, or plan and run, the services that the options ask writers for. A failure does not change the commit before it."""
     return run_inline(
         table,
         options,

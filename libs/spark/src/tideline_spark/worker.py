@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     limit = parser.parse_args(arguments).memory_bytes
     if limit:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    # Only replies may reach the launcher: what libraries print goes to the log.
+    # Only replies may reach the launcher: what libraries print is written to the log.
     replies = os.fdopen(os.dup(1), "w", encoding="ascii", buffering=1)
     os.dup2(_STDERR, 1)
     faulthandler.enable()

@@ -50,7 +50,7 @@ class RowDigest:
 
 
 def seed_of(text: str) -> int:
-    """Return the seed that `text` stands for, for example an instant: known to those who check later, not to those who wrote before."""
+    """Return the seed that `text` stands for, for example an instant: known when the rows are checked, but not when they were written."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 

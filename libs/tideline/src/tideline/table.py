@@ -325,7 +325,7 @@ class Table:
     def check(self, *, repair: bool = False) -> tuple[Finding, ...]:
         """Compare the metadata table with the table log and the files on storage; return the differences that are left.
 
-        `repair` makes a metadata table that differs anew from the table log. It does not bring back data files that are gone.
+        `repair` writes a metadata table that differs again, from the table log. It does not bring back data files that are gone.
         """
         found = action.check_index(self._table)
         if repair and any(finding.is_repairable for finding in found):

@@ -21,7 +21,7 @@ class Offsets:
 
     next: Mapping[Place, int] = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """Topic ids. A topic with the same name and another id begins anew. Topics of brokers that provide no ids are missing."""
+    """Topic ids. A topic with the same name and another id is a new topic. Topics of brokers that provide no ids are missing."""
 
     def to_text(self) -> str:
         """Return JSON: topic → partition → next offset, sorted, with the id of the topic."""

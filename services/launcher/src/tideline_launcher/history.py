@@ -31,7 +31,7 @@ class History:
     """Whether the application said that the same attempt fails again until a user changes something."""
     is_alone: bool = False
     """Whether the next attempt shares no application. It follows any attempt that ended without a result: what that plan did to its
-    driver must not befall other plans, and what others did must not befall it again."""
+    driver must not happen to other plans, and what other plans did must not happen to it again."""
     needs_spark: bool = False
     """Whether the next attempt runs on Spark: the plan killed a resident worker, was too large for one, or took too long there."""
     condition: Condition | None = None

@@ -141,7 +141,7 @@ class WorkerProcess:
         self._end_within(grace_s)
 
     def retire(self) -> None:
-        """Let a worker without a plan end by itself, and return when it has ended."""
+        """Ask a worker without a plan to end, and return when it has ended."""
         self._end_within(_STOP_GRACE_S)
 
     def _end_within(self, grace_s: float) -> None:
@@ -170,7 +170,7 @@ class WorkerProcess:
         return Ran(kind, exit_text(code) or "the worker ended while the plan ran", is_dead=True)
 
     def _reply(self) -> str | None:
-        """Return the next line of the worker, empty at the end of its output, None if none comes soon."""
+        """Return the next line of the worker, empty at the end of its output, None if none arrives in time."""
         line, newline, rest = self._replies.partition(b"\n")
         if newline:
             self._replies = rest

@@ -1,4 +1,4 @@
-"""Who waits for which lock at this instance of the service, for people who ask why a writer stands still."""
+"""Who waits for which lock at this instance of the service, for operators who ask why a writer waits."""
 
 from __future__ import annotations
 

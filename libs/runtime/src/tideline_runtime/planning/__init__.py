@@ -1,4 +1,4 @@
-"""Which plans the planner publishes, as pure decisions: what each table needs, whether its policy lets it, and who comes first.
+"""Which plans the planner publishes, as pure decisions: what each table needs, whether its policy lets it, and in which order.
 
     examine(service, View.of(table), policy, thresholds, ledger, now)   # Demand: a plan is due and may be published; Held: why not
     arbitrate(demands, fleet, spent_bytes, pending_plans, shrink)       # which demands are served now, and why others wait

@@ -16,7 +16,7 @@ FILE_BYTES = 4 << 20
 UNSORTED_GAIN = 0.1
 """Part of unsorted bytes that readers with a filter skip once the bytes are sorted."""
 AGING_S = 3600.0
-"""Time of waiting after which a demand counts twice, after two of it three times, and so on. So every table's turn comes."""
+"""Time of waiting after which a demand counts twice, after two of it three times, and so on. So every table is served in the end."""
 POINTS_PER_DOUBLING = 10
 """Points of priority that let a demand count twice."""
 OBJECTIVE_WEIGHT = 4.0

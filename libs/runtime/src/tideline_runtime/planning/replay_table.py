@@ -230,7 +230,7 @@ class SimulatedTable:
         return self.state.sequence
 
     def _instant(self, now: datetime) -> str:
-        # Of its own series, so that it never meets a recorded one: plans are told apart by it, and no rows are read by it.
+        # Of its own series, so that it never meets a recorded one: it only distinguishes plans, and no rows are read by it.
         self._number += 1
         return f"{now:%Y%m%d%H%M%S}{self._number % 1000:03d}"
 

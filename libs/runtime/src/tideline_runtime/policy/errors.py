@@ -23,7 +23,7 @@ class Problem:
 
 
 class PolicyRefused(InvalidOption):
-    """A policy file that is not valid. `problems` are in order of line; `found` tells the first one."""
+    """A policy file that is not valid. `problems` are in order of line; `found` names the first one."""
 
     def __init__(self, source: str, problems: Sequence[Problem]) -> None:
         self.source = source

@@ -82,7 +82,7 @@ class PauseModel(_Part):
     """Services leave the table alone: no plans, no runs, no cleans. Dead writers are still rolled back."""
 
     reason: str = Field(min_length=1, description="Why; shown by `tideline policy explain` and `tideline why`.")
-    until: Moment | None = Field(default=None, description="When it ends by itself, with a zone; absent: when the rule is removed.")
+    until: Moment | None = Field(default=None, description="When it expires, with a zone; absent: when the rule is removed.")
 
 
 class Body(_Part):

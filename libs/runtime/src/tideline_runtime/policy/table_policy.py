@@ -18,7 +18,7 @@ STOPPED_BY_PAUSE = frozenset(TableService) - {TableService.ROLLBACK}
 
 @dataclass(frozen=True, slots=True, order=True)
 class Origin:
-    """Where a value comes from: what the rule is called, and its line in the policy file (0: not from the file)."""
+    """The origin of a value: what the rule is called, and its line in the policy file (0: not from the file)."""
 
     rule: str
     line: int = 0

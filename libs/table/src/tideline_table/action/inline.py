@@ -1,6 +1,6 @@
 """Table services that a writer plans, or plans and runs, behind its own commit (Apache Hudi's inline services).
 
-The commit stands whatever the service does: a conflict or an error is logged, and the writer goes on. A plan that failed to run stays
+The commit is valid whatever the service does: a conflict or an error is logged, and the writer continues. A plan that failed to run stays
 for the launcher or for the next writer.
 """
 

@@ -102,7 +102,7 @@ UpdateStrategy = Callable[[TableState, str], bool]
 """Return whether a write to a file group under the pending clustering with that instant gives way to the clustering."""
 
 UPDATE_STRATEGIES: dict[str, UpdateStrategy] = {
-    # The write goes first and the clustering is planned again, until it has priority because it lost often.
+    # The write commits and the clustering is planned again, until it has priority because it lost often.
     "yield": lambda state, clustering: state.has_priority(clustering),
     # RFC-19: the file groups belong to the clustering until it ends.
     "reject": lambda _state, _clustering: True,
@@ -328,7 +328,7 @@ def _changed_meanwhile(own: WriteSet, state: TableState, grown: dict[FileGroupId
 
 
 def _held_by_clustering(own: WriteSet, overwritten: Sequence[FileGroupId], state: TableState) -> WriteConflict | None:
-    """Return the conflict with a planned clustering that goes before `own`, by its update strategy."""
+    """Return the conflict with a planned clustering that has precedence over `own` by its update strategy."""
     if own.update_strategy is None or not (own.based_on or overwritten):
         return None
     under = state.groups_under_clustering()

@@ -66,7 +66,7 @@ def _seems_alive(storage: Storage, record: ActionRecord, clock: Clock, allowed: 
     silence = _silence(storage, record, clock.now(), allowed)
     if silence is not None and silence < -allowed:
         # This clock is behind: by it, a dead writer would stay alive until the clock has caught up. A reader may not be allowed to
-        # write the file that tells the store's time.
+        # write the file that shows the store's time.
         with contextlib.suppress(StorageError):
             silence = _silence(storage, record, store_time(storage), allowed)
     return silence is not None and silence <= allowed

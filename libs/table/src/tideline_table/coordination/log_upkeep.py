@@ -95,4 +95,4 @@ class LogUpkeep:
         try:
             keep_statistics(self._storage, self._read_entry, state)
         except BROKEN as error:
-            _LOGGER.warning("no statistics file at entry %d: %s (the next checkpoint comes with one)", state.sequence, error)
+            _LOGGER.warning("no statistics file at entry %d: %s (the next checkpoint will write one)", state.sequence, error)

@@ -64,7 +64,7 @@ def update_strategy(timeline: ActiveTimeline, options: Options) -> UpdateStrateg
 
 
 def waits_for_clusterings(options: Options) -> bool:
-    """Return whether a write waits for a clustering that goes first, instead of failing with a conflict."""
+    """Return whether a write waits for a clustering with priority, instead of failing with a conflict."""
     return _chosen(options) == _YIELD
 
 

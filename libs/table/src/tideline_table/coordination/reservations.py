@@ -38,7 +38,7 @@ _LONGEST_NAP_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """The file ids that the write `instant` will rewrite. With priority it goes before all reservations without."""
+    """The file ids that the write `instant` will rewrite. With priority it precedes all reservations without."""
 
     instant: str
     groups: frozenset[str]
@@ -67,7 +67,7 @@ class Intent:
 
     @property
     def rank(self) -> tuple[bool, str]:
-        """Sort key: the smallest goes first."""
+        """Sort key: the smallest is served first."""
         return (not self.has_priority, self.instant)
 
 

@@ -99,7 +99,7 @@ def time_from_instant(instant: str) -> datetime:
 
 
 def next_instant(now: datetime, last: str) -> str:
-    """Return max(`now`, `last` + 1 ms): later than `last` even if the clock stands still or was set back."""
+    """Return max(`now`, `last` + 1 ms): later than `last` even if the clock stopped or was set back."""
     minted = instant_from_time(now)
     if last and minted <= last:
         return instant_from_time(time_from_instant(last) + timedelta(milliseconds=1))

@@ -159,7 +159,7 @@ class KeyGenerator:
     def _partition_text(self, rows: pa.Table, name: str) -> pa.ChunkedArray:
         if not self.is_time_based(name):
             return self._text(rows, name)
-        assert self.time_based is not None, "check_usable comes first"
+        assert self.time_based is not None, "check_usable is called first"
         return self.time_based.texts(rows.column(name), name)
 
     def _text(self, rows: pa.Table, name: str) -> pa.ChunkedArray:

@@ -249,7 +249,7 @@ class TableLog:
     def _look_behind(self, entry: Entry, started_s: float, *, created: bool) -> None:
         # Another process may have rolled back a pending instant before its files were created here. A completed instant is undone
         # only by a restore, so it is checked only when late. The age of the entry covers a suspension between the append and this
-        # call. `abs`, because a negative age comes from clocks that differ.
+        # call. `abs`, because clocks that differ give a negative age.
         age_s = abs((self._clock.now() - datetime.fromisoformat(entry.recorded)).total_seconds())
         late = max(self._clock.monotonic_s() - started_s, age_s) > HEAL_DEADLINE_S
         if late or (created and entry.after is not State.COMPLETED):

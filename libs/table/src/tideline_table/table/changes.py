@@ -100,7 +100,7 @@ def _check_rewritten(state: TableState, since: str, until: str) -> None:
 
 
 def _check_active(state: TableState, since: str, until: str) -> None:
-    """Raise `HistoryUnavailable` for a point before the last archived write: the log no longer tells which writes precede it."""
+    """Raise `HistoryUnavailable` for a point before the last archived write: the log no longer contains which writes precede it."""
     last = state.archived_sequence
     for what, point in (("start", since), ("end", until)):
         if point and not (what == "start" and point == "0") and _place(state, point)[0] < last:

@@ -57,7 +57,7 @@ def read_identity(storage: Storage) -> TableIdentity | None:
 def check_stands(storage: Storage, opened: TableIdentity | None) -> None:
     """Raise `TableFrozen` if there is no table here or another one than `opened`. One request.
 
-    For writers that keep a table open between writes: after the table was created anew, they would continue the log of the old one
+    For writers that keep a table open between writes: after the table was created again, they would continue the log of the old one
     and pass its state on to every process that opens the new one.
     """
     found = read_identity(storage)
@@ -65,7 +65,7 @@ def check_stands(storage: Storage, opened: TableIdentity | None) -> None:
         raise TableFrozen(
             f"table {found.uid if found else 'without identity'} at {storage.root}",
             expected=f"table {opened.uid if opened else 'without identity'}, which was opened",
-            remedy="it was removed, made anew or adopted since: open it again",
+            remedy="it was removed, created again or adopted since: open it again",
         )
 
 

@@ -63,7 +63,7 @@ def take_lease(
 
 
 def renew_lease(table: Table, lease: Lease) -> Lease:
-    """Store the lease again, so that its time begins anew; return it with the time when it expires."""
+    """Store the lease again, so that its time restarts; return it with the time when it expires."""
     table.storage.put(lease.path, lease.to_bytes())
     return replace(lease, expires=table.storage.stat(lease.path).modified + timedelta(seconds=lease.ttl_s))
 

@@ -41,7 +41,7 @@ _UNSHARABLE = frozenset({Action.LOG_COMPACTION, Action.RESTORE, Action.INDEXING}
 
 
 def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock, buckets: NamedBuckets | None = None) -> Table:
-    """Share `table` with Apache Hudi's writers, beginning with an empty commit; return it opened anew.
+    """Share `table` with Apache Hudi's writers, beginning with an empty commit; return it, opened again.
 
     A table made by Tideline keeps its log, and other Tideline writers must open it again. A table made by Apache Hudi gets a log
     that begins with the state of its timeline, and loses its metadata table. If Apache Hudi's writers use the bucket index, its number

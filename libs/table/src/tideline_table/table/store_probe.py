@@ -39,13 +39,13 @@ def probe_versioned_put(storage: ConditionalStorage) -> None:
         took_stale = storage.put_if_version(path, b"3", seen)
     if took_fresh and not took_stale:
         return
-    told = (
+    fault = (
         "accepted a put over an older version of an object"
         if took_stale
-        else "refused a put over the version of an object that it told"
+        else "refused a put over the version of an object that it had returned"
     )
     raise UnsupportedTable(
-        f"storage {storage.root} {told}",
+        f"storage {storage.root} {fault}",
         expected="a store that replaces an object exactly if its version is still the one that was seen: the lock that is shared with "
         "Apache Hudi's writers is safe only there",
         remedy=_REMEDY,

@@ -148,7 +148,7 @@ def spark_defaults(spec: ApplicationSpec, settings: KubernetesSettings) -> str:
         "spark.kubernetes.executor.podTemplateFile": f"{CONF_FOLDER}/executor.yaml",
         "spark.kubernetes.executor.podTemplateContainerName": EXECUTOR_CONTAINER,
         "spark.kubernetes.executor.disableConfigMap": "true",
-        # A watch that an API server restart ended is not opened again: then only polling tells of executors.
+        # A watch that an API server restart ended is not opened again: then only polling finds executors.
         "spark.kubernetes.executor.apiPollingInterval": "10s",
         # The default of 10 s is too short for a JVM that starts on a busy node.
         "spark.kubernetes.driver.connectionTimeout": "60000",

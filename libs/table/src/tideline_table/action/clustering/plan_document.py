@@ -1,4 +1,4 @@
-"""Clustering groups and strategies as they stand in a plan (format reference 6.1)."""
+"""Clustering groups and strategies as a plan holds them (format reference 6.1)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a clustering would do and gain, without publishing a plan.
 
-Files, bytes and overlaps before come from the footers of the input files. What comes after is simulated: a sample of each group is
+Files, bytes and overlaps before come from the footers of the input files. The layout after it is simulated: a sample of each group is
 ordered as the execution strategy would, cut into as many files and row groups as planned, and written to Parquet in memory; a filter
 is then tested against the statistics of these row groups, as a reader would test it. The estimate is as good as the sample.
 """

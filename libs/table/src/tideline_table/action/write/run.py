@@ -57,7 +57,7 @@ from tideline_table.writer.routing import FilePlacement
 
 _LOGGER = logging.getLogger(__name__)
 _ROUTES = 3
-"""How often rows are routed anew because other writers went first. Then the write goes on beside the other writers."""
+"""How often rows are routed again because other writers committed first. Then the write continues beside the other writers."""
 OnConflict = Callable[[WriteConflict, int], None]
 
 

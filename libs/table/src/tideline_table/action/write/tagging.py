@@ -1,6 +1,6 @@
 """Tagging: which rows of an input belong to which partition, and which file groups hold their keys there.
 
-With a global index, keys are looked up in all partitions. If a row's key stands in another partition, the options decide: the row
+With a global index, keys are looked up in all partitions. If another partition holds a row's key, the options decide: the row
 moves, deleted there regardless of ordering values and written to its own partition, or it is written where the key is. Where
 ordering values decide, a row that loses to the stored row changes nothing.
 """
@@ -209,7 +209,7 @@ class _Placement:
             leaving.append(left)
             self._updates[at] = np.concatenate([kept, purges])
         moved = np.concatenate([np.empty(0, dtype=np.int64), *leaving])
-        # In its own partition the row is an update if the key stands there, too.
+        # In its own partition the row is an update if that partition holds the key, too.
         self._settled[moved] = False
         if len(moved):
             self.rows = with_purges(self.rows, self.prepared.keys.take(pa.array(moved)))
