@@ -23,7 +23,7 @@ from tideline_table.action.clean import run as clean_run
 from tideline_table.action.clustering import run as services
 from tideline_table.action.compaction import run as compaction
 from tideline_table.action.write import transaction as write
-from tideline_table.coordination import conflict, intruders, rollback
+from tideline_table.coordination import conflict, intruders, leftovers, rollback
 from tideline_table.coordination import exclusive as active_timeline
 from tideline_table.coordination.exclusive import ExclusiveTimeline
 from tideline_table.coordination.heartbeat import is_dead
@@ -320,7 +320,7 @@ BUGS: dict[str, Callable[[World], Any]] = {
     ),
     "who lost a clustering rolls it back": sabotage((services, "roll_back", _roll_back_whoever_has_it)),
     "lock ignored": sabotage((ProviderLock, "hold", _unlocked)),
-    "rollback forgets files": sabotage((rollback, "marked_files", _never_a_file)),
+    "rollback forgets files": sabotage((rollback, "marked_files", _never_a_file), (leftovers, "marked_files", _never_a_file)),
     "clean takes the newest slice": sabotage((cleaning, "_doomed", _doomed_newest), (clean_run, "execute_clean", _execute_blindly)),
     "clean takes slices by the wrong end": sabotage(
         (cleaning, "_doomed", _doomed_replaced_early), (clean_run, "execute_clean", _execute_blindly)

@@ -17,7 +17,7 @@ from tideline_table.action.clean import run as clean_run
 from tideline_table.action.clustering import task as clustering
 from tideline_table.action.compaction import plan as compaction
 from tideline_table.action.write import transaction as write
-from tideline_table.coordination import rollback
+from tideline_table.coordination import leftovers, rollback
 from tideline_table.coordination.conflict import find_conflict
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, SliceVersion, join_path
 from tideline_table.hudi.write_stats import WriteStat
@@ -118,7 +118,9 @@ LOG_BUGS: dict[str, Callable[[World], Any]] = {
     "clustering leaves logs out": sabotage((clustering, "_planned_slice", _clustered_without_logs)),
     "a slice that was compacted looks unchanged": sabotage((FileSlice, "version", property(_version_by_count))),
     "log versions do not count up": sabotage((log_file, "next_log_version", _same_version_always)),
-    "rollback forgets log files": sabotage((rollback, "marked_files", _base_files_only)),
+    "rollback forgets log files": sabotage(
+        (rollback, "marked_files", _base_files_only), (leftovers, "marked_files", _base_files_only)
+    ),
     "keys that logs add are not looked for": sabotage((SimpleIndex, "_log_keys", _no_log_keys)),
     "clean takes what a compaction reads": sabotage(
         (clean_run, "plan_clean", _plan_clean_without_compactions), (clean_run, "execute_clean", _execute_blindly)

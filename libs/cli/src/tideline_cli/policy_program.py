@@ -10,7 +10,7 @@ from typing import Any
 
 from tideline_cli.failure import EXIT_BAD_INPUT, report_failure
 from tideline_cli.report import print_facts, print_json, print_line, print_listing, print_warning, size_text
-from tideline_planner.planning import thresholds_of
+from tideline_planner.rules import thresholds_of
 from tideline_planner.settings import PlannerSettings
 from tideline_runtime.planning import Thresholds
 from tideline_runtime.planning.replay import ASSUMPTIONS, Replayed, replay

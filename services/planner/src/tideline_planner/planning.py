@@ -13,6 +13,7 @@ from tideline_events import TIMELINE
 from tideline_planner.api import routes
 from tideline_planner.metrics import PLANNING, PLANS, REWRITTEN
 from tideline_planner.outcome import Verdicts
+from tideline_planner.rules import plan_options, thresholds_of
 from tideline_planner.settings import PlannerSettings
 from tideline_planner.watch import FleetWatch
 from tideline_runtime.contract import ServiceContext
@@ -21,7 +22,7 @@ from tideline_runtime.event_outbox import EventOutbox
 from tideline_runtime.logging import get_logger
 from tideline_runtime.loop import Backoff
 from tideline_runtime.open_tables import OpenTables, open_tables
-from tideline_runtime.planning import Choice, Demand, Held, HeldBy, Ledger, Ledgers, Thresholds, View, arbitrate, examine
+from tideline_runtime.planning import Choice, Demand, Held, HeldBy, Ledger, Ledgers, View, arbitrate, examine
 from tideline_runtime.planning.examination import PLANNED, shrunk
 from tideline_runtime.policy import Fleet, TablePolicy, is_open
 from tideline_runtime.table_settings import TableSettings
@@ -35,7 +36,6 @@ from tideline_table.action import (
     request_clustering,
     request_compaction,
 )
-from tideline_table.config import CLUSTERING_SORT_COLUMNS
 from tideline_table.errors import ClockSkew, Recovery, TidelineError
 from tideline_table.log import TableState
 from tideline_table.table import Table
@@ -59,23 +59,6 @@ class Decided:
     pending_plans: int
     pending_bytes: int
     until: datetime | None
-
-
-def thresholds_of(own: PlannerSettings) -> Thresholds:
-    """Return the thresholds of a table from the settings that hold for it."""
-    return Thresholds(
-        own.clustering_min_files,
-        own.clustering_min_commits,
-        own.clustering_backoff_s,
-        own.clustering_backoff_max_s,
-    )
-
-
-def plan_options(settings: PlannerSettings, table: Table, policy: TablePolicy) -> dict[str, str]:
-    """Return the engine options of plans beside the table's: sort columns by name, unless the policy gives some."""
-    own = settings.clustering_sort_columns.get(table.definition.name)
-    is_overridden = CLUSTERING_SORT_COLUMNS.key in policy.options
-    return {} if own is None or is_overridden else {CLUSTERING_SORT_COLUMNS.key: own}
 
 
 class PlannerService:

@@ -18,20 +18,30 @@ _PLANNED = (TableService.CLUSTERING, TableService.COMPACTION)
 """The services whose plans wait for a window."""
 
 
+def thresholds_of(own: PlannerSettings) -> Thresholds:
+    """Return the thresholds of a table from the settings that hold for it."""
+    return Thresholds(own.clustering_min_files, own.clustering_min_commits, own.clustering_backoff_s, own.clustering_backoff_max_s)
+
+
+def plan_options(settings: PlannerSettings, table: Table, policy: TablePolicy) -> dict[str, str]:
+    """Return the engine options of plans beside the table's: sort columns by name, unless the policy gives some."""
+    own = settings.clustering_sort_columns.get(table.definition.name)
+    is_overridden = CLUSTERING_SORT_COLUMNS.key in policy.options
+    return {} if own is None or is_overridden else {CLUSTERING_SORT_COLUMNS.key: own}
+
+
 def rules_of(settings: PlannerSettings, policy: TablePolicy, table: Table, options: Mapping[str, object] | None = None) -> Rules:
     """Return by what the table is judged now. `options` override those of the settings and of the policy.
 
     Raises `InvalidSetting` for settings in a policy that are not valid.
     """
     own = TableSettings(settings, lambda _: policy.settings("planner")).of(table.base_path)
-    sort = own.clustering_sort_columns.get(table.definition.name)
-    named = {} if sort is None else {CLUSTERING_SORT_COLUMNS.key: sort}
     return Rules(
         Trigger(own.clustering_min_files, own.clustering_min_commits),
         services=frozenset(service for service in TableService if policy.is_on(service)),
         held=_held(policy, table.clock.now()),
         objectives=policy.objectives,
-        options={**named, **policy.options, **(options or {})},
+        options={**plan_options(own, table, policy), **policy.options, **(options or {})},
     )
 
 
@@ -43,14 +53,16 @@ def with_planner(settings: PlannerSettings, policy: TablePolicy, table: Table, v
     if verdict.service not in _PLANNED or verdict.outcome not in (Outcome.DUE, Outcome.NOT_DUE):
         return verdict
     own = TableSettings(settings, lambda _: policy.settings("planner")).of(table.base_path)
-    sort = own.clustering_sort_columns.get(table.definition.name)
-    named = {} if sort is None or CLUSTERING_SORT_COLUMNS.key in policy.options else {CLUSTERING_SORT_COLUMNS.key: sort}
     now = table.clock.now()
-    thresholds = Thresholds(
-        own.clustering_min_files, own.clustering_min_commits, own.clustering_backoff_s, own.clustering_backoff_max_s
-    )
     ledger = Ledgers().of(table, now) if policy.bytes_per_day is not None else Ledger()
-    found = examine(verdict.service, View.of(table, {**named, **policy.options}), policy, thresholds, ledger, now)
+    found = examine(
+        verdict.service,
+        View.of(table, {**plan_options(own, table, policy), **policy.options}),
+        policy,
+        thresholds_of(own),
+        ledger,
+        now,
+    )
     if isinstance(found, Demand):
         return replace(
             verdict, outcome=Outcome.DUE, why=found.why, until=f"tideline plan {verdict.service} PATH publishes the plan"
