@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import duckdb
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 from tests.unit.tideline.conftest import SCHEMA, ids, trips_of
@@ -20,7 +21,7 @@ ROWS = trips_of(("d", "tue", 1.0, 1), ("e", "wed", None, 2))
 
 
 class OnlyStream:
-    """What Polars and others are to this package: an object with the capsule and nothing else."""
+    """An object with the capsule and nothing else."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return ROWS.__arrow_c_stream__(requested_schema)
@@ -46,9 +47,10 @@ def indexed() -> pd.DataFrame:
         ROWS.to_pandas(),
         indexed(),
         ROWS.to_pandas().set_index("id"),
+        pl.from_arrow(ROWS),
         duckdb.sql("select 'd' id, 'tue' as day, 1::double fare, 1::bigint updated_at union all select 'e', 'wed', null, 2"),
     ],
-    ids=["table", "batch", "stream", "array", "pandas", "pandas-index", "pandas-named-index", "duckdb"],
+    ids=["table", "batch", "stream", "array", "pandas", "pandas-index", "pandas-named-index", "polars", "duckdb"],
 )
 def test_rows_of_all_libraries(table: tideline.Table, rows: object) -> None:
     table.upsert(rows)
@@ -131,7 +133,7 @@ def test_values_that_would_change_are_rejected_before_anything_is_written(
     assert table.changes().until == 0
 
 
-@pytest.mark.parametrize("schema", [SCHEMA, ROWS, OnlyStream(), indexed()], ids=["schema", "table", "stream", "pandas"])
+@pytest.mark.parametrize("schema", [SCHEMA, ROWS, OnlyStream(), indexed(), pl.from_arrow(ROWS)], ids=["schema", "table", "stream", "pandas", "polars"])
 def test_schemas_of_all_libraries(tmp_path: Path, schema: object) -> None:
     table = tideline.create(tmp_path / "t", schema=schema, key="id")
     assert table.schema == SCHEMA
