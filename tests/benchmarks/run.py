@@ -202,7 +202,7 @@ class Run:
     # --- single steps --------------------------------------------------------------------------------------------------------
 
     def _in_turn(self, names: Iterable[str]) -> list[str]:
-        """The same names, somebody else first every time."""
+        """The same names, another process first every time."""
         listed = list(names)
         self.turn += 1
         start = self.turn % len(listed)

@@ -16,7 +16,7 @@ ROWS = Lineitem(0.01, Path("base"), {}, 60_175, 1_000, (1, 1))
 def measured() -> Measured:
     found = Measured()
     found.samples["upsert_one", HUDI] = [Sample(1, 10.0, 20.0), Sample(2, 40.0, 20.0), Sample(3, 12.0, 24.0)]
-    # The second repetition of ours failed: its peer has no partner.
+    # The second repetition of Tideline failed: its peer has no partner.
     found.samples["upsert_one", SPARK] = [Sample(1, 2.0, 4.0), Sample(3, 4.0, 6.0)]
     return found
 

@@ -84,7 +84,7 @@ class Turns:
         }
 
     def create_here(self) -> Table:
-        """A new table of ours, shared."""
+        """A new table of Tideline, shared."""
         usual: dict[str, Any] = {"key_fields": ("id",), "partition_fields": ("part",), "ordering_field": "ts"}
         create_table(
             str(self.path), TableRequest(name=NAME, schema=SCHEMA, type=TableType(self.kind.value), **{**usual, **self.request})
@@ -96,7 +96,7 @@ class Turns:
         return share_table(Table.open(str(self.path), options=FAST), SHARING, open_peer_lock)
 
     def open(self) -> Table:
-        """The table as a writer of ours that has just started sees it."""
+        """The table as a writer of Tideline that has just started sees it."""
         return Table.open(str(self.path), options={**FAST, **self.own_options}, peer_lock=open_peer_lock)
 
     def theirs(self, rows: pa.Table, operation: str = "upsert", *, computed: Mapping[str, str] | None = None, **more: str) -> None:

@@ -24,7 +24,7 @@ _STORIES = pytest.StashKey[list[Story]]()
 
 @pytest.fixture(scope="session")
 def hudi_session() -> Iterator[list[ApacheHudi]]:
-    """Holds the real Apache Hudi once somebody asked for it."""
+    """Holds the real Apache Hudi once a test asked for it."""
     held: list[ApacheHudi] = []
     yield held
     for peer in held:
@@ -106,10 +106,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if {"apache_hudi", "library"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.spark)
         if "library" in getattr(item, "fixturenames", ()):
-            # Whoever asks first waits until the whole table is made.
+            # The test that asks first waits until the whole table is made.
             item.add_marker(pytest.mark.timeout(STORY_TIMEOUT_S))
     last = [item for item in items if item.get_closest_marker("whole_suite")]
-    # Whoever needs a story comes late: by then it is made, beside the others.
+    # A test that needs a story later finds it made, beside the others.
     readers = [item for item in items if "library" in getattr(item, "fixturenames", ())]
     others = [item for item in items if item not in last and item not in readers]
     if last and not _is_whole(config):

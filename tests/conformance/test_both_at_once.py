@@ -1,6 +1,6 @@
 """Apache Hudi, in its own process, and Tideline write one table at the same time: overlapping file groups, one file lock.
 
-Each of the two has keys of its own in every file group, and counts them up with each commit: whoever reads after an acknowledged commit and before
+Each of the two has keys of its own in every file group, and counts them up with each commit: whichever process reads after an acknowledged commit and before
 the next one has to find exactly that count. So a lost update shows, whichever side lost it.
 """
 
@@ -192,7 +192,7 @@ def tideline_writes(race: Race, monkeypatch: pytest.MonkeyPatch) -> Counter[str]
 
 
 def tideline_arranges(race: Race) -> Counter[str]:
-    """One table service of ours after each attempt of Hudi, and the rollback of whoever died; what was done."""
+    """One table service of Tideline after each attempt of Hudi, and the rollback of whichever process died; what was done."""
     try:
         return _tideline_arranges(race)
     finally:
@@ -302,7 +302,7 @@ ALL_SERVICES = (_cluster, _compact, _clean)
 
 
 def _dies(table: Path, rows: Path) -> str:
-    """A writer of ours in a process of its own, which ends with all its files written and none of them committed; its instant."""
+    """A writer of Tideline in a process of its own, which ends with all its files written and none of them committed; its instant."""
     command = [sys.executable, "-m", "tests.conformance.crashing_writer", str(table), str(rows)]
     died = subprocess.run(command, check=False, timeout=WAIT_S, stdout=subprocess.PIPE, text=True)
     assert died.returncode == DIED

@@ -56,7 +56,7 @@ class Story:
 def story(
     request: pytest.FixtureRequest, apache_hudi: ApacheHudi, matrix: Matrix, tmp_path_factory: pytest.TempPathFactory
 ) -> Story:
-    """A table of ours that Hudi writes too. The chapters below go on with what the ones before left."""
+    """A table of Tideline that Hudi writes too. The chapters below go on with what the ones before left."""
     turns = Turns(apache_hudi, tmp_path_factory.mktemp("in-turn") / "table", request.param)
     table = turns.create_here()
     assert table.is_shared

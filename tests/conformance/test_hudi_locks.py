@@ -129,7 +129,7 @@ def test_object_store_lock_is_waited_for_in_both_directions(both: tuple[LockProv
 
 
 def test_an_object_store_lock_that_hudi_renews_stays_its_own(both: tuple[LockProvider, PeerObjectStoreLock, Storage]) -> None:
-    """Then Hudi stands still: whoever waits has the lock once it is no longer valid, and Hudi stops its writer."""
+    """Then Hudi stands still: whichever process waits has the lock once it is no longer valid, and Hudi stops its writer."""
     provider, hudi, _ = both
     assert hudi.take()
     with pytest.raises(LockTimeout):

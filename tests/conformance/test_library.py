@@ -1,4 +1,4 @@
-"""The library of stories: each is made once, ahead or when it is asked for, and nothing is made beside those who want to be alone."""
+"""The library of stories: each is made once, ahead or when it is asked for, and nothing is made beside the tests that want to be alone."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_nothing_is_made_ahead_beside_who_wants_to_be_alone(shelf: Library, peer
         begun.set()
         deadline_s = time.monotonic() + WAIT_S
         while shelf._may_go_on.is_set() and time.monotonic() < deadline_s:
-            time.sleep(0.01)  # until somebody wants to be alone
+            time.sleep(0.01)  # until a test wants to be alone
         left.set()
 
     story = peer.story("long", first, ended.set)

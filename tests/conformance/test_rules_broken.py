@@ -51,7 +51,7 @@ def turns(request: pytest.FixtureRequest, apache_hudi: ApacheHudi, workdir: Path
 
 @contextmanager
 def amid_a_write(turns: Turns, act: Callable[[], None]) -> Iterator[list[str]]:
-    """`act` happens once, when the next write of ours has all its files and is about to commit. Gives that write's instant."""
+    """`act` happens once, when the next write of Tideline has all its files and is about to commit. Gives that write's instant."""
     original, begun = WriteTransaction.commit, []
 
     def commit(self: WriteTransaction, *arguments: object, **more: object) -> object:

@@ -88,7 +88,7 @@ KEYS = ("_hoodie_record_key", "_hoodie_partition_path")
 
 @dataclass
 class Readers:
-    """A table of ours and the peers that read it."""
+    """A table of Tideline and the peers that read it."""
 
     table: Table
     peer: ApacheHudi

@@ -108,7 +108,7 @@ class Member:
         return f"{self.name}#{self.generation}"
 
     def tell(self, what: str) -> None:
-        """A line for whoever started this process."""
+        """A line for the process that started this one."""
         print(what, flush=True)
 
 
@@ -159,7 +159,7 @@ def writer(me: Member, number: int) -> None:
 
 
 def learn(me: Member, op: Op, head: int) -> int:
-    """Ask the log whether `op`, begun behind entry `head`, counts: 1 or 0. It can not count later: nothing of ours is pending any more."""
+    """Ask the log whether `op`, begun behind entry `head`, counts: 1 or 0. It can not count later: nothing of Tideline is pending any more."""
     while True:
         with suppress(*GOES_WRONG):
             roll_back_dead(me.table)
@@ -192,7 +192,7 @@ class _Append(table_write._Attempt):
         try:
             before = read_values(table)
         except HistoryUnavailable as error:
-            raise WriteConflict(error.found, with_instant="") from error  # cleaned since the begin: somebody wrote over it
+            raise WriteConflict(error.found, with_instant="") from error  # cleaned since the begin: another process wrote over it
         rows, definition = rows_of({k: op.value(before.get(k)) for k in op.keys}), table.definition
         prepared = prepare_input(rows, table.schema, definition.keygen, definition.merging, self.operation, combine=True)
         object.__setattr__(self, "prepared", prepared)

@@ -83,7 +83,7 @@ def test_no_acknowledged_update_is_lost(base_path: str, table_type: TableType, r
 
 
 def recovered(settings: Settings) -> Table:
-    """What the cleaner and the other services do about those who died: twice, and the second time there is nothing left to do."""
+    """What the cleaner and the other services do about the processes that died: twice, and the second time there is nothing left to do."""
     table = open_table(settings, "recovery")
     lengths = []
     for _ in range(2):

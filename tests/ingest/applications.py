@@ -175,7 +175,7 @@ def committed(table: Table, application_id: str) -> Offsets:
 
 
 def await_records(table: Table, application_id: str, count: int) -> None:
-    """Until the table has taken in so many records (by offsets)."""
+    """Until the table has ingested so many records (by offsets)."""
     deadline_s = time.monotonic() + TIMEOUT_S
     while sum(committed(table, application_id).next.values()) < count:
         assert time.monotonic() < deadline_s, f"stands at {committed(table, application_id)}"

@@ -77,7 +77,7 @@ def test_killed_again_and_again(place: Place) -> None:
 
 
 def numbered(first: int, count: int) -> list[tuple[dict[str, Any], int]]:
-    """New keys only: written by inserts, a record that was taken in twice stands twice."""
+    """New keys only: written by inserts, a record that was ingested twice stands twice."""
     return [(row(f"n{n}", REGIONS[n % 2], n, n + 0.5), n % 4) for n in range(first, first + count)]
 
 

@@ -88,7 +88,7 @@ def avro(found: dict[str, Any], text: str, lead: bytes = b"") -> bytes:
 
 @pytest.mark.parametrize("form", ["avro", "avro_single_object"])
 def test_avro_is_taken_in_once_by_an_application_that_is_killed(place: Place, form: str) -> None:
-    """Blind inserts, so that a record that was taken in twice stands twice; a torn value goes aside."""
+    """Blind inserts, so that a record that was ingested twice stands twice; a torn value goes aside."""
     texts = WRITERS if form == "avro_single_object" else WRITERS[:1]
     files = [place.folder / f"writer-{number}.avsc" for number in range(len(texts))]
     for path, text in zip(files, texts, strict=True):

@@ -1,4 +1,4 @@
-"""Avro as Confluent's own serializer writes it, with a real schema registry: taken in once, whatever dies, the registry too."""
+"""Avro as Confluent's own serializer writes it, with a real schema registry: ingested once, whatever dies, the registry too."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def feeder(place: Place, server: RegistryServer, table: str, topic: str, aside: 
 def test_everything_is_there_once_though_application_and_registry_die(
     place: Place, server: RegistryServer, client: SchemaRegistryClient
 ) -> None:
-    """Blind inserts, so that a record that was taken in twice stands twice. The last writer's schema comes while nobody can say what it is."""
+    """Blind inserts, so that a record that was ingested twice stands twice. The last writer's schema comes while nobody can say what it is."""
     topic, aside, path = (
         place.topic("registered-orders", 2),
         place.topic("registered-orders-aside", 1),

@@ -64,7 +64,7 @@ class ObjectStoreServer:
             self.port = self._ports[0]
             try:
                 self.start()
-            except ObjectStoreFailed as error:  # somebody else may have taken a port
+            except ObjectStoreFailed as error:  # another process may have taken a port
                 failures.append(str(error))
             else:
                 return

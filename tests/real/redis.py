@@ -32,7 +32,7 @@ class RedisServer:
         self.port = 0
         for _ in range(START_ATTEMPTS):
             (self.port,) = free_ports(1, host)
-            # Somebody else may take the port before the server does.
+            # Another process may take the port before the server does.
             with contextlib.suppress(RuntimeError):
                 self.start()
                 return

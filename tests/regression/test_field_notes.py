@@ -312,7 +312,7 @@ def test_hudi_9139_a_compaction_with_a_failed_task_does_not_commit(mor):
 
 @pytest.mark.parametrize("kind", EMBEDDED_LOCKS)
 def test_hudi_rfc91_10412_who_lost_the_lock_does_not_release_anothers(cow, kind, tmp_path):
-    """A writer is so slow at its commit point that its lease runs out and somebody else gets the lock: the log decides, the lock stays theirs."""
+    """A writer is so slow at its commit point that its lease runs out and another process gets the lock: the log decides, the lock stays theirs."""
     with opened_place(kind, folder=tmp_path, clock=cow.clock, server=no_server) as place:
         lossy, taken, held = FaultyStorage(cow.storage), place.provider(), []
 

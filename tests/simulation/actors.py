@@ -208,7 +208,7 @@ def write_once(
         try:
             before = read_values(table, op.keys)
         except HistoryUnavailable as error:
-            raise WriteConflict(error.found, with_instant="") from error  # cleaned since the begin: somebody wrote over it
+            raise WriteConflict(error.found, with_instant="") from error  # cleaned since the begin: another process wrote over it
         op.reads[transaction.instant] = before
         return rows_of({k: op.value(k, before.get(k)) for k in op.keys}, parts)
 

@@ -32,7 +32,7 @@ class Watcher(Protocol):
 
 @dataclass(slots=True)
 class _Unsynced:
-    """A change that a power failure may still undo; not any more once somebody else saw it."""
+    """A change that a power failure may still undo; not any more once another process saw it."""
 
     path: str
     before: tuple[bytes, Any] | None
@@ -98,7 +98,7 @@ class Disk(MemoryStorage):
             self._folders.pop(path, None)
 
     def look(self, path: str, process: Process, *, below: bool = False) -> None:
-        """Somebody reads `path` (or lists below it): what was seen cannot be lost any more."""
+        """Another process reads `path` (or lists below it): what was seen cannot be lost any more."""
         for change in self.unsynced:
             if change.process is not process and (change.path.startswith(path) if below else change.path == path):
                 change.seen = True

@@ -77,7 +77,7 @@ class _Publisher(MemoryPublisher):
         if fault == "publish_refused":
             raise EventLogUnavailable("the publication was refused")
         if fault == "publisher_taken_over":
-            # Somebody of the same id came, and is gone again.
+            # Another process of the same id came, and is gone again.
             self.broker.take(self.writer_id)
         if fault == "event_log_emptied":
             self.broker.empty()

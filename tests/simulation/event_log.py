@@ -45,7 +45,7 @@ class Broker:
         self._guard = threading.RLock()
 
     def take(self, writer_id: str) -> int:
-        """A new epoch of `writer_id`: whoever publishes under an older one is refused."""
+        """A new epoch of `writer_id`: whichever process publishes under an older one is refused."""
         with self._guard:
             self._epochs[writer_id] = self._epochs.get(writer_id, 0) + 1
             return self._epochs[writer_id]
@@ -54,7 +54,7 @@ class Broker:
         """Everything that was published is lost, and who publishes: nobody knows a cursor any more."""
         with self._guard:
             self.records = {}
-            # A number is never given twice, so that whoever published before is fenced.
+            # A number is never given twice, so that whichever process published before is fenced.
             self._epochs = {writer_id: epoch + 1 for writer_id, epoch in self._epochs.items()}
             self.on_loss()
 

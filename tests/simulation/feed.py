@@ -1,4 +1,4 @@
-"""A topic that is taken in, and what the table has to hold of it by the offsets that commits carry."""
+"""A topic that is ingested, and what the table has to hold of it by the offsets that commits carry."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Feed:
         choose = self.faults.choose
         self.records: dict[Place, list[Received]] = {(TOPIC, partition): [] for partition in PARTITIONS}
         self.operation = choose.choice(("insert", "insert", "bulk_insert", "upsert"))
-        """Of inserts every record has a key of its own: one that is taken in twice stands twice."""
+        """Of inserts every record has a key of its own: one that is ingested twice stands twice."""
         self.is_shared_out = choose.random() < 0.4
         """Each partition has an application of its own; otherwise one application, started more than once, has both."""
         self.commits: list[tuple[Entry, str, dict[Place, int]]] = []
@@ -70,7 +70,7 @@ class Feed:
 
     @property
     def rows(self) -> dict[str, str]:
-        """What the table has to hold once everything is taken in."""
+        """What the table has to hold once everything is ingested."""
         values = [json.loads(record.value or b"") for records in self.records.values() for record in records]
         return {value["id"]: value["v"] for value in values}
 

@@ -38,7 +38,7 @@ from itertools import pairwise
 class Transaction:
     """One transaction. `reads` and `appends` are by list; a list that it appends to is read before.
 
-    `ended` is None when nobody was told that it committed: then it did only if somebody saw it (say so in `is_committed`).
+    `ended` is None when nobody was told that it committed: then it did only if another process saw it (say so in `is_committed`).
     """
 
     id: str

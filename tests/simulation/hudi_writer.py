@@ -1,6 +1,6 @@
 """A writer that does on the timeline what Apache Hudi's does: optimistic concurrency control, lazy cleaning of failed writes, copy-on-write.
 
-It knows no log of ours and none of our rules. The order of its steps, what it compares under the lock, and what it leaves behind are those of the
+It knows no log of Tideline and none of our rules. The order of its steps, what it compares under the lock, and what it leaves behind are those of the
 format reference (6.4, 13.1 to 13.3), the conflict rule with what 1.x adds: a rollback of the own instant. Its base files are made by our
 writer: their bytes are compared with Hudi's elsewhere.
 """
@@ -215,7 +215,7 @@ class HudiWriter:
     # --- lazy cleaning of failed writes ----------------------------------------------------------------------------------------------
 
     def roll_back_silent(self) -> None:
-        """Undo every pending write whose heartbeat ran out, whoever made it; go on with rollbacks that died."""
+        """Undo every pending write whose heartbeat ran out, whichever process made it; go on with rollbacks that died."""
         for dead in self._silent_writes(self._timeline()):
             self._roll_back(dead)
 
@@ -247,7 +247,7 @@ class HudiWriter:
             self.storage.delete(path)
         with self._lock():
             if not any(i.time == rollback for i in self._timeline().instants if i.state is not State.COMPLETED):
-                return  # somebody else was faster
+                return  # another process was faster
             for state in (State.INFLIGHT, State.REQUESTED):
                 self.storage.delete(timeline_path(replace(dead, state=state)))
             self._transition(inflight, encode_document(ROLLBACK_METADATA, _rollback_metadata(rollback, dead, deleted)))

@@ -179,7 +179,7 @@ class Oracle:
             return
         for path, instant in taken_for_committed(objects, self.committed_instants):
             self.report(f"{path} lies in front of the timeline: others take {instant} for committed")
-        # Files of the newest entry may not be there yet: whoever comes next makes them first.
+        # Files of the newest entry may not be there yet: whichever process comes next makes them first.
         newest = {a.instant for a in self.state.actions.values() if a.sequence == self.state.sequence}
         replaced = {(g.partition_path, g.file_id): at for g, at in self.state.replaced.items() if at not in newest}
         for path, instant in replaced_and_back(objects, replaced):

@@ -41,7 +41,7 @@ def _held_back_by_nothing_unfinished(state: TableState, cleaned_up: AbstractSet[
 
 
 def _removed_first(table: Any, path: str, files: Sequence[archival.StateFile], options: Options) -> None:
-    """The archive file comes behind the removal: whoever dies between has lost what it says."""
+    """The archive file comes behind the removal: whichever process dies between has lost what it says."""
     for found in archival.removal_order(files):
         table.storage.delete(found)
     _real_store(table, path, [], options)

@@ -1,4 +1,4 @@
-"""Protections between the table log and those who follow it by events, switched off one at a time."""
+"""Protections between the table log and the processes that follow it by events, switched off one at a time."""
 
 from __future__ import annotations
 

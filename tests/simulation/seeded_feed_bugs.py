@@ -56,4 +56,4 @@ FEED_BUGS: Mapping[str, Callable[[World], Any]] = {
     "restore leaves offsets where they are": sabotage((group_state.TableState, "_rewind", _rewind_without_offsets)),
     "offsets are remembered over errors": sabotage((IngestService, "tick", _tick_remembering)),
 }
-"""Name → the protection that it takes away. They show only where topics are taken in."""
+"""Name → the protection that it takes away. They show only where topics are ingested."""

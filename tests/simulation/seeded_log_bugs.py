@@ -92,7 +92,7 @@ def _execute_blindly(storage: Any, plan: Any, *_: Any) -> Any:
 
 @contextmanager
 def logs_in_flight_are_read(world: World) -> Iterator[None]:
-    """Whoever lists log files instead of asking the timeline sees those of writes in flight, and of dead ones."""
+    """A reader that lists log files instead of asking the timeline sees those of writes in flight, and of dead ones."""
     real = TableState.latest_slices
 
     def latest_slices(state: TableState, as_of: str = "", partitions: Any = None) -> list[FileSlice]:

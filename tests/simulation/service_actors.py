@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 def clusterer(cluster: Cluster, process: Process) -> None:
-    """Plans and runs clustering when an event says that somebody committed, or now and then."""
+    """Plans and runs clustering when an event says that another process committed, or now and then."""
 
     def run(cluster: Cluster, table: Table, process: Process, choose: random.Random) -> None:
         committed = cluster_once(cluster, table, process, choose)
@@ -100,7 +100,7 @@ def compact_once(cluster: Cluster, table: Table, process: Process, choose: rando
     try:
         return run_compaction(table, run=run)
     except ObjectNotFound as error:
-        # Whoever took it over may have finished, and cleaning followed. What a pending one reads nobody may take.
+        # The process that took it over may have finished, and cleaning followed. What a pending one reads nobody may take.
         if any(a.instant in begun for a in cluster.oracle.state.pending()):
             cluster.oracle.report(f"{error.path}, which the pending compaction {begun[0]} reads, is gone")
         return None
@@ -169,7 +169,7 @@ def recoverer(cluster: Cluster, process: Process) -> None:
         pause(cluster, turn.choose, 70)
 
 
-# --- those who take away -----------------------------------------------------------------------------------------------------
+# --- actors that take away -----------------------------------------------------------------------------------------------------
 
 
 def keeper(cluster: Cluster, process: Process) -> None:

@@ -1,4 +1,4 @@
-"""Actors on a shared table: writers and services of ours under Hudi's lock, readers who see both sides, and Apache Hudi's writer."""
+"""Actors on a shared table: writers and services of Tideline under Hudi's lock, readers who see both sides, and Apache Hudi's writer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tideline_table.errors import CommitUnknown, HistoryUnavailable, ObjectExist
 from tideline_table.table import Table
 
 OURS = tuple(f"I{number}" for number in range(6))
-"""Keys that only writers of ours insert: Hudi looks for no keys that others insert at the same time."""
+"""Keys that only writers of Tideline insert: Hudi looks for no keys that others insert at the same time."""
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class SharedCluster(Cluster):
 
 
 def writer(cluster: SharedCluster, process: Process) -> None:
-    """Appends to lists, sets and deletes registers, inserts keys that others of ours insert too."""
+    """Appends to lists, sets and deletes registers, inserts keys that other writers of Tideline insert too."""
     for turn in turns(cluster, process):
         cluster.round(turn.table, partial(_one_write, cluster, process, turn.name, turn.choose))
         pause(cluster, turn.choose, turn.choose.choice((0.1, 0.3) if cluster.world.is_crowded else (0.1, 5, 30)))
@@ -97,7 +97,7 @@ def acknowledged(cluster: SharedCluster, op: Op, act: Callable[[Table], Committe
 
 
 def reader(cluster: SharedCluster, process: Process) -> None:
-    """Reads snapshots: each is the table of some moment between its beginning and its end, whoever wrote that."""
+    """Reads snapshots: each is the table of some moment between its beginning and its end, whichever process wrote that."""
     for turn in turns(cluster, process):
         with suppress(ObjectNotFound, HistoryUnavailable):  # cleaned under a slow reader
             cluster.round(turn.table, partial(read_once, cluster, turn.name))

@@ -1,4 +1,4 @@
-"""One history of a table that Apache Hudi's writers share: writers and services of ours beside writers that do what Hudi's do."""
+"""One history of a table that Apache Hudi's writers share: writers and services of Tideline beside writers that do what Hudi's do."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _options(world: SharedWorld) -> dict[str, object]:
 
 
 def _cast(world: SharedWorld) -> list[tuple[str, Callable[[SharedCluster, Process], None]]]:
-    """Three to six actors: writers of ours, one or two of Apache Hudi's, and who keeps the table in order."""
+    """Three to six actors: writers of Tideline, one or two of Apache Hudi's, and who keeps the table in order."""
     choose = world.choose
     cast: list[tuple[str, Callable[[SharedCluster, Process], None]]] = []
     cast += [(f"writer{n}", shared_actors.writer) for n in range(choose.choice((1, 2, 2)))]

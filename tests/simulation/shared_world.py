@@ -30,7 +30,7 @@ from tideline_table.storage import MemoryStorage, Storage
 SHARING = Sharing(PeerLockKind.STORAGE)
 HUDI_LOCK_VALIDITY_S = 30.0
 LOCK_TAKEN = "lock_taken"
-"""Somebody deletes the lock while one of ours holds it: Hudi's file lock is deleted by whichever client closes."""
+"""Another process deletes the lock while one of Tideline holds it: Hudi's file lock is deleted by whichever client closes."""
 STORAGE_FAULTS = tuple(
     sorted(
         kind
@@ -40,7 +40,7 @@ STORAGE_FAULTS = tuple(
 )
 SHARED_FAULTS = (*STORAGE_FAULTS, LOCK_TAKEN)
 BOARD_FAULTS = tuple(sorted(kind for kind, calls in APPLICABLE.items() if "intents" in calls))
-"""Of the board that writers of ours have beside the lock."""
+"""Of the board that writers of Tideline have beside the lock."""
 STOPS = TAKES_TIME | {"lease_expiry"}
 """Kinds that let a process go on long after it asked."""
 _LIKE = {"put_if_version": "put_if_absent", "read_versioned": "read"}
@@ -61,7 +61,7 @@ class SharedWorld(World):
         if self.kinds and self._has_board and self.chooser("board").random() < 0.5:
             self.kinds += BOARD_FAULTS
         self.taking_step: Counter[str] = Counter()
-        """Processes of ours whose look at the lock is behind them and whose step is on its way to the storage."""
+        """Processes of Tideline whose look at the lock is behind them and whose step is on its way to the storage."""
         self.peers_in_lock: set[str] = set()
         """Processes of Apache Hudi that hold the lock: they do not look at it again."""
         self.peers_starting: set[str] = set()
@@ -134,7 +134,7 @@ def is_timeline_file(path: str) -> bool:
 
 
 def is_commit_point(path: str) -> bool:
-    """Whether somebody's step is done when it is there."""
+    """Whether another process's step is done when it is there."""
     instant = parse_timeline_file_name(path.rpartition("/")[2]) if is_timeline_file(path) else None
     return instant is not None and instant.state is State.COMPLETED
 

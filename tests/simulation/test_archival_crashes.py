@@ -1,4 +1,4 @@
-"""An archiver dies, or its storage fails, at each call; whoever comes next finishes. Nothing is lost, nothing comes back, strangers see no late file."""
+"""An archiver dies, or its storage fails, at each call; whichever process comes next finishes. Nothing is lost, nothing comes back, strangers see no late file."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def delete(table: Table) -> None:
 
 
 def append_behind_others(table: Table) -> None:
-    """Somebody appends to the same slices when the log files are written: they move behind."""
+    """Another process appends to the same slices when the log files are written: they move behind."""
     real = WriteTransaction.commit
 
     def late(transaction: WriteTransaction, *arguments: Any, **named: Any) -> Committed:
@@ -101,7 +101,7 @@ def roll_back_abandoned(table: Table) -> None:
 
 
 def upsert_in_turn(table: Table) -> None:
-    """Under a lock and a board of intents, both beside the table; somebody dead is on the board."""
+    """Under a lock and a board of intents, both beside the table; a dead process is on the board."""
     provider = StorageLockProvider(table.storage, clock=table.clock)
     table.lock = ProviderLock(provider, "table:t", "w")
     table.intents = StorageIntents(table.storage, table.clock)

@@ -1,6 +1,6 @@
 """As `test_crash_points`, on tables that Apache Hudi's writers share: there the timeline is the truth, and the log follows it.
 
-Hudi is played by a writer that leaves its steps on the timeline alone. Whoever knows nothing of ours reads the table, too: after the crash, after
+Hudi is played by a writer that leaves its steps on the timeline alone. A reader that knows nothing of Tideline reads the table, too: after the crash, after
 the recovery, and behind a further write of either side.
 """
 
@@ -57,7 +57,7 @@ def adopt_what_the_peer_did(table: Table) -> None:
 
 
 def upsert_behind_the_peer(table: Table) -> None:
-    """Nobody of ours has looked since it wrote."""
+    """No process of Tideline has looked since it wrote."""
     put(table, NEW)
 
 
@@ -163,7 +163,7 @@ def outcome(operation: Callable[[Table], None]) -> Undisturbed:
 
 
 def by_timeline_alone(storage: MemoryStorage, clock: ManualClock) -> list[Row]:
-    """As whoever knows no log of ours reads it."""
+    """As a reader that knows no log of Tideline reads it."""
     copy = copy_of(storage, clock)
     copy.delete_below(LOG_FOLDER)
     return contents(open_table(copy, clock))

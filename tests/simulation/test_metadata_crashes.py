@@ -200,7 +200,7 @@ def published_after_the_timeline() -> Iterator[None]:
 
 @contextmanager
 def never_healed() -> Iterator[None]:
-    """The seeded bug: whoever heals an entry of another writer creates its timeline files only."""
+    """The seeded bug: whichever process heals an entry of another writer creates its timeline files only."""
     real = exclusive.publish_metadata
 
     def publish(

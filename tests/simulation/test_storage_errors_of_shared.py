@@ -1,6 +1,6 @@
 """Storage calls that fail, or take effect without an answer, at every step of an operation on a table that Apache Hudi's writers share.
 
-Whoever runs the operation lives on: it says that it is done, that it failed, or that it cannot tell. What it said is what everybody reads, at once,
+The process that runs the operation lives on: it says that it is done, that it failed, or that it cannot tell. What it said is what everybody reads, at once,
 after it tried again, and after a fresh process recovered.
 """
 
@@ -103,7 +103,7 @@ def test_commit_without_an_answer_is_not_told_to_have_failed(operation: Operatio
 
 
 def test_commit_that_got_no_answer_is_not_sent_again_without_the_lock() -> None:
-    """The put took longer than the lock lasts: whoever holds it by now has looked, and saw no commit."""
+    """The put took longer than the lock lasts: whichever process holds it by now has looked, and saw no commit."""
     faulty, disk, clock = arrange(upsert)
     table = start(upsert, faulty, clock)
     sent: list[str] = []

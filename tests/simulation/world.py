@@ -69,7 +69,7 @@ LEAVES_LATE_FILES = TAKES_TIME | {"late_write", "stale_listing", "lease_expiry"}
 
 
 LOOSENS_LOCK = TAKES_TIME | {"lease_expiry", "late_write"} | {kind for kind, calls in APPLICABLE.items() if "lock" in calls}
-"""After these somebody may publish without the table lock: the log decides."""
+"""After these another process may publish without the table lock: the log decides."""
 
 
 class Step(NamedTuple):
@@ -94,7 +94,7 @@ class World:
         """`focus` on `trimmed`, `slow`, `archived`, `saved`, `forgetful`, `mirrored`, `fed`, `global`, `bucketed`, `filtered` or `logs` (merge-on-read) makes every history of that kind; without it some are."""
         self.seed = seed
         self.is_mirrored = focus == "mirrored" or (random.Random(f"mirrored {seed}").random() < 0.1 and not focus)
-        """Mirrors publish the table log, and somebody follows the table by its events: beside whatever else there is."""
+        """Mirrors publish the table log, and another process follows the table by its events: beside whatever else there is."""
         self.is_fed = focus == "fed" or (random.Random(f"fed {seed}").random() < 0.1 and not focus)
         """Applications take a topic in, its offsets in the table's commits: beside whatever else there is."""
         focus = "" if focus in ("mirrored", "fed") else focus
@@ -118,11 +118,11 @@ class World:
         """The table holds every key already, in few file groups: writers meet in them."""
         # Drawn apart: histories without them stay the same.
         self.is_saved = focus == "saved" or (random.Random(f"saved {seed}").random() < 0.15 and not focus)
-        """Somebody makes savepoints and restores the table to them."""
+        """Another process makes savepoints and restores the table to them."""
         self.keeps_long = focus == "saved"
         """Between a savepoint and a restore much is written and cleaned."""
         self.is_overwritten = random.Random(f"overwritten {seed}").random() < {"": 0.15, "saved": 0.8}.get(focus, 0.0)
-        """Somebody overwrites and drops partitions."""
+        """Another process overwrites and drops partitions."""
         self.is_global = focus == "global" or (
             random.Random(f"global {seed}").random() < 0.1 and not (focus or self.is_overwritten or self.is_mirrored or self.is_fed)
         )
@@ -134,7 +134,7 @@ class World:
         self.is_bucketed = focus == "bucketed"
         """The table has a bucket index: one file group in each bucket, and no clustering."""
         self.is_archived = focus == "archived" or (random.Random(f"archived {seed}").random() < 0.25 and not focus)
-        """Somebody archives, and few commits stay on the timeline. Time goes by between them: only what is old leaves."""
+        """Another process archives, and few commits stay on the timeline. Time goes by between them: only what is old leaves."""
         self.is_forgetful = focus == "forgetful" or (random.Random(f"forgetful {seed}").random() < 0.1 and not focus)
         """Who runs the tasks of table services loses results, or takes one for another, and says nothing."""
         self.results_lost = 0

@@ -251,7 +251,7 @@ class Comparisons:
         return expected
 
     def _judged(self, what: str, ours: Callable[[], pa.Table], theirs: Query, why: str) -> None:
-        """Let the newest release decide. Where Hudi fails altogether, rows or an error of ours are both right."""
+        """Let the newest release decide. Where Hudi fails altogether, rows or an error of Tideline are both right."""
         kind = what.split(" ", maxsplit=1)[0]
         try:
             expected = theirs(self.judge or self.hudi)

@@ -79,7 +79,7 @@ def walk(
         walked.problem = str(found)
     except PeerFailed as error:
         walked.notes.append(f"Hudi broke outside of a step: {causes(error)}")
-    except Exception:  # noqa: BLE001 - an error without a type of ours is a finding, whatever it is
+    except Exception:  # noqa: BLE001 - an error without a type of Tideline is a finding, whatever it is
         walked.problem = traceback.format_exc()
     if not walked.problem:
         shutil.rmtree(base, ignore_errors=True)

@@ -46,7 +46,7 @@ def start_session(bundle: str, folder: str, memory_mb: int) -> SparkSession:
         "spark.sql.shuffle.partitions": "2",
         "spark.default.parallelism": "2",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-        # A table may have been written by somebody else since the last query: no cached relations.
+        # A table may have been written by another process since the last query: no cached relations.
         "spark.sql.filesourceTableRelationCacheSize": "0",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

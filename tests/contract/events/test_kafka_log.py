@@ -66,7 +66,7 @@ def test_members_of_a_group_share_the_partitions(on_kafka: Deployment) -> None:
             break
     for member in members:
         member.commit()
-    # Everything is committed, by whoever has the partition now.
+    # Everything is committed, by whichever process has the partition now.
     for member in members:
         member.close()
     assert on_kafka.subscription([HINTS.name], group).poll(3) == []

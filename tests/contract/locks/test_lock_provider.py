@@ -400,7 +400,7 @@ def test_lock_of_a_killed_process_is_taken_over(process_place: Place, contender:
 def test_kept_lease_learns_that_it_was_broken(real_time_place: Place) -> None:
     provider = real_time_place.provider()
     lease = provider.acquire("trips", owner="a", ttl_s=0.6, wait_s=0)
-    # Somebody with rights on the place ends it by force: the next renewal tells the holder, within a third of the ttl.
+    # Another process with rights on the place ends it by force: the next renewal tells the holder, within a third of the ttl.
     assert _store(provider).release_grant(Grant("trips", "a", lease.lease_id, 0, 0.6, lease.acquired, 0.0))
     with KeptLease(lease) as kept:
         wait_until(lambda: isinstance(kept.last_error, LeaseLost))

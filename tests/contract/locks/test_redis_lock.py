@@ -170,7 +170,7 @@ def test_waiter_with_a_stale_fence_leaves_the_queue(
     with ThreadPoolExecutor(2) as pool:
         old = pool.submit(provider.acquire, "trips", owner="old", ttl_s=LONG_S, wait_s=LONG_S, fence=1)
         queued(admin, 1)
-        # Its turn would come, but by then somebody has been granted a greater fence.
+        # Its turn would come, but by then another process has been granted a greater fence.
         admin.hset("tideline:lock:{trips}", "fence", "2")
         new = pool.submit(provider.acquire, "trips", owner="new", ttl_s=LONG_S, wait_s=LONG_S, fence=2)
         with pytest.raises(StaleFence):
@@ -224,7 +224,7 @@ def test_waiter_told_that_its_fence_is_old_is_served_before_one_that_came_later(
 
     def early_fence() -> int:
         reads[0] += 1
-        # The second time somebody who came later has all the time to pass.
+        # The second time another process that came later has all the time to pass.
         time.sleep(0.3 if reads[0] > 1 else 0)
         return reads[0]
 
@@ -235,7 +235,7 @@ def test_waiter_told_that_its_fence_is_old_is_served_before_one_that_came_later(
     with ThreadPoolExecutor(3) as pool:
         early = pool.submit(wait, "early", early_fence)
         wait_until(lambda: reads[0] == 1)
-        # Somebody was granted a greater fence past the queue: as when Redis came back with an older state.
+        # Another process was granted a greater fence past the queue: as when Redis came back with an older state.
         admin.hset("tideline:lock:{trips}", "fence", "2")
         late = [pool.submit(wait, "late", 2), pool.submit(wait, "later", lambda: 2)]
         queued(admin, 3)

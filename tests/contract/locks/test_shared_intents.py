@@ -1,4 +1,4 @@
-"""The board of a shared table on a real Redis: seen by every writer of ours, and missed for one look at most while it does not answer."""
+"""The board of a shared table on a real Redis: seen by every writer of Tideline, and missed for one look at most while it does not answer."""
 
 from __future__ import annotations
 

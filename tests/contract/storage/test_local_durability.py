@@ -132,7 +132,7 @@ def test_folders_that_somebody_else_made_and_did_not_make_durable(disk, root, st
 
 
 def test_the_table_log_has_no_holes_after_a_power_loss(disk, root, storage):
-    """An entry that was won is there, and with it everything before it, whoever wrote that."""
+    """An entry that was won is there, and with it everything before it, whichever process wrote that."""
     logs = [TableLog(LocalStorage(root), SystemClock(), f"w{n}") for n in range(3)]
     for sequence in range(1, 10):
         draft = Draft(
@@ -175,7 +175,7 @@ def test_an_entry_that_its_writer_met_again_behind_a_failed_sync_survives(disk, 
 
 
 def test_what_refused_a_name_survives(disk, root, storage):
-    """Whoever wrote it may have died before the sync: who is told that it is there goes on from it."""
+    """The process that wrote it may have died before the sync: who is told that it is there goes on from it."""
     storage.put_if_absent("a/x", b"1")
     (root / "a/y").write_bytes(b"2")
     disk.bytes_of[(root / "a/y").stat().st_ino] = b"2"

@@ -21,7 +21,7 @@ def add_column(storage):
 
 @pytest.mark.parametrize("unknown", ["refuse", "ignore"])
 def test_a_column_that_is_added_under_a_running_application_is_taken_in(storage, tmp_path, unknown):
-    """It was poison, or left out, until somebody started the application again."""
+    """It was poison, or left out, until another process started the application again."""
     topics = numbered(1)
     service, _ = application(topics, storage, tmp_path, unknown_fields=unknown)
     service.start()

@@ -250,7 +250,7 @@ def test_a_new_field_stops_the_application_or_becomes_a_column(storage, tmp_path
     ("first", "second"), [("string", "long"), ("long", "string"), ("double", {"type": "array", "items": "long"})]
 )
 def test_of_two_schemas_that_cannot_stand_in_one_table_the_later_one_is_poison(storage, tmp_path, answers, first, second):
-    """Each alone could: no decoder takes a batch of both, and somebody has to be named."""
+    """Each alone could: no decoder takes a batch of both, and one of them has to be named."""
     one, other = with_field("note", first), with_field("note", second)
     leads = [answers.register(1, FED), answers.register(2, one), answers.register(3, other)]
     given = [leads[n] + datum(s, **row(f"k{n}"), **({"note": None} if n else {})) for n, s in enumerate((FED, one, other))]

@@ -84,7 +84,7 @@ def test_batches_and_their_offsets(storage, tmp_path):
 
 @pytest.mark.parametrize("after", [False, True])
 def test_killed_at_every_change_of_storage(tmp_path, after):
-    """Inserts: a record that is taken in twice stands twice."""
+    """Inserts: a record that is ingested twice stands twice."""
     expected = sorted(f"k{n}" for n in range(8))
     deaths = 0
     for dies_at in range(1, 200):

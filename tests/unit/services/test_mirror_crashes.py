@@ -17,7 +17,7 @@ from tideline_mirror.settings import MirrorSettings
 
 
 class Death:
-    """Comes behind the `number`-th statement of this thread (0: never); whoever is dead does nothing any more."""
+    """Comes behind the `number`-th statement of this thread (0: never); whichever process is dead does nothing any more."""
 
     def __init__(self, number: int) -> None:
         self.number = number

@@ -1,4 +1,4 @@
-"""Mirrors that divide the shards by leases, on an embedded event log: every commit one event, whoever comes and goes."""
+"""Mirrors that divide the shards by leases, on an embedded event log: every commit one event, whichever process comes and goes."""
 
 import random
 

@@ -52,7 +52,7 @@ def test_a_running_mirror_jumps_over_the_hole(fleet):
 
 
 def test_a_restarted_mirror_publishes_no_void_entry(fleet):
-    """Somebody who slept left an entry at a freed place."""
+    """Another process that slept left an entry at a freed place."""
     table = fleet.create()
     for n in range(4):
         write(table, 10 * n)
@@ -64,7 +64,7 @@ def test_a_restarted_mirror_publishes_no_void_entry(fleet):
 
 
 def test_a_running_mirror_publishes_no_void_entry(fleet):
-    """It was away while the log was trimmed past its cursor, and somebody who slept for longer left an entry there."""
+    """It was away while the log was trimmed past its cursor, and another process that slept for longer left an entry there."""
     table = fleet.create()
     write(table, 0)
     service = mirror(fleet)

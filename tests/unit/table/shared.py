@@ -44,7 +44,7 @@ def shared_table(table_type: TableType = TableType.COW) -> tuple[Table, Storage,
 
 
 def opened(storage: Storage, clock: ManualClock, writer: str = "w", **options: Any) -> Table:
-    """The table as one more writer of ours opens it."""
+    """The table as one more writer of Tideline opens it."""
     chosen = {**QUIET, **options}
     return Table.open(storage.root, options=chosen, clock=clock, writer_id=writer, storage=storage, peer_lock=open_peer_lock)
 

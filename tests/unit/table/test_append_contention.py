@@ -132,7 +132,7 @@ def test_a_write_of_very_many_file_groups_locks_the_whole_table_once_it_lost_oft
             upsert(opened("rival"), [("a", "p", len(lost), "rival")])
             lost.append(instant)
             return
-        # Plans leave out everything, and whoever writes anything waits.
+        # Plans leave out everything, and whichever process writes anything waits.
         beside = opened("beside", **{"tideline.write.priority.wait": "20", "hoodie.compact.inline.max.delta.commits": 1})
         started_s = beside.clock.monotonic_s()
         assert schedule_compaction(beside) is None

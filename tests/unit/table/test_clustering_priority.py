@@ -1,4 +1,4 @@
-"""Updates wait for a clustering with priority while somebody may run it, and never lose a row to it, whoever goes first."""
+"""Updates wait for a clustering with priority while another process may run it, and never lose a row to it, whichever process goes first."""
 
 from datetime import timedelta
 
@@ -28,7 +28,7 @@ AFTER = [UPDATE, *BEFORE[1:]]
 
 
 class WatchedClock(ManualClock):
-    """Something happens whenever somebody sleeps."""
+    """Something happens whenever another process sleeps."""
 
     def __init__(self):
         super().__init__()
@@ -227,7 +227,7 @@ def test_a_machine_whose_clock_is_ahead_passes_nobody(place):
 
 
 def test_a_write_that_found_it_lapsed_stays_with_that(place, monkeypatch):
-    """Somebody runs it while the write is under way: it yields, the write's files are not lost."""
+    """Another process runs it while the write is under way: it yields, the write's files are not lost."""
     place.clock.advance(LAPSE_S + 1)
     stage, beating = place.table.timeline.append, []
 

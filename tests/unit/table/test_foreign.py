@@ -21,7 +21,7 @@ from tideline_table.writer import Operation
 
 @pytest.fixture
 def place():
-    """A table as if somebody else had written it: without the folder that is ours."""
+    """A table as if another process had written it: without the folder that is ours."""
     table, storage, clock = new_table()
     commits = [write(table, [("a", "p", n, f"v{n}"), (f"k{n}", "q", n, "x")]) for n in range(3)]
     schedule_clustering(table)

@@ -378,7 +378,7 @@ def test_states_fold_in_layout_two():
 
 
 class Cleaned(MemoryStorage):
-    """Somebody completes a clustering and cleans its input while the partitions are listed."""
+    """Another process completes a clustering and cleans its input while the partitions are listed."""
 
     def __init__(self, times):
         super().__init__()

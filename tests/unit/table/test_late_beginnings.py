@@ -78,7 +78,7 @@ def test_a_writer_that_slept_through_its_archival_and_died_freezes_nothing(archi
 
 @pytest.mark.parametrize("action", ["commit", "deltacommit", "replacecommit", "clean", "compaction"])
 def test_what_a_stranger_completes_below_the_archived_instants_freezes(archived, action):
-    """It was requested only when we looked, as if by one of ours; it goes on and completes all the same."""
+    """It was requested only when we looked, as if by a writer of Tideline; it goes on and completes all the same."""
     table, storage, _ = archived
     instant = below(table)
     storage.put(f".hoodie/{instant}.{action}.requested", b"")

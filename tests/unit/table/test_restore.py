@@ -1,4 +1,4 @@
-"""Restore: the table is what it was at the savepoint, whoever writes meanwhile is told, and nothing newer is left."""
+"""Restore: the table is what it was at the savepoint, whichever process writes meanwhile is told, and nothing newer is left."""
 
 from __future__ import annotations
 
@@ -378,7 +378,7 @@ def test_readers_of_changes_are_told():
             assert isinstance(told.value, HistoryUnavailable)
     with pytest.raises(HistoryRewritten):
         table.incremental("", seen)
-    # Whoever saw nothing of it goes on, and so does whoever begins anew.
+    # A reader that saw nothing of it goes on, and so does one that begins again.
     assert table.incremental(kept).read().num_rows == 0
     begun_anew = newest_write(table.state)
     write(table, [("c", "p", 1, "on")])

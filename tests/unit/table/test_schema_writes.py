@@ -145,7 +145,7 @@ def test_deletions_and_deletion_marks_change_nothing(place):
 
 
 def evolve_meanwhile(monkeypatch, other, rows):
-    """The other writer commits `rows` right after the first attempt of whoever writes next was routed."""
+    """The other writer commits `rows` right after the first attempt of whichever process writes next was routed."""
 
     inner, done = module.route_input, []
 

@@ -1,4 +1,4 @@
-"""Tables that Apache Hudi made are taken in as they are, and go on from there."""
+"""Tables that Apache Hudi made are adopted as they are, and go on from there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writers of ours that meet in a shared table: they wait for each other there, too, and Apache Hudi's, who know of no intents, go on as they please."""
+"""Writers of Tideline that meet in a shared table: they wait for each other there, too, and Apache Hudi's, who know of no intents, go on as they please."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Opens = Callable[..., Table]
 
 
 def shared_writers() -> tuple[Opens, Storage, ManualClock]:
-    """Opens a shared table with two file groups as one more writer of ours, with a board that all of them see."""
+    """Opens a shared table with two file groups as one more writer of Tideline, with a board that all of them see."""
     first, storage, clock = shared_table()
     put(first, FIRST)
     space = f"memory:{uuid.uuid4()}"

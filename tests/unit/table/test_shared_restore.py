@@ -64,7 +64,7 @@ def test_everything_goes_back():
 
 
 def test_the_rollback_of_a_completed_commit_takes_its_progress_back():
-    """The records of that commit were gone for good: whoever fed them went on behind them."""
+    """The records of that commit were gone for good: whichever process fed them went on behind them."""
     table, storage, clock = shared_table()
     fed = feeder(table, clock)
     fed("k", None, "1", ("a", "p", 1, "x"))

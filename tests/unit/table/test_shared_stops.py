@@ -68,7 +68,7 @@ def timeline_of(storage: MemoryStorage, instant: str) -> list[str]:
 
 
 def hudi_rolls_back(storage: MemoryStorage, clock: ManualClock, instant: str, *, ends: bool = True) -> None:
-    """All that Apache Hudi's rollback of a write without files leaves; nobody of ours has seen it yet. Unless it `ends`, it died before its last step."""
+    """All that Apache Hudi's rollback of a write without files leaves; no process of Tideline has seen it yet. Unless it `ends`, it died before its last step."""
     table = opened(storage, clock)
     at = table.timeline.mint(table.state)
     info = {"commitTime": instant, "action": "commit"}
@@ -220,7 +220,7 @@ def test_rollback_of_a_clustering_that_died_before_its_entry_is_taken_back(disk:
 
 
 def test_rollback_of_a_write_that_nobody_of_ours_saw_is_taken_back(disk: tuple[MemoryStorage, ManualClock]) -> None:
-    """Hudi's writer began, died and was undone between two looks of ours; then the one who undid it died, too."""
+    """Hudi's writer began, died and was undone between two looks of Tideline; then the one who undid it died, too."""
     storage, clock = disk
     ours = opened(storage, clock)
     unseen = ours.timeline.mint(ours.state)

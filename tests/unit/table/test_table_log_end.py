@@ -1,4 +1,4 @@
-"""Whoever follows a log that is trimmed never stays behind, whatever its options say and wherever it was stopped; and asks for little."""
+"""A process that follows a log that is trimmed never stays behind, whatever its options say and wherever it was stopped; and asks for little."""
 
 from __future__ import annotations
 

@@ -306,7 +306,7 @@ def test_a_failing_trim_does_not_fail_the_commit(table, storage, clock, monkeypa
     assert open_table(storage, clock).state == table.state
 
 
-# --- those who slept -------------------------------------------------------------------------------------------------------
+# --- the processes that slept -------------------------------------------------------------------------------------------------------
 
 
 def test_a_writer_that_slept_decides_on_fresh_state(table, storage, clock):
@@ -496,7 +496,7 @@ def test_backfill_leaves_out_what_is_gone(table, storage, clock):
 
 
 def test_backfill_goes_on_where_the_log_was_trimmed_meanwhile(table, storage, clock):
-    """It takes nothing from freed places, where somebody who slept left an entry, and finds what is behind them."""
+    """It takes nothing from freed places, where another process that slept left an entry, and finds what is behind them."""
     live_on(table, 10, clock, step_s=1)
     void = storage.read(entry_path(7))
     watched = FaultyStorage(storage)

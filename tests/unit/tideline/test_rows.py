@@ -133,7 +133,9 @@ def test_values_that_would_change_are_rejected_before_anything_is_written(
     assert table.changes().until == 0
 
 
-@pytest.mark.parametrize("schema", [SCHEMA, ROWS, OnlyStream(), indexed(), pl.from_arrow(ROWS)], ids=["schema", "table", "stream", "pandas", "polars"])
+@pytest.mark.parametrize(
+    "schema", [SCHEMA, ROWS, OnlyStream(), indexed(), pl.from_arrow(ROWS)], ids=["schema", "table", "stream", "pandas", "polars"]
+)
 def test_schemas_of_all_libraries(tmp_path: Path, schema: object) -> None:
     table = tideline.create(tmp_path / "t", schema=schema, key="id")
     assert table.schema == SCHEMA
