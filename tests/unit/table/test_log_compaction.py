@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from tests.unit.table.shared import SHARING
 from tests.unit.table.tables import DEATH_S, cluster, compact, contents, create, open_table, write
 
+from tideline_locks import open_peer_lock
 from tideline_table.action import (
     Reason,
     Rules,
@@ -25,8 +29,10 @@ from tideline_table.action import (
     schedule_log_compaction,
 )
 from tideline_table.action.log_compaction import run as run_module
+from tideline_table.action.log_compaction import task as task_module
 from tideline_table.action.log_compaction.task import merge_log
 from tideline_table.action.upkeep.verdict import Outcome
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import TransactionRolledBack, UnsupportedTable, VerificationFailed, WriteConflict
 from tideline_table.file_group.names import log_file_name, parse_log_file_name, token_behind
@@ -36,7 +42,7 @@ from tideline_table.log_format import BlockType, scan_log
 from tideline_table.log_format.block import HeaderKey
 from tideline_table.reader.log_index import LogIndexes
 from tideline_table.storage import LocalStorage, MemoryStorage
-from tideline_table.table import TableType
+from tideline_table.table import TableType, share_table
 from tideline_table.writer import Operation
 
 NOW = {"hoodie.log.compaction.blocks.threshold": 2}
@@ -194,8 +200,6 @@ def test_writers_append_between_its_plan_and_its_end():
 
 def test_a_write_that_began_before_it_commits_behind_it(monkeypatch):
     table, storage, clock = grown()
-    from tideline_table.action.write.transaction import WriteTransaction
-
     real, slow = WriteTransaction.commit, []
 
     def late(transaction, *arguments, **named):
@@ -211,7 +215,7 @@ def test_a_write_that_began_before_it_commits_behind_it(monkeypatch):
 
 
 def test_it_gives_way_to_a_compaction_and_to_a_clustering():
-    for act in (lambda t: schedule_compaction(t, AT_ONCE), lambda t: compact(t), lambda t: _cluster(t)):
+    for act in (lambda t: schedule_compaction(t, AT_ONCE), compact, _cluster):
         table, storage, clock = grown()
         instant = schedule_log_compaction(table)
         act(open_table(storage, clock, "other"))
@@ -320,13 +324,9 @@ def test_a_result_that_lost_a_row_or_a_deletion_is_not_committed(monkeypatch):
     for lost in ("rows", "deleted"):
         table, storage, clock = grown()
         instant, before = schedule_log_compaction(table), contents(table)
-        from tideline_table.action.log_compaction import task as task_module
-
         real = task_module.write_merged_log
 
         def lossy(storage, path, log, *more, lost=lost, real=real):
-            from dataclasses import replace
-
             cut = {"rows": log.rows.slice(1)} if lost == "rows" else {"deleted": log.deleted.slice(1), "purged": log.purged[1:]}
             return real(storage, path, replace(log, **cut), *more)
 
@@ -367,7 +367,7 @@ def test_a_savepoint_of_it_keeps_all_its_files():
 
 
 def test_a_clean_deletes_the_merged_files_with_their_slice():
-    table, storage, clock = grown()
+    table, storage, _ = grown()
     log_compact(table)
     old = slice_of(table)
     schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
@@ -433,7 +433,7 @@ def test_inline_behind_a_commit(tmp_path):
 
 
 def test_look_ups_open_the_merged_file_only(monkeypatch):
-    table, storage, _ = grown()
+    table, _, _ = grown()
     log_compact(table)
     found = slice_of(table)
     asked = []
@@ -453,3 +453,17 @@ def test_its_timeline_action_completes_as_a_delta_commit():
     assert (record.action, record.operation, record.state) == (Action.LOG_COMPACTION, "LOG_COMPACT", State.COMPLETED)
     assert FileGroupId("p", done.stats[0].file_id) == slice_of(table).group
     assert run_module.why_not_log_compacted(table) is None
+
+
+def test_a_table_with_a_log_compaction_is_not_shared_until_it_is_compacted():
+    table, _, _ = grown()
+    instant = schedule_log_compaction(table)
+    with pytest.raises(UnsupportedTable, match=f"log compaction {instant} of table 't1' is pending"):
+        share_table(table, SHARING, open_peer_lock)
+    run(table)
+    with pytest.raises(UnsupportedTable, match="has a log file that a log compaction wrote"):
+        share_table(table, SHARING, open_peer_lock)
+    compact(table)
+    shared = share_table(table, SHARING, open_peer_lock)
+    with pytest.raises(UnsupportedTable, match="shared table"):
+        schedule_log_compaction(shared)

@@ -30,7 +30,9 @@ def roll_back_dead(table: Table) -> list[str]:
         if not table.timeline.state.is_pending(record.instant):
             continue  # it ended while the actions before it were rolled back
         unfinished = bool(record.fenced_by)
-        if not unfinished and (record.action in _GO_ON or _is_plan(record) or (record.is_clustering and not _gave_up(table, record))):
+        if not unfinished and (
+            record.action in _GO_ON or _is_plan(record) or (record.is_clustering and not _gave_up(table, record))
+        ):
             continue
         if roll_back(table.timeline, record.instant) is not None:
             undone.append(record.instant)

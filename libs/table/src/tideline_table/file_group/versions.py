@@ -58,7 +58,9 @@ def fold_merged_log(slices: dict[str, FileSlice], instant: str, stat: WriteStat)
     if parsed is not None and found is not None:
         place = sum(log.version <= parsed.version for log in found.log_files)
     if parsed is None or found is None or not place:
-        raise CorruptMetadata(f"a log compaction {instant} that wrote {stat.path!r}", expected="a log file behind those that it merged")
+        raise CorruptMetadata(
+            f"a log compaction {instant} that wrote {stat.path!r}", expected="a log file behind those that it merged"
+        )
     merged = found.log_files[:place]
     added = LogFile(
         name,

@@ -195,7 +195,9 @@ def delete_block(
     for first, last in pairwise(bounds):
         parts.append(octets_of(_records(keys[first:last], partition_path, branch, ordering[first:last])))
     datum = b"".join((*parts, b"\x00"))
-    return frame_block(BlockType.DELETE, block_header(instant, merged, avro_schema_json), _PREFIX.pack(BLOCK_VERSION, len(datum)) + datum)
+    return frame_block(
+        BlockType.DELETE, block_header(instant, merged, avro_schema_json), _PREFIX.pack(BLOCK_VERSION, len(datum)) + datum
+    )
 
 
 def _records(keys: pa.Array, partition_path: str, branch: int, ordering: pa.Array) -> pa.Array:

@@ -194,8 +194,8 @@ def data_blocks(
     written: pa.Table, avro_schema: str, instant: str, options: Options, merged: Sequence[str] = ()
 ) -> list[FramedBlock]:
     """Return the data blocks of rows in the schema of the table with meta fields; `merged` as for `avro_block`."""
-    kind, encode = (BlockType.AVRO, avro_block) if options[LOG_BLOCK_FORMAT] == "avro" else (BlockType.PARQUET, parquet_block)
+    kind = BlockType.AVRO if options[LOG_BLOCK_FORMAT] == "avro" else BlockType.PARQUET
+    encode = avro_block if kind is BlockType.AVRO else parquet_block
     per_block = max(1, int(written.num_rows * options[LOG_BLOCK_BYTES] / max(1, written.nbytes)))
-    named = {"merged": merged} if merged else {}
     parts = [written.slice(start, per_block) for start in range(0, written.num_rows, per_block)]
-    return [FramedBlock(kind, encode(part, avro_schema, instant, **named), part.column(MetaField.RECORD_KEY)) for part in parts]
+    return [FramedBlock(kind, encode(p, avro_schema, instant, merged=merged), p.column(MetaField.RECORD_KEY)) for p in parts]

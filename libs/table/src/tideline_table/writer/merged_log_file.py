@@ -58,5 +58,3 @@ def _statistics(rows: pa.Table, options: Options) -> FileStatistics | None:
     if rows.num_rows:
         collector.add(rows)
     return collector.result()
-
-

@@ -7,6 +7,7 @@ that do not know COMPACTED_BLOCK_TIMES apply the same changes twice, in the same
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tideline_table.action.decision import Due, Reason, obstacle
@@ -105,12 +106,12 @@ def _gives_way(found: str, by: str) -> WriteConflict:
     return WriteConflict(found, with_instant=by, remedy="nothing changed; the next plan takes the slice as it is then")
 
 
-def planned_slices(plan: dict[str, Any], instant: str) -> tuple[FileSlice, ...]:
+def planned_slices(plan: Mapping[str, Any], instant: str) -> tuple[FileSlice, ...]:
     """Return the slices of a plan, with the log files that a task reads. Raises `CorruptMetadata` and `UnsafePath` for foreign files."""
     return tuple(_planned_slice(operation, instant) for operation in plan["operations"])
 
 
-def _planned_slice(operation: dict[str, Any], instant: str) -> FileSlice:
+def _planned_slice(operation: Mapping[str, Any], instant: str) -> FileSlice:
     group = FileGroupId(str(operation["partitionPath"] or ""), str(operation["fileId"]))
     base_instant = str(operation["baseInstantTime"])
     logs = []

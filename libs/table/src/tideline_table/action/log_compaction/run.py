@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from tideline_table.action.decision import Check, Due, Reason, TableService
+from tideline_table.action.decision import Check, Reason, TableService
 from tideline_table.action.log_compaction.plan import find_log_compaction_conflict, plan_log_compaction, planned_slices
 from tideline_table.action.log_compaction.task import LogCompactionTask, check_merged, merge_log
 from tideline_table.action.planned_run import attempt_of, begin_attempt, delete_lost_attempt, lost_attempt, pending_plan
