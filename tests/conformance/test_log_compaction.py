@@ -33,8 +33,8 @@ from tideline_table.writer import Operation
 pytestmark = pytest.mark.timeout(900)
 
 OPTIONS = {"hoodie.parquet.small.file.limit": 0, "hoodie.log.compaction.blocks.threshold": 2}
-SCAN_V2 = {"hoodie.optimized.log.blocks.scan.enable": "true"}
-"""With it, Apache Hudi skips the blocks that a compacted block names. Without it, its default, it applies them all, in order."""
+APPLY_MERGED = {"hoodie.optimized.log.blocks.scan.enable": "false"}
+"""With it, and in releases before 1.2 by default, Apache Hudi also applies the blocks that a compacted block names, in order."""
 
 
 def deletions(numbers: list[int]) -> pa.Table:
@@ -42,9 +42,9 @@ def deletions(numbers: list[int]) -> pa.Table:
 
 
 def read_by_both_scanners(readers: Readers, name: str) -> None:
-    with readers.step(Topic.COMPACTION, f"{name}, compacted blocks skipped") as step:
+    with readers.step(Topic.COMPACTION, f"{name}, merged blocks applied") as step:
         ours = Table.open(readers.table.base_path).read()
-        step.compare.rows(ours, readers.peer.read(readers.table.base_path, options=SCAN_V2), name)
+        step.compare.rows(ours, readers.peer.read(readers.table.base_path, options=APPLY_MERGED), name)
 
 
 def compacted_log(base: Path, ordering: str, log_format: str) -> tuple[Table, pa.Table]:
@@ -115,7 +115,30 @@ def test_queries_of_the_past(apache_hudi: ApacheHudi, matrix: Matrix, tmp_path: 
         step.agree()
 
 
-@pytest.mark.parametrize("scan", [{}, SCAN_V2], ids=["default", "compacted-blocks-skipped"])
+def test_a_merged_file_behind_later_ones_would_bring_old_rows_back(apache_hudi: ApacheHudi, tmp_path: Path) -> None:
+    """Why the merged file has the version of the last file that it merges: behind later ones, readers that apply merged blocks bring
+    older rows back."""
+    table, model = compacted_log(tmp_path / "ours", "", "avro")
+    base = tmp_path / "misplaced"
+    shutil.copytree(tmp_path / "ours", base)
+    shutil.rmtree(base / ".hoodie" / ".tideline")
+    for found in table.slices():
+        place, merged = next((at, log) for at, log in enumerate(found.log_files) if log.merges_earlier)
+        name = merged.name.replace(f".log.{merged.version}_", f".log.{found.log_files[-1].version + 1}_")
+        assert place < len(found.log_files) - 1
+        (base / found.group.partition_path / merged.name).rename(base / found.group.partition_path / name)
+    right = model.select(["id", "ts"]).sort_by("id")
+    found = {
+        "here": Table.open(str(base)).read(),
+        "Apache Hudi": apache_hudi.read(base),
+        "Apache Hudi, merged blocks applied": apache_hudi.read(base, options=APPLY_MERGED),
+        "hudi-rs": read_hudi_rs(base),
+    }
+    agree = {name for name, read in found.items() if read.select(["id", "ts"]).sort_by("id").cast(right.schema).equals(right)}
+    assert agree == {"here", "Apache Hudi", "hudi-rs"}
+
+
+@pytest.mark.parametrize("scan", [{}, APPLY_MERGED], ids=["default", "merged-blocks-applied"])
 @pytest.mark.parametrize("ordering", ["ts", ""], ids=["event-time", "commit-time"])
 def test_apache_hudi_continues_the_table(apache_hudi: ApacheHudi, tmp_path: Path, ordering: str, scan: dict[str, str]) -> None:
     """Its upsert appends behind the merged file, its own log compaction and its compaction merge it. On a copy: the table is exclusive."""

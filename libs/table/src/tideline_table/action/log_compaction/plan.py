@@ -14,7 +14,7 @@ from tideline_table.action.decision import Due, Reason, obstacle
 from tideline_table.config import COMPACTION_MAX_GROUPS, LOG_COMPACTION_FILES, LOG_COMPACTION_MAX_BYTES, Options
 from tideline_table.errors import CorruptMetadata, WriteConflict
 from tideline_table.file_group.names import parse_log_file_name
-from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
+from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, join_path
 from tideline_table.log.plan import CompactionPlanned
 from tideline_table.log.state import TableState
 from tideline_table.storage import checked_path
@@ -121,7 +121,7 @@ def _planned_slice(operation: Mapping[str, Any], instant: str) -> FileSlice:
         if parsed is None or (parsed.file_id, parsed.base_instant) != (group.file_id, base_instant):
             raise CorruptMetadata(f"log compaction plan {instant} names {name!r}", expected=f"log files of slice {base_instant}")
         logs.append(LogFile(checked_path(name), 0, "", parsed.version))
-    checked_path(f"{group.partition_path}/x")
+    checked_path(join_path(group.partition_path, "x"))
     if not logs:
         raise CorruptMetadata(f"log compaction plan {instant} without log files of {group.file_id}", expected="two or more")
     return FileSlice(group, base_instant, str(operation["dataFilePath"] or ""), 0, -1, tuple(logs))
