@@ -6,6 +6,7 @@ Log compactions of Apache Hudi, read here, are the story `mor-log-compaction` of
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from tests.conformance.stories.story import COMMON
 from tests.conformance.written_here import BASE, Readers, rows
 
 from tideline_table.action import (
+    check_index,
+    create_index,
     create_savepoint,
     run_compaction,
     run_log_compaction,
@@ -33,21 +36,13 @@ from tideline_table.writer import Operation
 pytestmark = pytest.mark.timeout(900)
 
 OPTIONS = {"hoodie.parquet.small.file.limit": 0, "hoodie.log.compaction.blocks.threshold": 2}
-APPLY_MERGED = {"hoodie.optimized.log.blocks.scan.enable": "false"}
-"""With it, and in releases before 1.2 by default, Apache Hudi also applies the blocks that a compacted block names, in order."""
 
 
 def deletions(numbers: list[int]) -> pa.Table:
     return rows(numbers, 0).select(["id", "part"])
 
 
-def read_by_both_scanners(readers: Readers, name: str) -> None:
-    with readers.step(Topic.COMPACTION, f"{name}, merged blocks applied") as step:
-        ours = Table.open(readers.table.base_path).read()
-        step.compare.rows(ours, readers.peer.read(readers.table.base_path, options=APPLY_MERGED), name)
-
-
-def compacted_log(base: Path, ordering: str, log_format: str) -> tuple[Table, pa.Table]:
+def compacted_log(base: Path, ordering: str, log_format: str, indexed: Sequence[str] = ()) -> tuple[Table, pa.Table]:
     """A table whose slices had several log files, one of them appended between the plan and its run; and the rows that it holds.
 
     By commit time, readers that put the merged file behind the appended one would bring older rows back.
@@ -55,6 +50,8 @@ def compacted_log(base: Path, ordering: str, log_format: str) -> tuple[Table, pa
     create_table(str(base), replace(BASE, type=TableType.MOR, ordering_field=ordering))
     table = Table.open(str(base), options={**OPTIONS, "hoodie.logfile.data.block.format": log_format})
     write_rows(table, rows(range(12), 5), Operation.INSERT)
+    if indexed:
+        create_index(table, indexed)
     write_rows(table, rows(range(6), 6), Operation.UPSERT)
     write_rows(table, rows(range(3, 9), 7), Operation.UPSERT)
     write_rows(table, deletions([0, 1, 8]), Operation.DELETE)
@@ -81,14 +78,12 @@ def test_a_log_compaction_beside_writers(
     readers = Readers(table, apache_hudi, matrix, f"log compaction, {ordering or 'commit time'}, {log_format}")
     with readers.step(Topic.COMPACTION, "beside writers") as step:
         step.agree(model)
-    read_by_both_scanners(readers, "beside writers")
     write_rows(table, rows([2, 10], 11), Operation.UPSERT)
     model = pa.concat_tables([rows([2, 10], 11), rows([0, 3, 9], 9), *(model.slice(i, 1) for i in (4, 5, 6, 7, 9))])
     assert schedule_log_compaction(table) is not None
     assert run_log_compaction(table) is not None
     with readers.step(Topic.COMPACTION, "a second one") as step:
         step.agree(model)
-    read_by_both_scanners(readers, "a second one")
     assert schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1}) is not None
     write_rows(table, rows([3], 12), Operation.UPSERT)
     assert run_compaction(table) is not None
@@ -115,38 +110,28 @@ def test_queries_of_the_past(apache_hudi: ApacheHudi, matrix: Matrix, tmp_path: 
         step.agree()
 
 
-def test_a_merged_file_behind_later_ones_would_bring_old_rows_back(apache_hudi: ApacheHudi, tmp_path: Path) -> None:
-    """Why the merged file has the version of the last file that it merges: behind later ones, readers that apply merged blocks bring
-    older rows back."""
-    table, model = compacted_log(tmp_path / "ours", "", "avro")
-    base = tmp_path / "misplaced"
-    shutil.copytree(tmp_path / "ours", base)
-    shutil.rmtree(base / ".hoodie" / ".tideline")
-    for found in table.slices():
-        place, merged = next((at, log) for at, log in enumerate(found.log_files) if log.merges_earlier)
-        name = merged.name.replace(f".log.{merged.version}_", f".log.{found.log_files[-1].version + 1}_")
-        assert place < len(found.log_files) - 1
-        (base / found.group.partition_path / merged.name).rename(base / found.group.partition_path / name)
-    right = model.select(["id", "ts"]).sort_by("id")
-    found = {
-        "here": Table.open(str(base)).read(),
-        "Apache Hudi": apache_hudi.read(base),
-        "Apache Hudi, merged blocks applied": apache_hudi.read(base, options=APPLY_MERGED),
-        "hudi-rs": read_hudi_rs(base),
-    }
-    agree = {name for name, read in found.items() if read.select(["id", "ts"]).sort_by("id").cast(right.schema).equals(right)}
-    assert agree == {"here", "Apache Hudi", "hudi-rs"}
+def test_a_metadata_table_lists_the_merged_file(apache_hudi: ApacheHudi, matrix: Matrix, tmp_path: Path) -> None:
+    base = tmp_path / "trips"
+    table, model = compacted_log(base, "", "avro", indexed=["files", "column_stats", "record_index"])
+    assert check_index(table) == []
+    readers = Readers(table, apache_hudi, matrix, "log compaction, metadata table")
+    with readers.step(Topic.COMPACTION, "listed") as step:
+        ours = Table.open(str(base)).read()
+        step.compare.rows(ours, apache_hudi.read(base, metadata=True), "by the metadata table")
+        step.compare.rows(ours.select(model.column_names), model, "what was written", key=("id",))
+    write_rows(table, rows([2, 10], 11), Operation.UPSERT)
+    assert run_log_compaction(table, schedule_log_compaction(table) or "") is not None
+    assert check_index(table) == []
 
 
-@pytest.mark.parametrize("scan", [{}, APPLY_MERGED], ids=["default", "merged-blocks-applied"])
 @pytest.mark.parametrize("ordering", ["ts", ""], ids=["event-time", "commit-time"])
-def test_apache_hudi_continues_the_table(apache_hudi: ApacheHudi, tmp_path: Path, ordering: str, scan: dict[str, str]) -> None:
+def test_apache_hudi_continues_the_table(apache_hudi: ApacheHudi, tmp_path: Path, ordering: str) -> None:
     """Its upsert appends behind the merged file, its own log compaction and its compaction merge it. On a copy: the table is exclusive."""
     compacted_log(tmp_path / "ours", ordering, "avro")
     base = tmp_path / "theirs"
     shutil.copytree(tmp_path / "ours", base)  # keeps modification times, by which Apache Hudi places log files
     shutil.rmtree(base / ".hoodie" / ".tideline")
-    options = {**COMMON, **KEYS, **scan, "hoodie.table.name": "trips", "hoodie.datasource.write.operation": "upsert"}
+    options = {**COMMON, **KEYS, "hoodie.table.name": "trips", "hoodie.datasource.write.operation": "upsert"}
     if ordering:
         options |= EVENT_TIME
     logs = {"hoodie.log.compaction.enable": "true", "hoodie.log.compaction.inline": "true"}

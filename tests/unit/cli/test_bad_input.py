@@ -243,7 +243,7 @@ def test_a_foreign_instant_freezes_the_table(refused, filled):
     [
         (("plan", "indexing"), "clustering, compaction, logcompaction, clean, archival"),
         (("plan", "rollback"), "clustering, compaction, logcompaction, clean, archival"),
-        (("run", "indexing"), "clustering, compaction, clean, archival, rollback"),
+        (("run", "indexing"), "clustering, compaction, logcompaction, clean, archival, rollback"),
         (("run", "rollback", "--instant", "1"), "--instant"),
         (("run", "clean", "--instant", "20240101000000000"), "no pending clean 20240101000000000"),
         (("run", "clustering", "--instant", "20240101000000000"), "20240101000000000"),

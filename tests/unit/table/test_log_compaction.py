@@ -40,6 +40,7 @@ from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log_format import BlockType, scan_log
 from tideline_table.log_format.block import HeaderKey
+from tideline_table.reader import log_blocks
 from tideline_table.reader.log_index import LogIndexes
 from tideline_table.storage import LocalStorage, MemoryStorage
 from tideline_table.table import TableType, share_table
@@ -277,6 +278,24 @@ def test_thresholds():
     answer = request_log_compaction(table, {"tideline.log.compaction.max.bytes": 10})
     assert isinstance(answer, Reason)
     assert "more log bytes" in answer.why
+
+
+@pytest.mark.parametrize("ordering", ["ts", ""])
+def test_readers_that_apply_merged_blocks_too_find_the_same_rows(monkeypatch, ordering):
+    """As Apache Hudi 0.15 does: all blocks count, in the order of the files' names."""
+    table, storage, clock = grown(ordering)
+    schedule_log_compaction(table)
+    write(table, [("a", "p", 4, "newer"), ("b", "p", 4, "newer")])
+    write(table, [("d", "p", 0, "")], Operation.DELETE)
+    run(table)
+    write(table, [("c", "p", 5, "back")])
+    monkeypatch.setattr(log_blocks, "_with_compacted", lambda blocks: blocks)
+    assert of_hudi(storage, clock) == contents(table)
+    # Behind the files that were appended meanwhile, as Apache Hudi names its own, it would bring older rows back.
+    merged = next(log for log in slice_of(table).log_files if log.merges_earlier)
+    path = next(p for p in storage._objects if p.endswith(merged.name))
+    storage.put(path.replace(f".log.{merged.version}_", ".log.99_"), storage.read(path))
+    assert of_hudi(storage, clock) != contents(table)
 
 
 # --- deaths and undoing ----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.names import MAX_BUCKETS, bucket_of_file_id, parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
 from tideline_table.hudi.write_stats import WriteStat
@@ -46,21 +45,19 @@ def fold_file(slices: dict[str, FileSlice], group: FileGroupId, instant: str, st
     slices[log.base_instant] = replace(below, log_files=(*below.log_files, added))
 
 
-def fold_merged_log(slices: dict[str, FileSlice], instant: str, stat: WriteStat) -> None:
+def fold_merged_log(slices: dict[str, FileSlice], group: FileGroupId, instant: str, stat: WriteStat) -> None:
     """Add the log file of the log compaction `instant` right behind the log files that it merged.
 
-    Its name has the version of the last one of them, and a write token that sorts behind that one's.
+    Its name has the version of the last one of them, and a write token that sorts behind that one's. A commit checks that its slice is
+    there (`find_log_compaction_conflict`).
     """
     name = stat.path.rsplit("/", 1)[-1]
     parsed = parse_log_file_name(name)
     found = slices.get(parsed.base_instant) if parsed is not None else None
-    place = 0
-    if parsed is not None and found is not None:
-        place = sum(log.version <= parsed.version for log in found.log_files)
-    if parsed is None or found is None or not place:
-        raise CorruptMetadata(
-            f"a log compaction {instant} that wrote {stat.path!r}", expected="a log file behind those that it merged"
-        )
+    if parsed is None or found is None:
+        fold_file(slices, group, instant, stat)
+        return
+    place = sum(log.version <= parsed.version for log in found.log_files)
     merged = found.log_files[:place]
     added = LogFile(
         name,

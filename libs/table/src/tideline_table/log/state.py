@@ -243,7 +243,7 @@ class TableState:
             group = FileGroupId(stat.partition_path, stat.file_id)
             slices = self.slices.setdefault(group, {})
             if entry.action is Action.LOG_COMPACTION:
-                fold_merged_log(slices, instant, stat)
+                fold_merged_log(slices, group, instant, stat)
                 continue
             fold_file(slices, group, instant, stat)
             if len(slices) > 1:
