@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -16,6 +17,7 @@ from tests.unit.table.tables import cluster, contents, create, open_table, write
 from tideline_table.action import schedule_clustering, schedule_compaction, schedule_log_compaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import TidelineError
+from tideline_table.log import state as group_state
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
@@ -173,3 +175,21 @@ def test_another_action_before_every_call(act):
         assert of_hudi(disk, clock) == contents(open_table(disk, clock)) == expected
         recover(disk, clock)
         check_sound(disk, clock, [expected])
+
+
+def _behind_all(slices, group, instant, stat):
+    """A seeded bug: the merged file hides log files that were appended since the plan."""
+    _real_fold(slices, group, instant, stat)
+    for at, found in slices.items():
+        ours = [log for log in found.log_files if log.instant == instant]
+        slices[at] = replace(found, log_files=(*(log for log in found.log_files if log.instant != instant), *ours))
+
+
+_real_fold = group_state.fold_merged_log
+
+
+def test_a_merged_file_that_hides_later_ones_is_found(monkeypatch):
+    outcome(planned)  # without the bug
+    monkeypatch.setattr(group_state, "fold_merged_log", _behind_all)
+    with pytest.raises(AssertionError):
+        test_another_action_before_every_call(_write)

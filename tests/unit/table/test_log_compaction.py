@@ -184,6 +184,27 @@ def test_its_name_sorts_behind_the_last_file_that_it_merges(token):
     assert all(int(part) < 2**31 for part in behind.split("-"))
 
 
+def test_slices_without_a_base_file():
+    clock = ManualClock()
+    storage = MemoryStorage(clock=clock)
+    create(storage, clock, type=TableType.MOR)
+    options = {**NOW, "tideline.insert.to.log": True, "hoodie.parquet.small.file.limit": 10**8}
+    table = open_table(storage, clock, **options)
+    write(table, [("a", "p", 1, "x"), ("b", "p", 1, "x")])
+    write(table, [("c", "p", 1, "x"), ("a", "p", 2, "y")])
+    write(table, [("b", "p", 0, "")], Operation.DELETE)
+    before = contents(table)
+    log_compact(table)
+    (merged,) = slice_of(table).applied.log_files
+    assert not slice_of(table).base_file
+    assert merged.adds_keys
+    assert contents(table) == contents(open_table(storage, clock)) == of_hudi(storage, clock) == before
+    done = write(table, [("c", "p", 3, "new"), ("b", "p", 3, "back")])
+    assert done.rows_updated + done.rows_inserted == 2
+    assert slice_of(table).group.file_id == done.stats[0].file_id, "the look-up finds the keys in the merged file"
+    assert contents(table) == of_hudi(storage, clock) == [("a", "p", 2, "y"), ("b", "p", 3, "back"), ("c", "p", 3, "new")]
+
+
 # --- beside writers ------------------------------------------------------------------------------------------------------------
 
 
@@ -368,6 +389,16 @@ def test_a_restore_undoes_it_and_reads_the_merged_files_again():
     restore_to_savepoint(table, saved)
     assert contents(table) == of_hudi(storage, clock) == before
     assert not [log for log in slice_of(table).log_files if log.instant == instant]
+    assert log_compact(table) is not None
+
+
+def test_a_restore_ends_a_plan_that_is_newer_than_the_savepoint():
+    table, storage, clock = grown()
+    create_savepoint(table, slice_of(table).log_files[-1].instant)
+    before, instant = contents(table), schedule_log_compaction(table)
+    restore_to_savepoint(table, min(table.state.savepoints))
+    assert table.state.actions[instant].state is State.ROLLED_BACK
+    assert contents(table) == of_hudi(storage, clock) == before
     assert log_compact(table) is not None
 
 

@@ -78,8 +78,9 @@ def plan(
     """Publish a plan on the timeline for any executor to run, or print why there is nothing to do.
 
     Clustering rewrites small files as fewer, sorted ones; compaction merges log files into base files (merge-on-read tables);
-    logcompaction merges many log files of a slice into one, and leaves its base file as it is; clean deletes file slices that no retained query reads; archival moves old instants off the timeline (and first deletes files that
-    tasks of rolled-back writes created after the rollback).
+    logcompaction merges many log files of a slice into one, and leaves its base file as it is; clean deletes file slices that no
+    retained query reads; archival moves old instants off the timeline (and first deletes files that tasks of rolled-back writes
+    created after the rollback).
     """
     chosen = choice("service", service, PLANNABLE)
     if dry_run or where:
