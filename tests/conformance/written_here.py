@@ -82,7 +82,7 @@ LAYOUTS = [
 
 
 # What an action is called once it is complete.
-COMPLETED_AS = {Action.COMPACTION: "commit"}
+COMPLETED_AS = {Action.COMPACTION: "commit", Action.LOG_COMPACTION: "deltacommit"}
 KEYS = ("_hoodie_record_key", "_hoodie_partition_path")
 
 

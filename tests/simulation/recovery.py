@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from tests.simulation.visible_files import is_data_file
 from tests.unit.table.tables import DEATH_S, Row, cluster, contents, open_table, write
 
-from tideline_table.action import roll_back_dead, run_clean, run_compaction
+from tideline_table.action import roll_back_dead, run_clean, run_compaction, run_log_compaction
 from tideline_table.action.compaction.plan import compact_slice
+from tideline_table.action.log_compaction.task import merge_log
 from tideline_table.clock import ManualClock
 from tideline_table.coordination.committed import Committed
 from tideline_table.hudi.instant import Action, parse_timeline_file_name
@@ -34,6 +35,8 @@ def recover(storage: Storage, clock: ManualClock) -> Table:
             cluster(table)
         while any(a.action is Action.COMPACTION for a in table.state.pending()):
             compact(table)
+        while any(a.action is Action.LOG_COMPACTION for a in table.state.pending()):
+            log_compact(table)
         while any(a.action is Action.CLEAN for a in table.state.pending()):
             run_clean(table)
     return table
@@ -42,6 +45,11 @@ def recover(storage: Storage, clock: ManualClock) -> Table:
 def compact(table: Table) -> Committed | None:
     """Run the oldest pending compaction here."""
     return run_compaction(table, run=lambda tasks: [compact_slice(task, table.storage) for task in tasks])
+
+
+def log_compact(table: Table) -> Committed | None:
+    """Run the oldest pending log compaction here."""
+    return run_log_compaction(table, run=lambda tasks: [merge_log(task, table.storage) for task in tasks])
 
 
 def expected_timeline(storage: Storage, clock: ManualClock) -> dict[str, bytes]:

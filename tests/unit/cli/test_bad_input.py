@@ -241,9 +241,9 @@ def test_a_foreign_instant_freezes_the_table(refused, filled):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("plan", "indexing"), "clustering, compaction, clean, archival"),
-        (("plan", "rollback"), "clustering, compaction, clean, archival"),
-        (("run", "indexing"), "clustering, compaction, clean, archival, rollback"),
+        (("plan", "indexing"), "clustering, compaction, logcompaction, clean, archival"),
+        (("plan", "rollback"), "clustering, compaction, logcompaction, clean, archival"),
+        (("run", "indexing"), "clustering, compaction, logcompaction, clean, archival, rollback"),
         (("run", "rollback", "--instant", "1"), "--instant"),
         (("run", "clean", "--instant", "20240101000000000"), "no pending clean 20240101000000000"),
         (("run", "clustering", "--instant", "20240101000000000"), "20240101000000000"),

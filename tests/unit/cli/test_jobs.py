@@ -44,6 +44,23 @@ def test_a_listed_plan_is_cancelled(cli, done, refused, merging, filled, tmp_pat
     assert done("read", merging).plain_rows() == rows
 
 
+def test_a_log_compaction_is_planned_previewed_run_and_listed(done, merging, tmp_path):
+    for number in range(2):
+        write_rows(Table.open(str(merging)), rows_table(id=["a"], n=[100 + number]), Operation.UPSERT)
+    rows, few = done("read", merging).plain_rows(), "--option=hoodie.log.compaction.blocks.threshold=2"
+    preview = done("plan", "logcompaction", merging, few, "--dry-run", "--json").document
+    (found,) = [s for s in Table.open(str(merging)).slices() if len(s.log_files) > 1]
+    assert (preview["due"], preview["files"]) == (True, len(found.log_files)), "base files are not read"
+    assert "is switched off" in done("why", merging, "logcompaction").text
+    instant = planned(done, "logcompaction", merging, few)
+    assert "is planned" in done("why", merging, "logcompaction").text
+    assert [j["service"] for j in done("job", "list", merging, "--json").document["jobs"]] == ["logcompaction"]
+    ran = done("run", "logcompaction", merging, "--json").document
+    assert (ran["instant"], ran["log_files_merged"]) == (instant, len(found.log_files))
+    assert "no logcompaction" in done("run", "logcompaction", merging).text
+    assert done("read", merging).plain_rows() == rows
+
+
 def test_what_is_no_plan_is_refused(refused, filled):
     opened = Table.open(str(filled))
     write = opened.state.completed_writes()[-1].instant

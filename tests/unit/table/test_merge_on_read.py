@@ -120,7 +120,7 @@ def test_of_two_appends_to_one_group_the_later_moves_behind_without_writing_rows
     write(table, [("a", "p", 1, "x"), ("b", "p", 1, "x")])
     other = open_table(storage, table.clock, "other")
     appended = []
-    monkeypatch.setattr(log_file, "parquet_block", lambda *a: appended.append(a[2]) or parquet_block(*a))
+    monkeypatch.setattr(log_file, "parquet_block", lambda *a, **named: appended.append(a[2]) or parquet_block(*a, **named))
     conflicts = []
     stage = WriteTransaction.commit
 

@@ -178,6 +178,24 @@ def test_compact_merges_log_files(table: tideline.Table) -> None:
     assert table.read(where="id = 'a'", read_optimized=True)["fare"].to_pylist() == [95.0]
 
 
+def test_log_compact_merges_log_files_into_one(table: tideline.Table) -> None:
+    if table.type == "cow":
+        with pytest.raises(tideline.errors.UnsupportedTable):
+            table.log_compact()
+        return
+    for number in range(3):
+        table.upsert(trips_of(("a", "mon", 95.0 + number, 2 + number)))
+    before, optimized = sorted_rows(table.read()), sorted_rows(table.read(read_optimized=True))
+    none = table.log_compact()
+    assert not none
+    assert "at most 3 log file(s)" in none.reason
+    done = table.log_compact(options={"hoodie.log.compaction.blocks.threshold": 3})
+    assert done
+    assert (done.log_files_merged, done.files_written) == (3, 1)
+    assert sorted_rows(table.read()) == before
+    assert sorted_rows(table.read(read_optimized=True)) == optimized, "the base file is as before"
+
+
 def test_clean_and_archive_remove_what_is_old(table: tideline.Table, tmp_path: Path) -> None:
     assert not table.clean()
     assert not table.archive()

@@ -25,6 +25,7 @@ _COLOURS = {
     "deltacommit": "#5aa9a0",
     "replacecommit": "#8a63c2",
     "compaction": "#e08a2c",
+    "logcompaction": "#c9a227",
     "clean": "#7c8a99",
     "rollback": "#c2413b",
     "restore": "#c2413b",

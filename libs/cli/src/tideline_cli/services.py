@@ -25,16 +25,19 @@ from tideline_table.action import (
     decide,
     delete_half_written,
     delete_late_files,
+    log_compact_here,
     preview_clustering,
     request_archival,
     request_clean,
     request_clustering,
     request_compaction,
+    request_log_compaction,
     roll_back_dead,
     run_archival,
     run_clean,
     run_clustering,
     run_compaction,
+    run_log_compaction,
 )
 from tideline_table.action import adopt as adopt_table
 from tideline_table.errors import InstantNotFound, InvalidOption
@@ -47,6 +50,7 @@ app = typer.Typer()
 _REQUESTS: Mapping[TableService, Callable[[Table], str | Reason]] = {
     TableService.CLUSTERING: request_clustering,
     TableService.COMPACTION: request_compaction,
+    TableService.LOG_COMPACTION: request_log_compaction,
     TableService.CLEAN: request_clean,
 }
 PLANNABLE = tuple(service for service in TableService if service is not TableService.ROLLBACK)
@@ -73,9 +77,10 @@ def plan(
 ) -> None:
     """Publish a plan on the timeline for any executor to run, or print why there is nothing to do.
 
-    Clustering rewrites small files as fewer, sorted ones; compaction merges log files into base files (merge-on-read tables); clean
-    deletes file slices that no retained query reads; archival moves old instants off the timeline (and first deletes files that
-    tasks of rolled-back writes created after the rollback).
+    Clustering rewrites small files as fewer, sorted ones; compaction merges log files into base files (merge-on-read tables);
+    logcompaction merges many log files of a slice into one, and leaves its base file as it is; clean deletes file slices that no
+    retained query reads; archival moves old instants off the timeline (and first deletes files that tasks of rolled-back writes
+    created after the rollback).
     """
     chosen = choice("service", service, PLANNABLE)
     if dry_run or where:
@@ -154,7 +159,7 @@ def run(
     if instant and chosen is TableService.ROLLBACK:
         raise InvalidOption(
             "--instant with rollback",
-            expected="clustering, compaction, clean or archival",
+            expected="clustering, compaction, logcompaction, clean or archival",
             remedy="run rollback without --instant: it finds writes without a heartbeat",
         )
     if dry_run:
@@ -187,6 +192,17 @@ def _run_compaction(table: Table, instant: str) -> dict[str, Any]:
     return {**committed_document(committed), "log_files_merged": logs, "outcome": outcome}
 
 
+def _run_log_compaction(table: Table, instant: str) -> dict[str, Any]:
+    with Progress("file groups", None) as progress:
+        progress.describe("logcompaction")
+        committed = run_log_compaction(table, instant, run=lambda tasks: log_compact_here(tasks, progress.counting(tasks)))
+    if committed is None:
+        return _no_plan(TableService.LOG_COMPACTION, table)
+    logs = sum(s.log_files_compacted for s in committed.stats)
+    outcome = f"logcompaction {committed.instant} completed: {logs} log files merged into {len(committed.stats)} log files"
+    return {**committed_document(committed), "log_files_merged": logs, "outcome": outcome}
+
+
 def _run_clean(table: Table, instant: str) -> dict[str, Any]:
     _check_pending(table, instant, Action.CLEAN)
     pending = [a.instant for a in table.state.pending() if a.action is Action.CLEAN]
@@ -209,6 +225,7 @@ def _run_archival(table: Table, instant: str) -> dict[str, Any]:
 _RUNS = {
     TableService.CLUSTERING: _run_clustering,
     TableService.COMPACTION: _run_compaction,
+    TableService.LOG_COMPACTION: _run_log_compaction,
     TableService.CLEAN: _run_clean,
     TableService.ARCHIVAL: _run_archival,
 }

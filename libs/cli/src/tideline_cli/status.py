@@ -102,8 +102,9 @@ def maintain_tables(
 ) -> None:
     """Run everything that is due for some tables, once, in this process: for cron jobs and machines without services.
 
-    In this order: rollback of dead writers, compaction, clustering, clean, archival with the orphan-file cleanup; pending plans that
-    no process runs, too. A failing table or service does not keep the others from running; the exit code is then 1.
+    In this order: rollback of dead writers, compaction, log compaction (if switched on), clustering, clean, archival with the
+    orphan-file cleanup; pending plans that no process runs, too. A failing table or service does not keep the others from running;
+    the exit code is then 1.
     """
     fleet = _fleet(paths, settings, settings_from(option))
     found, failures = fleet.find()

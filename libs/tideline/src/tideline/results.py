@@ -66,7 +66,7 @@ class Clustering(ServiceResult):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction(ServiceResult):
-    """A compaction: log files were merged into base files."""
+    """A compaction: log files were merged into base files, or by a log compaction into one log file of their slice."""
 
     sequence: int = 0
     log_files_merged: int = 0

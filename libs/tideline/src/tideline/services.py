@@ -39,6 +39,17 @@ def compact(table: engine.Table, options: Options) -> Compaction:
     return Compaction(instant=done.instant, sequence=done.sequence, log_files_merged=merged, files_written=len(done.stats))
 
 
+def log_compact(table: engine.Table, options: Options) -> Compaction:
+    """Plan and run a log compaction. If no plan is due, run the oldest pending one."""
+    table.refresh()
+    instant, reason = _planned(action.request_log_compaction(table, options))
+    done = action.run_log_compaction(table, instant, options=options)
+    if done is None:
+        return Compaction(reason=reason)
+    merged = sum(stat.log_files_compacted for stat in done.stats)
+    return Compaction(instant=done.instant, sequence=done.sequence, log_files_merged=merged, files_written=len(done.stats))
+
+
 def clean(table: engine.Table, options: Options) -> Clean:
     """Plan and run a clean. If no plan is due, run the pending one."""
     table.refresh()

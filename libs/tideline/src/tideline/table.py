@@ -267,6 +267,14 @@ class Table:
         """Plan and run a compaction of a merge-on-read table: merge log files into base files. Raises the errors of `cluster`."""
         return services.compact(self._table, options)
 
+    def log_compact(self, *, options: Options = None) -> Compaction:
+        """Plan and run a log compaction of a merge-on-read table: merge the log files of a slice into one, without its base file.
+
+        It takes slices with `hoodie.log.compaction.blocks.threshold` log files or more; writers go on meanwhile. Raises the errors of
+        `cluster`, and `UnsupportedTable` for a table that Apache Hudi writes, too.
+        """
+        return services.log_compact(self._table, options)
+
     def clean(self, *, options: Options = None) -> Clean:
         """Plan and run a clean: delete files that no query of the retained commits reads (`hoodie.cleaner.commits.retained`)."""
         return services.clean(self._table, options)
@@ -280,7 +288,8 @@ class Table:
     ) -> tuple[MaintenanceStep, ...]:
         """Run everything that is due, once, in this process, and return a report with a step for each table service.
 
-        In this order: rollback of dead writers, compaction, clustering, clean, archival; pending plans that no process runs, too. A
+        In this order: rollback of dead writers, compaction, log compaction (if switched on), clustering, clean, archival; pending
+        plans that no process runs, too. A
         clustering is due with `min_files` small files in a partition, and `min_commits` writes since the last one. A failing
         service does not keep the others from running: its step has the `error`. `dry_run` only says what is due.
         """

@@ -11,7 +11,7 @@ from tideline_runtime.table_settings import TableSettings
 from tideline_table.action import TableService, archive, delete_half_written, roll_back_dead, run_clean, schedule_clean
 from tideline_table.config import ARCHIVE_AUTOMATIC
 from tideline_table.coordination import forget_expired, is_alive
-from tideline_table.hudi import Action
+from tideline_table.hudi import Action, State
 from tideline_table.log import ActionRecord
 from tideline_table.table import Table, leases_of
 
@@ -111,5 +111,7 @@ class CleanerService:
 def _is_abandoned(table: Table, record: ActionRecord) -> bool:
     """Return whether `record` is a write or rollback of a dead process. The launcher handles dead clusterings and compactions."""
     if record.action in (Action.CLEAN, Action.COMPACTION, Action.ARCHIVAL) or (record.is_clustering and not record.fenced_by):
+        return False
+    if record.action is Action.LOG_COMPACTION and record.state is State.REQUESTED:
         return False
     return not is_alive(table.storage, record, table.clock, table.options)

@@ -132,7 +132,7 @@ def _measured(service: TableService, view: View, due: Due) -> Demand:
         outputs = sum(int(group["numOutputFileGroups"]) for group in document)
     else:
         outputs = len(slices)
-    log_bytes = sum(log.size_bytes for file_slice in slices for log in file_slice.log_files)
+    log_bytes = sum(log.size_bytes for file_slice in slices for log in file_slice.applied.log_files)
     is_sorted = bool(view.options[CLUSTERING_SORT_COLUMNS])
     unsorted = sum(s.total_bytes for s in slices if not _is_clustered(view.state, s)) if is_sorted else 0
     if service is TableService.CLUSTERING:

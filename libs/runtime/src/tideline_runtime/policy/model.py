@@ -26,6 +26,9 @@ class Services(_Part):
 
     clustering: bool = Field(default=True, description="Rewrites small files as fewer, sorted ones.")
     compaction: bool = Field(default=True, description="Merges log files into base files (merge-on-read).")
+    logcompaction: bool = Field(
+        default=True, description="Merges many log files of a slice into one, where hoodie.log.compaction.enable is true."
+    )
     clean: bool = Field(default=True, description="Deletes file slices that no retained query reads.")
     archival: bool = Field(default=True, description="Moves old instants off the timeline, after a clean.")
     rollback: bool = Field(default=True, description="Undoes the writes of dead writers. A pause does not stop it.")

@@ -24,6 +24,12 @@ from tideline_table.action.compaction.run import compact_here, request_compactio
 from tideline_table.action.decision import Check, Due, Reason, TableService, action_name
 from tideline_table.action.index.run import INDEX_TYPES, check_index, create_index, drop_index, repair_index
 from tideline_table.action.inline import InlineService, run_inline
+from tideline_table.action.log_compaction.run import (
+    log_compact_here,
+    request_log_compaction,
+    run_log_compaction,
+    schedule_log_compaction,
+)
 from tideline_table.action.planned_run import is_run_by_hudi
 from tideline_table.action.preview import PREVIEWED, GroupPreview, Preview, preview_due, preview_plan_of
 from tideline_table.action.recovery import roll_back_dead
@@ -144,6 +150,7 @@ __all__ = [
     "job_document",
     "judge",
     "kept_index",
+    "log_compact_here",
     "maintain",
     "maintenance_document",
     "may_delete",
@@ -164,6 +171,7 @@ __all__ = [
     "request_clean",
     "request_clustering",
     "request_compaction",
+    "request_log_compaction",
     "resize_buckets",
     "restore_to_savepoint",
     "roll_back_dead",
@@ -172,10 +180,12 @@ __all__ = [
     "run_clustering",
     "run_compaction",
     "run_inline",
+    "run_log_compaction",
     "schedule_archival",
     "schedule_clean",
     "schedule_clustering",
     "schedule_compaction",
+    "schedule_log_compaction",
     "service_of",
     "status_document",
     "target_schema",

@@ -20,6 +20,7 @@ class TableService(enum.StrEnum):
 
     CLUSTERING = "clustering"
     COMPACTION = "compaction"
+    LOG_COMPACTION = "logcompaction"
     CLEAN = "clean"
     ARCHIVAL = "archival"
     ROLLBACK = "rollback"

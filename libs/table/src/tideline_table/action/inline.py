@@ -14,12 +14,14 @@ from tideline_table.action.clustering.plan import Trigger
 from tideline_table.action.clustering.run import RunTasks, cluster_here, request_clustering, run_clustering
 from tideline_table.action.compaction.run import RunCompactions, compact_here, request_compaction, run_compaction
 from tideline_table.action.decision import Reason, TableService
+from tideline_table.action.log_compaction.run import request_log_compaction, run_log_compaction, why_not_log_compacted
 from tideline_table.config import (
     CLUSTERING_INLINE,
     CLUSTERING_INLINE_COMMITS,
     CLUSTERING_SCHEDULE_INLINE,
     COMPACT_INLINE,
     COMPACT_SCHEDULE_INLINE,
+    LOG_COMPACTION_INLINE,
     Options,
 )
 from tideline_table.coordination.committed import Committed
@@ -60,6 +62,14 @@ def run_inline(
                 TableService.COMPACTION,
                 lambda: request_compaction(table, options),
                 (lambda at: run_compaction(table, at, options=options, run=compact)) if chosen[COMPACT_INLINE] else None,
+            )
+        )
+    if chosen[LOG_COMPACTION_INLINE] and why_not_log_compacted(table) is None:
+        found.append(
+            _behind_commit(
+                TableService.LOG_COMPACTION,
+                lambda: request_log_compaction(table, options),
+                lambda at: run_log_compaction(table, at, options=options),
             )
         )
     if table.definition.buckets is None and (chosen[CLUSTERING_INLINE] or chosen[CLUSTERING_SCHEDULE_INLINE]):

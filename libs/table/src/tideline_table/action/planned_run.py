@@ -1,4 +1,4 @@
-"""Steps that clustering and compaction runs share: choose a plan, begin an attempt, delete the files of a superseded attempt."""
+"""Steps that runs of clustering, compaction and log compaction share: choose a plan, begin an attempt, delete the files of a superseded attempt."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tideline_table.action.decision import TableService, action_name
 from tideline_table.config import CLUSTERING_EXPIRATION_MIN, Options
 from tideline_table.coordination.heartbeat import is_dead, is_given_up
 from tideline_table.errors import InstantNotFound, TransactionRolledBack, UnsupportedTable, WriteConflict
-from tideline_table.file_group.names import parse_base_file_name
+from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.hudi.instant import State
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log.action import ActionRecord
@@ -16,6 +16,7 @@ from tideline_table.log.body import Bare
 from tideline_table.log.entry import Entry
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
+from tideline_table.log_format.key_index import forget_index
 from tideline_table.table.facade import Table
 from tideline_table.writer.marker import marked_files
 
@@ -95,6 +96,7 @@ def delete_lost_attempt(table: Table, instant: str, attempt: int, stats: Sequenc
     marked = {path for path in marked_files(table.storage, instant) if attempt_of(path) == attempt}
     committed = {path for file_slice in table.refresh().every_slice() for path in file_slice.paths}
     for path in sorted({*marked, *(s.path for s in stats)} - committed):
+        forget_index(table.storage, path)
         table.storage.delete(path)
 
 
@@ -106,6 +108,7 @@ def lost_attempt(service: TableService, instant: str) -> TransactionRolledBack:
 
 
 def attempt_of(path: str) -> int:
-    """Return the attempt that wrote the base file at `path`, from its write token; -1 for other files."""
-    name = parse_base_file_name(path.rsplit("/", 1)[-1])
-    return int(name.write_token.rsplit("-", 1)[-1]) if name is not None else -1
+    """Return the attempt that wrote the data file at `path`, from its write token; -1 for other files."""
+    file_name = path.rsplit("/", 1)[-1]
+    name = parse_base_file_name(file_name) or parse_log_file_name(file_name)
+    return int(name.write_token.rsplit("-", 1)[-1]) if name is not None and name.write_token else -1

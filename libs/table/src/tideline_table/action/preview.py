@@ -34,7 +34,7 @@ class Preview:
     groups: tuple[GroupPreview, ...]
 
 
-PREVIEWED = (TableService.CLUSTERING, TableService.COMPACTION, TableService.CLEAN)
+PREVIEWED = (TableService.CLUSTERING, TableService.COMPACTION, TableService.LOG_COMPACTION, TableService.CLEAN)
 """The services whose plans name files of the table."""
 _UNBOUNDED = Rules(trigger=None, options={CLEAN_MAX_SHARE.key: 0})
 """The bound on deletions is for the process that deletes. A preview shows the plan that the bound refuses."""
@@ -53,7 +53,8 @@ def preview_plan_of(table: Table, service: TableService, plan: Plan, why: str) -
         case ClusteringPlanned():
             groups = [_of_clustering(g["slices"], root, sizes) for g in plan.plan["clusteringPlan"]["inputGroups"]]
         case CompactionPlanned():
-            groups = [_of_compaction(operation, sizes) for operation in plan.plan["operations"]]
+            with_base = service is not TableService.LOG_COMPACTION
+            groups = [_of_compaction(operation, sizes, with_base=with_base) for operation in plan.plan["operations"]]
         case CleanPlanned():
             named = plan.plan["filePathsToBeDeletedPerPartition"]
             groups = [_group(p, [f["filePath"].removeprefix(f"{root}/") for f in files], sizes) for p, files in named.items()]
@@ -68,9 +69,9 @@ def _of_clustering(slices: Iterable[Mapping[str, Any]], root: str, sizes: Mappin
     return _group(str(documents[0]["partitionPath"] or ""), [uri.removeprefix(f"{root}/") for uri in uris], sizes)
 
 
-def _of_compaction(operation: Mapping[str, Any], sizes: Mapping[str, int]) -> GroupPreview:
+def _of_compaction(operation: Mapping[str, Any], sizes: Mapping[str, int], *, with_base: bool) -> GroupPreview:
     partition = str(operation["partitionPath"] or "")
-    names = [name for name in (operation["dataFilePath"], *(operation["deltaFilePaths"] or ())) if name]
+    names = [name for name in (operation["dataFilePath"] if with_base else None, *(operation["deltaFilePaths"] or ())) if name]
     return _group(partition, [join_path(partition, str(name).rsplit("/", 1)[-1]) for name in names], sizes)
 
 

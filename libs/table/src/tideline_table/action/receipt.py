@@ -92,6 +92,10 @@ class Prover:
         names = list(dict.fromkeys([MetaField.RECORD_KEY.value, *self.columns]))
         batches = [b for path in paths for b in BaseFileScan(storage, path, self.schema).filtered(names, None)]
         written = pa.Table.from_batches(batches, schema=pa.schema([self.schema.field(name) for name in names]))
+        return self.differs(read, written, paths)
+
+    def differs(self, read: pa.Table, written: pa.Table, paths: Sequence[str]) -> VerificationFailed:
+        """Return the error for rows `written` to these files that are not those `read`; both have the record keys and `columns`."""
         seed = seed_of(self.instant)
         differing = [n for n in self.columns if digest_rows(read, [n], seed) != digest_rows(written, [n], seed)]
         missing, strange = (

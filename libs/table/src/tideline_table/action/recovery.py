@@ -30,12 +30,19 @@ def roll_back_dead(table: Table) -> list[str]:
         if not table.timeline.state.is_pending(record.instant):
             continue  # it ended while the actions before it were rolled back
         unfinished = bool(record.fenced_by)
-        if not unfinished and (record.action in _GO_ON or (record.is_clustering and not _gave_up(table, record))):
+        if not unfinished and (
+            record.action in _GO_ON or _is_plan(record) or (record.is_clustering and not _gave_up(table, record))
+        ):
             continue
         if roll_back(table.timeline, record.instant) is not None:
             undone.append(record.instant)
     table.timeline.tidy_up()
     return undone
+
+
+def _is_plan(record: ActionRecord) -> bool:
+    """Return whether this is a log compaction that has not begun. One that died is undone like a write: no file depends on its plan."""
+    return record.action is Action.LOG_COMPACTION and record.state is State.REQUESTED
 
 
 def _gave_up(table: Table, record: ActionRecord) -> bool:

@@ -85,6 +85,32 @@ COMPACTION_MEMORY_LIMIT = Option(
     unit="bytes",
     minimum=_MIB,
 )
+LOG_COMPACTION_ENABLE = Option(
+    "hoodie.log.compaction.enable",
+    False,
+    "`tideline maintain`, `Table.maintain()` and verdicts include log compaction: the log files of a slice are merged into one, and its "
+    "base file stays as it is.",
+)
+LOG_COMPACTION_INLINE = Option(
+    "hoodie.log.compaction.inline",
+    False,
+    "A writer that appends to log files plans a log compaction behind its commit, if one is due, and runs it.",
+)
+LOG_COMPACTION_FILES = Option(
+    "hoodie.log.compaction.blocks.threshold",
+    5,
+    "A log compaction takes slices of which a reader opens this many log files. Each write of Tideline appends one file with its blocks.",
+    unit="files",
+    minimum=2,
+)
+LOG_COMPACTION_MAX_BYTES = Option(
+    "tideline.log.compaction.max.bytes",
+    128 * _MIB,
+    "A log compaction leaves slices with more bytes in the log files that a reader opens to compaction: each log compaction of a slice "
+    "writes what earlier ones wrote once more.",
+    unit="bytes",
+    minimum=1,
+)
 COMPACT_INLINE = Option(
     "hoodie.compact.inline",
     False,

@@ -51,7 +51,7 @@ from tideline_table.errors import (
 )
 from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.file_group.slice import FileGroupId, FileSlice, SliceVersion
-from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State
+from tideline_table.hudi.instant import PUBLISHING_ACTIONS, Action, State
 from tideline_table.log.plan import CleanPlanned
 from tideline_table.log.progress import ProgressStep
 from tideline_table.log.savepoint import every_saved_slice
@@ -206,7 +206,7 @@ def check_progress(step: ProgressStep | None, state: TableState) -> None:
 def find_savepoint_conflict(state: TableState, instant: str, root: str) -> SavepointRefused | WriteConflict | None:
     """Return why the table at `root` cannot have a savepoint of the write `instant` now, None if it can."""
     record = state.actions.get(instant)
-    if record is None or record.state is not State.COMPLETED or record.action not in WRITE_ACTIONS | {Action.COMPACTION}:
+    if record is None or record.state is not State.COMPLETED or record.action not in PUBLISHING_ACTIONS:
         found = f"{record.action} {instant}, which is {record.state}" if record is not None else f"no instant {instant}"
         return SavepointRefused(f"a savepoint of {found}", expected="a completed write, clustering or compaction")
     if instant in state.savepoints:
@@ -398,4 +398,4 @@ def _opened_meanwhile(own: WriteSet, state: TableState) -> WriteConflict | None:
 
 
 def _only_grew(latest: FileSlice, read: SliceVersion) -> bool:
-    return latest.version._replace(log_files=read.log_files) == read and len(latest.log_files) > read.log_files
+    return latest.version._replace(log_files=read.log_files) == read and latest.version.log_files > read.log_files

@@ -19,7 +19,7 @@ from tideline_table.errors import AppendOutrun, TableFrozen, TidelineError
 from tideline_table.hudi.instant import Action, State, next_instant
 from tideline_table.hudi.listing import ListedTimeline, TimelineFolders
 from tideline_table.hudi_written.archive import was_completed
-from tideline_table.log.action import CLUSTER, COMPACT
+from tideline_table.log.action import CLUSTER, COMPACT, LOG_COMPACT
 from tideline_table.log.body import Archived, Published
 from tideline_table.log.checkpoint import read_opening
 from tideline_table.log.entry import Entry
@@ -152,7 +152,7 @@ class ExclusiveTimeline(ActiveTimeline):
 
     def _counted(self, entry: Entry) -> bool:
         """Return whether an archived completion is that of `entry`: writes are completed by their writer, plans by any process."""
-        if entry.operation in (CLUSTER, COMPACT) and isinstance(entry.body, Published):
+        if entry.operation in (CLUSTER, COMPACT, LOG_COMPACT) and isinstance(entry.body, Published):
             named = {stat.path for stat in entry.body.metadata.stats}
             return any(not named.isdisjoint(file_slice.paths) for file_slice in self.state.every_slice())
         return was_completed(self.storage, entry.instant)

@@ -90,6 +90,17 @@ def log_write_token(task: int, attempt: int, instant: str) -> str:
     return f"{task}-{instant_token(instant)}-{attempt}"
 
 
+def token_behind(token: str, attempt: int, instant: str) -> str:
+    """Return a log write token of `instant` that sorts as text behind `token`, that of a log file with the same version.
+
+    All readers order log files of one version by their tokens (format reference 9.1).
+    """
+    first = int(token.split("-", 1)[0]) if token else 0
+    # Of n and n + 1 with the same number of digits, the larger one sorts behind. "90-" sorts behind "9-".
+    larger = first + 1 if len(str(first + 1)) == len(str(first)) else first * 10
+    return log_write_token(larger, attempt, instant)
+
+
 def instant_token(instant: str) -> str:
     """Return the middle number of the write tokens of an instant's log files."""
     return str(int(instant) % 2_147_483_647)

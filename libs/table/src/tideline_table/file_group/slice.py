@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 
@@ -27,6 +27,8 @@ class LogFile:
     a compaction was pending, which may have dropped them from the base file."""
     deletes_keys: bool = True
     """Whether it may delete record keys."""
+    merges_earlier: bool = False
+    """Whether a log compaction wrote it: it holds what all log files before it in its slice say, so readers of it skip those."""
 
 
 class SliceVersion(NamedTuple):
@@ -78,15 +80,23 @@ class FileSlice:
 
     @property
     def version(self) -> SliceVersion:
-        """The version of the slice, which changes with every write to the group."""
+        """The version of the slice, which changes with every write to the group. A log compaction changes no row, so it does not count."""
         named = f"_{self.base_instant}.log."
-        return SliceVersion(self.base_instant, len(self.log_files), any(named not in log.name for log in self.log_files))
+        written = sum(not log.merges_earlier for log in self.log_files)
+        return SliceVersion(self.base_instant, written, any(named not in log.name for log in self.log_files))
+
+    @property
+    def applied(self) -> FileSlice:
+        """This slice without the log files that a log compaction merged into a later one: what a reader has to open."""
+        last = max((at for at, log in enumerate(self.log_files) if log.merges_earlier), default=0)
+        return replace(self, log_files=self.log_files[last:]) if last else self
 
     def to_list(self) -> list[object]:
         """Return a compact form for checkpoints."""
         fixed: list[object] = [self.base_instant, self.base_file, self.size_bytes, self.rows]
         logs = [
-            [log.name, log.size_bytes, log.instant, log.version, *_FLAGS[log.adds_keys, log.deletes_keys]] for log in self.log_files
+            [log.name, log.size_bytes, log.instant, log.version, *_FLAGS[log.adds_keys, log.deletes_keys, log.merges_earlier]]
+            for log in self.log_files
         ]
         return [*fixed, logs] if logs else fixed
 
@@ -99,15 +109,24 @@ class FileSlice:
         return cls(group, base_instant, base_file, size_bytes, rows, tuple(_log_file(*log) for log in (logs[0] if logs else ())))
 
 
-_FLAGS = {(True, True): (), (False, True): (0,), (True, False): (2,), (False, False): (3,)}
-"""Encoding of (adds keys, deletes keys) in checkpoints. Earlier releases read 0 as no keys added, all else as keys added."""
+_FLAGS: dict[tuple[bool, bool, bool], tuple[int, ...]] = {
+    (True, True, False): (),
+    (False, True, False): (0,),
+    (True, False, False): (2,),
+    (False, False, False): (3,),
+    (True, True, True): (4,),
+    (False, True, True): (5,),
+    (True, False, True): (6,),
+    (False, False, True): (7,),
+}
+"""Encoding of (adds keys, deletes keys, merges earlier files) in checkpoints. Earlier releases read 0 as no keys added, all else as keys added."""
 _MEANING = {flags[0]: meaning for meaning, flags in _FLAGS.items() if flags}
 
 
 def _log_file(name: str, size_bytes: int, instant: str, version: int, flags: int = 1) -> LogFile:
     if not (type(name) is type(instant) is str and type(size_bytes) is type(version) is int):
         raise TypeError(f"a log file {name!r} of {size_bytes!r} bytes")
-    return LogFile(name, size_bytes, instant, version, *_MEANING.get(flags, (True, True)))
+    return LogFile(name, size_bytes, instant, version, *_MEANING.get(flags, (True, True, False)))
 
 
 def join_path(partition_path: str, name: str) -> str:

@@ -63,6 +63,32 @@ def fold_file(slices: dict[str, FileSlice], group: FileGroupId, instant: str, st
     slices[log.base_instant] = replace(below, log_files=(*below.log_files, added))
 
 
+def fold_merged_log(slices: dict[str, FileSlice], group: FileGroupId, instant: str, stat: WriteStat) -> None:
+    """Add the log file of the log compaction `instant` right behind the log files that it merged.
+
+    Its name has the version of the last one of them, and a write token that sorts behind that one's. A commit checks that its slice is
+    there (`find_log_compaction_conflict`).
+    """
+    name = stat.path.rsplit("/", 1)[-1]
+    parsed = parse_log_file_name(name)
+    found = slices.get(parsed.base_instant) if parsed is not None else None
+    if parsed is None or found is None:
+        fold_file(slices, group, instant, stat)
+        return
+    place = sum(log.version <= parsed.version for log in found.log_files)
+    merged = found.log_files[:place]
+    added = LogFile(
+        name,
+        stat.file_size_bytes,
+        instant,
+        parsed.version,
+        any(log.adds_keys for log in merged),
+        any(log.deletes_keys for log in merged),
+        merges_earlier=True,
+    )
+    slices[parsed.base_instant] = replace(found, log_files=(*merged, added, *found.log_files[place:]))
+
+
 def _may_be_bucket(file_id: str) -> bool:
     bucket = bucket_of_file_id(file_id)
     return bucket is not None and bucket <= MAX_BUCKETS

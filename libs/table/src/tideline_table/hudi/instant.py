@@ -57,7 +57,7 @@ SAVEPOINT_TRANSITIONS: frozenset[tuple[State, State]] = frozenset(
 
 WRITE_ACTIONS = frozenset({Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT})
 """Actions that write rows, and clustering."""
-PUBLISHING_ACTIONS = WRITE_ACTIONS | {Action.COMPACTION}
+PUBLISHING_ACTIONS = WRITE_ACTIONS | {Action.COMPACTION, Action.LOG_COMPACTION}
 """Actions whose completion publishes base or log files."""
 
 

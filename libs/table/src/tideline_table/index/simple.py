@@ -100,6 +100,7 @@ class SimpleIndex:
 
     def _log_keys(self, file_slice: FileSlice, wanted: WantedKeys | None) -> list[pa.ChunkedArray]:
         """Return the keys of the log files that add any and can hold one of `wanted` (None: all)."""
+        file_slice = file_slice.applied
         adding = [at for at, log in enumerate(file_slice.log_files) if log.adds_keys]
         if not adding:
             return []

@@ -62,7 +62,7 @@ class ClusteringPlanned:
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlanned:
-    """A compaction plan (`HoodieCompactionPlan`)."""
+    """The plan of a compaction or of a log compaction (`HoodieCompactionPlan`)."""
 
     plan: Document
     groups: tuple[FileGroupId, ...] = field(init=False, compare=False, repr=False)
@@ -219,6 +219,7 @@ HUDI_PLANS = (ClusteringPlanned, CompactionPlanned, CleanPlanned, RestorePlanned
 _PLANS: Mapping[Action, Callable[[Document], Plan]] = {
     Action.REPLACE_COMMIT: ClusteringPlanned.from_json,
     Action.COMPACTION: CompactionPlanned.from_json,
+    Action.LOG_COMPACTION: CompactionPlanned.from_json,
     Action.CLEAN: CleanPlanned.from_json,
     Action.ARCHIVAL: ArchivalPlanned.from_json,
     Action.RESTORE: RestorePlanned.from_json,

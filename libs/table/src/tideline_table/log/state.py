@@ -11,7 +11,7 @@ from typing import Any
 from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.names import parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice
-from tideline_table.file_group.versions import fold_file, is_gone, visible_slice, visible_slices
+from tideline_table.file_group.versions import fold_file, fold_merged_log, is_gone, visible_slice, visible_slices
 from tideline_table.hudi.instant import PUBLISHING_ACTIONS, Action, State
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata
 from tideline_table.log.action import ActionRecord
@@ -156,7 +156,7 @@ class TableState:
                     self._take_back(frozenset(body.undone), entry)
                 self._set_progress(body.progress)
             case Published():
-                self._apply_commit(entry.instant, body.metadata)
+                self._apply_commit(entry, body.metadata)
                 if body.adopted is not None:
                     self._take_over(body.adopted, entry.sequence)
                 self.sharing = body.sharing or self.sharing
@@ -235,12 +235,16 @@ class TableState:
         if done:
             self.rewritten = (*self.rewritten, Rewritten(min(known.sequence for known in done), entry.sequence, entry.instant))
 
-    def _apply_commit(self, instant: str, metadata: CommitMetadata) -> None:
+    def _apply_commit(self, entry: Entry, metadata: CommitMetadata) -> None:
+        instant = entry.instant
         for stat in metadata.stats:
             if not stat.path:
                 continue
             group = FileGroupId(stat.partition_path, stat.file_id)
             slices = self.slices.setdefault(group, {})
+            if entry.action is Action.LOG_COMPACTION:
+                fold_merged_log(slices, group, instant, stat)
+                continue
             fold_file(slices, group, instant, stat)
             if len(slices) > 1:
                 self.excess.add(group)
@@ -300,7 +304,7 @@ class TableState:
             return iter([a for _, a in sorted(self.actions.items()) if a.is_pending])
 
     def completed_writes(self) -> list[ActionRecord]:
-        """Return the completed commits, delta commits, replace commits and compactions, in order of instant."""
+        """Return the completed commits, delta commits, replace commits, compactions and log compactions, in order of instant."""
         with self._mutex:
             return [a for _, a in sorted(self.actions.items()) if a.state is State.COMPLETED and a.action in PUBLISHING_ACTIONS]
 
@@ -340,7 +344,7 @@ class TableState:
             return next((at for at, plan in self.plans.items() if isinstance(plan, RestorePlanned)), "")
 
     def planned_groups(self, instant: str) -> tuple[FileGroupId, ...]:
-        """Return the file groups that a pending clustering or compaction plan names."""
+        """Return the file groups that a pending plan of a clustering, compaction or log compaction names."""
         plan = self.plans.get(instant)
         return plan.groups if isinstance(plan, ClusteringPlanned | CompactionPlanned) else ()
 
@@ -351,6 +355,10 @@ class TableState:
     def pending_compactions(self) -> list[ActionRecord]:
         """Return the pending compactions that are not fenced by a rollback."""
         return [a for a in self.pending() if a.action is Action.COMPACTION and not a.fenced_by]
+
+    def groups_under_log_compaction(self) -> dict[FileGroupId, str]:
+        """Return file group → instant of its pending log compaction that no rollback fences."""
+        return self._named_by(lambda: [a for a in self.pending() if a.action is Action.LOG_COMPACTION and not a.fenced_by])
 
     def groups_under_clustering(self) -> dict[FileGroupId, str]:
         """Return file group → instant of the pending clustering that names it."""

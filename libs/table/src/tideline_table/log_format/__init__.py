@@ -7,7 +7,7 @@ from tideline_table.log_format.avro import decode_datums, parse_schema, row_sche
 from tideline_table.log_format.block import BlockType, CorruptGap, HeaderKey, LogBlock, ScannedLog
 from tideline_table.log_format.data_block import avro_block, parquet_block, read_rows
 from tideline_table.log_format.delete_block import delete_block, read_deletes
-from tideline_table.log_format.framing import command_block
+from tideline_table.log_format.framing import block_header, command_block
 from tideline_table.log_format.scan import read_block, scan_log
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "LogBlock",
     "ScannedLog",
     "avro_block",
+    "block_header",
     "command_block",
     "decode_datums",
     "delete_block",

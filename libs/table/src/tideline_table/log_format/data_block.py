@@ -14,8 +14,8 @@ from tideline_table.config import COMPRESSION_CODEC
 from tideline_table.errors import CorruptMetadata, SchemaMismatch, UnsupportedTable
 from tideline_table.log_format.avro import Node, decode_datums, encode_datums, parse_schema, row_schema
 from tideline_table.log_format.avro.cursor import Ints
-from tideline_table.log_format.block import BlockType, HeaderKey, LogBlock, damaged, read_content
-from tideline_table.log_format.framing import BLOCK_VERSION, frame_block
+from tideline_table.log_format.block import BlockType, LogBlock, damaged, read_content
+from tideline_table.log_format.framing import BLOCK_VERSION, block_header, frame_block
 from tideline_table.log_format.hfile import HFile
 from tideline_table.log_format.record_spans import record_spans
 from tideline_table.schema.evolution import conform
@@ -158,28 +158,30 @@ def _batches(begins: Ints, ends: Ints) -> Iterator[tuple[slice, int, int]]:
         first = last
 
 
-def avro_block(rows: pa.Table, avro_schema_json: str, instant: str) -> bytes:
+def avro_block(rows: pa.Table, avro_schema_json: str, instant: str, merged: Sequence[str] = ()) -> bytes:
     """Return an Avro data block of `rows`, written by `instant`.
 
-    Raises `SchemaMismatch` unless `rows` have exactly the columns of the schema, with fitting types.
+    `merged` are the instants whose blocks a log compaction merged into this one. Raises `SchemaMismatch` unless `rows` have exactly the columns of the schema, with fitting types.
     """
     records = encode_datums(exactly(rows, row_schema(avro_schema_json)), parse_schema(avro_schema_json))
     content = b"".join((_PREFIX.pack(BLOCK_VERSION, rows.num_rows), *records))
-    return frame_block(BlockType.AVRO, _header(avro_schema_json, instant), content)
+    return frame_block(BlockType.AVRO, block_header(instant, merged, avro_schema_json), content)
 
 
-def parquet_block(rows: pa.Table, avro_schema_json: str, instant: str, compression: str = COMPRESSION_CODEC.default) -> bytes:
+def parquet_block(
+    rows: pa.Table,
+    avro_schema_json: str,
+    instant: str,
+    compression: str = COMPRESSION_CODEC.default,
+    merged: Sequence[str] = (),
+) -> bytes:
     """Like `avro_block`, with a Parquet file as content. `compression` is a choice of `hoodie.parquet.compression.codec`."""
     fitted = exactly(rows, row_schema(avro_schema_json))
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, fitted.schema, compression=compression, store_schema=False) as writer:
         writer.write_table(fitted)
         writer.add_key_value_metadata({b"parquet.avro.schema": avro_schema_json.encode(), b"writer.model.name": b"avro"})
-    return frame_block(BlockType.PARQUET, _header(avro_schema_json, instant), sink.getvalue().to_pybytes())
-
-
-def _header(avro_schema_json: str, instant: str) -> dict[HeaderKey, str]:
-    return {HeaderKey.INSTANT_TIME: instant, HeaderKey.SCHEMA: avro_schema_json}
+    return frame_block(BlockType.PARQUET, block_header(instant, merged, avro_schema_json), sink.getvalue().to_pybytes())
 
 
 def exactly(rows: pa.Table, schema: pa.Schema) -> pa.Table:

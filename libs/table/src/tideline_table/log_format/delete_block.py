@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -21,8 +22,8 @@ from tideline_table.log_format.avro.encode import encode, octets_of
 from tideline_table.log_format.avro.node import Node, parse_schema
 from tideline_table.log_format.avro.pieces import Pieces
 from tideline_table.log_format.avro.walk import branches, list_items
-from tideline_table.log_format.block import BlockType, HeaderKey, LogBlock, damaged, read_content
-from tideline_table.log_format.framing import BLOCK_VERSION, frame_block
+from tideline_table.log_format.block import BlockType, LogBlock, damaged, read_content
+from tideline_table.log_format.framing import BLOCK_VERSION, block_header, frame_block
 from tideline_table.schema import MetaField
 from tideline_table.storage import Storage
 
@@ -172,8 +173,10 @@ def _member(listed: Node, values: Cursor) -> pa.Array:
     return decode(listed.children[branch].children[0], kind, values, taken == branch, nulls=True)
 
 
-def delete_block(keys: pa.Array, partition_path: str, ordering: pa.Array | None, avro_schema_json: str, instant: str) -> bytes:
-    """Return a block that deletes the record `keys` of a partition, written by `instant`.
+def delete_block(
+    keys: pa.Array, partition_path: str, ordering: pa.Array | None, avro_schema_json: str, instant: str, merged: Sequence[str] = ()
+) -> bytes:
+    """Return a block that deletes the record `keys` of a partition, written by `instant`; `merged` as for `avro_block`.
 
     `ordering` holds a value for each key. With None, the deletions apply to all earlier records of the keys. Raises `InvalidRecord`
     for null keys or ordering values, and `SchemaMismatch` for an ordering type that the format lacks.
@@ -192,8 +195,9 @@ def delete_block(keys: pa.Array, partition_path: str, ordering: pa.Array | None,
     for first, last in pairwise(bounds):
         parts.append(octets_of(_records(keys[first:last], partition_path, branch, ordering[first:last])))
     datum = b"".join((*parts, b"\x00"))
-    header = {HeaderKey.INSTANT_TIME: instant, HeaderKey.SCHEMA: avro_schema_json}
-    return frame_block(BlockType.DELETE, header, _PREFIX.pack(BLOCK_VERSION, len(datum)) + datum)
+    return frame_block(
+        BlockType.DELETE, block_header(instant, merged, avro_schema_json), _PREFIX.pack(BLOCK_VERSION, len(datum)) + datum
+    )
 
 
 def _records(keys: pa.Array, partition_path: str, branch: int, ordering: pa.Array) -> pa.Array:

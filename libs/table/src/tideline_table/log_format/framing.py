@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tideline_table.errors import InvalidRecord
 from tideline_table.log_format.block import MAGIC, BlockType, HeaderKey
@@ -34,6 +34,16 @@ def frame_block(kind: BlockType, header: Mapping[HeaderKey, str], content: bytes
     size = sum(map(len, body)) + _LONG.size
     # The leading length counts from its own end to the block's end, the trailing one from the magic to its own start: 6 bytes more.
     return b"".join([MAGIC, _LONG.pack(size), *body, _LONG.pack(size + len(MAGIC))])
+
+
+def block_header(instant: str, merged: Sequence[str] = (), avro_schema_json: str | None = None) -> dict[HeaderKey, str]:
+    """Return the header of a data or delete block. A log compaction names the instants whose blocks it merged (format reference 9.5)."""
+    header = {HeaderKey.INSTANT_TIME: instant}
+    if avro_schema_json is not None:
+        header[HeaderKey.SCHEMA] = avro_schema_json
+    if merged:
+        header[HeaderKey.COMPACTED_BLOCK_TIMES] = ",".join(merged)
+    return header
 
 
 def command_block(instant: str, target_instant: str) -> bytes:

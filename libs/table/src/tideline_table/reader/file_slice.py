@@ -15,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tideline_table.errors import CorruptMetadata, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.log_format import LogBlock, scan_log
-from tideline_table.merge import EventKind, LogOutcome, fold_events
+from tideline_table.merge import EventKind, LogOutcome, MergeMode, fold_events
 from tideline_table.reader.base_file import BaseFileScan
-from tideline_table.reader.log_blocks import counting_blocks
+from tideline_table.reader.log_blocks import counting_blocks, merged_instants
 from tideline_table.reader.log_events import HELD_BYTES, Piece, block_rows, read_events
 from tideline_table.reader.log_index import IndexMismatch, LogIndexes, WantedKeys
 from tideline_table.reader.parts import is_merged_by_cells, scan_parts
@@ -94,6 +95,48 @@ def read_slice(
 
 
 @dataclass(frozen=True, slots=True)
+class MergedLog:
+    """What the log files of a slice say together, one entry for each key."""
+
+    rows: pa.Table
+    """The newest version of each record that is not deleted last, with all columns."""
+    deleted: pa.Table
+    """The other keys (`key`), and where the table orders by event time the ordering value of each deletion (`ordering`)."""
+    purged: np.ndarray
+    """True for each of `deleted` that wins over earlier records whatever their ordering values are."""
+    instants: tuple[str, ...]
+    """The writes that are merged, oldest first."""
+
+
+def merged_log(storage: Storage, file_slice: FileSlice, schema: pa.Schema, rule: LogRule) -> MergedLog:
+    """Return the folded log of a slice, whole in memory, without a look at the base file. `schema` includes the meta fields.
+
+    Raises `UnsupportedTable` where cells are merged, because they need the base row, and errors as `scan_slice`.
+    """
+    plan = ReadPlan(schema, rule, tuple(schema.names), None, None)
+    blocks = _blocks(storage, file_slice, plan, None)
+    if is_merged_by_cells(blocks, plan):
+        raise UnsupportedTable(
+            f"log files of file group {file_slice.group.file_id} whose records are merged cell by cell",
+            expected="records that replace each other as a whole",
+            remedy="compact the table: tideline run compaction PATH",
+        )
+    content = read_events(storage, blocks, plan, held_bytes=None)
+    if content is None:
+        raise CorruptMetadata(f"log files of file group {file_slice.group.file_id} without an entry", expected="rows or deletions")
+    outcome = fold_events(content.events, rule.merging.mode)
+    is_record = outcome.kinds == EventKind.RECORD
+    rows = pa.Table.from_batches(_winning_log_rows(storage, plan, content.pieces, outcome.positions[is_record]), schema=schema)
+    gone = pa.array(~is_record)
+    columns = {"key": outcome.keys.filter(gone)}
+    if outcome.ordering is not None:
+        columns["ordering"] = outcome.ordering.filter(gone)
+    by_commit_time = rule.merging.mode is MergeMode.COMMIT_TIME
+    purged = (outcome.kinds == EventKind.PURGE)[~is_record] | by_commit_time
+    return MergedLog(rows, pa.table(columns), purged, merged_instants(blocks))
+
+
+@dataclass(frozen=True, slots=True)
 class Superseded:
     """Rows that a slice does not have although a file of it holds them."""
 
@@ -151,6 +194,7 @@ def _key_filter(rule: LogRule, keys: pa.Array | None) -> pc.Expression | None:
 def _blocks(storage: Storage, file_slice: FileSlice, plan: ReadPlan, indexes: LogIndexes | None) -> Sequence[LogBlock]:
     """Return the blocks that apply, without those that by their indexes cannot hold a wanted key."""
     rule = plan.rule
+    file_slice = _applied(file_slice, rule)
     if indexes is not None and plan.keys is not None:
         narrowed = indexes.scan(file_slice, WantedKeys(plan.keys))
         try:
@@ -160,6 +204,15 @@ def _blocks(storage: Storage, file_slice: FileSlice, plan: ReadPlan, indexes: Lo
             _LOGGER.warning("the key index of log file %s does not match its blocks; the file is scanned instead", error)
     scanned = (scan_log(storage, path) for path in file_slice.log_paths)
     return counting_blocks(scanned, rule.visible, rule.as_of)
+
+
+def _applied(file_slice: FileSlice, rule: LogRule) -> FileSlice:
+    """Return the slice without log files that a log compaction merged, if the query sees that log compaction."""
+
+    def is_seen(instant: str) -> bool:
+        return (rule.visible is None or instant in rule.visible) and (not rule.as_of or instant <= rule.as_of)
+
+    return file_slice.applied if all(is_seen(log.instant) for log in file_slice.log_files if log.merges_earlier) else file_slice
 
 
 def _surviving_base_rows(

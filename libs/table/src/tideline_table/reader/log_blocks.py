@@ -65,6 +65,11 @@ def _with_compacted(blocks: list[LogBlock]) -> list[LogBlock]:
     return kept
 
 
+def merged_instants(blocks: Iterable[LogBlock]) -> tuple[str, ...]:
+    """Return the instants that a block names into which these blocks are merged, oldest first: theirs, and those that they name."""
+    return tuple(sorted({instant for block in blocks for instant in (block.instant, *_covers(block))}))
+
+
 def _covers(block: LogBlock) -> frozenset[str]:
     """Return the instants whose blocks were merged into this one."""
     return frozenset(t for t in block.header.get(HeaderKey.COMPACTED_BLOCK_TIMES, "").split(",") if t)

@@ -81,8 +81,13 @@ def stretch_of(state: TableState, kind: PointKind, since: str, until: str) -> St
         raise InvalidOption(f"changes since {since} until {until}", expected="an end that is not before the start")
     within = [a for a in done if a.instant in through - before]
     written = frozenset(a.instant for a in within if not _moves_rows(a))
-    # Apache Hudi's log compactions write their own instant into the rows that they move. It counts after a write of the range.
-    restamped = frozenset(a.instant for a in within if a.operation == LOG_COMPACT and any(i < a.instant for i in written))
+    # Apache Hudi's log compactions, delta commits in its listings, write their own instant into the rows that they move. It counts
+    # after a write of the range. Tideline's keep the instants of the rows.
+    restamped = frozenset(
+        a.instant
+        for a in within
+        if a.operation == LOG_COMPACT and a.action is not Action.LOG_COMPACTION and any(i < a.instant for i in written)
+    )
     return Stretch(before, through, written | restamped, since)
 
 

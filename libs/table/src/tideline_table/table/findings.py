@@ -79,7 +79,7 @@ def _of_given_up(table: Table, state: TableState) -> list[Finding]:
 
 def most_log_files(state: TableState) -> int:
     """Return the number of log files of the slice that has the most of them."""
-    return max((len(s.log_files) for s in state.latest_slices()), default=0)
+    return max((len(s.applied.log_files) for s in state.latest_slices()), default=0)
 
 
 def age_s(instant: str, now: datetime) -> float:
@@ -139,7 +139,7 @@ def _of_backlog(table: Table, state: TableState) -> list[Finding]:
     most, limit = most_log_files(state), table.options[BACKLOG_LOG_FILES]
     if most < limit:
         return []
-    slices = [s for s in state.latest_slices() if len(s.log_files) >= limit]
+    slices = [s for s in state.latest_slices() if len(s.applied.log_files) >= limit]
     oldest = min((log.instant for s in slices for log in s.log_files if log.instant), default="")
     planned = {group: a.instant for a in state.pending_compactions() for group in state.planned_groups(a.instant)}
     waits = sorted({planned[s.group] for s in slices if s.group in planned})
@@ -185,9 +185,14 @@ def _of_clock(table: Table) -> list[Finding]:
 
 
 def repair(record: ActionRecord) -> str:
-    """Return the service that ends the action: plans are run again, all other actions are rolled back (`roll_back_dead`)."""
+    """Return the service that ends the action: plans are run again, all other actions are rolled back (`roll_back_dead`).
+
+    A log compaction that has begun is rolled back like a write; until then it is a plan.
+    """
     if record.fenced_by:
         return "rollback"
     if record.is_clustering and not record.is_peers:
         return "clustering"
+    if record.action is Action.LOG_COMPACTION and record.state is State.REQUESTED and not record.is_peers:
+        return record.action.value
     return record.action.value if record.action in _PLANNED else "rollback"

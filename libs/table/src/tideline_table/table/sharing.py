@@ -70,7 +70,7 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock, buckets
         # A storage lock is opened on conditional stores only. If the store ignored the condition, both sides could hold the lock.
         probe_versioned_put(cast("ConditionalStorage", table.storage))
     check_not_ahead(table.refresh(), table.clock, table.options)
-    _check_no_metadata(table.definition.name, table.state)
+    _check_ours(table.definition.name, table.state)
     if table.has_log and TableDefinition.read(table.storage, table.base_path).is_resizing:
         raise UnsupportedTable(
             "a table whose buckets are being split, or whose resize died",
@@ -96,12 +96,25 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock, buckets
     )
 
 
-def _check_no_metadata(name: str, state: TableState) -> None:
+def _check_ours(name: str, state: TableState) -> None:
+    """Raise `UnsupportedTable` if the table has what only Tideline keeps up: a metadata table, or log compactions."""
     if state.metadata is not None:
         raise UnsupportedTable(
             f"table {name!r} has a metadata table that follows the table log",
             expected="none: Apache Hudi's writers of a shared table would have to keep it, too",
             remedy="drop it first: tideline index drop PATH",
+        )
+    planned = next((a.instant for a in state.pending() if a.action is Action.LOG_COMPACTION), None)
+    merged = next((s.group for s in state.latest_slices() if any(log.merges_earlier for log in s.log_files)), None)
+    if planned is not None or merged is not None:
+        raise UnsupportedTable(
+            f"log compaction {planned} of table {name!r} is pending"
+            if planned is not None
+            else f"file group {merged.file_id if merged else ''} of table {name!r} has a log file that a log compaction wrote",
+            expected="none in a shared table: with Apache Hudi's log compactions its log files would have two orders",
+            remedy=f"cancel it: tideline job cancel PATH {planned}"
+            if planned is not None
+            else "compact the table: tideline run compaction PATH",
         )
 
 
@@ -126,13 +139,13 @@ def _share_ours(table: Table, sharing: Sharing) -> None:
     body = _commit_body(table.schema_json, sharing)
 
     def begin(state: TableState) -> Draft:
-        _check_no_metadata(table.definition.name, state)
+        _check_ours(table.definition.name, state)
         return Draft(table.timeline.mint(state), action, State.NONE, State.INFLIGHT, OPERATION, Bare())
 
     begun = table.timeline.append(begin)
 
     def complete(state: TableState) -> Draft:
-        _check_no_metadata(table.definition.name, state)  # created meanwhile: the commit is rolled back later
+        _check_ours(table.definition.name, state)  # created meanwhile: the commit is rolled back later
         return Draft(begun.instant, action, State.INFLIGHT, State.COMPLETED, OPERATION, body)
 
     table.timeline.append(complete)

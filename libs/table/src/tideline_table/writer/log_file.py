@@ -18,7 +18,7 @@ from tideline_table.errors import TidelineError
 from tideline_table.file_group.names import log_file_name, log_write_token, parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice, join_path
 from tideline_table.hudi.write_stats import WriteStat
-from tideline_table.log_format import BlockType, HeaderKey, avro_block, delete_block, parquet_block
+from tideline_table.log_format import BlockType, avro_block, block_header, delete_block, parquet_block
 from tideline_table.log_format.key_index import LogIndex, index_path, read_index
 from tideline_table.log_format.key_index_file import WrittenBlock, index_bytes, read_blocks
 from tideline_table.merge import MergeMode, deleted_mask, purged_mask
@@ -35,7 +35,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Framed:
+class FramedBlock:
     """One encoded block and the record keys that it holds."""
 
     type: BlockType
@@ -57,11 +57,11 @@ def append_log_file(context: WriteContext, task: FileGroupTask, incoming: pa.Tab
     rows = pa.concat_tables([updated, added]) if task.log_inserts else updated
     gone = _chosen(known, deleted)
     stored = stored_rows(context, task, rows, task.file_id) if rows.num_rows else None
-    blocks = _data_blocks(context, stored) if stored is not None else []
+    blocks = data_blocks(stored, context.avro_schema, context.instant, Options(context.options)) if stored is not None else []
     for part in _by_kind(gone):
         keys = part.column(MetaField.RECORD_KEY)
         content = delete_block(keys, task.partition_path, _ordering(context, part), context.avro_schema, context.instant)
-        blocks.append(_Framed(BlockType.DELETE, content, keys))
+        blocks.append(FramedBlock(BlockType.DELETE, content, keys))
     if not blocks:
         return FileGroupResult(None, b"")
     # The first log file of a group without a base file begins a slice at its own instant.
@@ -70,22 +70,15 @@ def append_log_file(context: WriteContext, task: FileGroupTask, incoming: pa.Tab
     name = log_file_name(task.file_id, base.base_instant, version, log_write_token(task.number, task.attempt, context.instant))
     path = join_path(task.partition_path, name)
     create_marker(storage, context.instant, path, MarkerType.APPEND)
-    written: list[WrittenBlock] = []
-    size_bytes = 0
-    with storage.open_output(path) as sink:
-        for block in blocks:
-            sink.write(block.content)
-            header = {int(HeaderKey.INSTANT_TIME): context.instant}
-            written.append(WrittenBlock(block.type, size_bytes, len(block.content), header, one_chunk(block.keys)))
-            size_bytes += len(block.content)
-    _put_index(storage, base, path, written, Options(context.options))
+    written = write_blocks(storage, path, blocks, context.instant)
+    put_index(storage, path, written, base, Options(context.options))
     stat = WriteStat(
         file_id=task.file_id,
         partition_path=task.partition_path,
         path=path,
         prev_commit=base.base_instant,
         num_writes=rows.num_rows,
-        file_size_bytes=size_bytes,
+        file_size_bytes=sum(block.size_bytes for block in written),
         num_inserts=added.num_rows,
         num_updates=updated.num_rows,
         num_deletes=gone.num_rows,
@@ -97,11 +90,27 @@ def append_log_file(context: WriteContext, task: FileGroupTask, incoming: pa.Tab
     return result_of(context, task, stat, added.column(MetaField.RECORD_KEY))
 
 
-def _put_index(storage: Storage, base: FileSlice, path: str, blocks: Sequence[WrittenBlock], options: Options) -> None:
+def write_blocks(
+    storage: Storage, path: str, blocks: Sequence[FramedBlock], instant: str, merged: Sequence[str] = ()
+) -> list[WrittenBlock]:
+    """Write a log file of these blocks, all by `instant` and with `merged` in their headers; return them as its key index lists them."""
+    header = {int(key): text for key, text in block_header(instant, merged).items()}
+    written: list[WrittenBlock] = []
+    offset = 0
+    with storage.open_output(path) as sink:
+        for block in blocks:
+            sink.write(block.content)
+            written.append(WrittenBlock(block.type, offset, len(block.content), header, one_chunk(block.keys)))
+            offset += len(block.content)
+    return written
+
+
+def put_index(storage: Storage, path: str, blocks: Sequence[WrittenBlock], base: FileSlice | None, options: Options) -> None:
+    """Store the key index of the log file at `path`, in the index window of the slice `base` (None: in a window of its own)."""
     window_files = options[LOG_INDEX_WINDOW_FILES]
     if not window_files:
         return
-    previous = _previous_index(base, storage) if window_files > 1 else None
+    previous = _previous_index(base, storage) if base is not None and window_files > 1 else None
     try:
         storage.put(index_path(path), index_bytes(storage, path, blocks, previous, window_files))
     except TidelineError as error:
@@ -140,7 +149,7 @@ def move_behind(result: FileGroupResult, latest: FileSlice, instant: str, storag
     index = read_index(storage, stat.path)
     blocks = read_blocks(storage, index) if index is not None else None
     if blocks is not None:
-        _put_index(storage, latest, path, blocks, options)
+        put_index(storage, path, blocks, latest, options)
     moved = replace(stat, path=path, log_version=version, log_files=(*(log.name for log in latest.log_files), name))
     return replace(result, stat=moved, read=latest.version)
 
@@ -181,9 +190,12 @@ def _statistics(context: WriteContext, stored: pa.Table | None) -> FileStatistic
     return collector.result()
 
 
-def _data_blocks(context: WriteContext, written: pa.Table) -> list[_Framed]:
-    options = Options(context.options)
-    kind, encode = (BlockType.AVRO, avro_block) if options[LOG_BLOCK_FORMAT] == "avro" else (BlockType.PARQUET, parquet_block)
+def data_blocks(
+    written: pa.Table, avro_schema: str, instant: str, options: Options, merged: Sequence[str] = ()
+) -> list[FramedBlock]:
+    """Return the data blocks of rows in the schema of the table with meta fields; `merged` as for `avro_block`."""
+    kind = BlockType.AVRO if options[LOG_BLOCK_FORMAT] == "avro" else BlockType.PARQUET
+    encode = avro_block if kind is BlockType.AVRO else parquet_block
     per_block = max(1, int(written.num_rows * options[LOG_BLOCK_BYTES] / max(1, written.nbytes)))
     parts = [written.slice(start, per_block) for start in range(0, written.num_rows, per_block)]
-    return [_Framed(kind, encode(part, context.avro_schema, context.instant), part.column(MetaField.RECORD_KEY)) for part in parts]
+    return [FramedBlock(kind, encode(p, avro_schema, instant, merged=merged), p.column(MetaField.RECORD_KEY)) for p in parts]

@@ -56,7 +56,7 @@ def cluster_group(task: ClusteringTask, storage: Storage | None = None, memory: 
     limit_bytes = Options(task.options)[CLUSTERING_MEMORY_LIMIT]
     footers = [read_footer(storage, s.path, with_dictionaries=True) for s in task.inputs if s.base_file]
     needed_bytes = _MEMORY_PER_DECODED * sum(footer.decoded_bytes for footer in footers)
-    needed_bytes += _MEMORY_PER_LOG * sum(max(log.size_bytes, 0) for s in task.inputs for log in s.log_files)
+    needed_bytes += _MEMORY_PER_LOG * sum(max(log.size_bytes, 0) for s in task.inputs for log in s.applied.log_files)
     if needed_bytes > limit_bytes:
         # It may not fit: let no scan decode far ahead.
         task = replace(task, rule=replace(task.rule, scan_bytes=limit_bytes // 16))

@@ -212,7 +212,7 @@ def compact_slice(task: CompactionTask, storage: Storage | None = None, memory: 
     if memory is None:
         return _compact_slice(task, storage, rule)
     values_bytes = sum(footer.decoded_bytes for footer in footers)
-    stored_bytes = sum(storage.stat(path).size_bytes for path in found.log_paths)
+    stored_bytes = sum(storage.stat(path).size_bytes for path in found.applied.log_paths)
     with memory.hold(_MEMORY_PER_DECODED * values_bytes + _MEMORY_PER_LOG * stored_bytes):
         return _compact_slice(task, storage, rule)
 

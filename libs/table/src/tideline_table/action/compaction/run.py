@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from tideline_table.action.compaction.outcome import check_compacted
@@ -32,6 +33,7 @@ from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata, WriteSta
 from tideline_table.log.action import COMPACT
 from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
+from tideline_table.log.merged_slices import with_merged_logs
 from tideline_table.log.plan import CompactionPlanned
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
@@ -111,6 +113,7 @@ def _execute(table: Table, instant: str, attempt: int, options: Options, run: Ru
     root = table.storage.root
     rule, index = table.log_rule(), table.definition.buckets
     tasks = compaction_tasks(root, instant, plan, rule, table.schema, table.footer_schema(), attempt, options, index)
+    tasks = [replace(task, file_slice=with_merged_logs(table.state, task.file_slice)) for task in tasks]
     stats: tuple[WriteStat, ...] = ()
     try:
         stats = check_compacted(tasks, run(tasks))

@@ -63,13 +63,18 @@ class Candidate:
 
     @property
     def log_bytes(self) -> int:
-        """The size of its log files."""
-        return sum(log.size_bytes for log in self.file_slice.log_files)
+        """The size of the log files that a reader opens."""
+        return sum(log.size_bytes for log in self.file_slice.applied.log_files)
+
+    @property
+    def log_count(self) -> int:
+        """The number of log files that a reader opens."""
+        return len(self.file_slice.applied.log_files)
 
     @property
     def io_mb(self) -> float:
         """What compacting it reads and writes, in MiB: the base file is written again, as large as it is."""
-        return (self.file_slice.total_bytes + self.file_slice.size_bytes) / _MB
+        return (self.file_slice.applied.total_bytes + self.file_slice.size_bytes) / _MB
 
     @property
     def group(self) -> FileGroupId:
@@ -110,8 +115,8 @@ def _by_log_bytes(found: Sequence[Candidate], options: Options, spent_mb: float)
 
 
 def _by_log_count(found: Sequence[Candidate], options: Options, spent_mb: float) -> list[Candidate]:
-    many = [c for c in found if len(c.file_slice.log_files) >= options[COMPACTION_LOG_FILES_THRESHOLD]]
-    return _bounded(sorted(many, key=lambda c: (-len(c.file_slice.log_files), c.group)), options, spent_mb)
+    many = [c for c in found if c.log_count >= options[COMPACTION_LOG_FILES_THRESHOLD]]
+    return _bounded(sorted(many, key=lambda c: (-c.log_count, c.group)), options, spent_mb)
 
 
 def _by_partition(found: Sequence[Candidate], options: Options, spent_mb: float) -> list[Candidate]:

@@ -49,7 +49,9 @@ def plan_restore(state: TableState, savepoint: Savepoint) -> RestorePlan:
         )
     pending = list(state.pending())
     fenced = _newest_first(
-        a for a in pending if a.action in WRITE_ACTIONS | {Action.ROLLBACK} or _is_newer_compaction(a, savepoint)
+        a
+        for a in pending
+        if a.action in WRITE_ACTIONS | {Action.ROLLBACK, Action.LOG_COMPACTION} or _is_newer_compaction(a, savepoint)
     )
     rollbacks = _newest_first(
         a

@@ -32,6 +32,7 @@ class Backlog:
     """Slices that are small enough for clustering (`small_file_limit`), so that clustering can lower the number."""
     base_bytes: int
     log_files: int
+    """Log files that a reader opens: without those that a log compaction merged."""
     log_bytes: int
     most_log_files: int
     """Log files of the slice that has the most of them."""
@@ -51,7 +52,7 @@ class Backlog:
 def backlog_of(state: TableState, options: Options) -> Backlog:
     """Return the backlog of a state."""
     slices, limit = state.latest_slices(), small_file_limit(options)
-    logs = [log for file_slice in slices for log in file_slice.log_files]
+    logs = [log for file_slice in slices for log in file_slice.applied.log_files]
     return Backlog(
         file_groups=len(slices),
         small_files=sum(file_slice.total_bytes < limit for file_slice in slices),
@@ -59,7 +60,7 @@ def backlog_of(state: TableState, options: Options) -> Backlog:
         log_files=len(logs),
         log_bytes=sum(log.size_bytes for log in logs),
         most_log_files=most_log_files(state),
-        oldest_log=oldest_of(log.instant for log in logs),
+        oldest_log=oldest_of(log.instant for file_slice in slices for log in file_slice.log_files),
     )
 
 

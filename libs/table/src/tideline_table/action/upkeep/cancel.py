@@ -32,7 +32,7 @@ class Cancelled:
 def cancel_plan(table: Table, instant: str) -> Cancelled:
     """Cancel the pending plan of `instant`: it can never complete, and its files are deleted. No row of the table changes.
 
-    Clusterings and, in exclusive tables, compactions can be cancelled at any time before their commit; cleans and archivals until
+    Clusterings and, in exclusive tables, compactions and log compactions can be cancelled at any time before their commit; cleans and archivals until
     they begin, because they delete files before they end. The services may plan the same work again. Raises `InstantNotFound`,
     `UnsupportedTable` for what cannot be cancelled, `WriteConflict` while another process cancels the plan.
     """
@@ -88,6 +88,10 @@ class Adopted:
     cancelled: tuple[Cancelled, ...]
 
 
+_ANY_TIME = (TableService.COMPACTION, TableService.LOG_COMPACTION)
+"""Besides clusterings, the plans that can be cancelled after they have begun."""
+
+
 def adopt(table: Table, *, in_place: bool = False) -> Adopted:
     """Give a copied or moved table a new identity (`Table.adopt`, with its errors), and cancel the plans that it brought along.
 
@@ -100,7 +104,7 @@ def adopt(table: Table, *, in_place: bool = False) -> Adopted:
         if record.fenced_by or service in (None, TableService.ROLLBACK) or is_run_by_hudi(table, record, table.options):
             continue
         if service is not TableService.CLUSTERING and (
-            table.is_shared or (service is not TableService.COMPACTION and record.state is State.INFLIGHT)
+            table.is_shared or (service not in _ANY_TIME and record.state is State.INFLIGHT)
         ):
             continue
         cancelled.append(cancel_plan(table, record.instant))

@@ -10,20 +10,25 @@ from tideline_table.action.clean.run import request_clean, run_clean
 from tideline_table.action.clustering.run import request_clustering, run_clustering
 from tideline_table.action.compaction.run import request_compaction, run_compaction
 from tideline_table.action.decision import Reason, TableService
+from tideline_table.action.log_compaction.run import request_log_compaction, run_log_compaction
 from tideline_table.action.recovery import roll_back_dead
 from tideline_table.action.upkeep.verdict import Outcome, Rules, judge
+from tideline_table.config import LOG_COMPACTION_ENABLE
 from tideline_table.coordination.committed import Committed
 from tideline_table.errors import Recovery, TidelineError
+from tideline_table.hudi.instant import Action
 from tideline_table.table.facade import Table
 
 ORDER = (
     TableService.ROLLBACK,
     TableService.COMPACTION,
+    TableService.LOG_COMPACTION,
     TableService.CLUSTERING,
     TableService.CLEAN,
     TableService.ARCHIVAL,
 )
-"""Dead writers first, because they hold back cleaning and archival; compaction before clustering, which then reads no log files."""
+"""Dead writers first, because they hold back cleaning and archival; compaction before clustering, which then reads no log files. A log
+compaction merges what compaction leaves."""
 _READY = frozenset({Outcome.DUE, Outcome.PLANNED})
 
 
@@ -89,6 +94,14 @@ def _compact(table: Table, rules: Rules, why: str) -> Step:
     return _committed(TableService.COMPACTION, done, answer, why)
 
 
+def _log_compact(table: Table, rules: Rules, why: str) -> Step:
+    is_on = table.options.merged(rules.options)[LOG_COMPACTION_ENABLE]
+    answer = request_log_compaction(table, rules.options) if is_on else Reason(why)
+    pending = [a.instant for a in table.state.pending() if a.action is Action.LOG_COMPACTION and not a.fenced_by]
+    done = [d for instant in pending if (d := run_log_compaction(table, instant, options=rules.options)) is not None]
+    return _committed(TableService.LOG_COMPACTION, done, answer, why)
+
+
 def _cluster(table: Table, rules: Rules, why: str) -> Step:
     answer = request_clustering(table, rules.options, rules.trigger)
     pending = [a.instant for a in table.state.pending_clusterings()]
@@ -126,6 +139,7 @@ def _archive(table: Table, rules: Rules, why: str) -> Step:
 _RUNS: dict[TableService, Callable[[Table, Rules, str], Step]] = {
     TableService.ROLLBACK: _roll_back,
     TableService.COMPACTION: _compact,
+    TableService.LOG_COMPACTION: _log_compact,
     TableService.CLUSTERING: _cluster,
     TableService.CLEAN: _clean,
     TableService.ARCHIVAL: _archive,

@@ -12,8 +12,10 @@ from tideline_table.action.clustering.decision import decide_clustering
 from tideline_table.action.clustering.plan import Trigger
 from tideline_table.action.compaction.plan import plan_compaction
 from tideline_table.action.decision import Due, Reason, TableService
+from tideline_table.action.log_compaction.plan import plan_log_compaction
+from tideline_table.action.log_compaction.run import why_not_log_compacted
 from tideline_table.action.upkeep.backlog import Objectives
-from tideline_table.config import ARCHIVE_AUTOMATIC, Options
+from tideline_table.config import ARCHIVE_AUTOMATIC, LOG_COMPACTION_ENABLE, Options
 from tideline_table.coordination import is_alive
 from tideline_table.coordination.leases import live_leases
 from tideline_table.errors import TidelineError
@@ -72,7 +74,7 @@ class Verdict:
 
 
 def decide(table: Table, service: TableService, rules: Rules) -> Due | Reason:
-    """Return the plan of clustering, compaction, clean or archival that is due by `rules`, or the reason why there is none.
+    """Return the plan of clustering, compaction, log compaction, clean or archival that is due by `rules`, or the reason why there is none.
 
     Decides on the last refreshed state without asking for reservations of file groups, and publishes nothing. Raises `SchemaMismatch`
     and `InvalidOption` for options that do not fit the table.
@@ -90,6 +92,8 @@ def decide(table: Table, service: TableService, rules: Rules) -> Due | Reason:
             )
         case TableService.COMPACTION:
             return plan_compaction(table.state, options, now=now)
+        case TableService.LOG_COMPACTION:
+            return plan_log_compaction(table.state, options)
         case TableService.CLEAN:
             return plan_clean(table.state, table.storage.root, options, table.timeline.saved(), now, leases)
         case TableService.ARCHIVAL:
@@ -103,13 +107,13 @@ def judge(table: Table, service: TableService, rules: Rules) -> Verdict:
     excluded = _not_applicable(table, service)
     if excluded is not None:
         return Verdict(service, Outcome.NOT_APPLICABLE, excluded.why, excluded.until)
-    if service not in rules.services or (service is TableService.ARCHIVAL and not _archives(table.options.merged(rules.options))):
+    pending = [record for record in table.state.pending() if not record.fenced_by and service_of(record) is service]
+    if service not in rules.services or not _is_on(service, table.options.merged(rules.options), bool(pending)):
         return Verdict(service, Outcome.OFF, "the service is switched off for this table", _SWITCH)
     if service in rules.held:
         return Verdict(service, Outcome.HELD, rules.held[service].why, rules.held[service].until)
     if service is TableService.ROLLBACK:
         return _of_rollback(table)
-    pending = [record for record in table.state.pending() if not record.fenced_by and service_of(record) is service]
     if pending:
         return _of_pending(table, service, pending)
     try:
@@ -130,6 +134,7 @@ def service_of(record: ActionRecord) -> TableService | None:
 
 _SERVICES = {
     Action.COMPACTION: TableService.COMPACTION,
+    Action.LOG_COMPACTION: TableService.LOG_COMPACTION,
     Action.CLEAN: TableService.CLEAN,
     Action.ARCHIVAL: TableService.ARCHIVAL,
     Action.ROLLBACK: TableService.ROLLBACK,
@@ -142,8 +147,14 @@ def dead_writers(table: Table) -> tuple[ActionRecord, ...]:
     return tuple(record for record in found if not is_alive(table.storage, record, table.clock, table.options))
 
 
-def _archives(options: Options) -> bool:
-    return options[ARCHIVE_AUTOMATIC]
+def _is_on(service: TableService, options: Options, has_plan: bool) -> bool:  # noqa: FBT001 - the fact
+    """Return whether the engine's options switch a service on. A log compaction that was planned by hand is run all the same."""
+    match service:
+        case TableService.ARCHIVAL:
+            return options[ARCHIVE_AUTOMATIC]
+        case TableService.LOG_COMPACTION:
+            return options[LOG_COMPACTION_ENABLE] or has_plan
+    return True
 
 
 def _not_applicable(table: Table, service: TableService) -> Reason | None:
@@ -151,6 +162,8 @@ def _not_applicable(table: Table, service: TableService) -> Reason | None:
         return Reason("only Apache Hudi writes the table", "tideline share PATH, after which Tideline's services work on it too")
     if service is TableService.COMPACTION and table.definition.type is not TableType.MOR:
         return Reason("a copy-on-write table has no log files to merge")
+    if service is TableService.LOG_COMPACTION:
+        return why_not_log_compacted(table)
     if service is TableService.ARCHIVAL and not table.timeline.is_archived_here:
         return Reason("Apache Hudi's writers archive a shared table")
     return None

@@ -31,7 +31,10 @@ def pressure_on(state: TableState, options: Options, partitions: Iterable[str] |
 
     A write that waits, waits for a tenth of `tideline.write.backlog.wait` at least, and for all of it at twice the limit.
     """
-    most, limit = max((len(s.log_files) for s in state.latest_slices(partitions=partitions)), default=0), options[BACKLOG_LOG_FILES]
+    most, limit = (
+        max((len(s.applied.log_files) for s in state.latest_slices(partitions=partitions)), default=0),
+        options[BACKLOG_LOG_FILES],
+    )
     if most < limit or options[BACKLOG_RESPONSE] == "none":
         return Pressure(most)
     share = min(1.0, max(0.1, (most - limit) / limit))

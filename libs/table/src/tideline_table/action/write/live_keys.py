@@ -32,7 +32,7 @@ def deleted_keys(table: Table, file_slice: FileSlice, keys: pa.ChunkedArray | pa
 
 def may_delete(file_slice: FileSlice) -> bool:
     """Return whether the log files of a slice may delete keys."""
-    return any(log.deletes_keys for log in file_slice.log_files)
+    return any(log.deletes_keys for log in file_slice.applied.log_files)
 
 
 def all_deleted_keys(snapshot: Snapshot, file_slice: FileSlice) -> pa.Array:

@@ -281,7 +281,8 @@ class WriteTransaction:
     def _check_rows(self, own: WriteStat, latest: FileSlice) -> None:
         # The same row written twice is a conflict, as with base files: the write must read the row again before it writes it.
         known = {join_path(own.partition_path, name) for name in own.log_files}
-        others = [path for path in latest.log_paths if path not in known]
+        written = zip(latest.log_paths, latest.log_files, strict=True)
+        others = [path for path, log in written if path not in known and not log.merges_earlier]
         storage = self.timeline.storage
         if pc.any(pc.is_in(log_keys(storage, [own.path]), value_set=log_keys(storage, others))).as_py():
             by = latest.log_files[-1].instant

@@ -15,7 +15,7 @@ from typing import Any
 from tideline_table.errors import CorruptMetadata, IllegalTransition, ObjectNotFound, StorageError
 from tideline_table.hudi.avro_container import decode_document
 from tideline_table.hudi.history import ArchivedInstant
-from tideline_table.hudi.instant import PUBLISHING_ACTIONS, WRITE_ACTIONS, Action, Instant, State
+from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State
 from tideline_table.hudi.listing import ListedTimeline, TimelineListing
 from tideline_table.hudi.properties import read_properties
 from tideline_table.hudi.write_stats import read_commit_metadata
@@ -205,7 +205,7 @@ def _completed(storage: Storage, step: Step, timeline: TimelineListing, state: T
         path = timeline.path(Instant(step.instant, completed, State.COMPLETED))
         metadata = read_commit_metadata(storage.read(path), path)
         # A log compaction publishes nothing here, because sharing refuses tables that have any.
-        return (Published(metadata) if step.action in PUBLISHING_ACTIONS else Bare()), metadata.operation
+        return (Bare() if step.action is Action.LOG_COMPACTION else Published(metadata)), metadata.operation
     document = _document(storage, timeline, Instant(step.instant, step.action, State.COMPLETED))
     if step.action is Action.CLEAN:
         return Cleaned({"partitionMetadata": {}, "totalFilesDeleted": 0, **document}), operation

@@ -1,0 +1,181 @@
+"""Log compaction of one table: publish a plan, execute it, commit it as a delta commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from tideline_table.action.decision import Check, Reason, TableService
+from tideline_table.action.log_compaction.plan import find_log_compaction_conflict, plan_log_compaction, planned_slices
+from tideline_table.action.log_compaction.task import LogCompactionTask, check_merged, merge_log
+from tideline_table.action.planned_run import attempt_of, begin_attempt, delete_lost_attempt, lost_attempt, pending_plan
+from tideline_table.action.publishing import instant_or_none, publish
+from tideline_table.action.receipt import receipt_of
+from tideline_table.action.side_by_side import MemoryBudget, run_side_by_side
+from tideline_table.config import COMPACTION_MEMORY_LIMIT, SERVICE_VERIFY, Options
+from tideline_table.coordination import Heartbeat, roll_back
+from tideline_table.coordination.committed import Committed
+from tideline_table.coordination.conflict import check_still_own
+from tideline_table.coordination.file_times import pass_instant
+from tideline_table.errors import CommitUnknown, ObjectNotFound, TidelineError, TransactionRolledBack, UnsupportedTable
+from tideline_table.file_group.slice import FileSlice
+from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
+from tideline_table.log.action import LOG_COMPACT
+from tideline_table.log.body import Published
+from tideline_table.log.entry import Entry
+from tideline_table.log.merged_slices import with_merged_logs
+from tideline_table.log.plan import CompactionPlanned
+from tideline_table.log.state import TableState
+from tideline_table.log.table_log import Draft
+from tideline_table.log_format.key_index import forget_index
+from tideline_table.table.definition import TableType
+from tideline_table.table.facade import Table
+from tideline_table.writer.marker import forget_markers, marked_files
+
+RunLogCompactions = Callable[[Sequence[LogCompactionTask]], Sequence[WriteStat]]
+"""Runs tasks, and returns the write stat of each."""
+
+
+def log_compact_here(tasks: Sequence[LogCompactionTask], on_done: Callable[[], None] = lambda: None) -> list[WriteStat]:
+    """Run tasks in threads of this process, within `tideline.compaction.memory.limit`; call `on_done` behind each."""
+    if not tasks:
+        return []
+    memory = MemoryBudget(Options(tasks[0].options)[COMPACTION_MEMORY_LIMIT])
+    return run_side_by_side(tasks, partial(merge_log, memory=memory), on_done)
+
+
+def why_not_log_compacted(table: Table) -> Reason | None:
+    """Return why no log compaction of this table is possible, None if it is."""
+    definition = table.definition
+    if definition.type is not TableType.MOR:
+        return Reason("a copy-on-write table has no log files to merge")
+    if not table.is_exclusive:
+        return Reason("Apache Hudi's writers compact the logs of a shared table", "hoodie.log.compaction.inline of one of them")
+    if definition.merging.partial is not None:
+        return Reason("the records of the table are merged cell by cell, which needs the rows of base files", "compaction instead")
+    if not definition.has_meta_fields:
+        return Reason("the rows of the table have no meta fields", "compaction instead")
+    if len(definition.merging.ordering_fields) > 1:
+        return Reason("the table orders rows by several fields", "compaction instead")
+    return None
+
+
+def schedule_log_compaction(table: Table, options: Mapping[str, object] | None = None) -> str | None:
+    """Publish the plan of a log compaction on the timeline. Return its instant, None if none is due. Errors as `request_log_compaction`."""
+    return instant_or_none(request_log_compaction(table, options))
+
+
+def request_log_compaction(
+    table: Table, options: Mapping[str, object] | None = None, *, check: Check | None = None
+) -> str | Reason:
+    """Do as `schedule_log_compaction`, but return the reason if there is no plan. `check` as for `publish`.
+
+    Raises `UnsupportedTable` for tables without log files to merge, tables shared with Apache Hudi, and tables whose records are merged
+    cell by cell, by several ordering fields, or have no meta fields.
+    """
+    chosen = table.options.merged(options or {})
+    table.check_writable()
+    _check_possible(table)
+    return publish(table, Action.LOG_COMPACTION, LOG_COMPACT, lambda state: plan_log_compaction(state, chosen), check=check)
+
+
+def _check_possible(table: Table) -> None:
+    reason = why_not_log_compacted(table)
+    if reason is not None:
+        raise UnsupportedTable(
+            f"log compaction of table {table.definition.name!r}: {reason.why}",
+            expected="a merge-on-read table that only Tideline writes, with meta fields, whose records replace each other as a whole",
+            remedy=reason.until,
+        )
+
+
+def run_log_compaction(
+    table: Table, instant: str = "", *, options: Mapping[str, object] | None = None, run: RunLogCompactions = log_compact_here
+) -> Committed | None:
+    """Execute the plan of a log compaction (empty: the oldest pending one); return None if there is none.
+
+    Rolls the plan back on any failure, because no file depends on it: the next plan takes the slices as they are then. Raises
+    `WriteConflict` if another action rewrote a slice or another process runs the plan, `VerificationFailed` if a result does not hold
+    what was merged, `TransactionRolledBack` if another process ended the attempt.
+    """
+    chosen = table.options.merged(options or {})
+    table.check_writable()
+    _check_possible(table)
+    pending = [a for a in table.state.pending() if a.action is Action.LOG_COMPACTION and not a.fenced_by]
+    record = pending_plan(table, instant, TableService.LOG_COMPACTION, pending, chosen)
+    if record is None:
+        return None
+    attempt = begin_attempt(table, record.instant, TableService.LOG_COMPACTION, LOG_COMPACT, chosen).sequence
+    stats: list[WriteStat] = []
+    with Heartbeat(table.storage, record.instant, chosen):
+        try:
+            tasks = _tasks(table, record.instant, attempt, chosen)
+            stats += run(tasks)
+            return _commit(table, record.instant, attempt, tasks, check_merged(tasks, stats), chosen)
+        except CommitUnknown:
+            raise  # only the log knows the outcome
+        except TransactionRolledBack:
+            delete_lost_attempt(table, record.instant, attempt, stats)
+            raise
+        except TidelineError as error:
+            if roll_back(table.timeline, record.instant, force=True, attempt=attempt) is None:
+                delete_lost_attempt(table, record.instant, attempt, stats)
+                if isinstance(error, ObjectNotFound):
+                    raise lost_attempt(TableService.LOG_COMPACTION, record.instant) from error
+            raise
+
+
+def _tasks(table: Table, instant: str, attempt: int, options: Options) -> list[LogCompactionTask]:
+    planned = table.state.plans[instant]
+    assert isinstance(planned, CompactionPlanned)
+    rule, avro_schema = table.log_rule(), table.footer_schema()
+    return [
+        LogCompactionTask(
+            table.storage.root,
+            instant,
+            number,
+            with_merged_logs(table.state, read),
+            rule,
+            table.schema,
+            avro_schema,
+            attempt,
+            options.given(),
+        )
+        for number, read in enumerate(planned_slices(planned.plan, instant))
+    ]
+
+
+def _commit(
+    table: Table, instant: str, attempt: int, tasks: Sequence[LogCompactionTask], stats: tuple[WriteStat, ...], options: Options
+) -> Committed:
+    # Files of earlier attempts carry this instant and would count as committed.
+    for path in list(marked_files(table.storage, instant)):
+        if -1 < attempt_of(path) < attempt:
+            forget_index(table.storage, path)
+            table.storage.delete(path)
+    read = tuple(task.file_slice for task in tasks)
+    pass_instant(table.timeline, max((s.base_instant for s in read), default=""), opens=False)
+    entry = _complete(table, instant, attempt, read, stats, receipt_of(instant, stats, options[SERVICE_VERIFY]))
+    forget_markers(table.storage, instant)
+    return Committed(instant, entry.sequence, stats)
+
+
+def _complete(
+    table: Table, instant: str, attempt: int, read: tuple[FileSlice, ...], stats: tuple[WriteStat, ...], receipt: Mapping[str, str]
+) -> Entry:
+    def decide(state: TableState) -> Draft:
+        check_still_own(state, instant)
+        if state.actions[instant].sequence != attempt:
+            raise TransactionRolledBack(
+                f"log compaction {instant} was taken over by {state.actions[instant].writer_id}", expected=f"attempt {attempt}"
+            )
+        conflict = find_log_compaction_conflict(state, instant, read)
+        if conflict is not None:
+            raise conflict
+        # The current schema, which a writer may have changed since the begin.
+        metadata = CommitMetadata(LOG_COMPACT, stats, {SCHEMA_KEY: table.schema_json, **receipt}, compacted=True)
+        return Draft(instant, Action.LOG_COMPACTION, State.INFLIGHT, State.COMPLETED, LOG_COMPACT, Published(metadata))
+
+    with table.lock.hold(table.timeline.head_sequence):
+        return table.timeline.append(decide)
