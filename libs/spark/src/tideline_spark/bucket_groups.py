@@ -104,7 +104,8 @@ class Aggregate:
             return [pa.chunked_array([pa.nulls(rows.num_rows, pa.bool_())])]
         column = rows.column(self.column)
         if self.function == "avg":
-            return [column.cast(pa.float64()), column]
+            # As in Spark, whole numbers beyond 2^53 are rounded.
+            return [column.cast(pa.float64(), safe=False), column]
         if self.function == "sum" and pa.types.is_int64(self.source):
             # Arrow's sum of whole numbers wraps silently.
             return [column.cast(pa.decimal128(19, 0))]
