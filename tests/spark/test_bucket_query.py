@@ -225,6 +225,7 @@ def test_what_is_not_in_equal_buckets_is_refused(spark: SparkSession, pair: tupl
         (right, ["user", ("user", "team")], InvalidOption, "twice"),
         (right, ["nowhere"], SchemaMismatch, "nowhere"),
         (right, [], InvalidOption, "without join columns"),
+        (right, [("user", "user", "user")], InvalidOption, "a pair of names"),
     ):
         with pytest.raises(error, match=says):
             bucket_join(spark, few, BucketScan(other, columns=[]), on)  # type: ignore[arg-type]

@@ -22,9 +22,8 @@ from tideline_spark.options import SPARK_BUCKET_MEMORY_BYTES
 from tideline_spark.read import rows_of
 from tideline_spark.session import use_this_python
 from tideline_table.errors import InvalidOption, SchemaMismatch
-from tideline_table.index.colocation import BucketTable, KeyCheck, colocated_groups, colocated_join, slices_by_part
 from tideline_table.schema import without_meta_fields
-from tideline_table.table import Snapshot, Table
+from tideline_table.table import BucketTable, KeyCheck, Snapshot, Table, colocated_groups, colocated_join, slices_by_part
 
 _SYNONYMS = {
     "outer": "full",
@@ -115,7 +114,7 @@ def bucket_aggregate(
     made = tuple(Aggregate.parse(name, text, side.found.schema) for name, text in aggregates.items())
     schema = _distinct([*(pa.field(n, side.type_of(n)) for n in names), *(pa.field(a.name, a.type) for a in made)])
     needed = {a.column: a.column for a in made if a.column}
-    rows = replace(side.rows(names, check, side.table.options[SPARK_BUCKET_MEMORY_BYTES]), columns=needed)
+    rows = BucketRows(bucketed.name, needed, names, check, side.table.options[SPARK_BUCKET_MEMORY_BYTES], side.where)
     parts = side.parts(bucketed.index.number)
     return _run(spark, parts, [_size(part) for part in parts], BucketGroups(rows, made, schema), schema)
 
@@ -172,9 +171,7 @@ class _Side:
         return [replace(self.found, slices=tuple(s for s in slices if s in needed)) for slices in by_part]
 
     def rows(self, keys: tuple[str, ...], check: KeyCheck, memory_bytes: int) -> BucketRows:
-        columns = self._columns(keys)
-        self.found.output([*columns])
-        return BucketRows(self.table.definition.name, columns, keys, check, memory_bytes, self.where)
+        return BucketRows(self.table.definition.name, self._columns(keys), keys, check, memory_bytes, self.where)
 
     def _columns(self, keys: tuple[str, ...]) -> dict[str, str]:
         """Return the columns of the result by their names in the table, without the keys."""
@@ -208,7 +205,10 @@ def _opened(table: Table | str) -> Table:
 def _pairs(on: str | Sequence[str | tuple[str, str]]) -> list[tuple[str, str]]:
     if not on:
         raise InvalidOption("a join without join columns", expected="the hash fields of both tables")
-    return [(name, name) if isinstance(name, str) else name for name in ([on] if isinstance(on, str) else on)]
+    named = [(name, name) if isinstance(name, str) else tuple(name) for name in ([on] if isinstance(on, str) else on)]
+    if wrong := [name for name in named if len(name) != 2]:
+        raise InvalidOption(f"the join columns {wrong[0]!r}", expected="a name, or a pair of names: left, right")
+    return [(name[0], name[1]) for name in named]
 
 
 def _kind(how: str) -> JoinKind:

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_spark.errors import BucketTooLarge
-from tideline_table.index.colocation import KeyCheck
-from tideline_table.table import Snapshot
+from tideline_table.table import KeyCheck, Snapshot
 
 _PORTIONS = 8
 """So many portions of rows fit into the memory of a task."""
