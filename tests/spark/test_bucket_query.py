@@ -13,11 +13,12 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from tideline_locks import open_peer_lock
 from tideline_spark.bucket_query import BucketScan, bucket_aggregate, bucket_join, sample_buckets
 from tideline_spark.read import read
 from tideline_table.action import resize_buckets, write_rows
 from tideline_table.errors import InvalidOption, SchemaMismatch, UnsupportedTable
-from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.table import PeerLockKind, Sharing, Table, TableRequest, TableType, create_table, share_table
 from tideline_table.writer import Operation
 
 VISITS = pa.schema(
@@ -284,3 +285,23 @@ def test_a_bucket_beyond_the_memory_fails_the_query_by_name(spark: SparkSession,
     found = bucket_aggregate(spark, bounded, "user", {"n": "count(*)", "last": "max(tip)", "total": "sum(ts)"})
     rows = read(spark, pair[0]).groupBy("user").agg(f.count("*").alias("n"), f.max("tip").alias("last"), f.sum("ts").alias("total"))
     assert content(found) == content(rows)
+
+
+def test_tables_shared_with_apache_hudi_are_joined_by_plain_keys_only(spark: SparkSession, tmp_path: Path) -> None:
+    """Releases of Apache Hudi put keys with `:` or `,` into different buckets."""
+    opened = []
+    for name, number in (("l", 4), ("r", 8)):
+        table = made(tmp_path / name, USERS, ("user",), ("land",), "at", buckets=number)
+        write_rows(table, users(random.Random(number), 0, 40, 1), Operation.UPSERT)
+        opened.append(share_table(table, Sharing(PeerLockKind.FILE_SYSTEM), open_peer_lock))
+    columns = BucketScan(opened[0], columns=["name"]), BucketScan(opened[1], columns=["land"])
+    found = bucket_join(spark, *columns, "user")
+    check_plan(found)
+    assert found.count() == 40
+    assert bucket_aggregate(spark, opened[0], "user", {"n": "count(*)"}).count() == 40
+    trap = pa.Table.from_pylist([{"user": "a:b", "land": "l0", "at": 1, "team": None, "name": "n"}], USERS)
+    write_rows(opened[0], trap, Operation.UPSERT)
+    with pytest.raises(PythonException, match=r"InvalidRecord.*'a:b'"):
+        bucket_join(spark, *columns, "user").toArrow()
+    with pytest.raises(PythonException, match=r"InvalidRecord.*'a:b'"):
+        bucket_aggregate(spark, opened[0], "user", {"n": "count(*)"}).toArrow()
