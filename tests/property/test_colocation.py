@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -138,6 +139,8 @@ def test_types_and_key_generators_with_other_texts_are_refused() -> None:
     with pytest.raises(UnsupportedTable, match="holds the name"):
         colocated_join(text, prefixed, on)
     assert colocated_join(prefixed, prefixed, on).parts == 4
+    number = bucket_table(key, key, 4, user=pa.int64())
+    assert not colocated_groups(BucketTable("t", replace(number.pruning, created_types={}), number.schema), key).columns
     for unknown in ({}, {"user": pa.float64()}):
         changed = BucketTable("t", BucketPruning(text.index, text.pruning.keygen, unknown), text.schema)
         with pytest.raises(UnsupportedTable, match="hash field 'user'"):

@@ -100,11 +100,14 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return filled(tmp_path_factory.mktemp("pair"), *request.param)
 
 
+def plan_of(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan())
+
+
 def check_plan(frame: DataFrame) -> None:
     """The physical plan moves no row between tasks."""
-    plan = str(frame._jdf.queryExecution().executedPlan())
-    assert "Exchange" not in plan
-    assert "MapInArrow" in plan
+    assert "Exchange" not in plan_of(frame)
+    assert "MapInArrow" in plan_of(frame)
 
 
 def content(frame: DataFrame) -> list[str]:
@@ -119,6 +122,7 @@ def test_joins_have_the_rows_of_a_shuffled_join(spark: SparkSession, pair: tuple
     found = bucket_join(spark, BucketScan(left, columns=own), BucketScan(right, columns=["at", "name"]), on="user", how=kind)
     check_plan(found)
     shuffled = read(spark, left, columns=own).join(read(spark, right, columns=["user", "at", "name"]), ["user"], kind)
+    assert "Exchange" in plan_of(shuffled)
     assert found.columns == shuffled.columns
     assert [field.dataType for field in found.schema] == [field.dataType for field in shuffled.schema]
     assert content(found) == content(shuffled)
@@ -170,6 +174,7 @@ def test_groups_are_those_of_a_shuffled_aggregation(spark: SparkSession, pair: t
         check_plan(found)
         rows = read(spark, table, where="page != 'p0'").groupBy(*by)
         shuffled = rows.agg(*(f.expr(text).alias(name) for name, text in texts.items()))
+        assert "Exchange" in plan_of(shuffled)
         assert [(s.name, s.dataType) for s in found.schema] == [(s.name, s.dataType) for s in shuffled.schema]
         # Minimum and maximum of -0.0 and 0.0 are either of them.
         same = {name: f.round(f.col(name) + 0.0, 9) for name in ("low", "high", "mean_fare")}
