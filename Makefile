@@ -89,9 +89,10 @@ bench-clustering: java ## RFC-19's experiment beside Apache Hudi: make bench-clu
 	$(BIN)/python -m tests.conformance.peers.environment
 	$(BIN)/python -m tests.benchmarks.clustering --scale $(SCALE)
 
-bench-index: java ## upserts and look-ups by each index, beside Apache Hudi with the same index: make bench-index SCALE=0.2
+bench-index: java ## upserts and look-ups by each index, joins by buckets, beside Apache Hudi with the same index: make bench-index SCALE=0.2
 	$(BIN)/python -m tests.conformance.peers.environment
 	$(BIN)/python -m tests.benchmarks.indexes --scale $(SCALE)
+	$(BIN)/python -m tests.benchmarks.bucket_queries --scale $(SCALE)
 
 lint: $(STAMP) ## style, types, layers, generated documentation and chart files
 	$(BIN)/ruff check .

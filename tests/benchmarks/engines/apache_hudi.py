@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from tests.benchmarks.engines import indexed, layouts, serving
+from pyspark.sql import functions as f
+from tests.benchmarks.engines import indexed, joined, layouts, serving
 
 TABLE_VERSION = {"hoodie.write.table.version": "6", "hoodie.write.auto.upgrade": "false"}
 CODEC = {"hoodie.parquet.compression.codec": serving.CODEC}
@@ -100,6 +101,24 @@ class ApacheHudi:
 
     def upsert_indexed(self, table: str, source: str, **described: Any) -> None:
         self._write(table, source, "COPY_ON_WRITE", "upsert", indexed.Indexed(**described).hudi_options())
+
+    # --- joins and aggregations --------------------------------------------------------------------------------------------------
+
+    def insert_bucketed(self, table: str, source: str, **described: Any) -> None:
+        options = {**joined.Bucketed(**described).hudi_options(), **TABLE_VERSION, **CODEC}
+        self._spark.read.parquet(source).write.format("hudi").options(**options).mode("overwrite").save(table)
+
+    def _shuffled(self, lines: str, orders: str) -> DataFrame:
+        self._spark.conf.set(*joined.NO_BROADCAST)
+        if not orders:
+            return joined.shuffled_groups(self._load(lines), f.expr)
+        return joined.shuffled_join(self._load(lines), self._load(orders))
+
+    def shuffled(self, lines: str, orders: str = "") -> int:
+        return joined.consume(self._shuffled(lines, orders))
+
+    def shuffled_checksum(self, lines: str, orders: str = "") -> list[str]:
+        return joined.checksum(self._shuffled(lines, orders))
 
     # --- the clustering experiment -------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tests.benchmarks.engines import indexed, layouts, serving
+from tests.benchmarks.engines import indexed, joined, layouts, serving
 
 from tideline_table.action import create_index, write_rows
 from tideline_table.errors import TidelineError
@@ -80,6 +80,16 @@ def indexed_table(path: str, made: indexed.Indexed) -> Table:
     """Open a table of `made_indexed`."""
     sizes = {"hoodie.parquet.max.file.size": made.file_bytes, "hoodie.copyonwrite.record.size.estimate": made.row_bytes}
     return Table.open(path, options={**OPTIONS, **sizes})
+
+
+def made_bucketed(path: str, source: str, made: joined.Bucketed) -> Table:
+    """Make an empty table with a bucket index on the order key."""
+    partition = (made.partition,) if made.partition else ()
+    request = TableRequest(
+        made.name, schema_of(source), tuple(made.key), partition, made.ordering, buckets=made.buckets, hash_fields=(joined.ON,)
+    )
+    create_table(path, request)
+    return Table.open(path, options=OPTIONS)
 
 
 def layout_options(columns: list[str], layout: str, target_bytes: int) -> dict[str, object]:

@@ -8,9 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from tests.benchmarks.engines import indexed, layouts, serving, tables
+from pyspark.sql import functions as f
+from tests.benchmarks.engines import indexed, joined, layouts, serving, tables
 
 from tideline_spark.application import run_tasks
+from tideline_spark.bucket_query import BucketScan, bucket_aggregate, bucket_join
 from tideline_spark.plan_run import Termination
 from tideline_spark.read import read
 from tideline_spark.session import local_session, stop_session
@@ -102,6 +104,42 @@ class TidelineOnSpark:
     def upsert_indexed(self, table: str, source: str, **described: Any) -> None:
         found = tables.indexed_table(table, indexed.Indexed(**described))
         write_dataframe(found, self._spark.read.parquet(source), Operation.UPSERT)
+
+    # --- joins and aggregations --------------------------------------------------------------------------------------------------
+
+    def insert_bucketed(self, table: str, source: str, **described: Any) -> None:
+        made = tables.made_bucketed(table, source, joined.Bucketed(**described))
+        write_dataframe(made, self._spark.read.parquet(source), Operation.BULK_INSERT)
+
+    def orders(self, source: str, target: str) -> None:
+        """Write a row for each order of lineitem."""
+        rows = self._spark.read.parquet(source).groupBy(joined.ON)
+        texts = ("count(*) as o_lines", "min(l_comment) as o_comment", "max(l_version) as o_version")
+        rows.agg(*(f.expr(text) for text in texts)).coalesce(1).write.parquet(target)
+
+    def _shuffled(self, lines: str, orders: str) -> DataFrame:
+        self._spark.conf.set(*joined.NO_BROADCAST)
+        if not orders:
+            return joined.shuffled_groups(self._load(lines), f.expr)
+        return joined.shuffled_join(self._load(lines), self._load(orders))
+
+    def shuffled(self, lines: str, orders: str = "") -> int:
+        return joined.consume(self._shuffled(lines, orders))
+
+    def shuffled_checksum(self, lines: str, orders: str = "") -> list[str]:
+        return joined.checksum(self._shuffled(lines, orders))
+
+    def _by_bucket(self, lines: str, orders: str) -> DataFrame:
+        if not orders:
+            return bucket_aggregate(self._spark, lines, joined.ON, joined.TOTALS)
+        left, right = BucketScan(lines, columns=joined.LINE_COLUMNS), BucketScan(orders, columns=joined.ORDER_COLUMNS)
+        return bucket_join(self._spark, left, right, joined.ON)
+
+    def by_bucket(self, lines: str, orders: str = "") -> int:
+        return joined.consume(self._by_bucket(lines, orders))
+
+    def by_bucket_checksum(self, lines: str, orders: str = "") -> list[str]:
+        return joined.checksum(self._by_bucket(lines, orders))
 
     # --- the clustering experiment -------------------------------------------------------------------------------------------
 

@@ -346,6 +346,8 @@ def test_changed_properties_are_refused_by_open_and_new_writers(table: Table, ch
         with pytest.raises(UnsupportedTable, match="bucket"):
             write(writer, rows(KEYS[:20], 2, "b"))
         assert contents(writer) == rows(KEYS[:20], 1, "a")
+    with pytest.raises(UnsupportedTable, match=r"no bucket index that a query of .* can rely on"):
+        open_table(table.storage, table.clock).snapshot().sampled([0])
 
 
 def test_an_unfinished_creation_keeps_its_index() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -13,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from tideline_table.table import Snapshot
 
+Part = TypeVar("Part")
 TASK_BYTES = 128 * 1024 * 1024
 """Size of a task from which on further slices become separate tasks."""
 
@@ -32,9 +34,9 @@ def spark_batches(batches: Iterator[pa.RecordBatch], schema: StructType) -> Iter
 
 
 def map_snapshots(
-    spark: SparkSession, parts: Sequence[Snapshot], work: Callable[[Snapshot], Iterator[pa.RecordBatch]], schema: StructType | str
+    spark: SparkSession, parts: Sequence[Part], work: Callable[[Part], Iterator[pa.RecordBatch]], schema: StructType | str
 ) -> DataFrame:
-    """Return the rows that `work` yields for each part, each part in a task of a worker."""
+    """Return the rows that `work` yields for each part (a snapshot, or what a task needs of several), each part in a task of a worker."""
 
     def rows(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
@@ -46,14 +48,18 @@ def map_snapshots(
 
 def spread(snapshot: Snapshot, least_tasks: int) -> list[Snapshot]:
     """Spread the slices over tasks of about equal size: one per `TASK_BYTES`, at least `least_tasks`, at most one per slice."""
-    total = sum(s.total_bytes for s in snapshot.slices)
-    tasks = min(len(snapshot.slices), max(least_tasks, -(-total // TASK_BYTES)))
+    bins = spread_sizes([s.total_bytes for s in snapshot.slices], least_tasks)
+    return [replace(snapshot, slices=tuple(snapshot.slices[at] for at in chosen)) for chosen in bins]
+
+
+def spread_sizes(sizes_bytes: Sequence[int], least_tasks: int) -> list[list[int]]:
+    """Return the numbers of the units of each task, as `spread` distributes slices of these sizes."""
+    tasks = min(len(sizes_bytes), max(least_tasks, -(-sum(sizes_bytes) // TASK_BYTES)))
     loads = [(0, number) for number in range(tasks)]
     bins: list[list[int]] = [[] for _ in range(tasks)]
-    largest_first = sorted(range(len(snapshot.slices)), key=lambda at: -snapshot.slices[at].total_bytes)
-    for at in largest_first:
+    for at in sorted(range(len(sizes_bytes)), key=lambda at: -sizes_bytes[at]):
         size, number = heapq.heappop(loads)
         bins[number].append(at)
-        # A slice of unknown size counts as one byte.
-        heapq.heappush(loads, (size + max(1, snapshot.slices[at].total_bytes), number))
-    return [replace(snapshot, slices=tuple(snapshot.slices[at] for at in sorted(chosen))) for chosen in bins if chosen]
+        # A unit of unknown size counts as one byte.
+        heapq.heappush(loads, (size + max(1, sizes_bytes[at]), number))
+    return [sorted(chosen) for chosen in bins if chosen]

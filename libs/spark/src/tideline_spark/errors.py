@@ -25,6 +25,10 @@ class ObjectStoreScanUnavailable(TidelineError):
     """Spark's own scan cannot read tables in the object store: packages are missing, or settings do not fit."""
 
 
+class BucketTooLarge(TidelineError):
+    """A task of a query by buckets would hold more of one bucket in memory than `tideline.spark.bucket.memory.bytes`."""
+
+
 class SparkFailed(TidelineError):
     """A Spark job failed for a reason outside the table: a lost executor, memory, an error in the code of the source."""
 

@@ -54,6 +54,15 @@ SPARK_SCAN_KEYS_BYTES = Option(
     unit="bytes",
     minimum=0,
 )
+SPARK_BUCKET_MEMORY_BYTES = Option(
+    "tideline.spark.bucket.memory.bytes",
+    512 * 1024 * 1024,
+    "A task of `bucket_join` holds the columns that the query needs of the smaller side of one bucket in memory, at most this size as Arrow "
+    "arrays, and a task of `bucket_aggregate` the groups of one bucket. A larger one fails the query by name. Tables are read in portions of an "
+    "eighth of it.",
+    unit="bytes",
+    minimum=1024,
+)
 SPARK_OPTIONS = (
     SPARK_INSERT_PARALLELISM,
     SPARK_BROADCAST_KEYS,
@@ -61,6 +70,7 @@ SPARK_OPTIONS = (
     SPARK_SCAN_LOG_BYTES,
     SPARK_SCAN_BASE_BYTES,
     SPARK_SCAN_KEYS_BYTES,
+    SPARK_BUCKET_MEMORY_BYTES,
 )
 
 declare_options(*SPARK_OPTIONS)

@@ -64,6 +64,18 @@ def read(
     else:
         table.refresh()
     found = query_of(table, as_of=as_of, read_optimized=read_optimized, since=since, until=until)
+    return rows_of(spark, table, found, columns, where, keys)
+
+
+def rows_of(
+    spark: SparkSession,
+    table: Table,
+    found: Snapshot,
+    columns: Sequence[str] | None = None,
+    where: Column | str | None = None,
+    keys: Iterable[str] | None = None,
+) -> DataFrame:
+    """Return the rows of a snapshot of `table`; arguments and errors as `read`."""
     if where is None and (columns is None or set(columns) <= set(found.schema.names)):
         return _rows(spark, table, found, columns, keys)
     output = found.output(columns).names

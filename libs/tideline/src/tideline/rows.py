@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeGuard, cast
 import pyarrow as pa
 
 from tideline_table.errors import SchemaMismatch
+from tideline_table.hudi import parse_as_of
 from tideline_table.schema import storable_field, without_meta_fields
 
 
@@ -119,6 +120,11 @@ def column_list(names: str | Iterable[str] | None) -> tuple[str, ...]:
 def point_text(point: Point) -> str:
     """Return a point as the text that the engine parses."""
     return point.isoformat() if isinstance(point, date) else str(point)
+
+
+def instant_text(as_of: Point) -> str:
+    """Return the instant that a point in time names, empty for an empty point."""
+    return parse_as_of(point_text(as_of)) if as_of else ""
 
 
 def is_rows(value: object) -> TypeGuard[Rows]:

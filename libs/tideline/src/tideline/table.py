@@ -13,12 +13,11 @@ from tideline.predicates import Where, expression_of
 from tideline.query import Columns, Query, chosen_columns
 from tideline.relation import TableDataset, run_sql
 from tideline.results import Archival, Cancelled, Clean, Clustering, Commit, Compaction, MaintenanceStep, Restoration, Savepoint
-from tideline.rows import Keys, Point, Rows, column_list, keys_from, point_text, table_from
+from tideline.rows import Keys, Point, Rows, column_list, instant_text, keys_from, point_text, table_from
 from tideline_locks import attach_lock, open_peer_lock
 from tideline_table import action, config
 from tideline_table import table as engine
 from tideline_table.errors import InvalidOption, SchemaMismatch
-from tideline_table.hudi import parse_as_of
 from tideline_table.metadata_table import Finding
 from tideline_table.schema import fit_rows
 from tideline_table.table import HeldLease, Lease
@@ -156,7 +155,7 @@ class Table:
         `meta_fields` puts the Hudi meta fields first. Raises `InstantNotFound` for a time whose files were cleaned.
         """
         self._table.refresh()
-        instant = _instant(as_of)
+        instant = instant_text(as_of)
         found = self._table.snapshot(instant, read_optimized=read_optimized)
         return Query(found, self._table.schema_at(instant), instant, meta_fields=meta_fields).scan(columns, where)
 
@@ -177,13 +176,23 @@ class Table:
     ) -> pa.Table:
         """Return the rows with these keys from the files that can hold them. `keys` as for `delete`; partitions are not needed."""
         self._table.refresh()
-        instant = _instant(as_of)
+        instant = instant_text(as_of)
         schema = self._table.schema_at(instant)
         fields = [schema.field(name) for name in self.key]
         given = fit_rows(self._keys(keys, schema).select(self.key), pa.schema(fields))
         wanted = self._table.definition.keygen.record_keys(given).to_pylist()
         names = chosen_columns(columns, schema, meta_fields=meta_fields)
         return self._table.look_up(wanted, names, instant, expression_of(where, schema))
+
+    def sample(self, buckets: Iterable[int], out_of: int | None = None, *, as_of: Point = "", meta_fields: bool = False) -> Query:
+        """Return a query of the rows whose bucket number modulo `out_of` (default: the number of buckets) is one of `buckets`.
+
+        Raises `InvalidOption` unless `out_of` divides that number, `UnsupportedTable` for a table without a bucket index.
+        """
+        self._table.refresh()
+        instant = instant_text(as_of)
+        found = self._table.snapshot(instant).sampled(set(buckets), out_of)
+        return Query(found, self._table.schema_at(instant), instant, meta_fields=meta_fields)
 
     def incremental(self, since: Point = "", until: Point = "", *, meta_fields: bool = False) -> Query:
         """Return a query of the rows written after `since` (default: all) up to `until` (default: now), as of `until`, one per key.
@@ -202,7 +211,7 @@ class Table:
     def dataset(self, *, as_of: Point = "") -> TableDataset:
         """Return a `pyarrow.dataset.Dataset` of the table for DuckDB and similar engines. A scan reads the table at its start."""
         self._table.refresh()
-        return TableDataset(self._table.schema_at(_instant(as_of)), partial(self.scan, as_of=as_of))
+        return TableDataset(self._table.schema_at(instant_text(as_of)), partial(self.scan, as_of=as_of))
 
     def sql(self, query: str, *, as_of: Point = "", connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
         """Return a DuckDB relation of `query`. The table's name is the last part of its path: `from trips` for `s3://bucket/trips`.
@@ -235,7 +244,7 @@ class Table:
         `InstantNotFound` for a cleaned instant, `WriteConflict` while a pending clean or archival takes what the reader needs.
         """
         point = engine.parse_point(point_text(after)) if after else ""
-        return engine.HeldLease(self._table, _instant(as_of), after=point, holder=holder, reads=reads, ttl_s=ttl_s)
+        return engine.HeldLease(self._table, instant_text(as_of), after=point, holder=holder, reads=reads, ttl_s=ttl_s)
 
     def leases(self) -> tuple[Lease, ...]:
         """Return the live reader leases of all readers, the one that holds cleaning back furthest first."""
@@ -399,7 +408,3 @@ def _lock_kind(lock: str) -> engine.PeerLockKind:
         return engine.PeerLockKind(lock)
     except ValueError:
         raise InvalidOption(f"lock {lock!r}", expected=f"one of {', '.join(engine.PeerLockKind)}") from None
-
-
-def _instant(as_of: Point) -> str:
-    return parse_as_of(point_text(as_of)) if as_of else ""

@@ -95,7 +95,7 @@ class BucketPruning:
             return None
         is_whole = set(self.index.key_fields) <= wanted.keys()
         named = self.index.key_fields if is_whole else self.index.fields
-        if not all(_keeps_text(self.created_types.get(name), schema.field(name).type) for name in named):
+        if not all(keeps_text(self.created_types.get(name), schema.field(name).type) for name in named):
             return None
         if math.prod(len(wanted[name]) for name in named) > _MOST_KEYS:
             return None
@@ -121,7 +121,7 @@ class BucketPruning:
         return self.has_plain_values or all(pa.types.is_integer(t) or pa.types.is_boolean(t) or pa.types.is_date(t) for t in others)
 
 
-def _keeps_text(created: pa.DataType | None, now: pa.DataType) -> bool:
+def keeps_text(created: pa.DataType | None, now: pa.DataType) -> bool:
     """Return whether values that were written in the type of the table's creation have the same text in the type of today."""
     is_widened = created is not None and pa.types.is_integer(created) and (pa.types.is_integer(now) or pa.types.is_string(now))
     return created == now or is_widened

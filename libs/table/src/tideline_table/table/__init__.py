@@ -1,6 +1,7 @@
 """The open table: creation, opening, definition, identity, queries, health. Actions on a table are in `tideline_table.action`."""
 
 from tideline_table.coordination.leases import Lease
+from tideline_table.index.colocation import BucketTable, KeyCheck, colocated_groups, colocated_join, slices_by_part
 from tideline_table.log.savepoint import Savepoint
 from tideline_table.log.sharing import DEFAULT_EXPIRE_MIN, PeerLockKind, Sharing
 from tideline_table.table.advice import Advice, advise
@@ -21,12 +22,14 @@ from tideline_table.table.sharing import share_table, why_unsharable
 __all__ = [
     "DEFAULT_EXPIRE_MIN",
     "Advice",
+    "BucketTable",
     "CommitTimes",
     "Finding",
     "FindingKind",
     "GivenUp",
     "HeldLease",
     "Images",
+    "KeyCheck",
     "Lease",
     "NamedBuckets",
     "PeerLockKind",
@@ -42,6 +45,8 @@ __all__ = [
     "advise",
     "age_s",
     "check_stands",
+    "colocated_groups",
+    "colocated_join",
     "create_table",
     "default_name",
     "findings_of",
@@ -64,6 +69,7 @@ __all__ = [
     "renew_lease",
     "sequence_of",
     "share_table",
+    "slices_by_part",
     "sorted_keys",
     "summarise",
     "take_lease",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.bloom import KeyBytes
-from tideline_table.errors import HistoryUnavailable, ObjectNotFound, SchemaMismatch
+from tideline_table.errors import HistoryUnavailable, ObjectNotFound, SchemaMismatch, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.index.bucket_pruning import BucketPruning
+from tideline_table.index.colocation import sampled_slices
 from tideline_table.reader.base_file import BaseFileFooter, read_footer
 from tideline_table.reader.file_slice import Superseded, scan_log_part, scan_slice, superseded_rows
 from tideline_table.reader.log_index import LogIndexes
@@ -114,6 +115,23 @@ class Snapshot:
                     unstored = filled.fields if filled is not None else ()
                     slices = self.skipping.slices_for(slices, self.schema, condition, unstored)
         return self if slices is self.slices else replace(self, slices=slices)
+
+    def known_buckets(self) -> BucketPruning:
+        """Return `buckets`. Raises `UnsupportedTable` for a table without a bucket index, or whose rows may be elsewhere than it says."""
+        if self.buckets is None:
+            raise UnsupportedTable(
+                f"no bucket index that a query of {self.storage.root} can rely on",
+                expected="a table created with --index bucket, adopted with `tideline share` if Apache Hudi created it, and unchanged since",
+                remedy="read the table without buckets",
+            )
+        return self.buckets
+
+    def sampled(self, buckets: Collection[int], out_of: int | None = None) -> Snapshot:
+        """Return the rows whose bucket number modulo `out_of` (default: the number of buckets) is one of `buckets`; reads no file.
+
+        Rows with equal values in the hash fields are in it together or not at all. Raises as `sampled_slices` and `known_buckets`.
+        """
+        return replace(self, slices=sampled_slices(self.known_buckets().index, self.slices, buckets, out_of))
 
     def _has_key(self, keys: pa.Array | None) -> pc.Expression | None:
         # Without meta fields, no column holds the record key.
