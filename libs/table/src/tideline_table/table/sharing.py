@@ -136,6 +136,11 @@ def _share_ours(table: Table, sharing: Sharing) -> None:
         return Draft(begun.instant, action, State.INFLIGHT, State.COMPLETED, OPERATION, body)
 
     table.timeline.append(complete)
+    index = table.definition.buckets
+    if index is not None and index.is_consistent:
+        rings = table.rings(index)
+        rings.store.sweep(rings.resizes)
+        rings.for_writing({s.group.partition_path for s in table.state.latest_slices()})
 
 
 def _bucketing(table: Table) -> Bucketing:

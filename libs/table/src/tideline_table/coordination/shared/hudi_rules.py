@@ -19,6 +19,7 @@ from tideline_table.clock import Clock
 from tideline_table.config import INDEX_TYPE, INSTANT_SKEW_S, Options, column_list
 from tideline_table.coordination.heartbeat import allowed_silence
 from tideline_table.errors import ClockSkew, UnsupportedTable
+from tideline_table.file_group.names import is_ring_file_id
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import time_from_instant
@@ -159,11 +160,35 @@ def check_buckets(state: TableState, properties: Mapping[str, str]) -> None:
     if index is None:
         check_not_bucketed(state, properties)
         return
+    if index.is_consistent:
+        _check_rings(state)
+        return
     by_partition: dict[str, list[FileSlice]] = {}
     for file_slice in state.latest_slices():
         by_partition.setdefault(file_slice.group.partition_path, []).append(file_slice)
     for slices in by_partition.values():
         slices_by_bucket(index, slices)
+
+
+def _check_rings(state: TableState) -> None:
+    """Raise `UnsupportedTable` if Apache Hudi resizes buckets of a hash ring, or did so, or wrote behind a replacement of them.
+
+    While its resize is pending, its writers append rows to file groups that do not exist yet (format reference 12.2).
+    """
+    expected = "hash rings as they were made: Hudi's writers need no hoodie.bucket.index.max.num.buckets and min.num.buckets"
+    remedy = "read the table, or write it with Apache Hudi"
+    resizes = sorted(a.instant for a in state.pending() if a.is_clustering and a.is_peers)
+    if resizes:
+        raise UnsupportedTable(f"resize {resizes[0]} of Apache Hudi, which is pending", expected=expected, remedy=remedy)
+    strange = {group: by for group, by in state.replaced.items() if by not in state.ring_resizes}
+    if strange:
+        group, by = min(strange.items())
+        raise UnsupportedTable(f"file group {group.file_id} of a hash ring, which {by} replaced", expected=expected, remedy=remedy)
+    for file_slice in state.latest_slices():
+        if not is_ring_file_id(file_slice.group.file_id):
+            raise UnsupportedTable(
+                f"file group {file_slice.group.file_id}, which is of no first hash ring", expected=expected, remedy=remedy
+            )
 
 
 def turn_off_metadata(storage: Storage, properties: Mapping[str, str]) -> None:
