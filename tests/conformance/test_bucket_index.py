@@ -96,7 +96,10 @@ class Expected:
         assert sorted(zip(found["id"].to_pylist(), found["ts"].to_pylist(), strict=True)) == sorted(
             (f"k{n:04}", ts) for n, ts in self.live.items()
         ), what
-        table = Table.open(str(self.turns.path))
+        self.check_places(Table.open(str(self.turns.path)), found, what)
+
+    def check_places(self, table: Table, found: pa.Table, what: str) -> None:
+        """Each row is in the file group of its bucket, and a bucket has one file group."""
         index = table.definition.buckets
         assert index is not None
         for row_bucket, name in zip(
