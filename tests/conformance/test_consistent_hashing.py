@@ -14,6 +14,7 @@ from tests.conformance.peers.hudi_rs import read_hudi_rs
 from tests.conformance.test_bucket_index import NEW_TABLE, Expected
 
 from tideline_table.action import resize_rings, run_compaction, schedule_compaction, write_rows
+from tideline_table.errors import UnsupportedTable
 from tideline_table.index.bucket import Engine
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
@@ -108,6 +109,43 @@ def test_a_hudi_writer_with_other_settings_is_refused(apache_hudi: ApacheHudi, w
         turns.theirs(trips(range(40, 80), 2), **{**HASHING, "hoodie.bucket.index.num.buckets": "4", **other})
     turns.ours(trips(range(40, 80), 3))
     turns.agree(Comparison(), "after the refusal", 80)
+
+
+def test_both_write_the_rings_of_a_table_that_hudi_created(apache_hudi: ApacheHudi, workdir: Path) -> None:
+    """Its metadata say the number of buckets, and its rows the hash fields; Hudi's writers go on with the options that they had."""
+    turns = Turns(apache_hudi, workdir / "table", Kind.MOR, {**NEW_TABLE, **HASHING})
+    held = InRings(turns, {})
+    held.upsert(range(40), 0, here=False)
+    held.upsert(range(20, 30), 1, here=False)
+    index = turns.share().definition.buckets
+    assert index is not None
+    assert index.text == "3 consistent bucket(s) by id"
+    held.check("shared")
+    write_in_turn(turns, held, 8)
+    Comparison().rows(Table.open(str(turns.path)).read(), read_hudi_rs(turns.path), "rings", "hudi-rs")
+
+
+RESIZING = {
+    **HASHING,
+    "hoodie.bucket.index.max.num.buckets": "12",
+    "hoodie.parquet.max.file.size": "1024",
+    "hoodie.clustering.plan.strategy.class": "org.apache.hudi.client.clustering.plan.strategy.SparkConsistentBucketClusteringPlanStrategy",
+    "hoodie.clustering.execution.strategy.class": "org.apache.hudi.client.clustering.run.strategy.SparkConsistentBucketClusteringExecutionStrategy",
+    "hoodie.clustering.updates.strategy": "org.apache.hudi.client.clustering.update.strategy.SparkConsistentBucketDuplicateUpdateStrategy",
+}
+
+
+def test_a_table_whose_rings_hudi_resized_is_read_and_not_shared(apache_hudi: ApacheHudi, workdir: Path) -> None:
+    turns = Turns(apache_hudi, workdir / "table", Kind.MOR, {**NEW_TABLE, **RESIZING})
+    turns.theirs(trips(range(40), 1))
+    turns.call(f"run_clustering(op => 'scheduleandexecute', path => '{turns.path}')", **RESIZING)
+    before = {path.relative_to(turns.path) for path in turns.path.rglob("*")}
+    with pytest.raises(UnsupportedTable, match=r"of a hash ring, which \d+ replaced"):
+        turns.share()
+    left = {path.relative_to(turns.path) for path in turns.path.rglob("*")} - before
+    assert not [path for path in left if ".tideline" not in path.parts]
+    assert not Table.open(str(turns.path)).has_log
+    turns.agree(Comparison(), "after a resize of Hudi", 40)
 
 
 SMALL: dict[str, object] = {"hoodie.parquet.max.file.size": 1024, "hoodie.bucket.index.max.num.buckets": 32}

@@ -23,7 +23,7 @@ def resize(
         option(
             metavar="N",
             help="The new number of buckets in each partition: a multiple of the present one. Not with consistent hashing: there, "
-            "--set hoodie.bucket.index.max.num.buckets and min.num.buckets say how far buckets are split and merged by their sizes.",
+            "--option hoodie.bucket.index.max.num.buckets and min.num.buckets say how far buckets are split and merged by their sizes.",
         ),
     ] = None,
     settings: Settings = None,

@@ -38,23 +38,31 @@ class RingStore:
         Reads a file once. Raises `CorruptMetadata` for a missing or torn file and one that contradicts itself, `UnsupportedTable` for
         a ring that began with another number of buckets than `number`.
         """
+        found = self.read(partition_path, instant)
+        if found is None and instant != FIRST_INSTANT:
+            raise CorruptMetadata(
+                f"no {ring_path(partition_path, instant)}",
+                expected=f"the hash ring that the resize {instant} made",
+                remedy="restore the file: without it, the buckets of the partition cannot be told",
+            )
+        if found is None:
+            return HashRing.first(partition_path, number)
+        check_number(found, number)
+        return found
+
+    def read(self, partition_path: str, instant: str) -> HashRing | None:
+        """Return the ring in the file of an instant, None without one. Raises `CorruptMetadata`."""
         path = ring_path(partition_path, instant)
         with self._mutex:
             known = self._known.get(path)
-        if known is None:
-            try:
-                known = parse_ring(self._storage.read(path), path, partition_path, instant)
-            except ObjectNotFound:
-                if instant != FIRST_INSTANT:
-                    raise CorruptMetadata(
-                        f"no {path}",
-                        expected=f"the hash ring that the resize {instant} made",
-                        remedy="restore the file: without it, the buckets of the partition cannot be told",
-                    ) from None
-                return HashRing.first(partition_path, number)
-            self._keep(path, known)
-        check_number(known, number)
-        return known
+        if known is not None:
+            return known
+        try:
+            found = parse_ring(self._storage.read(path), path, partition_path, instant)
+        except ObjectNotFound:
+            return None
+        self._keep(path, found)
+        return found
 
     def create(self, ring: HashRing) -> None:
         """Create the file of a ring unless there is one. Concurrent callers all find one file."""

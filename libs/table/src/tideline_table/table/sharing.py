@@ -8,6 +8,7 @@ from typing import cast
 
 from tideline_table.coordination import OpenPeerLock
 from tideline_table.coordination.shared.hudi_rules import (
+    BUCKET_FOLDER,
     Bucketing,
     check_not_ahead,
     check_version,
@@ -144,7 +145,7 @@ def _share_ours(table: Table, sharing: Sharing) -> None:
 
 
 def _bucketing(table: Table) -> Bucketing:
-    return Bucketing.shown_by(table.state, read_properties(table.storage), table.storage.list_folder(".hoodie").folders)
+    return Bucketing.shown_by(table.state, read_properties(table.storage), table.storage.list_folder(BUCKET_FOLDER).folders)
 
 
 def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption) -> None:

@@ -82,7 +82,7 @@ def checked_number(table: Table, number: int) -> BucketIndex:
         raise UnsupportedTable(
             f"table {table.definition.name!r} with {index.text}",
             expected="no number of buckets: the sizes of its buckets decide which are split and merged",
-            remedy="tideline resize-buckets PATH --set hoodie.bucket.index.max.num.buckets=N",
+            remedy="tideline resize-buckets PATH --option hoodie.bucket.index.max.num.buckets=N",
         )
     if not index.number <= number <= MAX_BUCKETS or number % index.number:
         raise InvalidOption(
