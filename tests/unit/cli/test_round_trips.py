@@ -298,6 +298,8 @@ def test_buckets_are_pruned_resized_and_advised_on(done, cli, tmp_path):
     assert "a multiple of 8" in cli("resize-buckets", path, "--buckets", "12").stderr
     advice = done("advise", path, "--json").document
     assert (advice["index"], advice["keys_sampled"], advice["proposed_buckets"]) == ("8 bucket(s) by a", 40, 1)
+    assert [f["fields"] for f in advice["hash_fields"]] == [["a"]]
+    assert "8 bucket(s) by a" in done("advise", path).text
 
 
 def test_hash_rings_are_created_written_and_resized(done, cli, tmp_path):
@@ -315,8 +317,6 @@ def test_hash_rings_are_created_written_and_resized(done, cli, tmp_path):
     advice = done("advise", path, "--json").document
     assert (advice["index"], advice["rows_per_bucket_skew"]) == ("2 consistent bucket(s) by a", None)
     assert "bucket engine 'x'" in cli("create", tmp_path / "u", *source, "--bucket-engine", "x").stderr
-    assert [f["fields"] for f in advice["hash_fields"]] == [["a"]]
-    assert "8 bucket(s) by a" in done("advise", path).text
 
 
 def test_create_passes_the_bloom_index_on(done, cli, tmp_path):
