@@ -30,7 +30,7 @@ MAX_NODES = 46_340
 _FOLDER = ".hoodie/.bucket_index/consistent_hashing_metadata"
 _NORMAL = "NORMAL"
 _REMEDY = (
-    "restore the file; a first ring may be deleted instead if nothing resized the partition: the next writer makes the same one"
+    "restore the file; a first ring may be deleted instead: the next writer makes the same one"
 )
 
 

@@ -35,10 +35,11 @@ class RingStore:
     def find(self, partition_path: str, number: int, instant: str) -> HashRing:
         """Return the ring that a resize at `instant` made; for `FIRST_INSTANT` without a file, the ring that every writer derives.
 
-        Reads a file once. Raises `CorruptMetadata` for a missing or torn file and one that contradicts itself, `UnsupportedTable` for
-        a ring that began with another number of buckets than `number`.
+        Reads a file once. The beginning of the file of a first ring counts as none: its writer died. Otherwise raises `CorruptMetadata`
+        for a missing or torn file and one that contradicts itself, `UnsupportedTable` for a ring that began with another number of
+        buckets than `number`.
         """
-        found = self.read(partition_path, instant)
+        found = self.read(partition_path, instant, number)
         if found is None and instant != FIRST_INSTANT:
             raise CorruptMetadata(
                 f"no {ring_path(partition_path, instant)}",
@@ -50,27 +51,36 @@ class RingStore:
         check_number(found, number)
         return found
 
-    def read(self, partition_path: str, instant: str) -> HashRing | None:
-        """Return the ring in the file of an instant, None without one. Raises `CorruptMetadata`."""
+    def read(self, partition_path: str, instant: str, number: int = 0) -> HashRing | None:
+        """Return the ring in the file of an instant, None without one. Raises `CorruptMetadata`.
+
+        With a `number` of buckets, also None for the beginning of the file of that first ring.
+        """
         path = ring_path(partition_path, instant)
         with self._mutex:
             known = self._known.get(path)
         if known is not None:
             return known
         try:
-            found = parse_ring(self._storage.read(path), path, partition_path, instant)
+            content = self._storage.read(path)
         except ObjectNotFound:
             return None
+        if number and instant == FIRST_INSTANT and _is_beginning(content, HashRing.first(partition_path, number)):
+            return None
+        found = parse_ring(content, path, partition_path, instant)
         self._keep(path, found)
         return found
 
     def create(self, ring: HashRing) -> None:
-        """Create the file of a ring unless there is one. Concurrent callers all find one file."""
+        """Create the file of a ring unless there is one. Concurrent callers all find one file, or complete its beginning alike."""
         with self._mutex:
             if ring.path in self._known:
                 return
-        with contextlib.suppress(ObjectExists):
+        try:
             self._storage.put_if_absent(ring.path, ring.content)
+        except ObjectExists:
+            if _is_beginning(self._storage.read(ring.path), ring):
+                self._storage.put(ring.path, ring.content)
 
     def sweep(self, resizes: Mapping[str, Collection[str]]) -> None:
         """Delete the files of rings whose resize did not commit; `resizes` are the committed ones (partitions by instant).
@@ -100,3 +110,8 @@ class RingStore:
             self._known.move_to_end(path)
             if len(self._known) > _KEPT:
                 self._known.popitem(last=False)
+
+
+def _is_beginning(content: bytes, ring: HashRing) -> bool:
+    """Return whether a file is the torn one of this ring: less than all of it, and nothing else."""
+    return len(content) < len(ring.content) and ring.content.startswith(content)
