@@ -28,7 +28,8 @@ Two inserts of one key conflict in the scope of the later one: in one partition,
 to another partition is an insert there and a change of the file group that it leaves.
 
 In a table with a bucket index, two writes that both open the file group of a bucket conflict; a write into an existing group follows
-the rules above. The ids of the two groups differ, so that the files of the losing write never join the group of the other one.
+the rules above. The ids of the two groups differ, so that the files of the losing write never join the group of the other one. With
+consistent hashing the hash ring fixes the id; a write that was routed by another ring than the one that counts conflicts, too.
 
 Schema changes are part of a write and follow the rule above. There is no indexing action. Table properties need no rule: they are
 written at creation, and by sharing under the lock that both engines take.

@@ -29,9 +29,7 @@ MAX_NODES = 46_340
 """The largest number of buckets of a table with consistent hashing: with more, nodes of a first ring would have one value."""
 _FOLDER = ".hoodie/.bucket_index/consistent_hashing_metadata"
 _NORMAL = "NORMAL"
-_REMEDY = (
-    "restore the file; a first ring may be deleted instead: the next writer makes the same one"
-)
+_REMEDY = "restore the file; a first ring may be deleted instead: the next writer makes the same one"
 
 
 @dataclass(frozen=True, slots=True)

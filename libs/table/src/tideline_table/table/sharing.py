@@ -11,6 +11,7 @@ from tideline_table.coordination.shared.hudi_rules import (
     BUCKET_FOLDER,
     Bucketing,
     check_not_ahead,
+    check_rings,
     check_version,
     turn_off_metadata,
 )
@@ -111,7 +112,10 @@ def why_unsharable(table: Table) -> str:
     try:
         _check_kind(table)
         if not table.has_log:
-            _bucketing(table).refuse_other_engines()
+            shown = _bucketing(table)
+            shown.refuse_other_engines()
+            if shown.ring:
+                check_rings(table.state)
     except UnsupportedTable as error:
         return f"{error.found}; expected {error.expected}"
     return ""

@@ -25,7 +25,7 @@ from tideline_table.config import (
     Options,
 )
 from tideline_table.coordination.committed import Committed
-from tideline_table.errors import TidelineError, UnsupportedTable, VerificationFailed, WriteConflict
+from tideline_table.errors import StorageError, TidelineError, UnsupportedTable, VerificationFailed, WriteConflict
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.hudi.instant import State
 from tideline_table.index.bucket import BucketIndex
@@ -152,8 +152,9 @@ class _Resize:
             self.rings.store.create(change.ring)
         schema, extra = self.table.schema_json, rings_metadata(self.changes)
         committed = begun.commit(results, schema, extra, None, splits=splits, rings=self.rings.instants(self.changes))
-        for ring in made:
-            self.rings.store.mark(ring)
+        with suppress(StorageError):  # the resize is committed, and the next writer of a partition makes up for a missing marker
+            for ring in made:
+                self.rings.store.mark(ring)
         return committed
 
     def _sources(self, name: str, change: RingChange) -> list[FileSlice]:
