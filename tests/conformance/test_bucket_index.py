@@ -1,7 +1,6 @@
 """Apache Hudi and Tideline write into the buckets of one table in turn, whichever of them created it.
 
-Tables with other engines of the bucket index are not shared, and a shared table is no longer written once Hudi's writers begin to use
-an index that it does not keep.
+A shared table is no longer written once Hudi's writers begin to use an index that it does not keep.
 """
 
 from __future__ import annotations
@@ -33,19 +32,6 @@ BUCKETS = {
     "hoodie.storage.layout.partitioner.class": "org.apache.hudi.table.action.commit.SparkBucketIndexPartitioner",
 }
 BEATS: dict[str, object] = {"hoodie.client.heartbeat.interval_in_ms": 1000, "hoodie.client.heartbeat.tolerable.misses": 8}
-
-
-def test_a_table_with_consistent_hashing_is_not_shared(apache_hudi: ApacheHudi, workdir: Path) -> None:
-    hashing = {**NEW_TABLE, **BUCKETS, "hoodie.index.bucket.engine": "CONSISTENT_HASHING"}
-    turns = Turns(apache_hudi, workdir / "table", Kind.MOR, hashing)
-    turns.theirs(trips(range(8), 1))
-    before = {path.relative_to(turns.path) for path in turns.path.rglob("*")}
-    with pytest.raises(UnsupportedTable, match=r"bucket index \(file id "):
-        turns.share()
-    left = {path.relative_to(turns.path) for path in turns.path.rglob("*")} - before
-    assert not [path for path in left if ".tideline" not in path.parts]
-    table = Table.open(str(turns.path))
-    assert (table.has_log, table.read().num_rows) == (False, 8)
 
 
 def test_a_shared_table_that_gets_a_bucket_index_is_refused(apache_hudi: ApacheHudi, workdir: Path) -> None:
@@ -96,7 +82,10 @@ class Expected:
         assert sorted(zip(found["id"].to_pylist(), found["ts"].to_pylist(), strict=True)) == sorted(
             (f"k{n:04}", ts) for n, ts in self.live.items()
         ), what
-        table = Table.open(str(self.turns.path))
+        self.check_places(Table.open(str(self.turns.path)), found, what)
+
+    def check_places(self, table: Table, found: pa.Table, what: str) -> None:
+        """Each row is in the file group of its bucket, and a bucket has one file group."""
         index = table.definition.buckets
         assert index is not None
         for row_bucket, name in zip(

@@ -84,6 +84,8 @@ def cast_of(world: World) -> list[tuple[str, Callable[[Cluster, Process], None]]
     if world.is_bucketed:
         served = service_actors.compactor if world.is_merge_on_read else service_actors.cleaner
         others = [served if act is service_actors.clusterer else act for act in others]
+    if world.is_ringed:
+        others = [service_actors.resizer, *others]
     choose.shuffle(others)
     apart = [
         act

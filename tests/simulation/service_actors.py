@@ -17,6 +17,7 @@ from tideline_table.action import (
     create_savepoint,
     delete_partitions,
     delete_savepoint,
+    resize_rings,
     restore_to_savepoint,
     roll_back_dead,
     run_clean,
@@ -189,6 +190,24 @@ def _keep(table: Table, choose: random.Random) -> object:
     if act < 0.4:
         return delete_savepoint(table, saved[0])
     return restore_to_savepoint(table, choose.choice(saved)) if act < 0.75 else None
+
+
+def resizer(cluster: Cluster, process: Process) -> None:
+    """Splits the buckets of hash rings, and merges them again."""
+    for turn in turns(cluster, process):
+        cluster.round(turn.table, partial(resize_once, turn.choose))
+        pause(cluster, turn.choose, turn.choose.choice((0.3, 1, 60)))
+
+
+def resize_once(choose: random.Random, table: Table) -> None:
+    """Resize by the size of some file group: about half are larger."""
+    sizes = [s.total_bytes for s in table.state.latest_slices()] or [0]
+    middle = max(1024, choose.choice(sizes) // 2)
+    splits = choose.random() < 0.6
+    options = {"hoodie.parquet.max.file.size": middle, "hoodie.bucket.index.split.threshold": 2.0 if splits else 1_000_000.0}
+    limits = {"hoodie.bucket.index.max.num.buckets": 5} if splits else {"hoodie.bucket.index.min.num.buckets": 1}
+    merging = {"hoodie.bucket.index.merge.threshold": 0.0 if splits else 3.0}
+    resize_rings(table, options={**options, **limits, **merging, "tideline.write.conflict.retries": 1})
 
 
 def overwriter(cluster: Cluster, process: Process) -> None:

@@ -34,7 +34,7 @@ from tideline_table.action import archive, roll_back_dead, run_clean, write_rows
 from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi_written import read_archived_instants
-from tideline_table.index.bucket import BucketIndex
+from tideline_table.index.bucket import BucketIndex, Engine
 from tideline_table.log.entry import Entry
 from tideline_table.log_format.key_index import index_path
 from tideline_table.table import Table, TableRequest, create_table
@@ -137,14 +137,14 @@ def _work(cluster: Cluster) -> Counter[str]:
 
 
 @functools.cache
-def _first_table(kind: TableType, *, is_loaded: bool, buckets: int | None) -> dict[str, tuple[bytes, object]]:
+def _first_table(kind: TableType, *, is_loaded: bool, buckets: int | None, engine: Engine) -> dict[str, tuple[bytes, object]]:
     # The same for every history: making it is not what is looked at here.
     world = World(0, faulty=False)
     process = Process(LOAD, LOAD)
 
     def make() -> None:
         clock = SimulatedClock(world.scheduler, process)
-        request = TableRequest("t", actors.SCHEMA, ("id",), ("part",), type=kind, buckets=buckets)
+        request = TableRequest("t", actors.SCHEMA, ("id",), ("part",), type=kind, buckets=buckets, bucket_engine=engine)
         create_table(world.disk.root, request, clock, world.disk)
         if is_loaded:
             table = Table.open(world.disk.root, clock=clock, writer_id=LOAD, storage=world.disk)
@@ -161,7 +161,8 @@ def _first_table(kind: TableType, *, is_loaded: bool, buckets: int | None) -> di
 def _lay_out(world: World, oracle: Oracle) -> None:
     """The table with which the history begins: empty, or with every key, in one file group per partition."""
     kind = TableType.MOR if world.is_merge_on_read else TableType.COW
-    world.disk._objects.update(_first_table(kind, is_loaded=world.is_loaded, buckets=BUCKETS if world.is_bucketed else None))
+    buckets, engine = BUCKETS if world.is_bucketed else None, Engine.CONSISTENT if world.is_ringed else Engine.SIMPLE
+    world.disk._objects.update(_first_table(kind, is_loaded=world.is_loaded, buckets=buckets, engine=engine))
     if world.is_loaded:
         oracle.ops[LOAD] = Op(LOAD, "append", actors.KEYS, 0)
     for path in sorted(world.disk._objects):
@@ -236,7 +237,9 @@ def _check(cluster: Cluster) -> None:
         oracle.report(f"the log has entries {numbers}")
     _check_timeline(cluster)
     _check_archive(cluster)
-    if world.is_bucketed:
+    if world.is_ringed:
+        _check_rings(cluster)
+    elif world.is_bucketed:
         _check_buckets(cluster)
     everything = [o.path for o in disk.list_objects("")]
     known = {path for s in oracle.state.every_slice() for path in s.paths}
@@ -269,6 +272,23 @@ def _check_buckets(cluster: Cluster) -> None:
     ):
         if bucket_of_file_id(name.split("_")[0]) != bucket:
             oracle.report(f"key {key} of bucket {bucket} is in {name}")
+
+
+def _check_rings(cluster: Cluster) -> None:
+    """Each file group is that of a node, and each row is in that of its node."""
+    oracle, disk = cluster.oracle, cluster.world.disk
+    table = Table.open(disk.root, storage=disk, writer_id="checker")
+    index = BucketIndex.checked(BUCKETS, ["id"], ["id"], Engine.CONSISTENT)
+    rings = table.rings(index).of({s.group.partition_path for s in table.slices()})
+    known = {(partition, file_id) for partition, ring in rings.items() for file_id in ring.file_ids}
+    for group in sorted(s.group for s in table.slices() if s.group not in known):
+        oracle.report(f"file group {group.file_id} of {group.partition_path!r} is of no node")
+    rows = table.read()
+    keys, files = rows["_hoodie_record_key"], rows["_hoodie_file_name"].to_pylist()
+    for at, (partition, name) in enumerate(zip(rows["_hoodie_partition_path"].to_pylist(), files, strict=True)):
+        (node,) = index.buckets(keys.slice(at, 1), rings[partition])
+        if name.removeprefix(".").split("_")[0] != rings[partition].file_ids[node]:
+            oracle.report(f"key {keys[at]} of node {node} is in {name}")
 
 
 def _check_timeline(cluster: Cluster) -> None:

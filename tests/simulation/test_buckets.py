@@ -37,7 +37,7 @@ def test_histories_with_a_bucket_index_hold() -> None:
 def test_two_groups_in_one_bucket_are_found() -> None:
     @contextmanager
     def without_the_rule(_: World) -> Iterator[None]:
-        with patch("tideline_table.coordination.conflict._opened_meanwhile", lambda *_: None):
+        with patch("tideline_table.coordination.conflict.opened_meanwhile", lambda *_: None):
             yield
 
     found = next((o for o in (simulate(seed, without_the_rule, "bucketed") for seed in SEEDS) if o.problems), None)

@@ -91,7 +91,7 @@ class World:
     """What happens around the actors. Everything random comes from the seed."""
 
     def __init__(self, seed: int, *, faulty: bool = True, focus: str = "") -> None:
-        """`focus` on `trimmed`, `slow`, `archived`, `saved`, `forgetful`, `mirrored`, `fed`, `global`, `bucketed`, `filtered` or `logs` (merge-on-read) makes every history of that kind; without it some are."""
+        """`focus` on `trimmed`, `slow`, `archived`, `saved`, `forgetful`, `mirrored`, `fed`, `global`, `bucketed`, `rings`, `filtered` or `logs` (merge-on-read) makes every history of that kind; without it some are."""
         self.seed = seed
         self.is_mirrored = focus == "mirrored" or (random.Random(f"mirrored {seed}").random() < 0.1 and not focus)
         """Mirrors publish the table log, and another process follows the table by its events: beside whatever else there is."""
@@ -109,7 +109,7 @@ class World:
         self.closing = False
         self.budget_steps = choose.randrange(200, 420)
         self._draw_faults(focus, faulty=faulty)
-        self.is_merge_on_read = focus == "logs" or (
+        self.is_merge_on_read = focus in ("logs", "rings") or (
             choose.random() < 0.5 and focus in ("", "archived", "forgetful", "global", "bucketed", "filtered")
         )
         self.is_crowded = choose.random() < 0.5
@@ -131,7 +131,9 @@ class World:
         """Writers look keys up by Bloom filters."""
         if self.is_filtered:
             self.is_global = random.Random(f"filtered {seed}").random() < 0.4
-        self.is_bucketed = focus == "bucketed"
+        self.is_ringed = focus == "rings"
+        """The table has consistent hashing, and somebody splits and merges its buckets."""
+        self.is_bucketed = focus in ("bucketed", "rings")
         """The table has a bucket index: one file group in each bucket, and no clustering."""
         self.is_archived = focus == "archived" or (random.Random(f"archived {seed}").random() < 0.25 and not focus)
         """Another process archives, and few commits stay on the timeline. Time goes by between them: only what is old leaves."""

@@ -302,6 +302,23 @@ def test_buckets_are_pruned_resized_and_advised_on(done, cli, tmp_path):
     assert "8 bucket(s) by a" in done("advise", path).text
 
 
+def test_hash_rings_are_created_written_and_resized(done, cli, tmp_path):
+    (tmp_path / "s.csv").write_text("a,v\n" + "".join(f"k{n},{n}\n" for n in range(40)))
+    path, source = tmp_path / "t", ["--schema-from", tmp_path / "s.csv", "--key", "a", "--index", "bucket", "--buckets", "2"]
+    assert "only there" in cli("create", path, *source, "--bucket-engine", "consistent").stderr
+    made = done("create", path, *source, "--bucket-engine", "consistent", "--type", "mor", "--json").document
+    assert (made["index"], made["bucket_engine"], made["buckets"]) == ("BUCKET", "CONSISTENT_HASHING", 2)
+    done("write", path, "--from", tmp_path / "s.csv")
+    assert "all buckets have a fitting size" in done("resize-buckets", path).text
+    small = ["--option", "hoodie.parquet.max.file.size=1024", "--option", "hoodie.bucket.index.max.num.buckets=4"]
+    assert "40 rows moved to 4 buckets" in done("resize-buckets", path, *small).text
+    assert done("read", path, "--where", "a = 'k7'", "--columns", "v").rows == [{"v": 7}]
+    assert "no number of buckets" in cli("resize-buckets", path, "--buckets", "8").stderr
+    advice = done("advise", path, "--json").document
+    assert (advice["index"], advice["rows_per_bucket_skew"]) == ("2 consistent bucket(s) by a", None)
+    assert "bucket engine 'x'" in cli("create", tmp_path / "u", *source, "--bucket-engine", "x").stderr
+
+
 def test_create_passes_the_bloom_index_on(done, cli, tmp_path):
     (tmp_path / "s.csv").write_text("a,b,v\n1,2,5\n2,3,6\n")
     (tmp_path / "moved.csv").write_text("a,b,v\n1,4,7\n")

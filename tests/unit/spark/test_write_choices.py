@@ -9,7 +9,9 @@ from tideline_spark.choices import refuse_look_ups, write_choices
 from tideline_table.action import create_index
 from tideline_table.config import INDEX_TYPE
 from tideline_table.errors import InvalidOption, UnsupportedTable
+from tideline_table.index.bucket import Engine
 from tideline_table.log.metadata import RECORD_INDEX
+from tideline_table.table import TableType
 from tideline_table.writer import Operation
 
 
@@ -26,6 +28,16 @@ def test_a_write_without_an_index_takes_the_record_index_of_the_table() -> None:
         refuse_look_ups(table, Operation.INSERT_OVERWRITE, chosen.options)
     with pytest.raises(InvalidOption, match="leave this option out"):
         write_choices(table, Operation.UPSERT, {"hoodie.index.type": "SIMPLE"})
+
+
+def test_a_large_source_for_a_hash_ring_is_refused() -> None:
+    table, _, _ = new_table(buckets=2, bucket_engine=Engine.CONSISTENT, type=TableType.MOR)
+    for operation in (Operation.UPSERT, Operation.DELETE, Operation.BULK_INSERT):
+        chosen = write_choices(table, operation, None)
+        with pytest.raises(UnsupportedTable, match="with consistent hashing"):
+            refuse_look_ups(table, operation, chosen.options)
+    with pytest.raises(UnsupportedTable, match="insert_overwrite in table 't1'"):
+        write_choices(table, Operation.INSERT_OVERWRITE, None)
 
 
 def test_tasks_route_inserts_to_buckets() -> None:

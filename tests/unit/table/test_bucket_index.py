@@ -506,8 +506,8 @@ def test_rows_of_another_bucket_are_named_before_they_are_written_again() -> Non
 def test_rows_of_another_bucket_in_log_files_are_named_before_they_are_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
     table, _, _ = new_table(type=TableType.MOR, buckets=4)
     write(table, rows(KEYS, 1, "a"))
-    right = BucketIndex.buckets
-    monkeypatch.setattr(BucketIndex, "buckets", lambda index, keys: (right(index, keys) + 1) % 4)
+    right = BucketIndex.buckets_of
+    monkeypatch.setattr(BucketIndex, "buckets_of", lambda index, codes, ring=None: (right(index, codes, ring) + 1) % 4)
     write(table, rows(KEYS, 2, "b"))
     monkeypatch.undo()
     with pytest.raises(TidelineError, match="of other buckets"):

@@ -97,6 +97,14 @@ _Buckets = Annotated[
     int | None,
     option(metavar="N", help="With --index bucket: the number of buckets in each partition. resize-buckets multiplies it."),
 ]
+_BucketEngine = Annotated[
+    str,
+    option(
+        metavar="NAME",
+        help="With --index bucket: simple (the hash modulo the number of buckets), or consistent (a hash ring for each partition; "
+        "merge-on-read only). Default: simple.",
+    ),
+]
 _HashFields = Annotated[
     list[str] | None,
     option(
@@ -123,6 +131,7 @@ def create(
     meta_fields: _MetaFields = True,
     index: _Index = "",
     buckets: _Buckets = None,
+    bucket_engine: _BucketEngine = "",
     hash_fields: _HashFields = None,
     as_json: AsJson = False,
 ) -> None:
@@ -139,7 +148,7 @@ def create(
         key_generator=key_generator.upper().replace("-", "_"),
         key_settings=settings_from(key_option, "--key-option"),
         meta_fields=meta_fields,
-        **index_request(index, buckets, column_names(hash_fields)),
+        **index_request(index, buckets, column_names(hash_fields), bucket_engine),
     )
     create_table(path, request)
     if request.index_type == RECORD_INDEX:
@@ -163,6 +172,7 @@ def _report(table: Table, *, as_json: bool) -> None:
                 "ordering_field": definition.ordering_field,
                 "index": "BUCKET" if definition.buckets is not None else definition.kept_index or None,
                 "buckets": definition.buckets.number if definition.buckets is not None else None,
+                "bucket_engine": definition.buckets.engine.value if definition.buckets is not None else None,
                 "hash_fields": definition.buckets.fields if definition.buckets is not None else [],
                 "columns": columns,
             }

@@ -263,13 +263,16 @@ class Table:
         """
         return services.cluster(self._table, options)
 
-    def resize_buckets(self, number: int, *, options: Options = None) -> Commit | None:
+    def resize_buckets(self, number: int | None = None, *, options: Options = None) -> Commit | None:
         """Split the buckets of a table with a bucket index, so that it has `number` of them: a multiple of what it has. None if it has.
 
-        Reads and writes all rows, as one commit. Raises `InvalidOption` for another number, `WriteConflict` if other writers committed
-        during all attempts, `UnsupportedTable` for a table that is shared or has no bucket index.
+        Reads and writes all rows, as one commit. In a table with consistent hashing, name no number: buckets are split and merged by
+        their sizes, between the options `hoodie.bucket.index.min.num.buckets` and `max.num.buckets`; None if all fit. Raises
+        `InvalidOption` for another number, `WriteConflict` if other writers committed during all attempts, `UnsupportedTable` for a
+        table that is shared or has no bucket index.
         """
-        done = action.resize_buckets(self._table, number, options=options)
+        own = self._table
+        done = action.resize_rings(own, options=options) if number is None else action.resize_buckets(own, number, options=options)
         return Commit.of(done) if done is not None else None
 
     def compact(self, *, options: Options = None) -> Compaction:

@@ -66,6 +66,7 @@ from tideline_table.action.write.live_keys import all_deleted_keys, may_delete
 from tideline_table.action.write.partition import write_partition_metafile
 from tideline_table.action.write.partition_deletion import delete_partitions
 from tideline_table.action.write.resize import resize_buckets
+from tideline_table.action.write.ring_resize import resize_rings
 from tideline_table.action.write.run import (
     OnConflict,
     closed_to_inserts,
@@ -173,6 +174,7 @@ __all__ = [
     "request_compaction",
     "request_log_compaction",
     "resize_buckets",
+    "resize_rings",
     "restore_to_savepoint",
     "roll_back_dead",
     "run_archival",

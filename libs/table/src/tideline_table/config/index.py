@@ -39,6 +39,39 @@ BUCKET_NUMBER = Option(
     unit="buckets",
     minimum=0,
 )
+BUCKET_ENGINE = Option(
+    "hoodie.index.bucket.engine",
+    "SIMPLE",
+    "How a table with a bucket index assigns rows to buckets: by a fixed number (SIMPLE), or by a hash ring for each partition "
+    "(CONSISTENT_HASHING, merge-on-read only). The table keeps it, and a writer that names another one is refused.",
+    choices=("SIMPLE", "CONSISTENT_HASHING"),
+)
+BUCKET_MOST = Option(
+    "hoodie.bucket.index.max.num.buckets",
+    0,
+    "With consistent hashing: `resize-buckets` splits buckets up to this number in a partition. 0, or less than the number of the table's creation, stands for that number.",
+    unit="buckets",
+    minimum=0,
+)
+BUCKET_LEAST = Option(
+    "hoodie.bucket.index.min.num.buckets",
+    0,
+    "With consistent hashing: `resize-buckets` merges buckets down to this number in a partition. 0, or more than the number of the table's creation, stands for that number.",
+    unit="buckets",
+    minimum=0,
+)
+BUCKET_SPLIT_THRESHOLD = Option(
+    "hoodie.bucket.index.split.threshold",
+    2.0,
+    "With consistent hashing: a bucket with more bytes than `hoodie.parquet.max.file.size` times this is split.",
+    minimum=0.0,
+)
+BUCKET_MERGE_THRESHOLD = Option(
+    "hoodie.bucket.index.merge.threshold",
+    0.2,
+    "With consistent hashing: neighbours with no more bytes than `hoodie.parquet.max.file.size` times this are merged.",
+    minimum=0.0,
+)
 BUCKET_HASH_FIELD = Option(
     "hoodie.bucket.index.hash.field",
     "",

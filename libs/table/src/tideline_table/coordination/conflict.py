@@ -25,7 +25,8 @@ Two inserts of one key conflict in the scope of the later one: in one partition,
 to another partition is an insert there and a change of the file group that it leaves.
 
 In a table with a bucket index, two writes that both open the file group of a bucket conflict; a write into an existing group follows
-the rules above. The ids of the two groups differ, so that the files of the losing write never join the group of the other one.
+the rules above. The ids of the two groups differ, so that the files of the losing write never join the group of the other one. With
+consistent hashing the hash ring fixes the id; a write that was routed by another ring than the one that counts conflicts, too.
 
 Creating or dropping an index changes no rows. Table properties need no rule: they are written at creation, and by sharing under the
 lock that both engines take.
@@ -38,6 +39,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tideline_table.coordination.bucket_conflict import last_writer, opened_meanwhile, resized_meanwhile
 from tideline_table.errors import (
     ClusteringFirst,
     CorruptMetadata,
@@ -49,7 +51,6 @@ from tideline_table.errors import (
     UnsupportedTable,
     WriteConflict,
 )
-from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.file_group.slice import FileGroupId, FileSlice, SliceVersion
 from tideline_table.hudi.instant import PUBLISHING_ACTIONS, Action, State
 from tideline_table.log.plan import CleanPlanned
@@ -140,8 +141,12 @@ class WriteSet:
     """New file groups of a table with a bucket index, which has one file group for each bucket of a partition."""
     bucket_number: int | None = None
     """`TableState.bucket_number` by which its rows were routed; None if nothing was routed by it."""
+    rings: Mapping[str, str] = field(default_factory=dict)
+    """With consistent hashing: `TableState.ring_instant` of each partition by whose ring rows were routed."""
     splits: Mapping[FileGroupId, SliceVersion] | None = None
-    """All file groups of the table with the versions read, of a resize that replaces them."""
+    """The file groups that a resize replaces, with the versions read."""
+    splits_table: bool = True
+    """Whether `splits` are all file groups of the table: then no other may be there."""
 
 
 def check_still_own(state: TableState, instant: str) -> None:
@@ -240,10 +245,6 @@ def clusterings_met(own: WriteSet, state: TableState) -> frozenset[str]:
     return frozenset(under[group] for group in (*own.based_on, *overwritten) if group in under)
 
 
-def _last_writer(file_slice: FileSlice) -> str:
-    return max(file_slice.base_instant, *(log.instant for log in file_slice.log_files), "")
-
-
 def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[InsertedKeys]) -> WriteConflict | None:
     """Return the first conflict of `own` with `state`, which holds everything committed or pending now.
 
@@ -256,14 +257,14 @@ def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[Ins
         # Rows of the older schema would drop the new columns from the file groups that they are merged with.
         other = max(state.completed_writes(), key=lambda action: action.sequence).instant
         return WriteConflict(f"the schema of the table changed, at the latest by {other}", with_instant=other)
-    resized = _resized_meanwhile(own, state)
+    resized = resized_meanwhile(own, state)
     if resized is not None:
         return resized
     grown: dict[FileGroupId, str] = {}
     changed = _changed_meanwhile(own, state, grown)
     if changed is not None:
         return changed
-    taken = _opened_meanwhile(own, state)
+    taken = opened_meanwhile(own, state)
     if taken is not None:
         return taken
     overwritten = own.overwrites.replaced(state) if own.overwrites is not None else []
@@ -316,9 +317,9 @@ def _changed_meanwhile(own: WriteSet, state: TableState, grown: dict[FileGroupId
             )
         latest = state.latest_slice(group)
         if latest is not None and group in own.appends and _only_grew(latest, read_version):
-            grown[group] = _last_writer(latest)
+            grown[group] = last_writer(latest)
         elif latest is None or latest.version != read_version:
-            other = _last_writer(latest) if latest else "nothing"
+            other = last_writer(latest) if latest else "nothing"
             return WriteConflict(
                 f"file group {group.file_id} in {group.partition_path!r} was written by {other}",
                 expected=f"slice {read_version.base_instant} with {read_version.log_files} log file(s)",
@@ -347,52 +348,6 @@ def _held_by_clustering(own: WriteSet, overwritten: Sequence[FileGroupId], state
                 f"file group {group.file_id} is under clustering {clustering}, which goes first",
                 with_instant=clustering,
                 remedy="retry when it is done, or run it: tideline run clustering PATH",
-            )
-    return None
-
-
-def _resized_meanwhile(own: WriteSet, state: TableState) -> WriteConflict | None:
-    """Return the conflict of a write with another number of buckets, and that of a resize with any other write."""
-    if own.bucket_number is not None and own.bucket_number != state.bucket_number():
-        at = max(state.bucket_numbers, default="")
-        return WriteConflict(
-            f"the table got {state.bucket_number()} buckets by {at}",
-            expected="the number that this write began with",
-            with_instant=at,
-        )
-    if own.splits is None:
-        return None
-    visible = {s.group: s for s in state.latest_slices()}
-    changed = [s for group, s in visible.items() if own.splits.get(group) != s.version]
-    if changed or visible.keys() != own.splits.keys():
-        by = max((_last_writer(s) for s in changed), default="")
-        return WriteConflict(
-            f"file groups changed while their buckets were split, at the latest by {by or 'a replacement'}", with_instant=by
-        )
-    under = state.groups_under_compaction()
-    if under:
-        at = min(under.values())
-        return WriteConflict(
-            f"compaction {at} is pending, and cleaning would delete the files that it reads",
-            with_instant=at,
-            remedy="run the compaction, then retry: tideline run compaction PATH",
-        )
-    return None
-
-
-def _opened_meanwhile(own: WriteSet, state: TableState) -> WriteConflict | None:
-    """Return the conflict over a bucket that was empty when `own` began. An overwrite replaces what others opened."""
-    if not own.opens or own.overwrites is not None:
-        return None
-    opened = {(group.partition_path, bucket_of_file_id(group.file_id)) for group in own.opens}
-    for other in state.latest_slices(partitions={group.partition_path for group in own.opens}):
-        partition, bucket = other.group.partition_path, bucket_of_file_id(other.group.file_id)
-        if (partition, bucket) in opened:
-            by = _last_writer(other)
-            return WriteConflict(
-                f"bucket {bucket} of partition {partition!r} got its file group {other.group.file_id} from {by}",
-                expected="an empty bucket, as when this write began",
-                with_instant=by,
             )
     return None
 

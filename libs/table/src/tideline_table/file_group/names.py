@@ -9,6 +9,7 @@ from dataclasses import dataclass
 _BASE = re.compile(r"^([^_./][^_/]*)_([^_/]+)_(\d{14,20})\.([a-z]+)\Z", re.ASCII)
 _LOG = re.compile(r"^\.([^_/]+)_(\d{14,20})\.log\.(\d+)(?:_(\d+-\d+-\d+))?(\.cdc)?\Z", re.ASCII)
 _BUCKET = re.compile(r"^(\d{8})-", re.ASCII)
+_RING = re.compile(r"^[0-9a-f]{8}-[0-9a-f]{4}-3[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}-0\Z", re.ASCII)
 _FILE_IDS = uuid.UUID("5f1d2a9c-6c4b-5c0e-9d8e-0b6f3b1f7a11")
 
 MAX_BUCKETS = 99_999
@@ -75,6 +76,14 @@ def bucket_of_file_id(file_id: str) -> int | None:
     """Return the bucket number that a file id begins with, None if it begins with none. Random ids may begin with eight digits."""
     match = _BUCKET.match(file_id)
     return int(match.group(1)) if match else None
+
+
+def is_ring_file_id(file_id: str) -> bool:
+    """Return whether a file group is one of a hash ring, as far as file ids show it: a version-3 UUID, which no other writer uses.
+
+    Apache Hudi's resizes give random ids, which do not show it (12.2).
+    """
+    return _RING.match(file_id) is not None
 
 
 def write_token(task: int, attempt: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tideline_table.file_group.names import MAX_BUCKETS, bucket_of_file_id, parse_log_file_name
+from tideline_table.file_group.names import MAX_BUCKETS, bucket_of_file_id, is_ring_file_id, parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
 from tideline_table.hudi.write_stats import WriteStat
 
@@ -91,7 +91,7 @@ def fold_merged_log(slices: dict[str, FileSlice], group: FileGroupId, instant: s
 
 def _may_be_bucket(file_id: str) -> bool:
     bucket = bucket_of_file_id(file_id)
-    return bucket is not None and bucket <= MAX_BUCKETS
+    return (bucket is not None and bucket <= MAX_BUCKETS) or is_ring_file_id(file_id)
 
 
 def is_gone(file_slice: FileSlice, gone: frozenset[tuple[str, str]]) -> bool:

@@ -3,10 +3,14 @@
 Apache Hudi's simple engine, bit for bit (format reference 12.1): the values of the hash fields are cut out of the text of the record
 key, hashed as a Java list of strings, and counted off by the number of buckets. The first eight characters of a file id are the
 bucket number, so tagging reads no file.
+
+With consistent hashing (12.2), the same values have another hash, and a ring for each partition says to which bucket it belongs
+(`hash_ring`). A bucket number is then the position of a node in the ring of its partition.
 """
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,21 +20,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tideline_table.config import BUCKET_HASH_FIELD, BUCKET_NUMBER, INDEX_TYPE, Options, column_list
+from tideline_table.config import BUCKET_ENGINE, BUCKET_HASH_FIELD, BUCKET_NUMBER, INDEX_TYPE, Options, column_list
 from tideline_table.errors import InvalidOption, InvalidRecord, UnsupportedTable
 from tideline_table.file_group.names import MAX_BUCKETS, bucket_of_file_id
 from tideline_table.file_group.slice import FileSlice
+from tideline_table.index.hash_ring import MAX_NODES, HashRing
 from tideline_table.index.java_hash import string_hashes
+from tideline_table.index.xx_hash import text_hashes
 from tideline_table.keygen import EMPTY_KEY, NULL_KEY
 
 BUCKET = "BUCKET"
-ENGINE = "hoodie.index.bucket.engine"
 RESIZING = "tideline.bucket.index.resizing"
 """The number of buckets before a resize that is under way, in place of the properties of the index that Apache Hudi reads."""
 PLAIN_KEYS = "tideline.bucket.index.plain.keys"
 """Property of a table all of whose writers refuse what `BucketIndex.check_plain` refuses."""
-_SIMPLE = "SIMPLE"
 _RESTORE = "restore hoodie.properties as the table was created, or write the table with Apache Hudi"
+
+
+class Engine(enum.StrEnum):
+    """How a hash is assigned to a bucket. The values are those of `hoodie.index.bucket.engine`."""
+
+    SIMPLE = "SIMPLE"
+    CONSISTENT = "CONSISTENT_HASHING"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +49,34 @@ class BucketIndex:
     """`number` buckets in each partition, by the hash of `fields` (columns of the record key, in its order)."""
 
     number: int
+    """With consistent hashing, the number of buckets with which each partition begins."""
     fields: tuple[str, ...]
     key_fields: tuple[str, ...]
+    engine: Engine = Engine.SIMPLE
+
+    @property
+    def is_consistent(self) -> bool:
+        """Whether the ring of a partition says which bucket a row belongs to; `ring` arguments then need that ring."""
+        return self.engine is Engine.CONSISTENT
 
     @property
     def text(self) -> str:
         """The number of buckets and the hash fields, for messages and comparison."""
-        return f"{self.number} bucket(s) by {','.join(self.fields)}"
+        return f"{self.number} {'consistent ' if self.is_consistent else ''}bucket(s) by {','.join(self.fields)}"
 
     @classmethod
-    def checked(cls, number: int, fields: Sequence[str], key_fields: Sequence[str]) -> BucketIndex:
+    def checked(cls, number: int, fields: Sequence[str], key_fields: Sequence[str], engine: Engine = Engine.SIMPLE) -> BucketIndex:
         """Return the index. Raises `InvalidOption` for a number out of range and for hash fields outside the record key."""
-        if not 1 <= number <= MAX_BUCKETS:
-            raise InvalidOption(f"{number} buckets", expected=f"1 to {MAX_BUCKETS}")
+        largest = MAX_NODES if engine is Engine.CONSISTENT else MAX_BUCKETS
+        if not 1 <= number <= largest:
+            raise InvalidOption(f"{number} buckets", expected=f"1 to {largest}")
         unknown = [name for name in fields if name not in key_fields]
         if unknown or len(set(fields)) < len(fields):
             raise InvalidOption(
                 f"hash fields {', '.join(fields)}", expected=f"each once, and columns of the record key ({', '.join(key_fields)})"
             )
         # Hudi takes the values in the order of the key, whatever the order of the hash fields.
-        return cls(number, tuple(name for name in key_fields if not fields or name in fields), tuple(key_fields))
+        return cls(number, tuple(name for name in key_fields if not fields or name in fields), tuple(key_fields), engine)
 
     @classmethod
     def of_properties(cls, properties: Mapping[str, str], key_fields: Sequence[str]) -> BucketIndex | None:
@@ -68,16 +87,16 @@ class BucketIndex:
         is_resizing = RESIZING in properties
         if properties.get(INDEX_TYPE.key, "").upper() != BUCKET and not is_resizing:
             return None
-        engine = properties.get(ENGINE, _SIMPLE)
+        engine = properties.get(BUCKET_ENGINE.key, Engine.SIMPLE).upper()
         number = properties[RESIZING] if is_resizing else properties.get(BUCKET_NUMBER.key, "")
-        if engine.upper() != _SIMPLE or not (number.isascii() and number.isdecimal()):
+        if engine not in set(Engine) or not (number.isascii() and number.isdecimal()):
             raise UnsupportedTable(
-                f"a bucket index with {ENGINE}={engine} and {BUCKET_NUMBER.key}={number}",
-                expected=f"the engine {_SIMPLE} and a number of buckets",
+                f"a bucket index with {BUCKET_ENGINE.key}={engine} and {BUCKET_NUMBER.key}={number}",
+                expected=f"the engine {' or '.join(Engine)} and a number of buckets",
                 remedy=_RESTORE,
             )
         try:
-            return cls.checked(int(number), column_list(properties.get(BUCKET_HASH_FIELD.key, "")), key_fields)
+            return cls.checked(int(number), column_list(properties.get(BUCKET_HASH_FIELD.key, "")), key_fields, Engine(engine))
         except InvalidOption as error:
             raise UnsupportedTable(f"a bucket index with {error.found}", expected=error.expected, remedy=_RESTORE) from None
 
@@ -86,18 +105,23 @@ class BucketIndex:
         """The properties that keep the index with the table. Apache Hudi's Spark writers take them as defaults of their options."""
         return {
             INDEX_TYPE.key: BUCKET,
-            ENGINE: _SIMPLE,
+            BUCKET_ENGINE.key: self.engine.value,
             BUCKET_NUMBER.key: str(self.number),
             BUCKET_HASH_FIELD.key: ",".join(self.fields),
         }
 
-    def buckets(self, keys: pa.ChunkedArray | pa.Array) -> np.ndarray:
-        """Return the bucket number of each record key."""
-        return self.hash_codes(keys) % self.number
+    def buckets(self, keys: pa.ChunkedArray | pa.Array, ring: HashRing | None = None) -> np.ndarray:
+        """Return the bucket number of each record key, of the partition with this `ring` if there is consistent hashing."""
+        return self.buckets_of(self.hash_codes(keys), ring)
+
+    def buckets_of(self, codes: np.ndarray, ring: HashRing | None = None) -> np.ndarray:
+        """Return the bucket number of each result of `hash_codes`."""
+        assert (ring is not None) == self.is_consistent, "a ring for consistent hashing, and for nothing else"
+        return codes % self.number if ring is None else ring.nodes_of(codes)
 
     def hash_codes(self, keys: pa.ChunkedArray | pa.Array) -> np.ndarray:
-        """Return the number of each record key, 0 to 2^31 - 1, from which its bucket is counted off."""
-        return _positive(self._hashes(keys)).astype(np.int64)
+        """Return the hash of each record key, 0 to 2^31 - 1, which decides its bucket."""
+        return _positive(text_hashes(self._joined(keys)) if self.is_consistent else self._hashes(keys)).astype(np.int64)
 
     def check_values(self, keys: pa.ChunkedArray) -> None:
         """Raise `InvalidRecord` if a hash field is null in one of these composite keys.
@@ -136,9 +160,10 @@ class BucketIndex:
                     remedy="change the value, or create the table with all key columns as hash fields",
                 )
 
-    def check_members(self, file_id: str, keys: pa.ChunkedArray) -> None:
+    def check_members(self, file_id: str, keys: pa.ChunkedArray, ring: HashRing | None = None) -> None:
         """Raise `UnsupportedTable` if a file group holds a record key of another bucket: a writer with other settings wrote it."""
-        strays = int((self.buckets(keys) != bucket_of_file_id(file_id)).sum())
+        bucket = bucket_of_file_id(file_id) if ring is None else ring.position_of(file_id)
+        strays = len(keys) if bucket is None else int((self.buckets(keys, ring) != bucket).sum())
         if strays:
             raise UnsupportedTable(
                 f"file group {file_id} holds {strays} row(s) of other buckets",
@@ -157,6 +182,16 @@ class BucketIndex:
         if len(composite):
             hashes[composite] = self._composite_hashes(column.take(pa.array(composite)))
         return hashes
+
+    def _joined(self, keys: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+        """Return the hash values of each key as one text, without separator. A null value reads `null`, as in Java."""
+        composite = pc.and_(pc.match_substring(keys, ","), pc.match_substring(keys, ":"))
+        if not pc.any(composite).as_py():
+            return keys
+        texts = keys.to_pylist()
+        for row in np.flatnonzero(np.asarray(composite)).tolist():
+            texts[row] = "".join("null" if v is None else v for v in hash_values(texts[row], self.fields))
+        return pa.array(texts, pa.string())
 
     def _composite_hashes(self, keys: pa.Array) -> np.ndarray:
         hashes = np.ones(len(keys), dtype=np.uint32)
@@ -231,12 +266,15 @@ def with_number(properties: Mapping[str, str], number: int) -> dict[str, str]:
     return {**{k: v for k, v in properties.items() if k != RESIZING}, INDEX_TYPE.key: BUCKET, BUCKET_NUMBER.key: str(number)}
 
 
-def slices_by_bucket(index: BucketIndex, slices: Iterable[FileSlice]) -> dict[int, FileSlice]:
-    """Return the slice of each bucket of one partition.
+def slices_by_bucket(index: BucketIndex, slices: Iterable[FileSlice], ring: HashRing | None = None) -> dict[int, FileSlice]:
+    """Return the slice of each bucket of one partition, which has this `ring` if there is consistent hashing.
 
     Raises `UnsupportedTable` for a file group that the index does not allow: without a bucket number, with one that is too large, or a
     second one in a bucket. A row must not be written there, because no look-up by key would find it.
     """
+    assert (ring is not None) == index.is_consistent, "a ring for consistent hashing, and for nothing else"
+    if ring is not None:
+        return ring.by_node(tuple(slices))
     found: dict[int, FileSlice] = {}
     for file_slice in slices:
         partition, file_id = file_slice.group
@@ -272,6 +310,8 @@ def check_index(index: BucketIndex | None, options: Options) -> None:
     wrong = []
     if given.get(INDEX_TYPE.key, BUCKET) != BUCKET:
         wrong.append(f"{INDEX_TYPE.key}={given[INDEX_TYPE.key]}")
+    if given.get(BUCKET_ENGINE.key, index.engine.value) != index.engine.value:
+        wrong.append(f"{BUCKET_ENGINE.key}={given[BUCKET_ENGINE.key]}")
     if given.get(BUCKET_NUMBER.key, str(index.number)) != str(index.number):
         wrong.append(f"{BUCKET_NUMBER.key}={given[BUCKET_NUMBER.key]}")
     if BUCKET_HASH_FIELD.key in given and set(column_list(given[BUCKET_HASH_FIELD.key])) != set(index.fields):

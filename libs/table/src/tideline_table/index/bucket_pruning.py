@@ -5,17 +5,18 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tideline_table.errors import UnsupportedTable
-from tideline_table.file_group.names import bucket_of_file_id
+from tideline_table.errors import CorruptMetadata, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.index.bucket import BucketIndex, slices_by_bucket
+from tideline_table.index.hash_ring import HashRing
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType
 from tideline_table.reader.expression import Values, demands
 from tideline_table.schema.meta_fields import MetaField
@@ -28,7 +29,7 @@ _PLAIN = "x"
 
 @dataclass(frozen=True, slots=True)
 class BucketPruning:
-    """What a reader needs to find the buckets of a query. A plain value that can be sent to workers."""
+    """What a reader needs to find the buckets of a query."""
 
     index: BucketIndex
     keygen: KeyGenerator
@@ -38,6 +39,9 @@ class BucketPruning:
     """Whether only Tideline writes the table. Hudi 0.15 has another rule for texts with `:` or `,`: for a shared table, nothing is left out by them."""
     has_plain_values: bool = False
     """Whether no row has a text in a key column that is cut like the pair of a hash field (see `BucketIndex.check_plain`)."""
+
+    ring_of: Callable[[str], HashRing] | None = None
+    """With consistent hashing: returns the ring of a partition at the time of the query."""
 
     def slices_for(
         self, slices: Iterable[FileSlice], schema: pa.Schema, where: pc.Expression | None, keys: pa.Array | None
@@ -54,20 +58,26 @@ class BucketPruning:
         for file_slice in given:
             partitions.setdefault(file_slice.group.partition_path, []).append(file_slice)
         try:
-            for found in partitions.values():
-                slices_by_bucket(self.index, found)
-        except UnsupportedTable as error:
+            chosen = {s for name, found in partitions.items() for s in self._held(name, found, wanted)}
+        except (UnsupportedTable, CorruptMetadata) as error:
             _LOGGER.warning("a query reads all buckets: %s", error)
             return given
-        return tuple(s for s in given if bucket_of_file_id(s.group.file_id) in wanted)
+        return tuple(s for s in given if s in chosen)
+
+    def _held(self, partition: str, slices: Iterable[FileSlice], wanted: frozenset[int]) -> list[FileSlice]:
+        """Return the slices of a partition that can hold rows with these hashes."""
+        ring = self.ring_of(partition) if self.ring_of is not None else None
+        by_bucket = slices_by_bucket(self.index, slices, ring)
+        buckets = self.index.buckets_of(np.array(sorted(wanted), dtype=np.int64), ring)
+        return [by_bucket[bucket] for bucket in set(buckets.tolist()) & by_bucket.keys()]
 
     def _wanted(self, schema: pa.Schema, where: pc.Expression | None, keys: pa.Array | None) -> frozenset[int] | None:
         by_key = None if keys is None else self._of_texts(keys)
-        known = [found for found in (by_key, self.buckets_where(where, schema)) if found is not None]
+        known = [found for found in (by_key, self.hashes_where(where, schema)) if found is not None]
         return frozenset.intersection(*known) if known else None
 
-    def buckets_where(self, where: pc.Expression | None, schema: pa.Schema) -> frozenset[int] | None:
-        """Return the buckets that can hold rows for which `where` is true, None if that is not certain."""
+    def hashes_where(self, where: pc.Expression | None, schema: pa.Schema) -> frozenset[int] | None:
+        """Return the hashes (`BucketIndex.hash_codes`) of all rows for which `where` is true, None if that is not certain."""
         wanted = demands(where, schema)
         named = wanted.get(MetaField.RECORD_KEY)
         by_key = None if named is None else self._of_texts(pa.array(sorted(named), pa.string()))
@@ -77,7 +87,7 @@ class BucketPruning:
         return by_key & by_values
 
     def _of_texts(self, keys: pa.Array) -> frozenset[int] | None:
-        """Return the buckets of record keys that a caller chose; None if a writer of the table may have read one in another way."""
+        """Return the hashes of record keys that a caller chose; None if a writer of the table may have read one in another way."""
         if not self.is_exclusive:
             # Values of composite keys show whether they hold a separator once the names are taken away.
             separators = len(self.index.key_fields) if self.keygen.has_prefixed_keys else 0
@@ -87,10 +97,10 @@ class BucketPruning:
         return self._of_keys(keys)
 
     def _of_keys(self, keys: pa.Array) -> frozenset[int]:
-        return frozenset(self.index.buckets(keys).tolist()) if len(keys) else frozenset()
+        return frozenset(self.index.hash_codes(keys).tolist()) if len(keys) else frozenset()
 
     def _of_values(self, wanted: Mapping[str, Values], schema: pa.Schema) -> frozenset[int] | None:
-        """Return the buckets of all combinations of values of the hash fields."""
+        """Return the hashes of all combinations of values of the hash fields."""
         if self.keygen.problem or self.keygen.type is KeyGeneratorType.OTHER or not set(self.index.fields) <= wanted.keys():
             return None
         is_whole = set(self.index.key_fields) <= wanted.keys()

@@ -32,6 +32,7 @@ from tideline_table.log.plan import (
 )
 from tideline_table.log.progress import Progress, progress_in
 from tideline_table.log.rewind import Rewind
+from tideline_table.log.ring_resize import check_rings, made_by, resized_in
 from tideline_table.log.savepoint import Saved, Savepoint, saved_by, saved_by_log
 from tideline_table.log.sharing import PEER_WRITER, Sharing
 from tideline_table.log.table_log import Draft
@@ -81,6 +82,8 @@ class TableState:
     """Sharing with Apache Hudi's writers. None if only Tideline writes the table, or only Apache Hudi."""
     bucket_numbers: dict[str, int] = field(default_factory=dict)
     """Numbers of buckets that the table got since its creation, by the instant of the resize."""
+    ring_resizes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """With consistent hashing: the partitions that got another hash ring, by the instant of the resize."""
     metadata: MetadataTable | None = None
     """The metadata table that Tideline keeps for Apache Hudi's readers; None if there is none."""
     eager_rollback: str = ""
@@ -110,6 +113,7 @@ class TableState:
                     f"table log entry {entry.sequence} after {self.sequence}", expected=f"entry {self.sequence + 1}"
                 )
             check_step(self, entry)
+            check_rings(entry)
             self.sequence = entry.sequence
             if entry.action is Action.SAVEPOINT:
                 self.savepoints.pop(entry.instant, None)
@@ -232,6 +236,7 @@ class TableState:
             self.schemas = {at: text for at, text in self.schemas.items() if at not in instants}
             self.schema_json = next(reversed(self.schemas.values()), "")
         self.bucket_numbers = {at: number for at, number in self.bucket_numbers.items() if at not in instants}
+        self.ring_resizes = {at: names for at, names in self.ring_resizes.items() if at not in instants}
         if done:
             self.rewritten = (*self.rewritten, Rewritten(min(known.sequence for known in done), entry.sequence, entry.instant))
 
@@ -258,6 +263,8 @@ class TableState:
         number = str(metadata.extra.get(BUCKET_NUMBER_KEY, ""))
         if number.isascii() and number.isdecimal():
             self.bucket_numbers[instant] = int(number)
+        if resized := resized_in(metadata.extra, instant):
+            self.ring_resizes[instant] = resized
         schema = metadata.extra.get(SCHEMA_KEY, "")
         if schema and schema != self.schema_json:
             self.schema_json = self.schemas[instant] = schema
@@ -267,6 +274,11 @@ class TableState:
         with self._mutex:
             known = [at for at in self.bucket_numbers if not as_of or at <= as_of]
             return self.bucket_numbers[max(known)] if known else 0
+
+    def ring_instant(self, partition_path: str, as_of: str = "") -> str:
+        """Return the instant of the resize that made the hash ring of a partition as of an instant (empty: now); empty for none."""
+        with self._mutex:
+            return made_by(self.ring_resizes, partition_path, as_of)
 
     def schema_at(self, as_of: str) -> str:
         """Return the table schema as of the instant `as_of` (inclusive). Before the first known schema, return the first one."""

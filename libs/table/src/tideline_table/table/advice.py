@@ -90,7 +90,7 @@ class Advice:
     largest_partition_bytes: int
     keys_sampled: int
     rows_per_bucket_skew: float | None
-    """Rows of the largest bucket of a partition in multiples of its mean, over all partitions; None without a bucket index."""
+    """Rows of the largest bucket of a partition in multiples of its mean, over all partitions; None without a bucket index of the simple engine."""
     key_range_overlap: float
     """Share of the files of a partition whose key range holds the smallest key of another file; 0 for ordered keys."""
     writes: WritePattern
@@ -119,7 +119,7 @@ def advise(table: Table) -> Advice:
     footers = [found for s in sample if s.base_file and (found := _footer(table.storage, s.path)) is not None]
     overlap = _overlap([_range_of(metadata, MetaField.RECORD_KEY) for metadata in footers])
     kind, reasons = choose(writes, overlap, number, max(sizes), spread)
-    held = None if index is None else bucket_skew(index, by_partition.values())
+    held = None if index is None or index.is_consistent else bucket_skew(index, by_partition.values())
     if held is not None and held > _SKEWED:
         reasons = (*reasons, f"the largest bucket of a partition holds {held:.1f} times the mean of its rows")
     return Advice(

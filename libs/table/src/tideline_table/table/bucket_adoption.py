@@ -12,6 +12,7 @@ from tideline_table.index.bucket import BucketIndex, slices_by_bucket
 from tideline_table.index.bucket_detection import BucketEvidence
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.table.facade import Table
+from tideline_table.table.ring_adoption import RingAdoption
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +31,17 @@ class BucketAdoption:
     named: NamedBuckets
     _evidence: BucketEvidence = field(init=False)
     _seen: set[FileSlice] = field(default_factory=set)
+    _has_rings: bool = False
+    _rings: RingAdoption | None = None
 
     def __post_init__(self) -> None:
         self._evidence = BucketEvidence(tuple(self.table.definition.keygen.key_fields), self.named.number, self.named.fields)
 
     def applies(self, bucketing: Bucketing) -> bool:
-        """Return whether the table is bucketed, by what it shows or by what the caller names. Raises for other engines."""
+        """Return whether the table is bucketed, by what it shows or by what the caller names. Raises for numbers by partition."""
         bucketing.refuse_other_engines()
-        return bool(bucketing.simple or self.named.number or self.named.fields)
+        self._has_rings = bool(bucketing.ring)
+        return bool(bucketing.ring or bucketing.simple or self.named.number or self.named.fields)
 
     def look(self) -> BucketIndex:
         """Read slices that were not read before; return the index that all rows follow.
@@ -46,6 +50,9 @@ class BucketAdoption:
         """
         if not self.table.definition.has_meta_fields:
             raise UnsupportedTable("a bucket index of a table without meta fields", expected="hoodie.populate.meta.fields=true")
+        if self._has_rings:
+            self._rings = self._rings or RingAdoption(self.table, self.named.number, self.named.fields)
+            return self._rings.look()
         found = self.table.snapshot()
         for file_slice in found.slices:
             bucket = bucket_of_file_id(file_slice.group.file_id)

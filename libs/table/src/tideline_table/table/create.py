@@ -26,7 +26,7 @@ from tideline_table.hudi.properties import (
     URL_ENCODE,
     format_properties,
 )
-from tideline_table.index.bucket import PLAIN_KEYS, BucketIndex
+from tideline_table.index.bucket import PLAIN_KEYS, BucketIndex, Engine
 from tideline_table.index.scope import KEPT_TYPES
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType
 from tideline_table.schema import META_FIELDS, arrow_from_avro, avro_from_arrow, field_path, reader_limits
@@ -63,6 +63,8 @@ class TableRequest:
     """`BLOOM` or `GLOBAL_BLOOM`: kept with the table; empty for a bucket index, and if each writer names its index."""
     buckets: int | None = None
     """The number of buckets of a table with a bucket index; None for a table without."""
+    bucket_engine: Engine = Engine.SIMPLE
+    """How rows are assigned to buckets. `Engine.CONSISTENT` is for merge-on-read tables only, as in Apache Hudi."""
     hash_fields: tuple[str, ...] = ()
     """Columns of the record key that decide the bucket; empty for all of them."""
 
@@ -139,11 +141,14 @@ class IndexRequest(TypedDict):
 
     index_type: str
     buckets: int | None
+    bucket_engine: Engine
     hash_fields: tuple[str, ...]
 
 
-def index_request(index: str, buckets: int | None, hash_fields: tuple[str, ...]) -> IndexRequest:
+def index_request(index: str, buckets: int | None, hash_fields: tuple[str, ...], bucket_engine: str = "") -> IndexRequest:
     """Return the request for the index named `index`: `bucket`, `bloom`, `global_bloom`, or empty if the table keeps none.
+
+    `bucket_engine` is `simple` or `consistent`; empty for `simple`, and for other indexes.
 
     Raises `InvalidOption` for half a request.
     """
@@ -158,7 +163,14 @@ def index_request(index: str, buckets: int | None, hash_fields: tuple[str, ...])
             "a bucket index without a number of buckets" if buckets is None else f"{buckets} buckets without a bucket index",
             expected="both: the index bucket and its number of buckets",
         )
-    return IndexRequest(index_type=kept.get(index, ""), buckets=buckets, hash_fields=hash_fields)
+    engines = {"": Engine.SIMPLE, "simple": Engine.SIMPLE, "consistent": Engine.CONSISTENT}
+    if bucket_engine not in engines or (bucket_engine and index != "bucket"):
+        raise InvalidOption(
+            f"bucket engine {bucket_engine!r} for the index {index!r}", expected="simple or consistent, for the index bucket"
+        )
+    return IndexRequest(
+        index_type=kept.get(index, ""), buckets=buckets, bucket_engine=engines[bucket_engine], hash_fields=hash_fields
+    )
 
 
 def requested_index(request: TableRequest) -> BucketIndex | None:
@@ -177,7 +189,13 @@ def requested_index(request: TableRequest) -> BucketIndex | None:
         return None
     if not request.meta_fields:
         raise InvalidOption("a bucket index without meta fields", expected="meta fields: rows are found by their keys in a bucket")
-    return BucketIndex.checked(request.buckets, request.hash_fields, request.key_fields)
+    if request.bucket_engine is Engine.CONSISTENT and request.type is not TableType.MOR:
+        raise InvalidOption(
+            "consistent hashing in a copy-on-write table",
+            expected="a merge-on-read table: Apache Hudi allows consistent hashing only there",
+            remedy="create it with the type mor, or with the simple engine",
+        )
+    return BucketIndex.checked(request.buckets, request.hash_fields, request.key_fields, request.bucket_engine)
 
 
 def requested_keygen(request: TableRequest) -> KeyGenerator:

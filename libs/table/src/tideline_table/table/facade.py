@@ -19,6 +19,8 @@ from tideline_table.errors import InstantNotFound, InvalidOption, ObjectNotFound
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.properties import CREATE_SCHEMA
+from tideline_table.index.bucket import BucketIndex
+from tideline_table.index.ring_store import RingStore
 from tideline_table.index.scope import RECORD_INDEX, with_kept_type
 from tideline_table.index.simple import SimpleIndex
 from tideline_table.log.metadata import RECORD_INDEX as PARTITION
@@ -41,6 +43,7 @@ from tideline_table.table.images import Images, images_of
 from tideline_table.table.opening import open_timeline
 from tideline_table.table.pruning import pruning_of
 from tideline_table.table.query import KeyRanges, Snapshot, sorted_keys, without_logs
+from tideline_table.table.rings import TableRings
 
 READABLE_VERSIONS = (6, 8, 9)
 COMPLETION_TIMES_SINCE = 8
@@ -69,6 +72,7 @@ class Table:
         self._log_indexes = LogIndexes(self.storage)
         self.index = SimpleIndex(self.storage, log_indexes=self._log_indexes)
         self.record_index = RecordIndex(self.storage)
+        self._ring_store = RingStore(self.storage)
         self.partitions_made: set[str] = set()
         self._key_ranges = KeyRanges(self.storage)
 
@@ -110,15 +114,12 @@ class Table:
     def _check_index(self, declared: TableDefinition) -> None:
         if self.identity is None:
             return
-        if self.identity.index and not declared.is_resizing and not self._says(declared):
+        number = self.timeline.state.bucket_number()
+        known = str(number or self.identity.index.partition(" ")[0])
+        if self.identity.index and not declared.is_resizing and declared.index_text.partition(" ")[0] != known:
             self.refresh()  # another process resized the table
         number = self.timeline.state.bucket_number()
         check_index_unchanged(declared.index_text, self.identity, number, is_resizing=declared.is_resizing)
-
-    def _says(self, declared: TableDefinition) -> bool:
-        assert self.identity is not None
-        number = self.timeline.state.bucket_number()
-        return declared.index_text.partition(" ")[0] == (str(number) if number else self.identity.index.partition(" ")[0])
 
     def write_options(self, given: Mapping[str, object] | None = None) -> Options:
         """Return the options of a write: those of the table with `given`, and its record index if it has one and no index is named."""
@@ -128,8 +129,11 @@ class Table:
     @property
     def has_record_index(self) -> bool:
         """Whether the metadata table has a record index, as of the last refresh: then no key may be in two places."""
-        known = self.state.metadata
-        return known is not None and known.partition(PARTITION) is not None
+        return (known := self.state.metadata) is not None and known.partition(PARTITION) is not None
+
+    def rings(self, index: BucketIndex) -> TableRings:
+        """Return what finds the hash rings of the table as of the last refresh. `index` is the bucket index of the table."""
+        return TableRings(self._ring_store, index, dict(self.state.ring_resizes))
 
     @property
     def has_log(self) -> bool:
@@ -294,7 +298,7 @@ class Table:
         chosen = without_logs(slices) if read_optimized else tuple(slices)
         schema = with_meta_fields(self.schema_at(as_of), operation=self.options[READ_OPERATION_FIELD] or self._has_operations())
         rule = self.log_rule(as_of, merges=any(s.log_files for s in chosen))
-        buckets = pruning_of(self._declared, self.identity, self.state, as_of, is_exclusive=self.is_exclusive)
+        buckets = pruning_of(self._declared, self.identity, self.state, as_of, self.rings, is_exclusive=self.is_exclusive)
         skipping = DataSkipping(self.timeline.replica.statistics, self.state) if self.is_exclusive else None
         return Snapshot(self.storage, schema, rule, chosen, buckets=buckets, skipping=skipping)
 
@@ -380,10 +384,9 @@ class Table:
         return min(stretch.through - stretch.before, default="")
 
     def _merging(self) -> Snapshot:
-        """Return the current snapshot with a rule that merges slices of any instant."""
+        """Return the current snapshot with a rule that merges slices of any instant, also of other buckets before a resize."""
         found = replace(self.snapshot(), rule=self.log_rule(), log_indexes=self._log_indexes)
-        # Slices of a stretch that ends before a resize are of the number of their time.
-        return replace(found, buckets=None) if self.state.bucket_numbers else found
+        return replace(found, buckets=None) if self.state.bucket_numbers or self.state.ring_resizes else found
 
     def _stretch(self, since: str | int, until: str | int) -> Stretch:
         if not self.definition.has_meta_fields:

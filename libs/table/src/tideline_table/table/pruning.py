@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.properties import CREATE_SCHEMA
+from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.bucket_pruning import BucketPruning
 from tideline_table.log.state import TableState
 from tideline_table.schema import arrow_from_avro
 from tideline_table.table.definition import TableDefinition
 from tideline_table.table.identity import TableIdentity, check_index_unchanged
+from tideline_table.table.rings import TableRings
 
 _LOGGER = logging.getLogger(__name__)
 
 
 def pruning_of(
-    declared: TableDefinition, identity: TableIdentity | None, state: TableState, as_of: str, *, is_exclusive: bool
+    declared: TableDefinition,
+    identity: TableIdentity | None,
+    state: TableState,
+    as_of: str,
+    rings: Callable[[BucketIndex], TableRings],
+    *,
+    is_exclusive: bool,
 ) -> BucketPruning | None:
     """Return how queries find buckets; None without a bucket index, or if the rows may be elsewhere than it says.
 
@@ -43,5 +53,10 @@ def pruning_of(
     schema = declared.properties.get(CREATE_SCHEMA, "")
     key_types = {f.name: f.type for f in arrow_from_avro(schema) if f.name in index.key_fields} if schema else {}
     return BucketPruning(
-        index, declared.keygen, key_types, is_exclusive=is_exclusive, has_plain_values=is_exclusive and declared.has_plain_keys
+        index,
+        declared.keygen,
+        key_types,
+        is_exclusive=is_exclusive,
+        has_plain_values=is_exclusive and declared.has_plain_keys,
+        ring_of=partial(rings(index).at, as_of=as_of) if index.is_consistent else None,
     )

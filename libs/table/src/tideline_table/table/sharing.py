@@ -8,8 +8,10 @@ from typing import cast
 
 from tideline_table.coordination import OpenPeerLock
 from tideline_table.coordination.shared.hudi_rules import (
+    BUCKET_FOLDER,
     Bucketing,
     check_not_ahead,
+    check_rings,
     check_version,
     turn_off_metadata,
 )
@@ -123,7 +125,10 @@ def why_unsharable(table: Table) -> str:
     try:
         _check_kind(table)
         if not table.has_log:
-            _bucketing(table).refuse_other_engines()
+            shown = _bucketing(table)
+            shown.refuse_other_engines()
+            if shown.ring:
+                check_rings(table.state)
     except UnsupportedTable as error:
         return f"{error.found}; expected {error.expected}"
     return ""
@@ -149,10 +154,15 @@ def _share_ours(table: Table, sharing: Sharing) -> None:
         return Draft(begun.instant, action, State.INFLIGHT, State.COMPLETED, OPERATION, body)
 
     table.timeline.append(complete)
+    index = table.definition.buckets
+    if index is not None and index.is_consistent:
+        rings = table.rings(index)
+        rings.store.sweep(rings.resizes)
+        rings.for_writing({s.group.partition_path for s in table.state.latest_slices()})
 
 
 def _bucketing(table: Table) -> Bucketing:
-    return Bucketing.shown_by(table.state, read_properties(table.storage), table.storage.list_folder(".hoodie").folders)
+    return Bucketing.shown_by(table.state, read_properties(table.storage), table.storage.list_folder(BUCKET_FOLDER).folders)
 
 
 def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption) -> None:

@@ -11,6 +11,7 @@ from tideline_table.config import INSERT_TO_LOG, MAX_FILE_SIZE, RECORD_SIZE_ESTI
 from tideline_table.file_group.names import new_bucket_file_id, new_file_id
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.index.bucket import BucketIndex, slices_by_bucket
+from tideline_table.index.hash_ring import HashRing
 from tideline_table.index.simple import Location
 from tideline_table.writer.operation import Operation, promises_unique_keys
 from tideline_table.writer.task import FileGroupTask
@@ -129,15 +130,17 @@ def route_to_buckets(
     operation: Operation,
     index: BucketIndex,
     by_partition: Mapping[str, np.ndarray],
-    buckets: np.ndarray,
+    codes: np.ndarray,
     slices: Mapping[str, Sequence[FileSlice]],
+    rings: Mapping[str, HashRing],
     *,
     is_merge_on_read: bool,
     inserts_to_log: bool,
 ) -> list[RoutedTask]:
     """Return one task per bucket that the input touches: of its file group, or of a new one if the bucket is empty.
 
-    `buckets` holds the bucket of each input row; the other arguments are those of `route_input`. The writer does not look up whether a
+    `codes` holds the hash of each input row (`BucketIndex.hash_codes`), `rings` the ring of each partition if there is consistent hashing; the
+    other arguments are those of `route_input`. The writer does not look up whether a
     file group holds a key: a copy-on-write task merges the rows with the base file, and a merge-on-read task appends all of them. Raises `UnsupportedTable` for file
     groups that the index does not allow, except where an overwrite replaces them.
     """
@@ -146,17 +149,20 @@ def route_to_buckets(
         rows = by_partition[partition]
         if not len(rows):
             continue
-        held = {} if operation.overwrites else slices_by_bucket(index, slices.get(partition, ()))
-        order = np.argsort(buckets[rows], kind="stable")
-        numbers, starts = np.unique(buckets[rows][order], return_index=True)
+        ring = rings.get(partition)
+        held = {} if operation.overwrites else slices_by_bucket(index, slices.get(partition, ()), ring)
+        buckets = index.buckets_of(codes[rows], ring)
+        order = np.argsort(buckets, kind="stable")
+        numbers, starts = np.unique(buckets[order], return_index=True)
         for bucket, positions in zip(numbers.tolist(), np.split(rows[order], starts[1:]), strict=True):
             base = held.get(bucket)
             if base is None and operation is Operation.DELETE:
                 continue
+            opened = ring.file_ids[bucket] if ring is not None else new_bucket_file_id(instant, partition, bucket)
             task = FileGroupTask(
                 number=len(tasks),
                 partition_path=partition,
-                file_id=base.group.file_id if base is not None else new_bucket_file_id(instant, partition, bucket),
+                file_id=base.group.file_id if base is not None else opened,
                 base=base,
                 adds=base is None or not is_merge_on_read,
                 log_inserts=len(positions) if base is None and inserts_to_log else 0,

@@ -9,6 +9,7 @@ import pyarrow as pa
 from tideline_table.action.clustering.plan import Trigger, checked_order, due_plan, free_slices, too_early
 from tideline_table.action.decision import Due, Reason, obstacle, within
 from tideline_table.config import CLUSTERING_MAX_GROUP_BYTES, CLUSTERING_MAX_GROUPS, CLUSTERING_SORT_COLUMNS, Options
+from tideline_table.file_group.names import is_ring_file_id
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.log.state import TableState
 
@@ -36,7 +37,12 @@ def plan_bucket_clustering(
         return Reason(
             f"a table with a bucket index keeps one file group in each bucket, and {CLUSTERING_SORT_COLUMNS.key} names no columns to sort by"
         )
-    changed = [s for s in free_slices(state, reserved) if not _is_clustered(state, s)]
+    free = free_slices(state, reserved)
+    if any(is_ring_file_id(s.group.file_id) for s in free):
+        return Reason(
+            "a table with consistent hashing is not clustered: the file id of a bucket is fixed by the hash ring of its partition"
+        )
+    changed = [s for s in free if not _is_clustered(state, s)]
     fitting = [s for s in changed if s.total_bytes <= options[CLUSTERING_MAX_GROUP_BYTES]]
     if not fitting:
         return Reason(

@@ -93,6 +93,6 @@ STRATEGIES = Strategies(
             "SparkConsistentBucketClusteringExecutionStrategy",
             "SingleSparkJobConsistentHashingExecutionStrategy",
         ),
-        "resizing of consistent hash buckets is not built: let Apache Hudi execute the plan",
+        "buckets of a hash ring are split and merged without a plan: tideline resize-buckets PATH",
     ),
 )

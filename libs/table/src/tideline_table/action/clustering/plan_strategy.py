@@ -212,6 +212,6 @@ STRATEGIES = Strategies(
             "SparkConsistentBucketClusteringPlanStrategy",
             "FlinkConsistentBucketClusteringPlanStrategy",
         ),
-        "resizing of consistent hash buckets is not built: use size on a table without a bucket index",
+        "buckets of a hash ring are split and merged without a plan: tideline resize-buckets PATH",
     ),
 )

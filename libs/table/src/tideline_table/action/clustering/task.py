@@ -98,6 +98,12 @@ def clustering_tasks(
             raise CorruptMetadata(
                 f"clustering plan {instant} with a group over {len(partitions)} partitions", expected="one partition per group"
             )
+        if buckets is not None and buckets.is_consistent:
+            raise UnsupportedTable(
+                f"clustering plan {instant} in a table with {buckets.text}",
+                expected="no clustering: the file id of a bucket is fixed by the hash ring of its partition",
+                remedy="roll the plan back: tideline run rollback PATH",
+            )
         if buckets is not None and (len(slices) > 1 or group["numOutputFileGroups"] != 1):
             raise UnsupportedTable(
                 f"clustering plan {instant} makes {group['numOutputFileGroups']} file group(s) of {len(slices)}, in a table with {buckets.text}",

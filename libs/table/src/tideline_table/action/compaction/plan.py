@@ -30,6 +30,7 @@ from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, joi
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.index.bucket import BucketIndex
+from tideline_table.index.hash_ring import HashRing
 from tideline_table.log.plan import CompactionPlanned
 from tideline_table.log.state import TableState
 from tideline_table.reader.base_file import DICTIONARY, read_footer
@@ -152,6 +153,8 @@ class CompactionTask:
     options: Mapping[str, str] = field(default_factory=dict)
     buckets: BucketIndex | None = None
     """The bucket index of the table, if it has one."""
+    ring: HashRing | None = None
+    """The ring of the partition, if that index is consistent hashing."""
 
     @property
     def path(self) -> str:
@@ -171,13 +174,16 @@ def compaction_tasks(
     attempt: int,
     options: Options,
     buckets: BucketIndex | None = None,
+    rings: Mapping[str, HashRing] | None = None,
 ) -> list[CompactionTask]:
-    """Return the tasks of a plan. Raises `CorruptMetadata` and `UnsafePath` for a plan that names files outside of the table."""
+    """Return the tasks of a plan. `rings`: of its partitions, with consistent hashing. Raises `CorruptMetadata` and `UnsafePath` for a plan that names files outside of the table."""
+    given, found = options.given(), [_planned_slice(o, instant) for o in plan["operations"]]
+    ring_of = (rings or {}).get
     return [
         CompactionTask(
-            base_path, instant, number, _planned_slice(o, instant), rule, schema, avro_schema, attempt, options.given(), buckets
+            base_path, instant, number, s, rule, schema, avro_schema, attempt, given, buckets, ring_of(s.group.partition_path)
         )
-        for number, o in enumerate(plan["operations"])
+        for number, s in enumerate(found)
     ]
 
 
@@ -225,7 +231,7 @@ def _compact_slice(task: CompactionTask, storage: Storage, rule: LogRule) -> Wri
     proof = Prover.begin("compaction", task.instant, task.number, schema, task.rule.merging.ordering_field, options)
     rows = encoded_table(scan_slice(storage, file_slice, schema, rule), schema, rule)
     if task.buckets is not None:
-        task.buckets.check_members(group.file_id, rows.column(MetaField.RECORD_KEY))
+        task.buckets.check_members(group.file_id, rows.column(MetaField.RECORD_KEY), task.ring)
     path = task.path
     name = repeated(path.rsplit("/", 1)[-1], rows.num_rows)
     position = schema.get_field_index(MetaField.FILE_NAME)

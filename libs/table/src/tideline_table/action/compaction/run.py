@@ -112,7 +112,8 @@ def _execute(table: Table, instant: str, attempt: int, options: Options, run: Ru
     plan = planned.plan
     root = table.storage.root
     rule, index = table.log_rule(), table.definition.buckets
-    tasks = compaction_tasks(root, instant, plan, rule, table.schema, table.footer_schema(), attempt, options, index)
+    rings = table.rings(index).of({str(o["partitionPath"] or "") for o in plan["operations"]}) if index is not None else {}
+    tasks = compaction_tasks(root, instant, plan, rule, table.schema, table.footer_schema(), attempt, options, index, rings)
     tasks = [replace(task, file_slice=with_merged_logs(table.state, task.file_slice)) for task in tasks]
     stats: tuple[WriteStat, ...] = ()
     try:

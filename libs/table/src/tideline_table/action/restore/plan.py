@@ -40,7 +40,7 @@ def plan_restore(state: TableState, savepoint: Savepoint) -> RestorePlan:
     A pending compaction planned before the savepoint stays, because log files refer to it. A clustering can be planned again.
     """
     undone = _newest_first(a for a in state.completed_writes() if is_newer(a, savepoint))
-    resizes = [a.instant for a in undone if a.instant in state.bucket_numbers]
+    resizes = [a.instant for a in undone if a.instant in state.bucket_numbers or a.instant in state.ring_resizes]
     if resizes:
         raise UnsupportedTable(
             f"a restore to {savepoint.instant}, before {resizes[-1]} split the buckets of the table",

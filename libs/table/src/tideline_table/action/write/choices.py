@@ -37,6 +37,8 @@ class WriteChoices:
         options, index = table.write_options(given), table.definition.buckets
         check_moves(table, operation, options)
         check_index(index, options)
+        if operation.overwrites:
+            refuse_replacement(table, operation)
         check_scope(kept_index(table), options, only_deletes=operation is Operation.DELETE)
         holds_once = index is not None or asks_record_index(options)
         return cls(operation, in_buckets(operation, options) if holds_once else operation, options, holds_once)
@@ -55,6 +57,21 @@ def check_moves(table: Table, operation: Operation, options: Options) -> None:
             f"table {table.definition.name!r} merges rows cell by cell ({table.definition.payload_class}), with a global index that moves rows",
             expected="rows that stay in their partition",
             remedy="hoodie.simple.index.update.partition.path=false, or an index by partition",
+        )
+
+
+def refuse_replacement(table: Table, operation: Operation) -> None:
+    """Raise `UnsupportedTable` for an operation that replaces file groups of a hash ring.
+
+    Each node has one file id. Rows that are written later would go to a file group that readers take for replaced: in Apache Hudi 1.2
+    such rows are lost.
+    """
+    index = table.definition.buckets
+    if index is not None and index.is_consistent:
+        raise UnsupportedTable(
+            f"{operation} in table {table.definition.name!r} with {index.text}",
+            expected="upsert, insert or delete: the hash ring of a partition fixes the file ids of its buckets",
+            remedy="delete the rows by their keys, or write the new rows into another table",
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Mapping
 
+from tideline_table.action.write.choices import refuse_replacement
 from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.run import OnConflict, in_transaction, write_with_retries
 from tideline_table.coordination.committed import Committed
@@ -25,10 +26,11 @@ def delete_partitions(
     """Remove all rows of these partitions as one commit; cleaning deletes the files later.
 
     Partition paths are those of `_hoodie_partition_path`. Raises `InvalidOption`, before anything is written, for a partition that
-    the table does not have, and otherwise what `write_rows` raises.
+    the table does not have, `UnsupportedTable` for a table with consistent hashing, and otherwise what `write_rows` raises.
     """
     chosen = table.options.merged(options or {})
     table.check_writable(keyed=False)
+    refuse_replacement(table, Operation.DELETE_PARTITION)
     known = {s.group.partition_path for s in table.state.latest_slices()}
     for partition in partitions:
         if partition not in known:

@@ -10,26 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import pyarrow as pa
 
 from tideline_table.action.write.contention import Contention
+from tideline_table.action.write.moved_rows import write_moved
 from tideline_table.action.write.run import in_transaction, write_with_retries
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination.committed import Committed
 from tideline_table.errors import InvalidOption, UnsupportedTable, VerificationFailed, WriteConflict
-from tideline_table.file_group.names import MAX_BUCKETS, base_file_name, new_bucket_file_id, write_token
-from tideline_table.file_group.slice import FileSlice, join_path
+from tideline_table.file_group.names import MAX_BUCKETS, new_bucket_file_id
+from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.properties import change_properties, read_properties
-from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, WriteStat
 from tideline_table.index.bucket import RESIZING, BucketIndex, resizing_properties
 from tideline_table.log.state import BUCKET_NUMBER_KEY
-from tideline_table.reader.base_file import read_footer
 from tideline_table.reader.file_slice import read_slice
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.table.facade import Table
 from tideline_table.writer import FileGroupResult, Operation
-from tideline_table.writer.base_file import write_base_file
-from tideline_table.writer.marker import MarkerType, create_marker
 
 
 def resize_buckets(table: Table, number: int, *, options: Mapping[str, object] | None = None) -> Committed | None:
@@ -82,6 +78,12 @@ def checked_number(table: Table, number: int) -> BucketIndex:
     index = table.definition.buckets
     if index is None:
         raise UnsupportedTable(f"table {table.definition.name!r} without a bucket index", expected="a table with one")
+    if index.is_consistent:
+        raise UnsupportedTable(
+            f"table {table.definition.name!r} with {index.text}",
+            expected="no number of buckets: the sizes of its buckets decide which are split and merged",
+            remedy="tideline resize-buckets PATH --option hoodie.bucket.index.max.num.buckets=N",
+        )
     if not index.number <= number <= MAX_BUCKETS or number % index.number:
         raise InvalidOption(
             f"{number} buckets for a table with {index.text}",
@@ -114,21 +116,10 @@ def _split_slice(
     keys = rows.column(MetaField.RECORD_KEY)
     index.check_members(file_slice.group.file_id, keys)
     buckets = larger.buckets(keys)
-    position = schema.get_field_index(MetaField.FILE_NAME)
     partition, found = file_slice.group.partition_path, []
     for bucket in np.unique(buckets).tolist():
-        part = rows.filter(pa.array(buckets == bucket))
         file_id = new_bucket_file_id(begun.instant, partition, bucket)
-        name = base_file_name(file_id, write_token(at, 0), begun.instant)
-        path = join_path(partition, name)
-        part = part.set_column(position, schema.field(position), pa.repeat(pa.scalar(name), part.num_rows))
-        create_marker(table.storage, begun.instant, path, MarkerType.CREATE)
-        file = write_base_file(table.storage, path, part, table.footer_schema(), table.options)
-        written = read_footer(table.storage, path).rows
-        stat = WriteStat(file_id, partition, path, NO_PREVIOUS_COMMIT, written, file.size_bytes, statistics=file.statistics)
-        result = FileGroupResult(stat, b"")
-        begun.staged(result)
-        found.append(result)
+        found.append(write_moved(table, begun, at, partition, rows, buckets == bucket, file_id))
     if sum(r.stat.num_writes for r in found if r.stat is not None) != rows.num_rows:
         raise VerificationFailed(
             f"the split of file group {file_slice.group.file_id} changed rows", expected=f"{rows.num_rows} rows"

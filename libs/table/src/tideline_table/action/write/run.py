@@ -16,6 +16,7 @@ from tideline_table.action.write.backlog import hold_back
 from tideline_table.action.write.choices import WriteChoices, combines_input, kept_index
 from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.executor import RoutedWrite, ThisProcess, WriteExecutor, check_written
+from tideline_table.action.write.key_look_up import key_look_up
 from tideline_table.action.write.partition import create_partition
 from tideline_table.action.write.schema_change import TargetSchema, check_sort_columns, target_schema
 from tideline_table.action.write.tagging import tag_for_buckets, tag_input
@@ -30,12 +31,12 @@ from tideline_table.errors import (
     ObjectNotFound,
     RestoredMeanwhile,
     TransactionRolledBack,
+    UnsupportedTable,
     WriteConflict,
 )
-from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.file_group.slice import FileGroupId
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.scope import KeyScope, asks_record_index
-from tideline_table.index.simple import partition_rows
 from tideline_table.log.progress import ProgressStep
 from tideline_table.log.state import TableState
 from tideline_table.schema.avro import avro_with_meta_fields
@@ -221,6 +222,8 @@ class _Routed:
     """The rows that the tasks refer to by position."""
     index: BucketIndex | None = None
     """The bucket index by which they were routed."""
+    rings: Mapping[str, str] | None = None
+    """As `WriteSet.rings`, with consistent hashing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +245,12 @@ class _Attempt:
         return in_transaction(self.table, self.named, self.options, self._stage, self.progress)
 
     def _stage(self, transaction: WriteTransaction) -> Committed:
-        results = self._write(transaction, self._route_in_turn(transaction))
-        target = self.target
+        routed = self._route_in_turn(transaction)
+        results = self._write(transaction, routed)
+        target, replaced = self.target, overwrite_of(self.operation, results)
+        look_up = self._look_up()
         return transaction.commit(
-            results, target.text, self.extra, self._look_up(), target.based_on, self.progress, overwrite_of(self.operation, results)
+            results, target.text, self.extra, look_up, target.based_on, self.progress, replaced, rings=routed.rings
         )
 
     def _route_in_turn(self, transaction: WriteTransaction) -> _Routed:
@@ -279,19 +284,26 @@ class _Attempt:
         )
 
     def _route_to_buckets(self, transaction: WriteTransaction, index: BucketIndex) -> _Routed:
+        found = self.table.rings(index)  # before the slices: of a resize in between, the newer ones show it
         tagged = tag_for_buckets(self.table, self.prepared, self.named, self.operation, self.options, self.executor)
         is_merge_on_read = self.table.definition.type is TableType.MOR
-        tasks = route_to_buckets(
-            transaction.instant,
-            self.operation,
-            index,
-            tagged.by_partition,
-            index.buckets(self.prepared.keys),
-            tagged.slices,
-            is_merge_on_read=is_merge_on_read,
-            inserts_to_log=self.options[INSERT_TO_LOG] and is_merge_on_read and not self.named.opens_groups_only,
-        )
-        return _Routed(tasks, tagged.rows, index)
+        opens_groups = self.operation is not Operation.DELETE
+        try:
+            tasks = route_to_buckets(
+                transaction.instant,
+                self.operation,
+                index,
+                tagged.by_partition,
+                index.hash_codes(self.prepared.keys),
+                tagged.slices,
+                found.for_writing(tagged.by_partition) if opens_groups else found.of(tagged.by_partition),
+                is_merge_on_read=is_merge_on_read,
+                inserts_to_log=self.options[INSERT_TO_LOG] and is_merge_on_read and not self.named.opens_groups_only,
+            )
+        except UnsupportedTable:
+            found.check_unchanged(self.table.state)
+            raise
+        return _Routed(tasks, tagged.rows, index, found.instants(tagged.by_partition))
 
     def _placement(self, placement: FilePlacement) -> FilePlacement:
         """Return the placement of inserts: to log files if the options say so and merging a log cannot mistake two rows for one."""
@@ -374,23 +386,3 @@ def write_context(
         has_meta_fields=table.definition.has_meta_fields,
         buckets=buckets if buckets is not None else table.definition.buckets,
     )
-
-
-def key_look_up(table: Table, prepared: PreparedInput) -> LookUp:
-    """Return a look-up of the keys of `prepared` in slices that another write added."""
-
-    def find(written: Sequence[FileSlice]) -> str | None:
-        rows = partition_rows(prepared.partition_paths)
-        for file_slice in written:
-            partition = file_slice.group.partition_path
-            if prepared.scope is KeyScope.TABLE:
-                keys = prepared.keys
-            elif partition in rows:
-                keys = prepared.keys.take(pa.array(rows[partition]))
-            else:
-                continue
-            if table.index.locate(keys, [file_slice]).slices:
-                return partition
-        return None
-
-    return LookUp(prepared.scope, find)

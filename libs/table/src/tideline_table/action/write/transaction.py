@@ -138,12 +138,13 @@ class WriteTransaction:
         progress: ProgressStep | None = None,
         overwrites: Overwrite | None = None,
         splits: Mapping[FileGroupId, SliceVersion] | None = None,
+        rings: Mapping[str, str] | None = None,
     ) -> Committed:
         """Check for conflicts with everything since the begin, and publish.
 
         `look_up` is None if the operation does not promise unique keys. `schema_based_on` is the schema that `schema_json` evolved
-        from, if it did. `progress` moves with the commit. `overwrites` belongs to a replace commit, and so does `splits`: the file groups of the
-        table, which the results replace if none of them changed. Raises `WriteConflict`,
+        from, if it did. `progress` moves with the commit. `overwrites` belongs to a replace commit, and so does `splits`: file groups that
+        the results replace if none of them changed; without `rings`, all of the table. `rings` is as in `WriteSet`. Raises `WriteConflict`,
         `ProgressMoved` or `TransactionRolledBack` (nothing became visible; call `roll_back`), `CommitUnknown` without an answer.
         """
         written = list(results)
@@ -160,9 +161,9 @@ class WriteTransaction:
         with self.lock.hold(self.timeline.head_sequence):
             for move in range(_MOVES + 1):
                 own = self._write_set(written, scope, schema)
-                own = replace(own, progress=progress, overwrites=overwrites)
+                own = replace(own, progress=progress, overwrites=overwrites, rings=rings or {})
                 if splits is not None:
-                    own = replace(own, splits=splits, opens=frozenset())
+                    own = replace(own, splits=splits, splits_table=not rings, opens=frozenset())
                 try:
                     entry = self._append(own, checked, written, named)
                     break

@@ -19,6 +19,7 @@ from tideline_table.clock import Clock
 from tideline_table.config import INDEX_TYPE, INSTANT_SKEW_S, Options, column_list
 from tideline_table.coordination.heartbeat import allowed_silence
 from tideline_table.errors import ClockSkew, UnsupportedTable
+from tideline_table.file_group.names import is_ring_file_id
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import time_from_instant
@@ -30,7 +31,8 @@ from tideline_table.storage import Storage
 _BUCKET_ID = re.compile(r"000\d{5}-[0-9a-f]{4}-4")
 _HASHED_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-3")
 _GROUPS_FOR_ONE_NUMBER = 50
-_BUCKET_FOLDER = ".bucket_index"
+BUCKET_FOLDER = ".hoodie/.bucket_index"
+_RING_FOLDER = "consistent_hashing_metadata"
 _LOGGER = logging.getLogger(__name__)
 
 _ADVERTISED = (p.METADATA_PARTITIONS, p.METADATA_PARTITIONS_INFLIGHT)
@@ -103,12 +105,14 @@ class Bucketing:
 
     simple: str
     """Of the simple engine."""
+    ring: str
+    """Of consistent hashing."""
     other: str
-    """Of consistent hashing, or of numbers of buckets by partition."""
+    """Of numbers of buckets by partition."""
 
     @classmethod
     def shown_by(cls, state: TableState, properties: Mapping[str, str], folders: Collection[str] = ()) -> Bucketing:
-        """Return what properties, file ids and the `folders` of `.hoodie` show (format reference 12).
+        """Return what properties, file ids and the `folders` in `BUCKET_FOLDER` show (format reference 12).
 
         In version 6 the properties usually show nothing. Consistent hashing names file groups by version-3 UUIDs, as no other writer
         does. The simple engine starts file ids with the bucket number, and so do 1 of 40,000 random ones: one counts in small tables only.
@@ -124,15 +128,16 @@ class Bucketing:
             simple = f"file id {min(file_id for ids in numbered for file_id in ids)}"
         elif properties.get(INDEX_TYPE.key, "").upper() == "BUCKET":
             simple = f"{INDEX_TYPE.key}=BUCKET"
-        folder = f"folder .hoodie/{_BUCKET_FOLDER}" if _BUCKET_FOLDER in folders else ""
-        return cls(simple, f"file id {min(hashed)}" if hashed else folder)
+        shown = {name: f"folder {BUCKET_FOLDER}/{name}" for name in sorted(folders)}
+        ring = shown.pop(_RING_FOLDER, "")
+        return cls(simple, f"file id {min(hashed)}" if hashed else ring, next(iter(shown.values()), ""))
 
     def refuse_other_engines(self) -> None:
-        """Raise `UnsupportedTable` for consistent hashing and for numbers of buckets by partition."""
+        """Raise `UnsupportedTable` for numbers of buckets by partition."""
         if self.other:
             raise UnsupportedTable(
                 f"a table with Apache Hudi's bucket index ({self.other})",
-                expected="its simple engine with one number of buckets, or another index",
+                expected="one number of buckets, or another index",
                 remedy="read it, or write it with Apache Hudi",
             )
 
@@ -141,9 +146,9 @@ def check_not_bucketed(state: TableState, properties: Mapping[str, str], folders
     """Raise `UnsupportedTable` if a table that keeps no bucket index shows one."""
     shown = Bucketing.shown_by(state, properties, folders)
     shown.refuse_other_engines()
-    if shown.simple:
+    if shown.ring or shown.simple:
         raise UnsupportedTable(
-            f"a table with Apache Hudi's bucket index ({shown.simple})",
+            f"a table with Apache Hudi's bucket index ({shown.ring or shown.simple})",
             expected="another index: the bucket index fails over file groups without a bucket number, such as Tideline opens",
             remedy="read it, or write it with Apache Hudi",
         )
@@ -159,11 +164,35 @@ def check_buckets(state: TableState, properties: Mapping[str, str]) -> None:
     if index is None:
         check_not_bucketed(state, properties)
         return
+    if index.is_consistent:
+        check_rings(state)
+        return
     by_partition: dict[str, list[FileSlice]] = {}
     for file_slice in state.latest_slices():
         by_partition.setdefault(file_slice.group.partition_path, []).append(file_slice)
     for slices in by_partition.values():
         slices_by_bucket(index, slices)
+
+
+def check_rings(state: TableState) -> None:
+    """Raise `UnsupportedTable` if Apache Hudi resizes buckets of a hash ring, or did so, or wrote behind a replacement of them.
+
+    While its resize is pending, its writers append rows to file groups that do not exist yet (format reference 12.2).
+    """
+    expected = "hash rings as they were made: Hudi's writers need no hoodie.bucket.index.max.num.buckets and min.num.buckets"
+    remedy = "read the table, or write it with Apache Hudi"
+    resizes = sorted(a.instant for a in state.pending() if a.is_clustering and a.is_peers)
+    if resizes:
+        raise UnsupportedTable(f"resize {resizes[0]} of Apache Hudi, which is pending", expected=expected, remedy=remedy)
+    strange = {group: by for group, by in state.replaced.items() if by not in state.ring_resizes}
+    if strange:
+        group, by = min(strange.items())
+        raise UnsupportedTable(f"file group {group.file_id} of a hash ring, which {by} replaced", expected=expected, remedy=remedy)
+    for file_slice in state.latest_slices():
+        if not is_ring_file_id(file_slice.group.file_id):
+            raise UnsupportedTable(
+                f"file group {file_slice.group.file_id}, which is of no first hash ring", expected=expected, remedy=remedy
+            )
 
 
 def turn_off_metadata(storage: Storage, properties: Mapping[str, str]) -> None:

@@ -1,0 +1,187 @@
+"""Splits and merges of the buckets of a table with consistent hashing, by their sizes, in one replace commit.
+
+The metadata file of a new ring is created before the commit and counts from the commit on, which names the partitions (`RINGS_KEY`).
+A write whose rows were routed by the ring before conflicts and is repeated. A node that is neither split nor merged keeps its file
+group, its file id and its range of hashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import pyarrow as pa
+
+from tideline_table.action.write.contention import Contention
+from tideline_table.action.write.moved_rows import write_moved
+from tideline_table.action.write.run import in_transaction, write_with_retries
+from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.config import (
+    BUCKET_LEAST,
+    BUCKET_MERGE_THRESHOLD,
+    BUCKET_MOST,
+    BUCKET_SPLIT_THRESHOLD,
+    MAX_FILE_SIZE,
+    Options,
+)
+from tideline_table.coordination.committed import Committed
+from tideline_table.errors import StorageError, TidelineError, UnsupportedTable, VerificationFailed, WriteConflict
+from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.hudi.instant import State
+from tideline_table.index.bucket import BucketIndex
+from tideline_table.index.hash_ring import MAX_NODES, HashRing
+from tideline_table.index.ring_change import RingChange, RingLimits, RingMove, resized_ring
+from tideline_table.log.ring_resize import rings_metadata
+from tideline_table.reader.file_slice import read_slice
+from tideline_table.schema.meta_fields import MetaField, with_meta_fields
+from tideline_table.table.facade import Table
+from tideline_table.writer import FileGroupResult, Operation
+
+
+def resize_rings(table: Table, *, options: Mapping[str, object] | None = None) -> Committed | None:
+    """Split and merge the buckets of an exclusive table with consistent hashing; None if all have a fitting size.
+
+    A bucket is split if its file group has more than `hoodie.bucket.index.split.threshold` times `hoodie.parquet.max.file.size` bytes, and
+    neighbours with up to `hoodie.bucket.index.merge.threshold` times that size are merged, within `hoodie.bucket.index.min.num.buckets`
+    and `max.num.buckets` in each partition. Reads and writes the rows of these buckets once, one split or merge at a time in memory.
+    Raises `WriteConflict` if other writers went first in all attempts, `UnsupportedTable` for a table that is shared, has another index,
+    or whose rows are not where the rings put them.
+    """
+    chosen = table.options.merged(options or {})
+    table.check_writable()
+    table.refresh()
+    index = checked_index(table)
+    limits = limits_of(index, chosen)
+    contention = Contention(table, chosen)
+
+    def attempt() -> Committed:
+        table.refresh()
+        if not _Resize(table, index, limits, table.state.last_instant).changes:
+            return Committed("", table.state.sequence, ())
+        made: list[HashRing] = []
+        try:
+            return in_transaction(
+                table,
+                Operation.INSERT_OVERWRITE_TABLE,
+                chosen,
+                lambda begun: _Resize(table, index, limits, begun.instant).run(begun, made),
+            )
+        except Exception:
+            _discard(table, made)
+            raise
+
+    done = write_with_retries(contention, attempt, None)
+    return done if done.instant else None
+
+
+def _discard(table: Table, rings: Sequence[HashRing]) -> None:
+    """Delete the files of new rings if their resize is known to be undone; sharing the table deletes what stays (`RingStore.sweep`)."""
+    with suppress(TidelineError):  # the failure of the resize is the one to report
+        state = table.refresh()
+        for ring in rings:
+            record = state.actions.get(ring.instant)
+            if record is not None and record.state is State.ROLLED_BACK:
+                table.storage.delete(ring.path)
+
+
+def checked_index(table: Table) -> BucketIndex:
+    """Return the index of a table whose rings can be resized. Raises `UnsupportedTable`."""
+    index = table.definition.buckets
+    if index is None or not index.is_consistent:
+        raise UnsupportedTable(
+            f"table {table.definition.name!r} with {index.text if index is not None else 'no bucket index'}",
+            expected="a table with consistent hashing",
+            remedy="for the simple engine, name the new number of buckets",
+        )
+    if not table.is_exclusive:
+        raise UnsupportedTable(
+            f"table {table.definition.name!r}, which Apache Hudi's writers write, too",
+            expected="an exclusive table: a writer of Hudi would go on with the ring that it has read",
+            remedy="write the rows into a new table",
+        )
+    return index
+
+
+def limits_of(index: BucketIndex, options: Options) -> RingLimits:
+    """Return the limits that the options set. As in Apache Hudi, the number of the creation lies between least and most."""
+    file_bytes = options[MAX_FILE_SIZE]
+    return RingLimits(
+        split_bytes=int(file_bytes * options[BUCKET_SPLIT_THRESHOLD]),
+        merge_bytes=int(file_bytes * options[BUCKET_MERGE_THRESHOLD]),
+        least=max(1, min(options[BUCKET_LEAST] or index.number, index.number)),
+        most=min(MAX_NODES, max(options[BUCKET_MOST] or index.number, index.number)),
+    )
+
+
+class _Resize:
+    """The resize of all partitions that need one, at one instant. `slices` holds the slice of each node that has one."""
+
+    def __init__(self, table: Table, index: BucketIndex, limits: RingLimits, instant: str) -> None:
+        self.table, self.index = table, index
+        self.rings = table.rings(index)  # before the slices: of a resize in between, the newer ones show it
+        self.slices: dict[str, dict[int, FileSlice]] = {}
+        self.changes: dict[str, RingChange] = {}
+        found: dict[str, list[FileSlice]] = {}
+        for file_slice in table.state.latest_slices():
+            found.setdefault(file_slice.group.partition_path, []).append(file_slice)
+        busy = {group.partition_path for group in table.state.groups_under_compaction()}
+        try:
+            before = self.rings.of(found.keys() - busy)
+            self.slices = {name: ring.by_node(found[name]) for name, ring in before.items()}
+        except UnsupportedTable:
+            self.rings.check_unchanged(table.state)
+            raise
+        for name, ring in before.items():
+            sizes = {at: s.total_bytes for at, s in self.slices[name].items()}
+            change = resized_ring(ring, sizes, limits, instant)
+            if change is not None:
+                self.changes[name] = change
+
+    def run(self, begun: WriteTransaction, made: list[HashRing]) -> Committed:
+        """Write the moved rows and the new rings, and commit. The caller deletes the rings in `made` if that fails."""
+        if not self.changes:
+            raise WriteConflict("the buckets have fitting sizes since another process wrote them", with_instant="")
+        results: list[FileGroupResult] = []
+        splits = {s.group: s.version for name, change in self.changes.items() for s in self._sources(name, change)}
+        for name, change in sorted(self.changes.items()):
+            for move in change.moves:
+                begun.check_early({g: v for g, v in splits.items() if g in self._groups(name, move)}, frozenset())
+                results += self._move(begun, name, change, move, len(results))
+        for change in self.changes.values():
+            made.append(change.ring)
+            self.rings.store.create(change.ring)
+        schema, extra = self.table.schema_json, rings_metadata(self.changes)
+        committed = begun.commit(results, schema, extra, None, splits=splits, rings=self.rings.instants(self.changes))
+        with suppress(StorageError):  # the resize is committed, and the next writer of a partition makes up for a missing marker
+            for ring in made:
+                self.rings.store.mark(ring)
+        return committed
+
+    def _sources(self, name: str, change: RingChange) -> list[FileSlice]:
+        return [self.slices[name][at] for move in change.moves for at in move.sources]
+
+    def _groups(self, name: str, move: RingMove) -> set[FileGroupId]:
+        return {self.slices[name][at].group for at in move.sources}
+
+    def _move(self, begun: WriteTransaction, name: str, change: RingChange, move: RingMove, number: int) -> list[FileGroupResult]:
+        schema, before = with_meta_fields(self.table.schema), self.rings.at(name)
+        read = []
+        for at in move.sources:
+            found = self.slices[name][at]
+            rows = read_slice(self.table.storage, found, schema, self.table.log_rule())
+            self.index.check_members(found.group.file_id, rows.column(MetaField.RECORD_KEY), before)
+            read.append(rows)
+        rows = pa.concat_tables(read)
+        ids = change.ring.file_ids
+        nodes = self.index.buckets(rows.column(MetaField.RECORD_KEY), change.ring)
+        results: list[FileGroupResult] = []
+        for node in sorted(set(nodes.tolist())):
+            if ids[node] not in {f"{target.prefix}-0" for target in move.targets}:
+                raise VerificationFailed(
+                    f"rows of file group(s) {', '.join(before.file_ids[at] for at in move.sources)} that node {ids[node]} would get",
+                    expected=f"rows of {', '.join(target.prefix for target in move.targets)} only",
+                )
+            results.append(write_moved(self.table, begun, number + len(results), name, rows, nodes == node, ids[node]))
+        if sum(r.stat.num_writes for r in results if r.stat is not None) != rows.num_rows:
+            raise VerificationFailed(f"a resize of partition {name!r} changed rows", expected=f"{rows.num_rows} rows")
+        return results

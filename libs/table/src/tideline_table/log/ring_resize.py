@@ -1,0 +1,41 @@
+"""Which partitions a commit gave another hash ring, as its metadata says (docs/design/bucket-index.md)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+from tideline_table.errors import parsing
+from tideline_table.json_text import parse_json
+from tideline_table.log.body import Published
+from tideline_table.log.entry import Entry
+
+RINGS_KEY = "tideline.bucket.rings"
+"""Key in the metadata of a commit that gave partitions other hash rings: a JSON list of their paths."""
+
+
+def rings_metadata(partitions: Iterable[str]) -> dict[str, str]:
+    """Return the metadata of a commit that gives these partitions other hash rings."""
+    return {RINGS_KEY: json.dumps(sorted(partitions))}
+
+
+def resized_in(extra: Mapping[str, str], instant: str) -> tuple[str, ...]:
+    """Return the partitions that the commit `instant` gave other rings. Raises `CorruptMetadata`."""
+    if RINGS_KEY not in extra:
+        return ()
+    with parsing(f"{RINGS_KEY} in the metadata of {instant}", "a JSON list of partition paths"):
+        names = parse_json(str(extra[RINGS_KEY]).encode())
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise TypeError(f"{names!r}")
+    return tuple(names)
+
+
+def made_by(resizes: Mapping[str, Sequence[str]], partition_path: str, as_of: str = "") -> str:
+    """Return the last of the `resizes` (partitions by instant) of a partition, up to an instant if given; empty for none."""
+    return max((at for at, names in resizes.items() if partition_path in names and (not as_of or at <= as_of)), default="")
+
+
+def check_rings(entry: Entry) -> None:
+    """Raise `CorruptMetadata` for an entry whose metadata names partitions in another form."""
+    if isinstance(entry.body, Published):
+        resized_in(entry.body.metadata.extra, entry.instant)

@@ -1,0 +1,54 @@
+"""The hash rings of an open table with consistent hashing. The table log says which resize made the ring of a partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tideline_table.errors import WriteConflict
+from tideline_table.index.bucket import BucketIndex
+from tideline_table.index.hash_ring import FIRST_INSTANT, HashRing
+from tideline_table.index.ring_store import RingStore
+from tideline_table.log.ring_resize import made_by
+from tideline_table.log.state import TableState
+
+
+@dataclass(frozen=True, slots=True)
+class TableRings:
+    """Finds the rings of partitions at one moment of the table, of one bucket index."""
+
+    store: RingStore
+    index: BucketIndex
+    resizes: Mapping[str, tuple[str, ...]]
+    """`TableState.ring_resizes` at one moment."""
+
+    def at(self, partition_path: str, as_of: str = "") -> HashRing:
+        """Return the ring of a partition now or at an instant. Raises as `RingStore.find`."""
+        made = made_by(self.resizes, partition_path, as_of) or FIRST_INSTANT
+        return self.store.find(partition_path, self.index.number, made)
+
+    def of(self, partitions: Iterable[str]) -> dict[str, HashRing]:
+        """Return the rings of these partitions now, none if the table has no consistent hashing."""
+        return {name: self.at(name) for name in partitions} if self.index.is_consistent else {}
+
+    def instants(self, partitions: Iterable[str]) -> dict[str, str]:
+        """Return which resize made the ring of each partition, empty for a first ring; none without consistent hashing."""
+        return {name: made_by(self.resizes, name) for name in partitions} if self.index.is_consistent else {}
+
+    def check_unchanged(self, state: TableState) -> None:
+        """Raise `WriteConflict` if a resize of `state` is not known here."""
+        if missed := state.ring_resizes.keys() - self.resizes.keys():
+            raise WriteConflict(f"resize {max(missed)} gave partitions other hash rings", with_instant=max(missed))
+
+    def for_writing(self, partitions: Iterable[str]) -> dict[str, HashRing]:
+        """Return the rings of partitions that get rows, and create what other engines need to find them there.
+
+        A first ring has its file before a row is written. The marker of a resize may be missing if its process died.
+        """
+        found = self.of(partitions)
+        for ring in found.values():
+            if ring.instant == FIRST_INSTANT:
+                self.store.create(ring)
+            else:
+                self.store.mark(ring)
+        return found

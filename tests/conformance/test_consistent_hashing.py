@@ -1,0 +1,185 @@
+"""Apache Hudi and Tideline write into the hash rings of one table in turn, whichever of them created it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.conformance.both_in_turn import FAST, NAME, SCHEMA, Turns, trips
+from tests.conformance.matrix import Comparison, Kind
+from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
+from tests.conformance.peers.hudi_rs import read_hudi_rs
+from tests.conformance.test_bucket_index import NEW_TABLE, Expected
+
+from tideline_table.action import resize_rings, run_compaction, schedule_compaction, write_rows
+from tideline_table.errors import UnsupportedTable
+from tideline_table.index.bucket import Engine
+from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.writer import Operation
+
+pytestmark = pytest.mark.timeout(1500)
+
+HASHING = {
+    "hoodie.index.type": "BUCKET",
+    "hoodie.index.bucket.engine": "CONSISTENT_HASHING",
+    "hoodie.bucket.index.num.buckets": "3",
+}
+RINGS = ".hoodie/.bucket_index/consistent_hashing_metadata"
+
+
+@dataclass
+class InRings(Expected):
+    """As `Expected`; each row is in the file group of its node, and the rings are those of both sides."""
+
+    def check_places(self, table: Table, found: pa.Table, what: str) -> None:
+        index = table.definition.buckets
+        assert index is not None
+        assert index.is_consistent
+        rings = table.rings(index).of({s.group.partition_path for s in table.slices()})
+        keys, names = found["_hoodie_record_key"], found["_hoodie_file_name"].to_pylist()
+        for at, partition in enumerate(found["_hoodie_partition_path"].to_pylist()):
+            ring = rings[partition]
+            (node,) = index.buckets(keys.slice(at, 1), ring)
+            # A log file does not say its name in rows that Hudi wrote: the file id is enough.
+            assert names[at].startswith(ring.nodes[node].prefix), what
+        assert {s.group.file_id for s in table.slices()} <= {name for ring in rings.values() for name in ring.file_ids}, what
+
+
+def write_in_turn(turns: Turns, held: InRings, steps: int = 20) -> None:
+    """Updates, new keys, log-only groups, deletions, and compactions of both."""
+    for step in range(steps):
+        here, ts = step % 2 == 0, step + 2
+        if step in (8, 13):
+            held.delete(range(step, step + 6), ts, here=here)
+        else:
+            held.upsert(range(step * 5, step * 5 + 12), ts, here=here, operation="insert" if step in (4, 5) else "upsert")
+            held.upsert(range(step % 7), ts, here=here)
+        held.check(f"step {step} by {'Tideline' if here else 'Apache Hudi'}")
+        if step == 10:
+            table = turns.open()
+            schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
+            assert run_compaction(table) is not None
+            held.check("our compaction")
+        if step == 15:
+            turns.call(f"run_compaction(op => 'scheduleandexecute', path => '{turns.path}')", **{"hoodie.compact.inline.max.delta.commits": "1"})  # fmt: skip
+            held.check("their compaction")
+
+
+@pytest.mark.parametrize("to_log", [False, True])
+def test_both_write_the_rings_of_one_table_twenty_times_in_turn(apache_hudi: ApacheHudi, workdir: Path, to_log: bool) -> None:
+    """Hudi's writers are not told of the index: they take it from `hoodie.properties`."""
+    turns = Turns(
+        apache_hudi,
+        workdir / "table",
+        Kind.MOR,
+        own_options={"tideline.insert.to.log": to_log},
+        request={"buckets": 4, "bucket_engine": Engine.CONSISTENT},
+    )
+    turns.create_here()
+    write_in_turn(turns, InRings(turns, {}), 6 if to_log else 20)
+    Comparison().rows(Table.open(str(turns.path)).read(), read_hudi_rs(turns.path), "rings", "hudi-rs")
+
+
+def test_the_first_rings_are_those_of_hudi_byte_for_byte(apache_hudi: ApacheHudi, workdir: Path) -> None:
+    """Of composite keys and partition paths with text that JSON escapes, too."""
+    theirs = Turns(apache_hudi, workdir / "theirs", Kind.MOR, {**NEW_TABLE, **HASHING})
+    theirs.theirs(trips(range(8), 1))
+    create_table(
+        str(workdir / "ours"),
+        TableRequest("turns", SCHEMA, ("id",), ("part",), "ts", TableType.MOR, buckets=3, bucket_engine=Engine.CONSISTENT),
+    )
+    write_rows(Table.open(str(workdir / "ours")), trips(range(8), 1), Operation.UPSERT)
+    for partition in ("p0", "p1"):
+        made = {p.name: p.read_bytes() for p in (theirs.path / RINGS / partition).iterdir() if not p.name.endswith(".crc")}
+        assert made == {p.name: p.read_bytes() for p in (workdir / "ours" / RINGS / partition).iterdir()}
+        assert list(made) == ["00000000000000.hashing_meta"]
+
+
+@pytest.mark.parametrize(
+    "other", [{"hoodie.bucket.index.num.buckets": "3"}, {"hoodie.index.bucket.engine": "SIMPLE"}, {"hoodie.index.type": "SIMPLE"}]
+)
+def test_a_hudi_writer_with_other_settings_is_refused(apache_hudi: ApacheHudi, workdir: Path, other: dict[str, str]) -> None:
+    """By Apache Hudi itself, which compares its options with `hoodie.properties`."""
+    turns = Turns(apache_hudi, workdir / "table", Kind.MOR, request={"buckets": 4, "bucket_engine": Engine.CONSISTENT})
+    turns.create_here()
+    turns.ours(trips(range(40), 1))
+    with pytest.raises(PeerFailed, match=f"Config conflict[^$]*{next(iter(other))}"):
+        turns.theirs(trips(range(40, 80), 2), **{**HASHING, "hoodie.bucket.index.num.buckets": "4", **other})
+    turns.ours(trips(range(40, 80), 3))
+    turns.agree(Comparison(), "after the refusal", 80)
+
+
+def test_both_write_the_rings_of_a_table_that_hudi_created(apache_hudi: ApacheHudi, workdir: Path) -> None:
+    """Its metadata say the number of buckets, and its rows the hash fields; Hudi's writers go on with the options that they had."""
+    turns = Turns(apache_hudi, workdir / "table", Kind.MOR, {**NEW_TABLE, **HASHING})
+    held = InRings(turns, {})
+    held.upsert(range(40), 0, here=False)
+    held.upsert(range(20, 30), 1, here=False)
+    index = turns.share().definition.buckets
+    assert index is not None
+    assert index.text == "3 consistent bucket(s) by id"
+    held.check("shared")
+    write_in_turn(turns, held, 8)
+    Comparison().rows(Table.open(str(turns.path)).read(), read_hudi_rs(turns.path), "rings", "hudi-rs")
+
+
+RESIZING = {
+    **HASHING,
+    "hoodie.bucket.index.max.num.buckets": "12",
+    "hoodie.parquet.max.file.size": "1024",
+    "hoodie.clustering.plan.strategy.class": "org.apache.hudi.client.clustering.plan.strategy.SparkConsistentBucketClusteringPlanStrategy",
+    "hoodie.clustering.execution.strategy.class": "org.apache.hudi.client.clustering.run.strategy.SparkConsistentBucketClusteringExecutionStrategy",
+    "hoodie.clustering.updates.strategy": "org.apache.hudi.client.clustering.update.strategy.SparkConsistentBucketDuplicateUpdateStrategy",
+}
+
+
+def test_a_table_whose_rings_hudi_resized_is_read_and_not_shared(apache_hudi: ApacheHudi, workdir: Path) -> None:
+    turns = Turns(apache_hudi, workdir / "table", Kind.MOR, {**NEW_TABLE, **RESIZING})
+    turns.theirs(trips(range(40), 1))
+    turns.call(f"run_clustering(op => 'scheduleandexecute', path => '{turns.path}')", **RESIZING)
+    before = {path.relative_to(turns.path) for path in turns.path.rglob("*")}
+    with pytest.raises(UnsupportedTable, match=r"of a hash ring, which \d+ replaced"):
+        turns.share()
+    left = {path.relative_to(turns.path) for path in turns.path.rglob("*")} - before
+    assert not [path for path in left if ".tideline" not in path.parts]
+    assert not Table.open(str(turns.path)).has_log
+    turns.agree(Comparison(), "after a resize of Hudi", 40)
+
+
+SMALL: dict[str, object] = {"hoodie.parquet.max.file.size": 1024, "hoodie.bucket.index.max.num.buckets": 32}
+LARGE: dict[str, object] = {"hoodie.parquet.max.file.size": 100_000_000, "hoodie.bucket.index.min.num.buckets": 2}
+
+
+def nodes_of(table: Table) -> set[int]:
+    index = table.definition.buckets
+    assert index is not None
+    return {len(ring.nodes) for ring in table.rings(index).of(["p0", "p1"]).values()}
+
+
+def test_hudi_reads_and_writes_rings_that_tideline_resized(apache_hudi: ApacheHudi, workdir: Path) -> None:
+    """A table is split and merged while it is exclusive, and shared afterwards: Hudi's writers go by the resized rings."""
+    turns = Turns(apache_hudi, workdir / "table", Kind.MOR)
+    create_table(
+        str(turns.path),
+        TableRequest(NAME, SCHEMA, ("id",), ("part",), "ts", TableType.MOR, buckets=2, bucket_engine=Engine.CONSISTENT),
+    )
+    table = Table.open(str(turns.path), options=FAST)
+    held = InRings(turns, {})
+    for first in (0, 30):
+        write_rows(table, trips(range(first, first + 40), first + 1), Operation.UPSERT)
+        held.live.update(dict.fromkeys(range(first, first + 40), first + 1))
+    for options in (SMALL, SMALL, LARGE, SMALL):
+        assert resize_rings(table, options=options) is not None
+        held.check(f"after a resize to {nodes_of(table)}")
+        Comparison().rows(table.read(), read_hudi_rs(turns.path), f"{nodes_of(table)}", "hudi-rs")
+        write_rows(table, trips(range(60, 80), 50 + len(held.live)), Operation.UPSERT)
+        held.live.update(dict.fromkeys(range(60, 80), 50 + len(held.live)))
+    assert nodes_of(table) == {4}
+    turns.share()
+    held.check("shared")
+    for step in range(6):
+        held.upsert(range(step * 12, step * 12 + 30), 200 + step, here=step % 2 == 1)
+        held.check(f"step {step} after the resizes")
+    assert nodes_of(turns.open()) == {4}

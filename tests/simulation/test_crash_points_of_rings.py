@@ -1,0 +1,85 @@
+"""The process dies before, after or within each storage call of a first write into a hash ring, and of a split and a merge of its buckets."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+from tests.simulation.faults import SimulatedCrash, crash_at, crash_points
+from tests.simulation.recovery import OPTIONS, check_sound, recover
+from tests.simulation.starting_point import Prepared, Undisturbed, place, undisturbed
+from tests.unit.table.tables import contents, create, open_table, write
+from tests.unit.table.test_hash_rings import LARGE, SMALL, check_rings
+
+from tideline_table.action import resize_rings
+from tideline_table.clock import ManualClock
+from tideline_table.index.bucket import Engine
+from tideline_table.storage import MemoryStorage
+from tideline_table.table import Table, TableType
+
+ROWS = [(f"k{n}", "p", 1, "x") for n in range(12)] + [(f"k{n}", "q", 1, "x") for n in range(6)]
+
+
+def first_write(table: Table) -> None:
+    """Of a partition: its ring is made."""
+    write(table, [(f"n{n}", "new", 1, "x") for n in range(6)] + [("k1", "p", 2, "new")])
+
+
+def split(table: Table) -> None:
+    table.clock.advance(1)  # type: ignore[attr-defined]
+    assert resize_rings(table, options=SMALL) is not None
+
+
+def merge(table: Table) -> None:
+    table.clock.advance(1)  # type: ignore[attr-defined]
+    assert resize_rings(table, options=LARGE) is not None
+
+
+OPERATIONS = [first_write, split, merge]
+
+
+@functools.cache
+def prepared() -> Prepared:
+    clock = ManualClock()
+    storage = MemoryStorage(clock=clock)
+    create(storage, clock, type=TableType.MOR, buckets=2, bucket_engine=Engine.CONSISTENT)
+    table = open_table(storage, clock, **OPTIONS)
+    write(table, ROWS)
+    write(table, [("k1", "p", 1, "y"), ("k2", "q", 1, "y")])
+    return storage, clock.monotonic_s()
+
+
+@functools.cache
+def outcome(operation: Callable[[Table], None]) -> Undisturbed:
+    return undisturbed(prepared(), operation)
+
+
+@pytest.mark.parametrize("when", ["before", "after", "torn"])
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
+def test_crash_at_every_call(operation: Callable[[Table], None], when: str) -> None:
+    done = outcome(operation)
+    seen, nodes = set(), set()
+    points = crash_points(done.mutating, "torn") if when == "torn" else range(len(done.mutating))
+    for number in points:
+        faulty, disk, clock = place(prepared())
+        table = open_table(faulty, clock, **OPTIONS)
+        crash_at(faulty, number, when)
+        with pytest.raises(SimulatedCrash):
+            operation(table)
+        recover(disk, clock)
+        seen.add(tuple(contents(open_table(disk, clock))))
+        check_sound(disk, clock, done.allowed)
+        found = open_table(disk, clock, "next")
+        check_rings(found)
+        index = found.definition.buckets
+        assert index is not None
+        nodes.add(len(found.rings(index).at("p").nodes))
+        # What died is no obstacle to the next one.
+        write(found, [(f"n{n}", "new", 3, "z") for n in range(6)])
+        clock.advance(1)
+        resize_rings(found, options=SMALL)
+        check_rings(found)
+    assert seen == {done.before, done.after}, "crashes on both sides of the commit point"
+    if when != "torn":
+        assert nodes == {first_write: {2}, split: {2, 4}, merge: {2, 1}}[operation]

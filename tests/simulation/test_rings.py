@@ -1,0 +1,38 @@
+"""Histories of tables with consistent hashing hold while buckets are split and merged, and without the rule for rings they do not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import pytest
+from tests.simulation.simulate import simulate, story
+from tests.simulation.world import World
+
+SEEDS = range(1, 41)
+
+
+@pytest.mark.timeout(900)
+def test_histories_with_hash_rings_hold() -> None:
+    work: Counter[str] = Counter()
+    for seed in SEEDS:
+        outcome = simulate(seed, focus="rings")
+        assert not outcome.problems, story(outcome)
+        work += outcome.work
+    for kind in ("deltacommit UPSERT", "replacecommit CLUSTER", "compaction COMPACT", "rollback ROLLBACK"):
+        assert work[kind] > 0, kind
+
+
+@pytest.mark.timeout(900)
+def test_a_resize_that_misses_writes_is_found() -> None:
+    """Seeded bug: a resize does not look whether the file groups that it replaces have grown."""
+
+    @contextmanager
+    def without_the_rule(_: World) -> Iterator[None]:
+        with patch("tideline_table.coordination.bucket_conflict._split_group_changed", lambda *_: None):
+            yield
+
+    found = next((o for o in (simulate(seed, without_the_rule, "rings") for seed in SEEDS) if o.problems), None)
+    assert found is not None
