@@ -357,6 +357,17 @@ def test_26_hudi_adds_some_deletions_as_rows(maker: Maker) -> None:
     assert mine.read().column("id").to_pylist() == ["4"]
 
 
+@pytest.mark.parametrize("kind", list(Kind))
+def test_27_hudi_rs_reads_no_table_partitioned_by_a_field_of_a_struct(maker: Maker, kind: Kind) -> None:
+    partition = {"hoodie.datasource.write.partitionpath.field": "place.city"}
+    mine = Maker(maker.hudi, maker.base, Story("difference", kind, (), {**KEYS, **EVENT_TIME, **partition}))
+    mine.write(pa.table({"id": ["1", "2"], "ts": [5] * 2, "place": [{"city": "Oslo"}, {"city": "Rome"}]}), "upsert")
+    assert _same_rows(Table.open(str(mine.base)).read(), mine.read())
+    assert set(mine.read().column("_hoodie_partition_path").to_pylist()) == {"Oslo", "Rome"}
+    with pytest.raises(Exception, match=r"Partition field `place\.city` .* not present in the table schema"):
+        read_hudi_rs(mine.base)
+
+
 def _three_answers(maker: Maker) -> tuple[pa.Table, pa.Table, pa.Table]:
     return maker.hudi.read(maker.base), read_hudi_rs(maker.base), Table.open(str(maker.base)).read()
 

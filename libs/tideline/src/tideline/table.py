@@ -20,7 +20,7 @@ from tideline_table import table as engine
 from tideline_table.errors import InvalidOption, SchemaMismatch
 from tideline_table.hudi import parse_as_of
 from tideline_table.metadata_table import Finding
-from tideline_table.schema import fit_rows
+from tideline_table.schema import field_path, fit_rows, named_field, named_values
 from tideline_table.table import HeldLease, Lease
 from tideline_table.writer import Operation
 
@@ -179,8 +179,8 @@ class Table:
         self._table.refresh()
         instant = _instant(as_of)
         schema = self._table.schema_at(instant)
-        fields = [schema.field(name) for name in self.key]
-        given = fit_rows(self._keys(keys, schema).select(self.key), pa.schema(fields))
+        fields = [named_field(schema, name) for name in self.key]
+        given = fit_rows(named_values(self._keys(keys, schema), self.key), pa.schema(fields))
         wanted = self._table.definition.keygen.record_keys(given).to_pylist()
         names = chosen_columns(columns, schema, meta_fields=meta_fields)
         return self._table.look_up(wanted, names, instant, expression_of(where, schema))
@@ -214,7 +214,7 @@ class Table:
 
     def _keys(self, keys: Keys, schema: pa.Schema) -> pa.Table:
         given = keys_from(keys, schema, self.key)
-        missing = [name for name in self.key if name not in given.column_names]
+        missing = [name for name in self.key if not field_path(given.schema, name)]
         if missing:
             raise SchemaMismatch(
                 f"keys without column(s) {', '.join(map(repr, missing))}", expected=f"the key columns {', '.join(self.key)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
@@ -17,6 +17,15 @@ def reader_limits(schema: pa.Schema) -> list[str]:
         f"column {name!r} has the type {kind}: {_LOCAL if pa.types.is_timestamp(kind) else _TIME}"
         for name, kind in found
         if kind is not None
+    ]
+
+
+def partition_limits(schema: pa.Schema, fields: Sequence[str]) -> list[str]:
+    """Return one sentence for each partition field inside of a struct, which a known reader cannot read."""
+    return [
+        f"partition column {name!r} is a field of a struct: hudi-rs 0.5.0 fails on any query of the table; a column of its own has no such limit"
+        for name in fields
+        if name not in schema.names
     ]
 
 
