@@ -368,6 +368,16 @@ def test_27_hudi_rs_reads_no_table_partitioned_by_a_field_of_a_struct(maker: Mak
         read_hudi_rs(mine.base)
 
 
+def test_28_hudi_rs_merges_logs_by_arrival_if_the_ordering_column_is_inside_of_a_struct(maker: Maker) -> None:
+    ordering = {"hoodie.datasource.write.precombine.field": "place.at"}
+    mine = Maker(maker.hudi, maker.base, Story("difference", Kind.MOR, (), {**KEYS, **EVENT_TIME, **AVRO_LOGS, **ordering}))
+    for at, name in ((5, "first"), (4, "late")):
+        mine.write(pa.table({"id": ["1"], "ts": [5], "part": ["p"], "place": [{"at": at, "name": name}]}), "upsert")
+    theirs, independent, ours = (found.column("place").to_pylist() for found in _three_answers(mine))
+    assert theirs == ours == [{"at": 5, "name": "first"}]
+    assert independent == [{"at": 4, "name": "late"}]
+
+
 def _three_answers(maker: Maker) -> tuple[pa.Table, pa.Table, pa.Table]:
     return maker.hudi.read(maker.base), read_hudi_rs(maker.base), Table.open(str(maker.base)).read()
 

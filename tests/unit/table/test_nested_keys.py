@@ -189,3 +189,13 @@ def test_impossible_requests_create_nothing(request_: TableRequest, error: type[
     with pytest.raises(error, match=match):
         create_table(BASE, request_, storage=storage)
     assert list(storage.list_objects("")) == []
+
+
+def test_a_warning_names_what_a_known_reader_does_not_know(caplog: pytest.LogCaptureFixture) -> None:
+    create(TableType.COW, partition=(), ordering="a.ts")
+    assert not caplog.records
+    create(TableType.MOR)
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "partition column 'a.city' is a field of a struct",
+        "ordering column 'a.ts' is a field of a struct",
+    ]

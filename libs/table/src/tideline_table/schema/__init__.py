@@ -13,7 +13,7 @@ from tideline_table.schema.nested import (
     top_columns,
     with_fields,
 )
-from tideline_table.schema.readers import partition_limits, reader_limits
+from tideline_table.schema.readers import nested_limits, reader_limits
 from tideline_table.schema.storable import storable_field
 from tideline_table.schema.text_values import REFUSALS, ZONED, cast_text, expected_text
 
@@ -35,7 +35,7 @@ __all__ = [
     "in_null_struct",
     "named_field",
     "named_values",
-    "partition_limits",
+    "nested_limits",
     "reader_limits",
     "storable_field",
     "top_columns",

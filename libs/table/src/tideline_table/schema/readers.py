@@ -20,13 +20,16 @@ def reader_limits(schema: pa.Schema) -> list[str]:
     ]
 
 
-def partition_limits(schema: pa.Schema, fields: Sequence[str]) -> list[str]:
-    """Return one sentence for each partition field inside of a struct, which a known reader cannot read."""
-    return [
-        f"partition column {name!r} is a field of a struct: hudi-rs 0.5.0 fails on any query of the table; a column of its own has no such limit"
-        for name in fields
+def nested_limits(schema: pa.Schema, partition_fields: Sequence[str], ordering_field: str, *, has_logs: bool) -> list[str]:
+    """Return one sentence for each use of a field of a struct that a known reader does not know (docs/peer-differences.md)."""
+    found = [
+        f"partition column {name!r} is a field of a struct: hudi-rs 0.5.0 fails on any query of the table"
+        for name in partition_fields
         if name not in schema.names
     ]
+    if has_logs and ordering_field and ordering_field not in schema.names:
+        found.append(f"ordering column {ordering_field!r} is a field of a struct: hudi-rs 0.5.0 ignores it and returns late updates")
+    return found
 
 
 def _inside(kind: pa.DataType) -> Iterator[pa.DataType]:

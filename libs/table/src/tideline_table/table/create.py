@@ -35,7 +35,7 @@ from tideline_table.schema import (
     avro_from_arrow,
     field_path,
     named_field,
-    partition_limits,
+    nested_limits,
     reader_limits,
 )
 from tideline_table.storage import Storage, exists, open_storage, root_uri
@@ -82,13 +82,13 @@ def create_table(base_path: str, request: TableRequest, clock: Clock | None = No
     """Create an empty table of version 6, exclusive to Tideline's writers.
 
     The request is checked before anything is written. Raises `TableExists`, `SchemaMismatch`, `InvalidOption`, `UnsupportedTable`
-    (the store accepts a put-if-absent over an existing object). Logs a warning for a type and for a partition
-    field that a known reader cannot read.
+    (the store accepts a put-if-absent over an existing object). Logs a warning for a type that a known reader cannot
+    read, and for partition and ordering fields of structs that it does not know.
     """
     clock = clock or SystemClock()
     storage = storage or open_storage(base_path)
     schema_json = _checked(request)
-    for limit in (*reader_limits(request.schema), *partition_limits(request.schema, requested_keygen(request).partition_fields)):
+    for limit in (*reader_limits(request.schema), *_nested_limits(request)):
         _LOGGER.warning("%s", limit)
     _refuse_existing(storage, base_path)
     probe_conditional_put(storage)
@@ -235,6 +235,11 @@ def _check_ordering(schema: pa.Schema, name: str) -> None:
     kind = named_field(schema, name).type
     if pa.types.is_nested(kind) or pa.types.is_null(kind) or pa.types.is_dictionary(kind):
         raise SchemaMismatch(f"ordering column {name!r} of type {kind}", expected="a type whose values can be compared")
+
+
+def _nested_limits(request: TableRequest) -> list[str]:
+    partition_fields = requested_keygen(request).partition_fields
+    return nested_limits(request.schema, partition_fields, request.ordering_field, has_logs=request.type is TableType.MOR)
 
 
 def _refuse_existing(storage: Storage, base_path: str) -> None:
