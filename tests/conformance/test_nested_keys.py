@@ -125,6 +125,9 @@ def test_both_write_in_turn(apache_hudi: ApacheHudi, workdir: Path, case: Case, 
         expected[2] = 2 + 9 / 4
         agreed(turns, case, "compacted", expected)
     if not case.options:
+        turns.ours(rows([90], 9), Operation.BULK_INSERT)
+        turns.ours(rows([91], 9), Operation.BULK_INSERT)
+        expected |= {n: n + 9 / 4 for n in (90, 91)}
         assert schedule_clustering(turns.open(), WHOLE) is not None
         assert run_clustering(turns.open()) is not None
         turns.theirs(rows([3], 9))

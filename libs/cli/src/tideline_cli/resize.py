@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from tideline_cli.arguments import AsJson, LockUrl, Settings, TablePath, option, settings_from
-from tideline_cli.opening import open_writable
+from tideline_cli.opening import expect_files, open_writable
+from tideline_cli.progress import Progress
 from tideline_cli.report import print_result
 from tideline_table.action import resize_buckets
 
@@ -30,8 +31,12 @@ def resize(
     Reads and writes all rows, as one commit. Other writers go on: each commit of one of them lets the command begin again, as often as
     tideline.write.conflict.retries says. Run it when few writers are at work. Run it again after a failure.
     """
-    table = open_writable(path, settings_from(settings), locks)
-    done = resize_buckets(table, buckets)
+    progress = Progress("files", None)
+    table = open_writable(path, settings_from(settings), locks, progress)
+    expect_files(table, progress)
+    progress.describe("splitting buckets")
+    with progress:
+        done = resize_buckets(table, buckets)
     rows = sum(s.num_writes for s in done.stats) if done is not None else 0
     text = (
         f"{path} has {buckets} buckets now: {rows} rows in {len(done.stats)} files"

@@ -28,7 +28,9 @@ def nested_limits(schema: pa.Schema, partition_fields: Sequence[str], ordering_f
         if name not in schema.names
     ]
     if has_logs and ordering_field and ordering_field not in schema.names:
-        found.append(f"ordering column {ordering_field!r} is a field of a struct: hudi-rs 0.5.0 ignores it and returns late updates")
+        found.append(
+            f"ordering column {ordering_field!r} is a field of a struct: hudi-rs 0.5.0 ignores it and returns late updates"
+        )
     return found
 
 
