@@ -114,3 +114,12 @@ def test_a_table_behind_a_bar_can_be_shared(tmp_path, bars):
     assert run(["write", path, "--from", str(rows)]) == 0
     assert run(["run", "rollback", path]) == 0
     assert [counts(bar) for bar in bars] == [(0, None)] * 2
+
+
+def test_items_count_when_they_are_done():
+    progress = Progress("tables", None, console=terminal())
+    items = progress.over(["a", "b"])
+    assert next(items) == "a"
+    assert counts(progress) == (0, 2)
+    assert list(items) == ["b"]
+    assert counts(progress) == (2, 2)
