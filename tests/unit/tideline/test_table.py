@@ -304,6 +304,9 @@ def test_keys_inside_of_structs(tmp_path: Path) -> None:
     with pytest.raises(SchemaMismatch, match=r"keys without column\(s\) 'a\.id'"):
         made.lookup([{"v": "C"}])
     made.delete([{"a": {"id": 0, "city": "c0"}}, {"a": {"id": 1, "city": "c1"}}])
+    made.upsert(pa.table({"a": [{"id": 2, "city": "c9", "ts": 5}], "v": ["E"]}, schema))
     made.delete([{"a.id": 2, "a.city": "c0"}])
+    assert sorted(made.read(["v"])["v"].to_pylist()) == ["D", "E"]
+    made.delete([{"a.id": 2}])
     assert made.read(["v"])["v"].to_pylist() == ["D"]
     assert tideline.open(made.path).sql("select a.id from t").fetchall() == [(3,)]

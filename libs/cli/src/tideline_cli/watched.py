@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import pyarrow as pa
 
-from tideline_table.storage import Folder, ObjectStat, Storage
+from tideline_table.storage import ConditionalStorage, Folder, ObjectStat, Storage
 
 
 @dataclass(slots=True)
@@ -76,6 +76,14 @@ class WatchedStorage:
     def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
         """See `Storage.open_output`."""
         return self.inner.open_output(path)
+
+    def read_versioned(self, path: str) -> tuple[bytes, str]:
+        """See `ConditionalStorage.read_versioned`; only for such a storage."""
+        return cast("ConditionalStorage", self.inner).read_versioned(path)
+
+    def put_if_version(self, path: str, data: bytes, version: str) -> bool:
+        """See `ConditionalStorage.put_if_version`; only for such a storage."""
+        return cast("ConditionalStorage", self.inner).put_if_version(path, data, version)
 
     def _count(self, path: str) -> None:
         if path.startswith(".hoodie/") or not (path.endswith(".parquet") or ".log." in path):

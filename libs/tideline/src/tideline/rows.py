@@ -84,10 +84,10 @@ def schema_from(schema: Schema) -> pa.Schema:
     return pa.schema(fields)
 
 
-def keys_from(keys: Keys, schema: pa.Schema, key_fields: tuple[str, ...]) -> pa.Table:
+def keys_from(keys: Keys, schema: pa.Schema, key_fields: tuple[str, ...], partition_fields: tuple[str, ...] = ()) -> pa.Table:
     """Return `keys` as rows. They are rows or mappings with the key columns, or plain values if the key has one column.
 
-    For a key field of a struct they have the struct or a column of its dotted name.
+    For a key or partition field of a struct they have the struct or a column of its dotted name.
     """
     if is_rows(keys):
         return table_from(keys)
@@ -95,7 +95,7 @@ def keys_from(keys: Keys, schema: pa.Schema, key_fields: tuple[str, ...]) -> pa.
         raise SchemaMismatch(f"keys of type {type(keys).__name__}", expected="rows with the key columns, or a list of keys")
     given: list[Any] = list(cast("Iterable[object]", keys))
     if given and all(isinstance(key, Mapping) for key in given):
-        beside = [name for name in key_fields if name not in schema.names]
+        beside = [name for name in (*key_fields, *partition_fields) if name not in schema.names]
         names = [name for name in (*schema.names, *beside) if name in given[0]]
         columns = {name: [key.get(name) for key in given] for name in names}
     elif len(key_fields) == 1:

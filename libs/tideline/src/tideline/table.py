@@ -118,7 +118,7 @@ class Table:
         does not hold are ignored.
         """
         given = self._keys(keys, self.schema)
-        missing = [name for name in self.partition if name not in given.column_names]
+        missing = [name for name in self.partition if not field_path(given.schema, name)]
         if missing and self._table.definition.buckets is not None:
             raise SchemaMismatch(
                 f"keys without {', '.join(missing)}, for a table with a bucket index",
@@ -213,7 +213,7 @@ class Table:
         return run_sql(query, engine.folder_name(self._table.base_path), self.dataset(as_of=as_of), connection)
 
     def _keys(self, keys: Keys, schema: pa.Schema) -> pa.Table:
-        given = keys_from(keys, schema, self.key)
+        given = keys_from(keys, schema, self.key, self.partition)
         missing = [name for name in self.key if not field_path(given.schema, name)]
         if missing:
             raise SchemaMismatch(
