@@ -180,6 +180,11 @@ def test_the_struct_of_a_key_gains_members_and_its_key_keeps_its_type() -> None:
         (TableRequest("t", SCHEMA, ("n",), ("a.town",)), SchemaMismatch, r"'a\.town' is not in the schema"),
         (TableRequest("t", SCHEMA, ("n",), (), "a.town"), SchemaMismatch, r"'a\.town' is not in the schema"),
         (TableRequest("t", SCHEMA, ("n",), (), "a.deep"), SchemaMismatch, r"'a\.deep' of type struct"),
+        (
+            TableRequest("t", SCHEMA, ("a.id",), meta_fields=False),
+            InvalidOption,
+            r"'a\.id', a field of a struct, without meta fields",
+        ),
         (TableRequest("t", SCHEMA, ("a.id",), buckets=2, hash_fields=("a.city",)), InvalidOption, r"a\.city"),
         (TableRequest("t", pa.schema([("a.id", pa.string()), ("a", PLACE)]), ("a.id",)), SchemaMismatch, r"column name 'a\.id'"),
     ],

@@ -136,6 +136,12 @@ def _checked(request: TableRequest) -> str:
         )
     requested_keygen(request).check_columns(request.schema)
     requested_index(request)
+    inside = [name for name in request.key_fields if name not in request.schema.names]
+    if inside and not request.meta_fields:
+        raise InvalidOption(
+            f"record key column {inside[0]!r}, a field of a struct, without meta fields",
+            expected="meta fields, which hold the record keys, or key columns of their own",
+        )
     empty = [f.name for f in request.schema if pa.types.is_null(f.type)]
     if empty:
         raise SchemaMismatch(f"column {empty[0]!r} without a type (all null)", expected="a type", remedy="cast the column")
