@@ -40,6 +40,13 @@ COLUMNS = {
     "text": pa.array(["2024-05-01 10:11:12", "1969-12-31 23:59:59", "2024-2-9 0:0:0", None]),
     "zoned": pa.array(["2024-05-01T10:11:12.345Z", "2024-05-01T10:11:12Z", "2024-02-29T00:00:00+02:00", None]),
     "ts": pa.array([1, 1, 1, 1], pa.int64()),
+    "inner": pa.array(
+        [{"n": n, "at": at, "odd": odd, "deep": {"s": s}} for n, at, odd, s in ((1, AT, "x/y", 1714558272), (-2, BEFORE, "", -1))]
+        + [{"n": 3, "at": None, "odd": None, "deep": None}, None],
+        pa.struct(
+            [("n", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("odd", pa.string()), ("deep", pa.struct([("s", pa.int64())]))]
+        ),
+    ),
 }
 ROWS = pa.table(COLUMNS)
 BASE = {
@@ -86,6 +93,16 @@ CASES = [
     Case("logical timestamps", "at,id", "at", "Complex", {LOGICAL: "true", ENCODE: "true"}),
     Case("custom", "id", "part:SIMPLE,seconds:TIMESTAMP", "Custom", UNIX),
     Case("custom, hive style", "id,number", "seconds:TIMESTAMP,odd:SIMPLE", "Custom", {**UNIX, HIVE: "true", ENCODE: "true"}),
+    Case(
+        "fields of structs",
+        "inner.n,id,inner.at,inner.odd",
+        "inner.n,inner.odd",
+        options={HIVE: "true", ENCODE: "true"},
+        nulls=False,
+    ),
+    Case("logical timestamps of structs", "inner.at,id", "inner.at", "Complex", {LOGICAL: "true", ENCODE: "true"}, nulls=False),
+    Case("custom, a field of a struct", "id", "part:SIMPLE,inner.deep.s:TIMESTAMP", "Custom", UNIX),
+    times("seconds in structs", "inner.deep.s", "UNIX_TIMESTAMP", "yyyy-MM-dd HH"),
     times("seconds", "seconds", "UNIX_TIMESTAMP", "yyyy-MM-dd HH", output_timezone="America/New_York"),
     times("seconds, fixed zone", "seconds", "UNIX_TIMESTAMP", "yyyyMMdd HH mm ss SSS", timezone="GMT+8:00"),
     times("milliseconds", "millis", "EPOCHMILLISECONDS", "yyyy'y'MM-dd HH.mm.ss.SSS"),
@@ -115,7 +132,7 @@ CASES = [
 
 def columns_of(case: Case) -> list[str]:
     named = f"{case.keys},{case.partitions}".replace(":SIMPLE", "").replace(":TIMESTAMP", "").split(",")
-    return [c for c in COLUMNS if c in {"id", "ts", *named}]
+    return [c for c in COLUMNS if c in {"id", "ts", *(name.partition(".")[0] for name in named)}]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

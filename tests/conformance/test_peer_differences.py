@@ -357,6 +357,27 @@ def test_26_hudi_adds_some_deletions_as_rows(maker: Maker) -> None:
     assert mine.read().column("id").to_pylist() == ["4"]
 
 
+@pytest.mark.parametrize("kind", list(Kind))
+def test_27_hudi_rs_reads_no_table_partitioned_by_a_field_of_a_struct(maker: Maker, kind: Kind) -> None:
+    partition = {"hoodie.datasource.write.partitionpath.field": "place.city"}
+    mine = Maker(maker.hudi, maker.base, Story("difference", kind, (), {**KEYS, **EVENT_TIME, **partition}))
+    mine.write(pa.table({"id": ["1", "2"], "ts": [5] * 2, "place": [{"city": "Oslo"}, {"city": "Rome"}]}), "upsert")
+    assert _same_rows(Table.open(str(mine.base)).read(), mine.read())
+    assert set(mine.read().column("_hoodie_partition_path").to_pylist()) == {"Oslo", "Rome"}
+    with pytest.raises(Exception, match=r"Partition field `place\.city` .* not present in the table schema"):
+        read_hudi_rs(mine.base)
+
+
+def test_28_hudi_rs_merges_logs_by_arrival_if_the_ordering_column_is_inside_of_a_struct(maker: Maker) -> None:
+    ordering = {"hoodie.datasource.write.precombine.field": "place.at"}
+    mine = Maker(maker.hudi, maker.base, Story("difference", Kind.MOR, (), {**KEYS, **EVENT_TIME, **AVRO_LOGS, **ordering}))
+    for at, name in ((5, "first"), (4, "late")):
+        mine.write(pa.table({"id": ["1"], "ts": [5], "part": ["p"], "place": [{"at": at, "name": name}]}), "upsert")
+    theirs, independent, ours = (found.column("place").to_pylist() for found in _three_answers(mine))
+    assert theirs == ours == [{"at": 5, "name": "first"}]
+    assert independent == [{"at": 4, "name": "late"}]
+
+
 def _three_answers(maker: Maker) -> tuple[pa.Table, pa.Table, pa.Table]:
     return maker.hudi.read(maker.base), read_hudi_rs(maker.base), Table.open(str(maker.base)).read()
 

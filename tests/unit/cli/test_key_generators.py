@@ -67,3 +67,19 @@ def test_without_meta_fields_rows_are_added_only(done, refused, rows):
 def test_requests_that_are_refused(refused, rows, arguments, named):
     assert named in refused("create", rows.parent / "t", "--schema-from", rows, "--key", "id", *arguments)
     assert not (rows.parent / "t" / ".hoodie" / "hoodie.properties").exists()
+
+
+@pytest.mark.parametrize("gone", ['{"a": {"id": 1, "city": "Oslo"}}', '{"a.id": 1, "a.city": "Oslo"}', "a.id,a.city\n1,Oslo\n"])
+def test_keys_inside_of_structs(done, tmp_path, gone):
+    path, rows = tmp_path / "t", tmp_path / "rows.jsonl"
+    rows.write_text('{"a": {"id": 1, "city": "Oslo", "ts": 5}, "v": "x"}\n{"a": {"id": 2, "city": "Rome", "ts": 5}, "v": "y"}\n')
+    told = done(
+        "create", path, "--schema-from", rows, "--key", "a.id", "--partition", "a.city", "--ordering", "a.ts", "--json"
+    ).document
+    assert (told["key_fields"], told["partition_fields"], told["ordering_field"]) == (["a.id"], ["a.city"], "a.ts")
+    done("write", path, "--from", rows)
+    keys = tmp_path / ("gone.jsonl" if gone.startswith("{") else "gone.csv")
+    keys.write_text(gone)
+    done("write", path, "--from", keys, "--operation", "delete")
+    assert Table.open(str(path)).read(["a.id", "v"]).to_pylist() == [{"a.id": 2, "v": "y"}]
+    assert b"y" in done("read", path, "--key", "2").stdout

@@ -5,9 +5,16 @@ from __future__ import annotations
 import io
 import threading
 
+import pyarrow as pa
+import pytest
 from rich.console import Console
 
+from tideline_cli import advise, index, read, resize, restore, services, share
+from tideline_cli.main import run
 from tideline_cli.progress import Progress
+from tideline_table.action import write_rows
+from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.writer import Operation
 
 
 def terminal() -> Console:
@@ -44,3 +51,75 @@ def test_nothing_is_printed_to_a_pipe():
         progress.advance()
         assert threading.active_count() == before
     assert shown(console) == ""
+
+
+@pytest.fixture
+def bars(monkeypatch) -> list[Progress]:
+    """The bars of a command, shown at once on a terminal of their own."""
+    made: list[Progress] = []
+
+    def progress(unit: str, total: int | None) -> Progress:
+        made.append(Progress(unit, total, console=terminal(), shown_after_s=0.0))
+        return made[-1]
+
+    for module in (index, read, resize, restore, share, advise, services):
+        monkeypatch.setattr(module, "Progress", progress)
+    return made
+
+
+def counts(bar: Progress) -> tuple[float, float | None]:
+    (task,) = bar._bar.tasks
+    return task.completed, task.total
+
+
+def test_commands_count_the_files_that_they_read(tmp_path, bars):
+    path = str(tmp_path / "t")
+    schema = pa.schema([("id", pa.string()), ("p", pa.string())])
+    create_table(path, TableRequest("t", schema, ("id",), ("p",), type=TableType.MOR, buckets=2))
+    for _ in range(2):
+        write_rows(Table.open(path), pa.table({"id": list("abcdefgh"), "p": ["x", "y"] * 4}), Operation.UPSERT)
+    files = sum(len(s.paths) for s in Table.open(path).slices())
+    for command in (
+        ["read", path, "--output", str(tmp_path / "rows.jsonl")],
+        ["index", "create", path, "--type", "files,column_stats,bloom_filters"],
+        ["resize-buckets", path, "--buckets", "4"],
+    ):
+        assert run(command) == 0, command
+    assert [counts(bar) for bar in bars] == [(files, files), (2, files), (files, files)]
+    bars.clear()
+    assert run(["check", path]) == 0
+    assert run(["advise", path]) == 0
+    checked, advised = bars
+    assert counts(checked)[0] > 0
+    assert counts(advised)[0] > 0
+
+
+def test_a_restore_counts_the_files_that_it_deletes(tmp_path, bars):
+    path = str(tmp_path / "t")
+    create_table(path, TableRequest("t", pa.schema([("id", pa.string())]), ("id",)))
+    for key in "ab":
+        write_rows(Table.open(path), pa.table({"id": [key]}), Operation.UPSERT)
+    saved = Table.open(path).state.completed_writes()[0].instant
+    assert run(["savepoint", "create", path, "--instant", saved]) == 0
+    assert run(["restore", path, "--to", saved, "--yes"]) == 0
+    assert [counts(bar) for bar in bars] == [(1, None)]
+
+
+def test_a_table_behind_a_bar_can_be_shared(tmp_path, bars):
+    path = str(tmp_path / "t")
+    create_table(path, TableRequest("t", pa.schema([("id", pa.string())]), ("id",)))
+    assert run(["share", path]) == 0
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"id": "a"}\n')
+    assert run(["write", path, "--from", str(rows)]) == 0
+    assert run(["run", "rollback", path]) == 0
+    assert [counts(bar) for bar in bars] == [(0, None)] * 2
+
+
+def test_items_count_when_they_are_done():
+    progress = Progress("tables", None, console=terminal())
+    items = progress.over(["a", "b"])
+    assert next(items) == "a"
+    assert counts(progress) == (0, 2)
+    assert list(items) == ["b"]
+    assert counts(progress) == (2, 2)

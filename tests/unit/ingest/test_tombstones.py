@@ -5,14 +5,15 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.unit.ingest.topics import SCHEMA, Topics, application, new_table, row
+from tests.unit.ingest.topics import SCHEMA, Topics, application, new_table, row, run
 
 from tideline_ingest.batch import Batch, Received, order_of
 from tideline_ingest.errors import Undecodable
 from tideline_ingest.screening import rejected_among
+from tideline_runtime.errors import InvalidSetting
 from tideline_table.clock import SystemClock
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import Table, TableType
+from tideline_table.table import Table, TableRequest, TableType, create_table
 
 T0, T1 = ("t", 0), ("t", 1)
 
@@ -105,3 +106,36 @@ def test_records_that_are_refused_are_found_by_halving(at_most):
     assert len(calls) < (20 if at_most else 70)
     assert rejected_among([], accept) == []
     assert isinstance(order(records_of(["a"])).stays, np.ndarray)
+
+
+PLACE = pa.struct([("id", pa.string()), ("city", pa.string()), ("ts", pa.int64())])
+
+
+def nested_table(partition_fields):
+    storage = MemoryStorage()
+    schema = pa.schema([("a", PLACE), ("amount", pa.float64())])
+    create_table(storage.root, TableRequest("t", schema, ("a.id",), partition_fields, "a.ts"), SystemClock(), storage)
+    return storage
+
+
+@pytest.mark.parametrize(
+    ("key_format", "partition_fields", "key"),
+    [("text", (), "k1"), ("json", (), '{"a.id": "k1"}'), ("json", ("a.city",), '{"a.id": "k1", "a.city": "Oslo"}')],
+)
+def test_a_tombstone_names_fields_of_structs(tmp_path, key_format, partition_fields, key):
+    storage, topics = nested_table(partition_fields), Topics()
+    for name in ("k1", "k2"):
+        topics.send(T0, name, {"a": {"id": name, "city": "Oslo", "ts": 5}, "amount": 1.0})
+    topics.send(T0, key, None)
+    service, _ = application(topics, storage, tmp_path, tombstones="delete", key_format=key_format)
+    run(service, 1)
+    assert Table.open(storage.root, storage=storage).read(["a.id"]).to_pylist() == [{"a.id": "k2"}]
+
+
+def test_keys_of_several_fields_of_structs_cannot_come_from_a_registry(tmp_path):
+    storage = nested_table(("a.city",))
+    service, _ = application(
+        Topics(), storage, tmp_path, tombstones="delete", key_format="avro_registry", schema_registry="http://localhost:1"
+    )
+    with pytest.raises(InvalidSetting, match=r"fields of structs \(a\.id, a\.city\).*json"):
+        service.start()

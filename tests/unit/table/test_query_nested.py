@@ -77,13 +77,3 @@ def test_unknown_fields_are_refused(table: Table) -> None:
             table.read([name])
         with pytest.raises(InvalidPredicate, match=name):
             table.read(where=f"{name} = 1")
-
-
-def test_keys_and_ordering_need_columns_of_their_own() -> None:
-    for request in (
-        TableRequest("t", SCHEMA, ("a.city",)),
-        TableRequest("t", SCHEMA, ("id",), ("a.city",)),
-        TableRequest("t", SCHEMA, ("id",), (), "a.at.x"),
-    ):
-        with pytest.raises(SchemaMismatch, match=r"a field of a struct.*a column of its own"):
-            create_table(BASE, request, storage=MemoryStorage(clock=ManualClock()))

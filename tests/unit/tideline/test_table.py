@@ -312,3 +312,24 @@ def test_a_bucket_index(kind: str, tmp_path: Path) -> None:
     assert made.share()["hoodie.bucket.index.num.buckets"] == "4"
     with pytest.raises(InvalidOption, match="without a number of buckets"):
         tideline.create(tmp_path / "u", schema=SCHEMA, key="id", index="bucket")
+
+
+def test_keys_inside_of_structs(tmp_path: Path) -> None:
+    place = pa.struct([("id", pa.int64()), ("city", pa.string()), ("ts", pa.int64())])
+    schema = pa.schema([("a", place), ("v", pa.string())])
+    made = tideline.create(tmp_path / "t", schema=schema, key="a.id", partition="a.city", ordering="a.ts", type="mor")
+    assert (made.key, made.partition, made.ordering) == (("a.id",), ("a.city",), "a.ts")
+    made.upsert(pa.table({"a": [{"id": n, "city": f"c{n % 2}", "ts": 5} for n in range(4)], "v": list("abcd")}, schema))
+    made.upsert(pa.table({"a": [{"id": n, "city": f"c{n % 2}", "ts": n + 4} for n in range(4)], "v": list("ABCD")}, schema))
+    assert sorted(made.read(["v"])["v"].to_pylist()) == ["B", "C", "D", "a"]
+    for keys in ([2], [{"a.id": 2}], [{"a": {"id": 2}}], pa.table({"a.id": [2]})):
+        assert made.lookup(keys, ["v"])["v"].to_pylist() == ["C"]
+    with pytest.raises(SchemaMismatch, match=r"keys without column\(s\) 'a\.id'"):
+        made.lookup([{"v": "C"}])
+    made.delete([{"a": {"id": 0, "city": "c0"}}, {"a": {"id": 1, "city": "c1"}}])
+    made.upsert(pa.table({"a": [{"id": 2, "city": "c9", "ts": 5}], "v": ["E"]}, schema))
+    made.delete([{"a.id": 2, "a.city": "c0"}])
+    assert sorted(made.read(["v"])["v"].to_pylist()) == ["D", "E"]
+    made.delete([{"a.id": 2}])
+    assert made.read(["v"])["v"].to_pylist() == ["D"]
+    assert tideline.open(made.path).sql("select a.id from t").fetchall() == [(3,)]

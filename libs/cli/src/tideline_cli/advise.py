@@ -7,8 +7,10 @@ from dataclasses import asdict
 import typer
 
 from tideline_cli.arguments import AsJson, Settings, TablePath, settings_from
+from tideline_cli.opening import expect_files, open_readable
+from tideline_cli.progress import Progress
 from tideline_cli.report import print_facts, print_json, print_line, print_listing, size_text
-from tideline_table.table import Advice, Table, advise
+from tideline_table.table import Advice, advise
 
 app = typer.Typer()
 _SHOWN = 5
@@ -21,9 +23,13 @@ def advise_table(path: TablePath, *, option: Settings = None, as_json: AsJson = 
     Reads a sample of record keys, footers and commits. Works for every table that can be read, with and without a bucket index. The largest
     size of a file is hoodie.parquet.max.file.size.
     """
-    table = Table.open(path, options=settings_from(option))
+    progress = Progress("files", None)
+    table = open_readable(path, settings_from(option), progress)
     table.refresh()
-    found = advise(table)
+    expect_files(table, progress)
+    progress.describe("reading footers and keys")
+    with progress:
+        found = advise(table)
     if as_json:
         print_json({"base_path": table.storage.root, **asdict(found)})
         return

@@ -49,7 +49,10 @@ _SchemaFile = Annotated[
         "of a .csv, .json, .jsonl or .ndjson file. The rows are not written.",
     ),
 ]
-_KeyColumns = Annotated[list[str], option(metavar="COLUMNS", help="Record key columns. Repeatable or a,b.")]
+_KeyColumns = Annotated[
+    list[str],
+    option(metavar="COLUMNS", help="Record key columns; address.id is a field of a struct, here and below. Repeatable or a,b."),
+]
 _PartitionColumns = Annotated[
     list[str] | None, option(metavar="COLUMNS", help="Partition columns, one folder level each. Repeatable or a,b.")
 ]

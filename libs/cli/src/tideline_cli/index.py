@@ -8,7 +8,8 @@ import typer
 
 from tideline_cli.arguments import AsJson, LockUrl, Settings, TablePath, column_names, option, settings_from
 from tideline_cli.failure import EXIT_FAILED
-from tideline_cli.opening import open_writable
+from tideline_cli.opening import expect_files, open_readable, open_writable
+from tideline_cli.progress import Progress
 from tideline_cli.report import print_json, print_line, print_listing, print_result
 from tideline_table.action import INDEX_TYPES, check_index, create_index, drop_index, repair_index
 from tideline_table.table import Table
@@ -64,8 +65,12 @@ def create(
     files: the list of files. column_stats: bounds of columns in each file, by which readers leave out files. bloom_filters: the Bloom filter of each base file, for writers of Apache Hudi that take the table over. record_index: where each record key is; for tables whose keys are unique in the whole table. Only for
     tables that Apache Hudi does not write.
     """
-    table = open_writable(path, settings_from(settings), locks)
-    create_index(table, column_names(kinds), column_names(columns or []))
+    progress = Progress("files", None)
+    table = open_writable(path, settings_from(settings), locks, progress)
+    expect_files(table, progress)
+    progress.describe("reading")
+    with progress:
+        create_index(table, column_names(kinds), column_names(columns or []))
     print_result(
         index_document(table), f"metadata table created; compare it with the table: tideline check {path}", as_json=as_json
     )
@@ -119,12 +124,17 @@ def check(
     Missing, extra and outdated entries, wrong sizes and damaged files are printed. A repair deletes the metadata table and makes it
     anew from the table log; meanwhile Apache Hudi's readers list folders. It does not bring back data files that are gone.
     """
-    table = open_writable(path, {}, locks) if repair else Table.open(path)
-    findings = check_index(table)
-    repaired = repair and any(finding.is_repairable for finding in findings)
-    if repaired:
-        repair_index(table)
-    left = check_index(table) if repaired else findings
+    progress = Progress("files", None)
+    table = open_writable(path, {}, locks, progress) if repair else open_readable(path, progress=progress)
+    expect_files(table, progress)
+    progress.describe("comparing")
+    with progress:
+        findings = check_index(table)
+        repaired = repair and any(finding.is_repairable for finding in findings)
+        if repaired:
+            progress.describe("repairing")
+            repair_index(table)
+        left = check_index(table) if repaired else findings
     documents = [{"kind": found.kind.value, "path": found.path, "found": found.found} for found in findings]
     if as_json:
         print_json({"base_path": table.storage.root, "findings": documents, "repaired": repaired, "is_sound": not left})

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tideline_cli.failure import EXIT_BAD_INPUT, report_failure
+from tideline_cli.progress import Progress
 from tideline_cli.report import print_facts, print_json, print_line, print_listing, print_warning, size_text
 from tideline_planner.rules import thresholds_of
 from tideline_planner.settings import PlannerSettings
@@ -112,7 +113,8 @@ def check(arguments: argparse.Namespace) -> int:
         return EXIT_BAD_INPUT
     settings = PlannerSettings.load(file=arguments.settings)
     tables, findings = found_tables(arguments.tables or settings.tables)
-    findings += check_tables(policies, tables, options=settings.options) if tables else []
+    with Progress("tables", None) as progress:
+        findings += check_tables(policies, progress.over(tables), options=settings.options) if tables else []
     is_valid = not any(finding.is_error for finding in findings)
     if arguments.json:
         found = [{"subject": f.subject, "text": f.text, "error": f.is_error} for f in findings]
@@ -137,7 +139,9 @@ def test(arguments: argparse.Namespace) -> int:
         return thresholds_of(with_overrides(settings, own.settings("planner")))
 
     since, until = time_from_instant(parse_as_of(arguments.since)), SystemClock().now()
-    outcome = replay(policies, settings.options, thresholds, tables, since, until)
+    with Progress("tables", None) as progress:
+        progress.describe("reading table logs")
+        outcome = replay(policies, settings.options, thresholds, progress.over(tables), since, until)
     for finding in findings:
         print_warning(str(finding))
     if arguments.json:

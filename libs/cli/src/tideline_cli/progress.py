@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
+from typing import TypeVar
 
 import rich.progress as bars
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.console import Console
 from tideline_cli.report import printable
 
 SHOWN_AFTER_S = 2.0
+T = TypeVar("T")
 
 
 class Progress:
@@ -63,6 +65,13 @@ class Progress:
         """Make the number of `items` the total, and return the function to call behind each."""
         self.expect(len(items))
         return self.advance
+
+    def over(self, items: Sequence[T]) -> Iterator[T]:
+        """Make the number of `items` the total, and yield them; each counts when the caller asks for the next one."""
+        self.expect(len(items))
+        for item in items:
+            yield item
+            self.advance()
 
     def describe(self, text: str) -> None:
         """Show what is done now."""

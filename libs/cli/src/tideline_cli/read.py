@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ import pyarrow.compute as pc
 import typer
 
 from tideline_cli.arguments import AsJson, TablePath, choice, column_names, option
+from tideline_cli.opening import expect_files, open_readable
+from tideline_cli.progress import Progress
 from tideline_cli.report import print_result, print_warning, stdout_bytes
 from tideline_cli.sinks import JsonDocument, RowFormat, RowSink, file_sink, format_of, stdout_sink
 from tideline_table.errors import InvalidOption
@@ -116,12 +119,18 @@ def read(
         changes=changes,
     )
     query.check()
-    table = Table.open(path)
+    progress = Progress("files", None)
+    table = open_readable(path, progress=progress)
     if query.as_of:
         _warn_before_the_first_write(table, query.as_of)
     condition = parse_where(where, with_meta_fields(table.schema_at(query.as_of))) if where.strip() else None
     chosen = choice("--format", row_format, RowFormat) if row_format else None
-    with query.leased(table) if lease else nullcontext():
+    progress.describe("reading")
+    if not (query.is_incremental or query.keys or query.as_of):
+        expect_files(table, progress)
+    # Rows on a terminal show by themselves how far the command is.
+    shown = progress if output or not sys.stdout.isatty() else nullcontext()
+    with query.leased(table) if lease else nullcontext(), shown:
         _print_rows(*query.run(table, condition), output, chosen, limit, as_json=as_json)
 
 

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from tideline_cli.arguments import AsJson, LockUrl, Settings, TablePath, option, settings_from
-from tideline_cli.opening import open_writable
+from tideline_cli.opening import expect_files, open_writable
+from tideline_cli.progress import Progress
 from tideline_cli.report import print_result
 from tideline_table.action import resize_buckets, resize_rings
 
@@ -35,8 +36,12 @@ def resize(
     Reads and writes all rows (with consistent hashing: those of these buckets), as one commit. Other writers go on: each commit of one of them lets the command begin again, as often as
     tideline.write.conflict.retries says. Run it when few writers are at work. Run it again after a failure.
     """
-    table = open_writable(path, settings_from(settings), locks)
-    done = resize_rings(table) if buckets is None else resize_buckets(table, buckets)
+    progress = Progress("files", None)
+    table = open_writable(path, settings_from(settings), locks, progress)
+    expect_files(table, progress)
+    progress.describe("splitting buckets")
+    with progress:
+        done = resize_rings(table) if buckets is None else resize_buckets(table, buckets)
     rows = sum(s.num_writes for s in done.stats) if done is not None else 0
     if buckets is None:
         text = f"{path}: {rows} rows moved to {len(done.stats)} buckets" if done else f"{path}: all buckets have a fitting size"

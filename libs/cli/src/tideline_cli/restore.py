@@ -10,6 +10,7 @@ import typer
 from tideline_cli.arguments import AsJson, LockUrl, TablePath, option
 from tideline_cli.history import instant_document
 from tideline_cli.opening import open_writable
+from tideline_cli.progress import Progress
 from tideline_cli.report import print_line, print_listing, print_result
 from tideline_table.action import preview_restore, restore_to_savepoint
 from tideline_table.errors import InvalidOption
@@ -35,7 +36,8 @@ def restore(
     Writes under way fail. Newer plans, savepoints and ingest progress are removed: applications ingest again from the progress of
     the savepoint. No writes are possible meanwhile. Finish an interrupted restore by repeating it or by tideline run rollback PATH.
     """
-    table = open_writable(path, {}, locks)
+    progress = Progress("files deleted", None)
+    table = open_writable(path, {}, locks, progress)
     document = _losses(table, to)
     if not as_json:
         _print_losses(document, to)
@@ -46,7 +48,9 @@ def restore(
     if not yes and not _agreed(as_json=as_json):
         print_line("nothing was changed")
         return
-    done = restore_to_savepoint(table, to)
+    progress.describe("undoing writes")
+    with progress:
+        done = restore_to_savepoint(table, to)
     text = f"restore {done.instant} completed: {len(done.undone)} write(s) undone, {done.files_deleted} files deleted"
     print_result({**document, "restore": done.instant, "files_deleted": done.files_deleted}, text, as_json=as_json)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 import typer
@@ -165,8 +166,11 @@ def run(
     if dry_run:
         print_preview(preview_run(chosen, Table.open(path, options=settings_from(option)), instant), as_json=as_json)
         return
-    table = open_writable(path, settings_from(option), locks)
-    document = _RUNS[chosen](table, instant) if chosen in _RUNS else _roll_back(table)
+    deletes = chosen not in (TableService.CLUSTERING, TableService.COMPACTION)
+    progress = Progress("files deleted", None) if deletes else None
+    table = open_writable(path, settings_from(option), locks, progress)
+    with progress or nullcontext():
+        document = _RUNS[chosen](table, instant) if chosen in _RUNS else _roll_back(table)
     print_result({"service": chosen.value, **document}, document["outcome"], as_json=as_json)
 
 

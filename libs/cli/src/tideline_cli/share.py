@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 from tideline_cli.arguments import AsJson, TablePath, choice, column_names, option
+from tideline_cli.opening import open_readable, open_shared_lock
+from tideline_cli.progress import Progress
 from tideline_cli.report import print_facts, print_json, print_line
-from tideline_locks import open_peer_lock
 from tideline_table.log import DEFAULT_EXPIRE_MIN, PeerLockKind, Sharing
-from tideline_table.table import NamedBuckets, Table, share_table
+from tideline_table.table import NamedBuckets, share_table
 
 app = typer.Typer()
 
@@ -47,13 +48,16 @@ def share(
     bucket index are found in the rows and kept with the table. Prints the options that every
     Hudi writer of the table needs; running the command again prints them again.
     """
-    table = Table.open(path)
+    progress = Progress("files", None)
+    table = open_readable(path, progress=progress)
     if table.sharing is not None and not lock_provider:
         shared = table
     else:
         kind = choice("--lock-provider", lock_provider, PeerLockKind) if lock_provider else PeerLockKind.fitting(table.storage.root)
         named = NamedBuckets(buckets or 0, column_names(hash_fields))
-        shared = share_table(table, Sharing(kind, lock_expiry), open_peer_lock, named)
+        progress.describe("reading keys")
+        with progress:
+            shared = share_table(table, Sharing(kind, lock_expiry), open_shared_lock, named)
     assert shared.sharing is not None
     options = shared.hudi_options()
     if as_json:

@@ -20,6 +20,7 @@ from tideline_table.action import InlineService, RoutedWrite, ThisProcess, delet
 from tideline_table.coordination import Committed
 from tideline_table.file_group import FileSlice
 from tideline_table.index import Location
+from tideline_table.schema import named_field
 from tideline_table.table import Table
 from tideline_table.writer import ROW_OPERATIONS, FileGroupResult, Operation
 
@@ -90,7 +91,7 @@ def write(
     """
     chosen = choice("--operation", operation, Operation)
     table = open_writable(path, settings_from(option), locks)
-    rows = read_rows(files, table.schema)
+    rows = read_rows(files, _columns(table, chosen))
     if not rows.num_rows and not allow_empty:
         reason = f"no rows in {', '.join(files)}"
         text = f"nothing to do: {reason}; no commit was made (--allow-empty makes one)"
@@ -117,6 +118,15 @@ def delete_partition(
     table = open_writable(path, settings_from(option), locks)
     committed = delete_partitions(table, partitions)
     _report(Operation.DELETE_PARTITION, committed, run_inline(table), as_json=as_json)
+
+
+def _columns(table: Table, operation: Operation) -> pa.Schema:
+    """Return the columns that files of rows can have. A delete also takes fields of structs as columns of their dotted names."""
+    if operation is not Operation.DELETE:
+        return table.schema
+    keygen = table.definition.keygen
+    inside = [n for n in dict.fromkeys((*keygen.key_fields, *keygen.partition_fields)) if n not in table.schema.names]
+    return pa.schema([*table.schema, *(named_field(table.schema, name) for name in inside)])
 
 
 def _report(operation: Operation, committed: Committed, inline: tuple[InlineService, ...], *, as_json: bool) -> None:

@@ -6,7 +6,7 @@ there and written to its own partition, or written where the key is. Spark scans
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType, NumericType, StructField, StructType
 
 from tideline_spark.arrow_rows import map_snapshots, spread
+from tideline_spark.keys import source_column, source_type
 from tideline_spark.layout import WriteLayout
 from tideline_spark.tagging import (
     KEY,
@@ -36,7 +37,7 @@ from tideline_table.errors import UnsupportedTable
 from tideline_table.file_group import FileSlice
 from tideline_table.merge import MergeMode
 from tideline_table.reader import read_slice
-from tideline_table.schema import IS_DELETED, MetaField
+from tideline_table.schema import IS_DELETED, MetaField, field_path, field_values, named_field, top_columns
 from tideline_table.table import Snapshot, Table
 from tideline_table.writer import Operation
 
@@ -63,8 +64,8 @@ class GlobalTagging:
         """Return the look-up for `layout` of `table`."""
         definition = table.definition
         by_time = definition.merge_mode is MergeMode.EVENT_TIME
-        is_ordered = by_time or definition.ordering_field in table.schema.names
-        ordering = table.schema.field(definition.ordering_field).type if is_ordered else None
+        is_ordered = by_time or bool(field_path(table.schema, definition.ordering_field))
+        ordering = named_field(table.schema, definition.ordering_field).type if is_ordered else None
         return cls(table, layout, moves, combines, ordering, by_time)
 
     def tagged(self, keyed: DataFrame, routing: Routing, bucket: Column) -> DataFrame:
@@ -98,16 +99,16 @@ class GlobalTagging:
 
     def _time(self, keyed: DataFrame, routing: Routing) -> Column:
         name, wanted = self.table.definition.ordering_field, self._time_type
-        if self.ordering is None or routing.operation is Operation.DELETE or name not in keyed.columns:
+        kind = source_type(keyed.schema, name)
+        if self.ordering is None or routing.operation is Operation.DELETE or kind is None:
             return f.lit(None).cast(wanted)
-        kind = keyed.schema[name].dataType
         if kind != wanted and not (isinstance(kind, NumericType) and isinstance(wanted, NumericType)):
             raise UnsupportedTable(
                 f"ordering column {name!r} of type {kind.simpleString()} for a global index",
                 expected=f"type {wanted.simpleString()}, as the table has it",
                 remedy="cast the column",
             )
-        return f.col(f"`{name}`").cast(wanted)
+        return source_column(keyed.schema, name).cast(wanted)
 
     def _combined(self, keyed: DataFrame) -> DataFrame:
         """Keep one row per key if the write combines (largest ordering value, last in the source on ties), else add `TWICE`."""
@@ -135,9 +136,10 @@ class GlobalTagging:
         ordering = self.table.definition.ordering_field
         fields = [StructField(name, from_arrow_type(pa.string())) for name in (MetaField.RECORD_KEY, MetaField.PARTITION_PATH)]
         if self.by_time:
-            fields.append(StructField(ordering, self._time_type))
-        rows = scan_files(spark, self.table.storage.root, paths, StructType(fields))
-        time = f.col(f"`{ordering}`") if self.by_time else f.lit(None).cast(self._time_type)
+            fields.append(_column_with(ordering, self.table.schema.names, self._time_type))
+        schema = StructType(fields)
+        rows = scan_files(spark, self.table.storage.root, paths, schema)
+        time = source_column(schema, ordering) if self.by_time else f.lit(None).cast(self._time_type)
         names = {KEY: f.col(MetaField.RECORD_KEY), "partition": f.col(MetaField.PARTITION_PATH), "unit": unit, "time": time}
         return rows.select(*(column.alias(name) for name, column in names.items()))
 
@@ -149,7 +151,7 @@ class GlobalTagging:
             [(KEY, pa.string()), ("partition", pa.string()), ("unit", pa.string()), ("time", self.ordering or pa.int8())]
         )
         result = StructType([StructField(field.name, from_arrow_type(field.type)) for field in schema])
-        columns = [MetaField.RECORD_KEY.value, *([ordering] if ordering else [])]
+        columns = [MetaField.RECORD_KEY.value, *(top_columns(self.table.schema, [ordering]) if ordering else [])]
 
         def keys(part: Snapshot) -> Iterator[pa.RecordBatch]:
             for file_slice in part.slices:
@@ -157,7 +159,7 @@ class GlobalTagging:
                 place = [
                     pa.repeat(pa.scalar(text), rows.num_rows) for text in (file_slice.group.partition_path, units[file_slice.group])
                 ]
-                time = rows.column(1) if ordering else pa.nulls(rows.num_rows, schema.field("time").type)
+                time = field_values(rows, ordering) if ordering else pa.nulls(rows.num_rows, schema.field("time").type)
                 yield from pa.table([rows.column(0), *place, time], names=schema.names).cast(schema).to_batches()
 
         return map_snapshots(spark, tasks, keys, result)
@@ -196,3 +198,11 @@ class GlobalTagging:
             marked = f.lower(value) == marker.lower() if mark.any_case else value == marker
             found = found | f.coalesce(marked, f.lit(False))
         return found
+
+
+def _column_with(name: str, columns: Sequence[str], kind: DataType) -> StructField:
+    """Return the column called `name` of type `kind`, or the column of structs that hold only the field with that dotted path."""
+    first, *inner = [name] if name in columns else name.split(".")
+    for part in reversed(inner):
+        kind = StructType([StructField(part, kind)])
+    return StructField(first, kind)

@@ -15,10 +15,32 @@ from pyspark.sql.types import DataType, IntegralType, StringType, StructType, Ti
 
 from tideline_table.errors import UnsupportedTable
 from tideline_table.keygen import DEFAULT_PARTITION, EMPTY_KEY, ESCAPED, NULL_KEY, KeyGenerator
+from tideline_table.schema import named_field
 
 _EPOCH = "TIMESTAMP_NTZ '1970-01-01 00:00:00'"
 _PLAIN_SCALE = 6
 """At a larger scale, small decimals are written with an exponent."""
+
+
+def source_type(source: StructType, name: str) -> DataType | None:
+    """Return the type of a column of `source`, or of a field of a struct in it by its dotted path; None if there is none."""
+    if name in source.names:
+        return source[name].dataType
+    kind: DataType = source
+    for part in name.split("."):
+        if not isinstance(kind, StructType) or part not in kind.names:
+            return None
+        kind = kind[part].dataType
+    return kind
+
+
+def source_column(source: StructType, name: str) -> Column:
+    """Return the column or the field of a struct of which `source_type` gives the type; null where a struct above it is."""
+    first, *inner = [name] if name in source.names else name.split(".")
+    column = f.col(f"`{first}`")
+    for part in inner:
+        column = column.getField(part)
+    return column
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +58,7 @@ class NativeKeys:
         return (
             not self.keygen.has_prefixed_keys
             and isinstance(self._source_type(name), StringType)
-            and pa.types.is_string(self.table.field(name).type)
+            and pa.types.is_string(named_field(self.table, name).type)
         )
 
     def record_key(self) -> Column:
@@ -75,13 +97,13 @@ class NativeKeys:
         return f.concat(f.lit(f"{name}="), value) if self.keygen.hive_style else value
 
     def _source_type(self, name: str) -> DataType | None:
-        return self.source[name].dataType if name in self.source.names else None
+        return source_type(self.source, name)
 
     def _text(self, name: str) -> Column:
-        kind, target = self._source_type(name), self.table.field(name).type
+        kind, target = self._source_type(name), named_field(self.table, name).type
         if kind is None:
             return f.lit(None).cast("string")
-        column = f.col(f"`{name}`")
+        column = source_column(self.source, name)
         if pa.types.is_timestamp(target):
             micros = _epoch_micros(column, kind)
             return (micros if target.unit == "us" else f.floor(micros / f.lit(1000))).cast("bigint").cast("string")

@@ -96,7 +96,8 @@ def evolved_by(
 def source_columns(df: DataFrame, schema: pa.Schema, keygen: KeyGenerator, operation: Operation) -> tuple[str, ...]:
     """Return the columns of `df` that a write uses. Raises `SchemaMismatch` if types or names do not fit `schema`. Reads no row."""
     if operation is Operation.DELETE:
-        needed = {*keygen.key_fields, *keygen.partition_fields}
+        named = (*keygen.key_fields, *keygen.partition_fields)
+        needed = {*named, *(name.partition(".")[0] for name in named if name not in df.columns)}
         return tuple(n for n in df.columns if n in needed)
     fit_rows(pa.Table.from_batches([], schema=_arrow_schema(df)), schema)
     return tuple(n for n in df.columns if n not in META_FIELDS)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tideline_table.errors import SchemaMismatch
 from tideline_table.hudi import parse_as_of
-from tideline_table.schema import storable_field, without_meta_fields
+from tideline_table.schema import named_field, storable_field, without_meta_fields
 
 
 class ArrowStream(Protocol):
@@ -85,15 +85,19 @@ def schema_from(schema: Schema) -> pa.Schema:
     return pa.schema(fields)
 
 
-def keys_from(keys: Keys, schema: pa.Schema, key_fields: tuple[str, ...]) -> pa.Table:
-    """Return `keys` as rows. They are rows or mappings with the key columns, or plain values if the key has one column."""
+def keys_from(keys: Keys, schema: pa.Schema, key_fields: tuple[str, ...], partition_fields: tuple[str, ...] = ()) -> pa.Table:
+    """Return `keys` as rows. They are rows or mappings with the key columns, or plain values if the key has one column.
+
+    For a key or partition field of a struct they have the struct or a column of its dotted name.
+    """
     if is_rows(keys):
         return table_from(keys)
     if isinstance(keys, str | bytes | Mapping):
         raise SchemaMismatch(f"keys of type {type(keys).__name__}", expected="rows with the key columns, or a list of keys")
     given: list[Any] = list(cast("Iterable[object]", keys))
     if given and all(isinstance(key, Mapping) for key in given):
-        names = [name for name in schema.names if name in given[0]]
+        beside = [name for name in (*key_fields, *partition_fields) if name not in schema.names]
+        names = [name for name in (*schema.names, *beside) if name in given[0]]
         columns = {name: [key.get(name) for key in given] for name in names}
     elif len(key_fields) == 1:
         columns = {key_fields[0]: given}
@@ -102,7 +106,7 @@ def keys_from(keys: Keys, schema: pa.Schema, key_fields: tuple[str, ...]) -> pa.
             "keys that are single values", expected=f"rows or mappings with the key columns {', '.join(key_fields)}"
         )
     try:
-        arrays = [pa.array(values, schema.field(name).type) for name, values in columns.items()]
+        arrays = [pa.array(values, named_field(schema, name).type) for name, values in columns.items()]
     except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
         raise SchemaMismatch(
             f"keys that Arrow cannot convert ({_first_line(error)})", expected="values of the key columns' types"

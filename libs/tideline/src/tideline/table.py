@@ -19,7 +19,7 @@ from tideline_table import action, config
 from tideline_table import table as engine
 from tideline_table.errors import InvalidOption, SchemaMismatch
 from tideline_table.metadata_table import Finding
-from tideline_table.schema import fit_rows
+from tideline_table.schema import field_path, fit_rows, named_field, named_values
 from tideline_table.table import HeldLease, Lease
 from tideline_table.writer import Operation
 
@@ -117,7 +117,7 @@ class Table:
         does not hold are ignored.
         """
         given = self._keys(keys, self.schema)
-        missing = [name for name in self.partition if name not in given.column_names]
+        missing = [name for name in self.partition if not field_path(given.schema, name)]
         if missing and self._table.definition.buckets is not None:
             raise SchemaMismatch(
                 f"keys without {', '.join(missing)}, for a table with a bucket index",
@@ -178,8 +178,8 @@ class Table:
         self._table.refresh()
         instant = instant_text(as_of)
         schema = self._table.schema_at(instant)
-        fields = [schema.field(name) for name in self.key]
-        given = fit_rows(self._keys(keys, schema).select(self.key), pa.schema(fields))
+        fields = [named_field(schema, name) for name in self.key]
+        given = fit_rows(named_values(self._keys(keys, schema), self.key), pa.schema(fields))
         wanted = self._table.definition.keygen.record_keys(given).to_pylist()
         names = chosen_columns(columns, schema, meta_fields=meta_fields)
         return self._table.look_up(wanted, names, instant, expression_of(where, schema))
@@ -222,8 +222,8 @@ class Table:
         return run_sql(query, engine.folder_name(self._table.base_path), self.dataset(as_of=as_of), connection)
 
     def _keys(self, keys: Keys, schema: pa.Schema) -> pa.Table:
-        given = keys_from(keys, schema, self.key)
-        missing = [name for name in self.key if name not in given.column_names]
+        given = keys_from(keys, schema, self.key, self.partition)
+        missing = [name for name in self.key if not field_path(given.schema, name)]
         if missing:
             raise SchemaMismatch(
                 f"keys without column(s) {', '.join(map(repr, missing))}", expected=f"the key columns {', '.join(self.key)}"

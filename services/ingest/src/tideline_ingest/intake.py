@@ -20,7 +20,7 @@ from tideline_table.action import TargetSchema, target_schema
 from tideline_table.errors import CorruptMetadata, InvalidOption, InvalidRecord, SchemaMismatch, UnsafePath
 from tideline_table.index import KeyScope
 from tideline_table.log_format import row_schema
-from tideline_table.schema import MetaField, fit_rows
+from tideline_table.schema import MetaField, fit_rows, named_field
 from tideline_table.storage import exists
 from tideline_table.table import Table
 from tideline_table.writer import Operation, PreparedInput, prepare_input
@@ -148,7 +148,7 @@ class TableIntake:
     def _prepared_keys(self, keys: pa.Table) -> PreparedInput:
         # Not prepared like a delete, which keeps only one of several tombstones of a key.
         keygen, schema = self._table.definition.keygen, self._table.schema
-        fitted = fit_rows(keys, pa.schema([schema.field(name).with_nullable(nullable=True) for name in keys.column_names]))
+        fitted = fit_rows(keys, pa.schema([named_field(schema, name).with_nullable(nullable=True) for name in keys.column_names]))
         prepared = pa.table({MetaField.RECORD_KEY.value: keygen.record_keys(fitted)})
         return PreparedInput(prepared, keygen.partition_paths(fitted), self._scope)
 
@@ -169,6 +169,18 @@ class TableIntake:
                 "key_format",
                 "setting 'key_format' is 'text', which cannot name rows of this table",
                 f"json: an object of {', '.join((*keygen.key_fields, *keygen.partition_fields))}",
+            )
+        inside = [name for name in (*keygen.key_fields, *keygen.partition_fields) if name not in self._table.schema.names]
+        if (
+            self._deletes
+            and settings.key_format == _REGISTERED
+            and inside
+            and len({*keygen.key_fields, *keygen.partition_fields}) > 1
+        ):
+            raise _wrong(
+                "key_format",
+                f"setting 'key_format' is {_REGISTERED!r}, and the row is named by fields of structs ({', '.join(inside)})",
+                "json: an object with their dotted names, which no Avro record can have",
             )
         if is_registered(settings) and not settings.schema_registry:
             raise _wrong("schema_registry", "setting 'schema_registry' is unset", f"a URL, because of {_REGISTERED!r}")
@@ -193,9 +205,9 @@ class TableIntake:
     def _key_decoder(self) -> Callable[[Sequence[bytes | None]], pa.Table]:
         keygen, schema = self._table.definition.keygen, self._table.schema
         if self._settings.key_format == "text":
-            field = schema.field(keygen.key_fields[0])
+            field = named_field(schema, keygen.key_fields[0])
             return lambda keys: text_keys(keys, field)
-        named = [schema.field(name).with_nullable(nullable=True) for name in (*keygen.key_fields, *keygen.partition_fields)]
+        named = [named_field(schema, name).with_nullable(nullable=True) for name in (*keygen.key_fields, *keygen.partition_fields)]
         if self._settings.key_format == _REGISTERED:
             assert self._registry is not None
             # A key can be a bare value only if one column identifies the row.

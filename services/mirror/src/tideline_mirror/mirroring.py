@@ -69,7 +69,9 @@ class MirrorService:
         shard = shard_of(table.base_path, self._tables.shards.count)
         number, cursor = self._cursor(table, shard)
         batch_entries = self._per_table.of(table.base_path).batch_entries
-        entries = list(islice(table.timeline.log.after(cursor), batch_entries))
+        # The visit has just refreshed the table: an idle one need not be asked for its next entry again.
+        is_idle = cursor == table.state.sequence
+        entries = [] if is_idle else list(islice(table.timeline.log.after(cursor), batch_entries))
         if not entries:
             if cursor < table.state.sequence:
                 self._skip_gap(table, number, cursor)
@@ -77,6 +79,8 @@ class MirrorService:
             if table.timeline.heal(HEAL_AFTER_S):
                 self._context.metrics.increment(HEALED)
                 _log.info("created timeline files that the writer had not created", table=table.uid, sequence=table.state.sequence)
+            # Healing refreshes the table: an entry that was appended meanwhile is published at once.
+            self._is_behind |= is_idle and cursor < table.state.sequence
             self._scrub(table)
             return
         # Checked after the reads: if the log was trimmed meanwhile, a paused writer may have put void entries there.

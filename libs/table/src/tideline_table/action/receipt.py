@@ -20,6 +20,7 @@ from tideline_table.hudi.write_stats import Proof, WriteStat
 from tideline_table.reader.base_file import BaseFileScan
 from tideline_table.row_digest import RowDigest, digest_rows, row_hashes, seed_of
 from tideline_table.schema.meta_fields import MetaField
+from tideline_table.schema.nested import field_path, top_columns
 from tideline_table.storage import Storage
 
 _LOGGER = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ def proven_columns(schema: pa.Schema, ordering_field: str, verify: str) -> tuple
     if verify == "full":
         return tuple(name for name in schema.names if name != MetaField.FILE_NAME)
     ordering = [name.strip() for name in ordering_field.split(",")]
-    return (MetaField.RECORD_KEY.value, *(name for name in ordering if name in schema.names))
+    return (MetaField.RECORD_KEY.value, *top_columns(schema, [name for name in ordering if field_path(schema, name)]))
 
 
 @dataclass(slots=True)

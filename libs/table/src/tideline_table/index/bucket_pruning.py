@@ -20,6 +20,7 @@ from tideline_table.index.hash_ring import HashRing
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType
 from tideline_table.reader.expression import Values, demands
 from tideline_table.schema.meta_fields import MetaField
+from tideline_table.schema.nested import named_field
 
 _LOGGER = logging.getLogger(__name__)
 _MOST_KEYS = 10_000
@@ -105,7 +106,7 @@ class BucketPruning:
             return None
         is_whole = set(self.index.key_fields) <= wanted.keys()
         named = self.index.key_fields if is_whole else self.index.fields
-        if not all(keeps_text(self.created_types.get(name), schema.field(name).type) for name in named):
+        if not all(keeps_text(self.created_types.get(name), named_field(schema, name).type) for name in named):
             return None
         if math.prod(len(wanted[name]) for name in named) > _MOST_KEYS:
             return None
@@ -115,7 +116,7 @@ class BucketPruning:
         if not is_whole and not self._others_are_plain(schema):
             return None
         combinations = list(itertools.product(*(wanted[name] for name in named)))
-        columns = {n: pa.array([c[at] for c in combinations], schema.field(n).type) for at, n in enumerate(named)}
+        columns = {n: pa.array([c[at] for c in combinations], named_field(schema, n).type) for at, n in enumerate(named)}
         texts = pa.repeat(pa.scalar(_PLAIN), len(combinations))
         rows = pa.table({name: columns.get(name, texts) for name in self.index.key_fields})
         if not self.keygen.has_prefixed_keys:
@@ -127,7 +128,7 @@ class BucketPruning:
 
     def _others_are_plain(self, schema: pa.Schema) -> bool:
         """Return whether the text of no other key column can be cut like the pair of a hash field."""
-        others = [schema.field(name).type for name in self.index.key_fields if name not in self.index.fields]
+        others = [named_field(schema, name).type for name in self.index.key_fields if name not in self.index.fields]
         return self.has_plain_values or all(pa.types.is_integer(t) or pa.types.is_boolean(t) or pa.types.is_date(t) for t in others)
 
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from tideline_table.errors import InvalidRecord, SchemaMismatch, UnsupportedTable
 from tideline_table.keygen.text import key_text
 from tideline_table.keygen.timebased import TimeBased
-from tideline_table.schema.nested import field_path
+from tideline_table.schema.nested import field_path, field_values, in_null_struct, named_field
 
 DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 NULL_KEY = "__null__"
@@ -50,7 +50,11 @@ class PartitionType(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KeyGenerator:
-    """The derivation of `_hoodie_record_key` and `_hoodie_partition_path` from the columns of a table."""
+    """The derivation of `_hoodie_record_key` and `_hoodie_partition_path` from the columns of a table.
+
+    A field may be one of a struct (`address.city`). Prefixed keys and Hive-style paths then show its whole path. A null struct makes
+    all its fields null (`HoodieAvroUtils.getNestedFieldVal`).
+    """
 
     key_fields: tuple[str, ...]
     partition_fields: tuple[str, ...]
@@ -126,6 +130,7 @@ class KeyGenerator:
         parts: list[pa.ChunkedArray] = []
         usable = None
         for name in self.key_fields:
+            _refuse_null_struct(rows, name)
             text = self._text(rows, name)
             present = pc.and_kleene(pc.is_valid(text), pc.fill_null(pc.not_equal(text, ""), fill_value=False))
             usable = present if usable is None else pc.or_(usable, present)
@@ -160,10 +165,10 @@ class KeyGenerator:
         if not self.is_time_based(name):
             return self._text(rows, name)
         assert self.time_based is not None, "check_usable is called first"
-        return self.time_based.texts(rows.column(name), name)
+        return self.time_based.texts(field_values(rows, name), name)
 
     def _text(self, rows: pa.Table, name: str) -> pa.ChunkedArray:
-        return key_text(rows.column(name), name, logical_timestamps=self.logical_timestamps)
+        return key_text(field_values(rows, name), name, logical_timestamps=self.logical_timestamps)
 
     def _level(self, name: str, value: str) -> str:
         text = value or DEFAULT_PARTITION
@@ -184,21 +189,30 @@ class KeyGenerator:
         for name in self.partition_fields:
             if self.is_time_based(name) and self.time_based is not None:
                 _check_exists(schema, name, "partition")
-                self.time_based.check_column(schema.field(name).type, name)
+                self.time_based.check_column(named_field(schema, name).type, name)
 
 
 def check_key_columns(schema: pa.Schema, columns: Sequence[str], purpose: str) -> None:
-    """Raise `SchemaMismatch` unless every column exists and has a type that keys support."""
+    """Raise `SchemaMismatch` unless every column or field of a struct exists and has a type that keys support."""
     for name in columns:
         _check_exists(schema, name, purpose)
-        key_text(pa.chunked_array([pa.array([], schema.field(name).type)]), name)
+        key_text(pa.chunked_array([pa.array([], named_field(schema, name).type)]), name)
+
+
+def _refuse_null_struct(rows: pa.Table, name: str) -> None:
+    """Raise `InvalidRecord` if a struct above a field of a composite key is null: Apache Hudi cannot write such a row."""
+    above = in_null_struct(rows, name)
+    if above is not None and (count := pc.sum(above).as_py()):
+        raise InvalidRecord(
+            f"{count} row(s) with a null struct above the key column {name!r}",
+            expected="a struct in every row; the field itself may be null if another key column has a value",
+            remedy="filter these rows out or choose other key columns",
+        )
 
 
 def _check_exists(schema: pa.Schema, name: str, purpose: str) -> None:
-    if name not in schema.names:
-        inner = bool(field_path(schema, name))
+    if not field_path(schema, name):
         raise SchemaMismatch(
-            f"{purpose} column {name!r} is {'a field of a struct' if inner else 'not in the schema'}",
-            expected=f"one of {', '.join(schema.names)}",
-            remedy="write its value to a column of its own" if inner else "",
+            f"{purpose} column {name!r} is not in the schema",
+            expected=f"one of {', '.join(schema.names)}, or a field of a struct by its dotted path",
         )

@@ -17,6 +17,7 @@ from tideline_table.merge.rule import Merging
 from tideline_table.schema.arrow import with_column
 from tideline_table.schema.fit import IS_DELETED
 from tideline_table.schema.meta_fields import META_FIELDS
+from tideline_table.schema.nested import field_values
 
 
 def with_deletion_marks(rows: pa.Table, merging: Merging) -> pa.Table:
@@ -37,7 +38,7 @@ def combined_input(rows: pa.Table, keys: pa.ChunkedArray, merging: Merging) -> t
     if merging.partial is None or not merging.partial.by_payload:
         return winners, rows.take(pa.array(winners))
     kinds = np.where(deleted_mask(rows), merging.deletion_kind, EventKind.RECORD).astype(np.int8)
-    ordering = rows.column(merging.ordering_field) if merging.mode is MergeMode.EVENT_TIME else None
+    ordering = field_values(rows, merging.ordering_field) if merging.mode is MergeMode.EVENT_TIME else None
     filled = {name: found for name in rows.column_names if (found := merging.partial.is_filled(rows.column(name))) is not None}
     outcome = fold_parts(LogEvents(keys, kinds, ordering), merging.mode, filled)
     order = np.argsort(outcome.tops)
@@ -50,8 +51,8 @@ def lies_on_top(stored: pa.Table, rows: np.ndarray, incoming: pa.Table, targets:
     """Return True where row `targets[i]` of `incoming` lies on top of row `rows[i]` of `stored`, which has the same key."""
     if merging.mode is not MergeMode.EVENT_TIME or not len(targets):
         return np.ones(len(targets), dtype=bool)
-    mine = incoming.column(merging.ordering_field).take(pa.array(targets))
-    wins = incoming_wins(stored.column(merging.ordering_field).take(pa.array(rows)).cast(mine.type), mine)
+    mine = field_values(incoming, merging.ordering_field).take(pa.array(targets))
+    wins = incoming_wins(field_values(stored, merging.ordering_field).take(pa.array(rows)).cast(mine.type), mine)
     always = deleted_mask(incoming) if merging.deletions_always_win else purged_mask(incoming)
     return np.asarray(wins | always[targets])
 

@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from tideline_table.schema.arrow import one_chunk
 from tideline_table.schema.fit import IS_DELETED, PURGED
+from tideline_table.schema.nested import field_values
 
 
 def combine_input(rows: pa.Table, keys: pa.ChunkedArray, ordering_field: str) -> np.ndarray | None:
@@ -22,7 +23,7 @@ def combine_input(rows: pa.Table, keys: pa.ChunkedArray, ordering_field: str) ->
     columns: dict[str, pa.Array | pa.ChunkedArray] = {"key": keys, "position": position}
     order = [("position", "descending")]
     if ordering_field:
-        ordering = columns["ordering"] = rows.column(ordering_field)
+        ordering = columns["ordering"] = field_values(rows, ordering_field)
         order = [("ordering", "descending"), *order]
         if pa.types.is_floating(ordering.type):
             # Arrow sorts NaN after all numbers in both directions.

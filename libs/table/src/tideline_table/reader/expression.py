@@ -16,6 +16,8 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tideline_table.schema.nested import field_of, field_path
+
 Values: TypeAlias = frozenset[Any]
 Demands: TypeAlias = Mapping[str, Values]
 """By column, the values that it can have, in its own type. A column that is not listed can have any."""
@@ -25,7 +27,7 @@ _NOTHING: Demands = {}
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A reference to a column by name."""
+    """A reference to a column by name, or to a field of a struct by its dotted path."""
 
     name: str
 
@@ -111,9 +113,10 @@ def _demands(node: Node, schema: pa.Schema) -> Demands:
 
 
 def _of_values(name: str, values: pa.Array, schema: pa.Schema) -> Demands:
-    if schema.names.count(name) != 1 or values.null_count:
+    path = field_path(schema, name)
+    if not path or schema.names.count(path[0]) != 1 or values.null_count:
         return _NOTHING
-    kind = schema.field(name).type
+    kind = field_of(schema, path).type
     for is_kind in (_is_text, pa.types.is_integer, pa.types.is_boolean, pa.types.is_date32):
         if is_kind(kind) and is_kind(values.type):
             return {name: frozenset(values.cast(kind).to_pylist())}
@@ -142,9 +145,9 @@ class _Parser:
         if kind == "field_ref":
             return Column(value)
         if kind == "nested_field_ref":
-            for _ in range(int(value)):
-                self.node()
-            return None
+            parts = [self.node() for _ in range(int(value))]
+            names = [part.name for part in parts if isinstance(part, Column)]
+            return Column(".".join(names)) if len(names) == len(parts) else None
         if kind == "literal":
             return Literal(self.literals.column(int(value))[0])
         if kind != "call":

@@ -19,6 +19,7 @@ from tideline_table.reader.log_blocks import VisibleInstants
 from tideline_table.schema.fit import IS_DELETED
 from tideline_table.schema.identity import FileNames, SchemaVersions
 from tideline_table.schema.meta_fields import MetaField
+from tideline_table.schema.nested import field_values, named_field, named_values, top_columns
 from tideline_table.storage import Storage
 
 
@@ -66,12 +67,14 @@ class ReadPlan:
     @functools.cached_property
     def key_columns(self) -> frozenset[str]:
         """The columns that record keys come from."""
-        return frozenset(self.rule.keygen.key_fields) if self.rule.keygen is not None else frozenset([MetaField.RECORD_KEY.value])
+        if self.rule.keygen is None:
+            return frozenset([MetaField.RECORD_KEY.value])
+        return frozenset(top_columns(self.schema, self.rule.keygen.key_fields))
 
     @functools.cached_property
     def ordering(self) -> frozenset[str]:
-        """The ordering fields if they decide."""
-        return frozenset(self.rule.merging.ordering_fields)
+        """The columns that hold the ordering fields if these decide."""
+        return frozenset(top_columns(self.schema, self.rule.merging.ordering_fields))
 
     @functools.cached_property
     def emitted(self) -> frozenset[str]:
@@ -99,15 +102,15 @@ class ReadPlan:
     @functools.cached_property
     def ordering_type(self) -> pa.DataType:
         """The type of ordering values; a struct if there are several fields."""
-        fields = [self.schema.field(name) for name in self.rule.merging.ordering_fields]
+        fields = [named_field(self.schema, name) for name in self.rule.merging.ordering_fields]
         return fields[0].type if len(fields) == 1 else pa.struct([f.with_nullable(nullable=True) for f in fields])
 
     def ordering_values(self, rows: pa.Table) -> pa.ChunkedArray:
         """Return the ordering values of rows that have `ordering`."""
         fields = self.rule.merging.ordering_fields
         if len(fields) == 1:
-            return rows.column(fields[0])
-        batches = rows.select(list(fields)).to_batches()
+            return field_values(rows, fields[0])
+        batches = named_values(rows, fields).to_batches()
         kind = self.ordering_type
         return pa.chunked_array([pa.StructArray.from_arrays(b.columns, fields=list(kind)) for b in batches], kind)
 

@@ -3,8 +3,17 @@
 from tideline_table.schema.avro import arrow_from_avro, avro_from_arrow, avro_with_meta_fields
 from tideline_table.schema.fit import IS_DELETED, fit_rows
 from tideline_table.schema.meta_fields import META_FIELDS, MetaField, with_meta_fields, without_meta_fields
-from tideline_table.schema.nested import field_of, field_path, top_columns, with_fields
-from tideline_table.schema.readers import reader_limits
+from tideline_table.schema.nested import (
+    field_of,
+    field_path,
+    field_values,
+    in_null_struct,
+    named_field,
+    named_values,
+    top_columns,
+    with_fields,
+)
+from tideline_table.schema.readers import nested_limits, reader_limits
 from tideline_table.schema.storable import storable_field
 from tideline_table.schema.text_values import REFUSALS, ZONED, cast_text, expected_text
 
@@ -21,7 +30,12 @@ __all__ = [
     "expected_text",
     "field_of",
     "field_path",
+    "field_values",
     "fit_rows",
+    "in_null_struct",
+    "named_field",
+    "named_values",
+    "nested_limits",
     "reader_limits",
     "storable_field",
     "top_columns",

@@ -1,4 +1,7 @@
-"""Fields inside of struct columns, named by dotted paths such as `address.city`. A column of exactly that name comes first."""
+"""Fields inside of struct columns, named by dotted paths such as `address.city`. A column of exactly that name comes first.
+
+No table has a column with a dot in its name, because Avro names have none. Rows of keys may: `a.b` is then the value of the field.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from tideline_table.errors import SchemaMismatch
 
 
 def field_path(schema: pa.Schema, name: str) -> tuple[str, ...]:
@@ -29,6 +34,42 @@ def field_of(schema: pa.Schema, path: Sequence[str]) -> pa.Field:
         found = found.type.field(part)
         nullable = nullable or found.nullable
     return found if len(path) == 1 else pa.field(".".join(path), found.type, nullable)
+
+
+def named_field(schema: pa.Schema, name: str) -> pa.Field:
+    """Return the column or the field of a struct called `name`, as `field_of`. Raises `SchemaMismatch` if there is none."""
+    path = field_path(schema, name)
+    if not path:
+        raise SchemaMismatch(f"no column or field of a struct {name!r}", expected=f"one in the columns {', '.join(schema.names)}")
+    return field_of(schema, path)
+
+
+def field_values(rows: pa.Table, name: str) -> pa.ChunkedArray:
+    """Return the values of a column, or of a field of a struct, which are null where a struct above it is.
+
+    Raises `SchemaMismatch` if there is no such field.
+    """
+    if name in rows.column_names:
+        return rows.column(name)
+    named_field(rows.schema, name)
+    first, *inner = name.split(".")
+    return pc.struct_field(rows.column(first), inner)
+
+
+def in_null_struct(rows: pa.Table, name: str) -> pa.Array | pa.ChunkedArray | None:
+    """Return True for each row in which a struct above the field `name` is null; None for a column, which no struct is above."""
+    if name in rows.column_names:
+        return None
+    named_field(rows.schema, name)
+    first, *inner = name.split(".")
+    above = rows.column(first)
+    return pc.is_null(pc.struct_field(above, inner[:-1]) if inner[1:] else above)
+
+
+def named_values(rows: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Return those of the columns and fields of structs `names` that `rows` have, as columns of these names, each once."""
+    present = [name for name in dict.fromkeys(names) if field_path(rows.schema, name)]
+    return pa.table([field_values(rows, name) for name in present], names=present) if present else rows.select([])
 
 
 def top_columns(schema: pa.Schema, names: Sequence[str]) -> list[str]:

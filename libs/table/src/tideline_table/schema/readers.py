@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
@@ -18,6 +18,20 @@ def reader_limits(schema: pa.Schema) -> list[str]:
         for name, kind in found
         if kind is not None
     ]
+
+
+def nested_limits(schema: pa.Schema, partition_fields: Sequence[str], ordering_field: str, *, has_logs: bool) -> list[str]:
+    """Return one sentence for each use of a field of a struct that a known reader does not know (docs/peer-differences.md)."""
+    found = [
+        f"partition column {name!r} is a field of a struct: hudi-rs 0.5.0 fails on any query of the table"
+        for name in partition_fields
+        if name not in schema.names
+    ]
+    if has_logs and ordering_field and ordering_field not in schema.names:
+        found.append(
+            f"ordering column {ordering_field!r} is a field of a struct: hudi-rs 0.5.0 ignores it and returns late updates"
+        )
+    return found
 
 
 def _inside(kind: pa.DataType) -> Iterator[pa.DataType]:

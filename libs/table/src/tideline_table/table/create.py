@@ -29,7 +29,15 @@ from tideline_table.hudi.properties import (
 from tideline_table.index.bucket import PLAIN_KEYS, BucketIndex, Engine
 from tideline_table.index.scope import KEPT_TYPES
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType
-from tideline_table.schema import META_FIELDS, arrow_from_avro, avro_from_arrow, field_path, reader_limits
+from tideline_table.schema import (
+    META_FIELDS,
+    arrow_from_avro,
+    avro_from_arrow,
+    field_path,
+    named_field,
+    nested_limits,
+    reader_limits,
+)
 from tideline_table.storage import Storage, exists, open_storage, root_uri
 from tideline_table.table.declared_keys import KEY_SETTINGS, read_keygen
 from tideline_table.table.definition import TableType, new_properties
@@ -41,7 +49,10 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TableRequest:
-    """The definition of a table to create. `key_fields` form the record key; without `ordering_field`, the later write wins."""
+    """The definition of a table to create. `key_fields` form the record key; without `ordering_field`, the later write wins.
+
+    Key, partition and ordering fields may be fields of structs, named by their dotted paths.
+    """
 
     name: str
     schema: pa.Schema
@@ -73,12 +84,13 @@ def create_table(base_path: str, request: TableRequest, clock: Clock | None = No
     """Create an empty table of version 6, exclusive to Tideline's writers.
 
     The request is checked before anything is written. Raises `TableExists`, `SchemaMismatch`, `InvalidOption`, `UnsupportedTable`
-    (the store accepts a put-if-absent over an existing object). Logs a warning for a type that a known reader cannot read.
+    (the store accepts a put-if-absent over an existing object). Logs a warning for a type that a known reader cannot
+    read, and for partition and ordering fields of structs that it does not know.
     """
     clock = clock or SystemClock()
     storage = storage or open_storage(base_path)
     schema_json = _checked(request)
-    for limit in reader_limits(request.schema):
+    for limit in (*reader_limits(request.schema), *_nested_limits(request)):
         _LOGGER.warning("%s", limit)
     _refuse_existing(storage, base_path)
     probe_conditional_put(storage)
@@ -126,6 +138,12 @@ def _checked(request: TableRequest) -> str:
         )
     requested_keygen(request).check_columns(request.schema)
     requested_index(request)
+    inside = [name for name in request.key_fields if name not in request.schema.names]
+    if inside and not request.meta_fields:
+        raise InvalidOption(
+            f"record key column {inside[0]!r}, a field of a struct, without meta fields",
+            expected="meta fields, which hold the record keys, or key columns of their own",
+        )
     empty = [f.name for f in request.schema if pa.types.is_null(f.type)]
     if empty:
         raise SchemaMismatch(f"column {empty[0]!r} without a type (all null)", expected="a type", remedy="cast the column")
@@ -233,16 +251,19 @@ def requested_keygen(request: TableRequest) -> KeyGenerator:
 
 
 def _check_ordering(schema: pa.Schema, name: str) -> None:
-    if name not in schema.names:
-        inner = bool(field_path(schema, name))
+    if not field_path(schema, name):
         raise SchemaMismatch(
-            f"ordering column {name!r} is {'a field of a struct' if inner else 'not in the schema'}",
-            expected=f"one of {', '.join(schema.names)}",
-            remedy="write its value to a column of its own" if inner else "",
+            f"ordering column {name!r} is not in the schema",
+            expected=f"one of {', '.join(schema.names)}, or a field of a struct by its dotted path",
         )
-    kind = schema.field(name).type
+    kind = named_field(schema, name).type
     if pa.types.is_nested(kind) or pa.types.is_null(kind) or pa.types.is_dictionary(kind):
         raise SchemaMismatch(f"ordering column {name!r} of type {kind}", expected="a type whose values can be compared")
+
+
+def _nested_limits(request: TableRequest) -> list[str]:
+    partition_fields = requested_keygen(request).partition_fields
+    return nested_limits(request.schema, partition_fields, request.ordering_field, has_logs=request.type is TableType.MOR)
 
 
 def _refuse_existing(storage: Storage, base_path: str) -> None:

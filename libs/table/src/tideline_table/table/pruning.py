@@ -7,12 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+import pyarrow as pa
+
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.properties import CREATE_SCHEMA
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.bucket_pruning import BucketPruning
 from tideline_table.log.state import TableState
-from tideline_table.schema import arrow_from_avro
+from tideline_table.schema import arrow_from_avro, field_path, named_field
 from tideline_table.table.definition import TableDefinition
 from tideline_table.table.identity import TableIdentity, check_index_unchanged
 from tideline_table.table.rings import TableRings
@@ -51,7 +53,8 @@ def pruning_of(
         return None
     index = replace(index, number=state.bucket_number(as_of) or int(created))
     schema = declared.properties.get(CREATE_SCHEMA, "")
-    key_types = {f.name: f.type for f in arrow_from_avro(schema) if f.name in index.key_fields} if schema else {}
+    created_schema = arrow_from_avro(schema) if schema else pa.schema([])
+    key_types = {name: named_field(created_schema, name).type for name in index.key_fields if field_path(created_schema, name)}
     return BucketPruning(
         index,
         declared.keygen,

@@ -8,13 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tideline_table.errors import DuplicateKey, SchemaMismatch
+from tideline_table.errors import DuplicateKey, InvalidRecord, SchemaMismatch
 from tideline_table.index.scope import KeyScope
 from tideline_table.keygen import KeyGenerator
 from tideline_table.merge import Merging, combined_input, deleted_mask, with_deletion_marks
 from tideline_table.schema.arrow import with_column
 from tideline_table.schema.fit import IS_DELETED, PURGED, fit_rows
 from tideline_table.schema.meta_fields import MetaField
+from tideline_table.schema.nested import in_null_struct, named_field, named_values
 from tideline_table.writer.operation import Operation
 
 
@@ -70,9 +71,7 @@ def prepare_input(
     Raises `SchemaMismatch` and `InvalidRecord` for rows that cannot be written.
     """
     if operation is Operation.DELETE:
-        needed = [f for f in schema if f.name in (*keygen.key_fields, *keygen.partition_fields)]
-        present = [n for n in rows.column_names if n in {f.name for f in needed}]
-        fitted = fit_rows(rows.select(present), pa.schema([f.with_nullable(nullable=True) for f in needed]))
+        fitted = key_rows(rows, schema, keygen)
     else:
         fitted = fit_rows(rows, schema)
     keys, paths = keygen.record_keys(fitted), keygen.partition_paths(fitted)
@@ -84,8 +83,19 @@ def prepare_input(
         if IS_DELETED in rows.column_names and IS_DELETED not in keyed.column_names:
             keyed = keyed.append_column(IS_DELETED, _deletion_marks(rows.column(IS_DELETED)))
         keyed = with_deletion_marks(keyed, merging)
+        _refuse_unordered(keyed, merging)
     prepared = PreparedInput(keyed, paths, scope)
     return prepared.combined(merging)[0] if combine or operation is Operation.DELETE else prepared
+
+
+def key_rows(rows: pa.Table, schema: pa.Schema, keygen: KeyGenerator) -> pa.Table:
+    """Return the key and partition fields of `rows` in the types of `schema`, null where `rows` lack one.
+
+    A field of a struct is a column of its dotted name, whether `rows` have such a column or the struct. Raises `SchemaMismatch`.
+    """
+    names = list(dict.fromkeys((*keygen.key_fields, *keygen.partition_fields)))
+    wanted = pa.schema([named_field(schema, name).with_nullable(nullable=True) for name in names])
+    return fit_rows(named_values(rows, names), wanted)
 
 
 def with_purged(prepared: PreparedInput, keys: pa.Table, schema: pa.Schema, keygen: KeyGenerator) -> PreparedInput:
@@ -116,6 +126,18 @@ def with_purges(rows: pa.Table, keys: pa.ChunkedArray) -> pa.Table:
     purges = pa.table({MetaField.RECORD_KEY.value: keys, IS_DELETED: marks, PURGED: marks})
     nullable = pa.schema([field.with_nullable(nullable=True) for field in rows.schema])
     return pa.concat_tables([rows.cast(nullable), purges], promote_options="default")
+
+
+def _refuse_unordered(keyed: pa.Table, merging: Merging) -> None:
+    """Raise `InvalidRecord` if a struct above the ordering field is null in a row that is no deletion."""
+    for name in merging.ordering_fields:
+        above = in_null_struct(keyed, name)
+        if above is not None and (count := int((np.asarray(above) & ~deleted_mask(keyed)).sum())):
+            raise InvalidRecord(
+                f"{count} row(s) with a null struct above the ordering column {name!r}",
+                expected="a struct in every row: Apache Hudi cannot merge such a row",
+                remedy="fill the struct, with a null ordering value if there is none, or filter these rows out",
+            )
 
 
 def _deletion_marks(column: pa.ChunkedArray) -> pa.ChunkedArray:

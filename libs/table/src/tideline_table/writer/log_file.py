@@ -24,6 +24,7 @@ from tideline_table.log_format.key_index_file import WrittenBlock, index_bytes, 
 from tideline_table.merge import MergeMode, deleted_mask, purged_mask
 from tideline_table.schema.arrow import one_chunk
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
+from tideline_table.schema.nested import field_values
 from tideline_table.statistics import FileStatistics
 from tideline_table.storage import Storage
 from tideline_table.writer.column_statistics import collector_of
@@ -175,7 +176,7 @@ def _ordering(context: WriteContext, gone: pa.Table) -> pa.ChunkedArray | None:
         return None
     if purged_mask(gone).any():
         return None
-    ordering = gone.column(context.merging.ordering_field)
+    ordering = field_values(gone, context.merging.ordering_field)
     # Some readers accept one kind of ordering value per block only. A deletion without one always wins.
     return None if ordering.null_count else ordering
 

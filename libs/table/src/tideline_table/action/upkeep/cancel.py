@@ -71,7 +71,8 @@ def _check_cancellable(table: Table, instant: str, record: ActionRecord | None) 
             f"{service} {instant} is run by Apache Hudi", expected="a plan that Tideline runs", remedy="wait for it"
         )
     if table.is_shared and service is not TableService.CLUSTERING:
-        # Apache Hudi's writers may have read the plan already: they would write log files that no reader finds.
+        # Apache Hudi begins a plan without the common lock, and its writers may have read the plan already
+        # (docs/design/maintenance.md).
         raise UnsupportedTable(
             f"{service} {instant} of a table that is shared with Apache Hudi's writers",
             expected="a clustering, or a plan of a table that only Tideline writes",

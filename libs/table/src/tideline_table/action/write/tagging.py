@@ -27,6 +27,7 @@ from tideline_table.metadata_table import record_index_of
 from tideline_table.reader.file_slice import read_slice
 from tideline_table.schema.arrow import one_chunk
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
+from tideline_table.schema.nested import top_columns
 from tideline_table.table.facade import Table
 from tideline_table.writer import Operation, PreparedInput
 from tideline_table.writer.input import with_purges
@@ -248,9 +249,8 @@ class _Placement:
         incoming = self.prepared.rows.take(pa.array(hits))
         wanted = one_chunk(incoming.column(MetaField.RECORD_KEY))
         schema = with_meta_fields(table.schema)
-        standing = read_slice(
-            table.storage, file_slice, schema, table.log_rule(), [MetaField.RECORD_KEY, merging.ordering_field], keys=wanted
-        )
+        columns = [MetaField.RECORD_KEY.value, *top_columns(schema, [merging.ordering_field])]
+        standing = read_slice(table.storage, file_slice, schema, table.log_rule(), columns, keys=wanted)
         # If blind inserts stored a key twice, the incoming row must win over both rows.
         at = pc.index_in(standing.column(MetaField.RECORD_KEY), value_set=wanted)
         lost = ~lies_on_top(standing, np.arange(standing.num_rows), incoming, np.asarray(at), merging)
