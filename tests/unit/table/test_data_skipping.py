@@ -23,7 +23,7 @@ from tideline_table.errors import InvalidOption
 from tideline_table.file_group.names import parse_log_file_name
 from tideline_table.log.body import Published
 from tideline_table.log.metadata import COLUMN_STATS
-from tideline_table.log.statistics import STATISTICS_FOLDER
+from tideline_table.log.statistics_file import STATISTICS_FOLDER
 from tideline_table.metadata_table.column_stats import decode_column_stats, record_key
 from tideline_table.metadata_table.layout import INDEX_DEFINITIONS_PATH, file_path, log_name
 from tideline_table.metadata_table.partition import groups_of_keys, mapping_of
