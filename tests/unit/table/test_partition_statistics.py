@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.unit.table.counting import NotingStorage
 from tests.unit.table.tables import QUIET, cluster, compact
 
 from tideline_table.action import (
@@ -24,7 +24,6 @@ from tideline_table.action import (
 from tideline_table.clock import ManualClock
 from tideline_table.log import known_statistics, statistics
 from tideline_table.log.statistics_file import FEWEST_PARTITIONS, STATISTICS_FOLDER
-from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableRequest, TableType, create_table, data_skipping
 from tideline_table.writer import Operation
 
@@ -35,63 +34,19 @@ EVERY = {"tideline.log.checkpoint.interval": 2}
 """A checkpoint, and with it statistics files, after each write: each is two entries."""
 
 
-class Counted(io.BufferedIOBase):
-    """A file that counts the bytes read from it."""
-
-    def __init__(self, content: bytes, note: Any) -> None:
-        self._file, self._note = io.BytesIO(content), note
-
-    def read(self, size: int | None = -1) -> bytes:
-        found = self._file.read(size)
-        self._note(len(found))
-        return found
-
-    def seek(self, *arguments: int) -> int:
-        return self._file.seek(*arguments)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def seekable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return True
-
-
-class Counting(MemoryStorage):
-    """Notes each read of a file with its bytes."""
-
-    def __init__(self) -> None:
-        super().__init__(clock=ManualClock())
-        self.reads: list[tuple[str, int]] = []
-
-    def read(self, path: str) -> bytes:
-        content = super().read(path)
-        self.reads.append((path, len(content)))
-        return content
-
-    def open_input(self, path: str) -> pa.NativeFile:
-        return pa.PythonFile(Counted(super().read(path), lambda size: self.reads.append((path, size))), mode="r")
-
-    def of(self, suffix: str) -> list[int]:
-        """Return the sizes of the reads of files with this suffix."""
-        return [size for path, size in self.reads if path.endswith(suffix)]
-
-
 def row(number: int, **values: Any) -> dict[str, Any]:
     return {"id": f"k{number}", "part": f"p{number:04d}", "n": number, "x": number / 2, "text": f"t{number}", **values}
 
 
-def made(kind: TableType = TableType.COW, partitions: int = MANY, **options: Any) -> tuple[Table, Counting]:
-    storage = Counting()
+def made(kind: TableType = TableType.COW, partitions: int = MANY, **options: Any) -> tuple[Table, NotingStorage]:
+    storage = NotingStorage()
     create_table(storage.root, TableRequest("t", SCHEMA, ("id",), ("part",), "", kind), ManualClock(), storage)
     table = opened(storage, **{**EVERY, **options})
     write(table, *map(row, range(partitions)))
     return table, storage
 
 
-def opened(storage: Counting, **options: Any) -> Table:
+def opened(storage: NotingStorage, **options: Any) -> Table:
     return Table.open(storage.root, options={**QUIET, **options}, clock=ManualClock(), storage=storage)
 
 
@@ -138,10 +93,10 @@ def by_partition(table: Table, where: str) -> list[str] | None:
 def test_a_query_reads_statistics_of_partitions_and_none_of_files_that_it_leaves_out() -> None:
     table, storage = made()
     for reader in (opened(storage), table):
-        storage.reads.clear()
+        storage.requests.clear()
         assert partitions_of(reader, "n = 7 or text = 't9'") == ["p0007", "p0009"]
         assert partitions_of(reader, "x is null") == []
-        assert storage.of(".parquet") == storage.of(".log") == []
+        assert [path for _, path, _ in storage.requests if not path.startswith(".hoodie")] == []
     assert by_partition(table, "n between 3 and 4 and x > 1.6") == ["p0004"]
     assert found(table, "n = 7") == ["k7"]
 
@@ -182,7 +137,7 @@ def test_files_without_statistics_keep_their_partition() -> None:
     assert by_partition(opened(storage), "n = -6") == ["new", "p0003", "p0004"]
 
 
-def newest(storage: Counting, suffix: str) -> str:
+def newest(storage: NotingStorage, suffix: str) -> str:
     return max(file.path for file in storage.list_folder(STATISTICS_FOLDER).objects if file.path.endswith(suffix))
 
 

@@ -163,7 +163,7 @@ def read_partitions(storage: Storage, sequence: int) -> PartitionsFile:
 
 def _opened(storage: Storage, path: str) -> tuple[pq.ParquetFile, list[tuple[str, str]]]:
     source = storage.open_input(path)
-    file = pq.ParquetFile(source, memory_map=False, pre_buffer=False, page_checksum_verification=True)
+    file = pq.ParquetFile(source, memory_map=False, pre_buffer=True, page_checksum_verification=True)
     columns = [(str(name), str(kind)) for name, kind in json.loads(file.schema_arrow.metadata[_COLUMNS_KEY])]
     for _, kind in columns:
         type_of(kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -111,6 +112,7 @@ def _known(file: FileStatistics | None, name: str, kind: pa.DataType) -> ColumnS
     return found
 
 
+@functools.cache
 def _keeps_order(written: pa.DataType, now: pa.DataType) -> bool:
     """Return whether the stored values of a column mean the same after its type changed.
 
