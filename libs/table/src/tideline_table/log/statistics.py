@@ -99,11 +99,14 @@ def read_written(read_entry: ReadEntry, state: TableState, known: int, written: 
 
 def merge_statistics(storage: Storage, read_entry: ReadEntry, state: TableState) -> pa.Table:
     """Return the statistics of all files of the table in `state`, as far as they are known, in the form of `StatisticsFile.table`."""
-    return _merged(readable_files(storage, stored_sequences(storage)), read_entry, state, _live_paths(state))
+    return _merged(readable_files(storage, stored_sequences(storage)), read_entry, state, _live(state)[0])
 
 
-def _live_paths(state: TableState) -> pa.Array:
-    return pa.array([path for held in state.every_slice() for path in held.paths], pa.string())
+def _live(state: TableState) -> tuple[pa.Array, pa.Array]:
+    """Return the paths of all files of the table, and their partition paths."""
+    slices = state.every_slice()
+    paths = pa.array([path for held in slices for path in held.paths], pa.string())
+    return paths, pa.array([held.group.partition_path for held in slices for _ in held.paths], pa.string())
 
 
 def _merged(files: Iterable[StatisticsFile], read_entry: ReadEntry, state: TableState, live: pa.Array) -> pa.Table:
@@ -126,11 +129,12 @@ def keep_statistics(storage: Storage, read_entry: ReadEntry, state: TableState) 
     sequences = stored_sequences(storage)
     files = readable_files(storage, sequences)
     newest = next(files, None)
-    if newest is not None and _is_new(storage, newest, state):
+    if _is_new(storage, newest, state) if newest is not None else not state.writes_after(0)[1]:
         return
-    live = _live_paths(state)
-    merged = _merged(chain(filter(None, [newest]), files), read_entry, state, live)
-    write_statistics_file(storage, state.sequence, merged, _partitions(merged, live, state))
+    paths, within = _live(state)
+    merged = _merged(chain(filter(None, [newest]), files), read_entry, state, paths)
+    partitions = by_partition(merged, paths, within) if len(within.unique()) >= FEWEST_PARTITIONS else None
+    write_statistics_file(storage, state.sequence, merged, partitions)
     delete_before(storage, sorted({*sequences, state.sequence})[-_KEPT:][0])
 
 
@@ -151,11 +155,6 @@ def _has_partitions(storage: Storage, newest: StatisticsFile, state: TableState)
         )
         return False
     return True
-
-
-def _partitions(merged: pa.Table, live: pa.Array, state: TableState) -> pa.Table | None:
-    within = pa.array([held.group.partition_path for held in state.every_slice() for _ in held.paths], pa.string())
-    return by_partition(merged, live, within) if len(within.unique()) >= FEWEST_PARTITIONS else None
 
 
 def statistics_table(files: Mapping[str, FileStatistics]) -> pa.Table:
