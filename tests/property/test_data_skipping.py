@@ -9,8 +9,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from tideline_table.log.statistics import statistics_table
+from tideline_table.log.statistics_file import read_partitions, write_statistics_file
 from tideline_table.reader.data_skipping import may_match
-from tideline_table.statistics import FileStatistics, StatisticsCollector, bounds_of, statistics_from, statistics_json
+from tideline_table.statistics import (
+    FileStatistics,
+    PartitionBounds,
+    StatisticsCollector,
+    bounds_of,
+    by_partition,
+    statistics_from,
+    statistics_json,
+)
+from tideline_table.storage import MemoryStorage
 
 NAN, INF = float("nan"), float("inf")
 EPOCH = dt.datetime(1970, 1, 1)
@@ -124,3 +135,54 @@ def test_no_file_with_a_matching_row_is_left_out(seed: int) -> None:
             left_out, matched = left_out + (not is_chosen), matched + bool(matches)
     assert left_out > 20
     assert matched > 20
+
+
+def together(files: list[FileStatistics | None]) -> FileStatistics | None:
+    whole: FileStatistics | None = FileStatistics(0)
+    for file in files:
+        whole = None if whole is None or file is None else whole.union(file)
+    return whole
+
+
+def narrowed(random: Random, file: FileStatistics) -> FileStatistics:
+    """Return the statistics as of a writer to which a whole number was of a smaller type, or that took none of some columns."""
+    columns = dict(file.columns)
+    if random.random() < 0.2 and "tiny" in columns:
+        columns["whole"] = columns["tiny"]
+    return FileStatistics(file.rows, {name: held for name, held in columns.items() if random.random() > 0.02})
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_partitions_are_judged_as_all_of_their_files_together(seed: int) -> None:
+    """Some files are stored, some were written later, of some nothing is known; stored and read as a table does."""
+    random = Random(seed)
+    left_out = 0
+    for _ in range(25):
+        storage = MemoryStorage()
+        live, later = {}, {}
+        for partition in ("a", "b", "c", "d"):
+            for number in range(random.choice([0, 1, 1, 2])):
+                live[f"{partition}/{number}"] = (
+                    None if random.random() < 0.1 else narrowed(random, statistics_of(drawn_rows(random), 0))
+                )
+            if random.random() < 0.4:
+                later[partition] = None if random.random() < 0.1 else narrowed(random, statistics_of(drawn_rows(random), 0))
+        table = statistics_table({path: held for path, held in live.items() if held is not None})
+        partitions = by_partition(table, pa.array(live, pa.string()), pa.array([path[0] for path in live], pa.string()))
+        write_statistics_file(storage, 7, table, partitions)
+        known = read_partitions(storage, 7)
+        wanted = random.sample(["a", "b", "c", "d"], 3)
+        found = PartitionBounds(wanted, known.partitions, known.columns(SCHEMA.names), later)
+        expected = [
+            together([*(held for path, held in live.items() if path[0] == name), *([later[name]] if name in later else [])])
+            if name in later or any(path[0] == name for path in live)
+            else None
+            for name in wanted
+        ]
+        for _ in range(20):
+            where = drawn_condition(random)
+            chosen = may_match(where, SCHEMA, 3, lambda name, found=found: found.bounds(name, SCHEMA.field(name).type))
+            by_union = may_match(where, SCHEMA, 3, lambda name, held=expected: bounds_of(held, name, SCHEMA.field(name).type))
+            assert chosen.tolist() == by_union.tolist(), where
+            left_out += 3 - int(chosen.sum())
+    assert left_out > 50

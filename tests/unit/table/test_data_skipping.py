@@ -23,7 +23,7 @@ from tideline_table.errors import InvalidOption
 from tideline_table.file_group.names import parse_log_file_name
 from tideline_table.log.body import Published
 from tideline_table.log.metadata import COLUMN_STATS
-from tideline_table.log.statistics import STATISTICS_FOLDER
+from tideline_table.log.statistics_file import STATISTICS_FOLDER
 from tideline_table.metadata_table.column_stats import decode_column_stats, record_key
 from tideline_table.metadata_table.layout import INDEX_DEFINITIONS_PATH, file_path, log_name
 from tideline_table.metadata_table.partition import groups_of_keys, mapping_of
@@ -124,6 +124,18 @@ def test_columns_with_nan_and_without_values() -> None:
     assert found(table, storage, "x is null")[1] == {"p1", "p2"}
     assert found(table, storage, "x is not null")[1] == {"p0", "p1", "p3"}
     assert found(table, storage, "x = 0")[1] == {"p3"}
+
+
+@pytest.mark.parametrize("kind", list(TableType))
+def test_a_nan_beside_one_value_is_found_by_what_is_true_for_it(kind: TableType) -> None:
+    """The footer of the file names that value as the least and the greatest one, and no NaN."""
+    table, storage = made(kind, files=1)
+    write_rows(table, rows(1, x=[1.0, NAN, NAN, 1.0]), Operation.UPSERT, parallelism=1)
+    for _ in range(2):
+        for where in ("x <> 1", "not (x = 1)", "not (x <= 1) and n < 99", "x <> 1 or n = 11"):
+            assert set(table.read(where=f"({where}) and part = 'p1'").column("id").to_pylist()) == {"k11", "k12"}
+        assert found(table, storage, "x <> 1 and text = 't1'") == (["k11", "k12"], {"p1"})
+        write_rows(table, rows(1, x=[1.0, NAN, NAN, 1.0]).slice(0, 1), Operation.UPSERT, parallelism=1)
 
 
 def test_log_records_keep_a_slice_in_the_query() -> None:

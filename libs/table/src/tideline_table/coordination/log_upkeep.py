@@ -19,7 +19,8 @@ from tideline_table.log.checkpoint import (
 from tideline_table.log.entry import Entry
 from tideline_table.log.retention import Mark, Retention, trim, trim_floor
 from tideline_table.log.state import TableState
-from tideline_table.log.statistics import BROKEN, ReadEntry, keep_statistics
+from tideline_table.log.statistics import ReadEntry, keep_statistics
+from tideline_table.log.statistics_file import BROKEN
 from tideline_table.storage import Storage
 
 _LOGGER = logging.getLogger(__name__)

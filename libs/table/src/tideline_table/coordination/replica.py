@@ -13,9 +13,9 @@ from tideline_table.errors import CorruptMetadata, TidelineError
 from tideline_table.hudi.instant import State
 from tideline_table.log.checkpoint import read_opening
 from tideline_table.log.entry import Entry
+from tideline_table.log.known_statistics import KnownStatistics
 from tideline_table.log.log_end import LogEnd
 from tideline_table.log.state import TableState
-from tideline_table.log.statistics import KnownStatistics
 from tideline_table.log.table_log import Draft, TableLog
 from tideline_table.storage import Storage
 

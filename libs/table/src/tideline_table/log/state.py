@@ -320,6 +320,16 @@ class TableState:
         with self._mutex:
             return [a for _, a in sorted(self.actions.items()) if a.state is State.COMPLETED and a.action in PUBLISHING_ACTIONS]
 
+    def writes_after(self, sequence: int) -> tuple[int, list[int], bool]:
+        """Return the last entry, those of the completed writes after `sequence`, and whether no other write completed after it.
+
+        Writes that were archived or undone since are not among them.
+        """
+        with self._mutex:
+            found = sorted(a.sequence for a in self.completed_writes() if a.sequence > sequence)
+            is_whole = self.archived_sequence <= sequence and all(each.sequence <= sequence for each in self.rewritten)
+            return self.sequence, found, is_whole
+
     def saved(self) -> Saved:
         """Return the savepoints of the log with their late writes (`saved_by_log`)."""
         with self._mutex:

@@ -244,7 +244,7 @@ class BaseFileScan:
         return frozenset(self._evolved)
 
     def row_groups(self, where: pc.Expression | None = None) -> list[int]:
-        """Return the numbers of the row groups that can hold a matching row, by their statistics."""
+        """Return the numbers of the row groups that can hold a matching row, by their statistics if these are to be trusted."""
         with readable(self._path):
             if where is None or not self._may_push(where):
                 return [group.id for group in self._fragment.row_groups]
@@ -266,12 +266,19 @@ class BaseFileScan:
             yield from (batch for batch in self._scan(self._fragment, names, where) if batch.num_rows)
             return
         # The filter refers to current types, so it runs after the conversion.
-        for batch in self._scan(self._fragment, self._schema.names, None):
+        needed = {*names, *referenced_columns(where, self._schema)}
+        for batch in self._scan(self._fragment, [name for name in self._schema.names if name in needed], None):
             rows = pa.Table.from_batches([batch]).filter(where).select(names)
             yield from (found for found in rows.to_batches() if found.num_rows)
 
     def _may_push(self, where: pc.Expression) -> bool:
-        return not self._evolved or self._evolved.isdisjoint(referenced_columns(where, self._schema))
+        """Return whether Arrow's scanner may evaluate a filter, which also leaves out row groups by the statistics in the footer.
+
+        These do not say whether a column of floating numbers has a NaN, for which `!=` and NOT are true; those of Apache Hudi's
+        writer then name 0.0 as its least and greatest value.
+        """
+        apart = [f.name for f in self._schema if f.name in self._evolved or _has_floating(f.type)]
+        return not apart or not _needs_one_of(where, self._schema, apart)
 
     def _scan(
         self, fragment: ds.ParquetFileFragment, names: Sequence[str], where: pc.Expression | None
@@ -318,13 +325,25 @@ class BaseFileScan:
         return pa.Table.from_arrays(columns, schema=schema)
 
 
+def _has_floating(kind: pa.DataType) -> bool:
+    if pa.types.is_floating(kind):
+        return True
+    return pa.types.is_nested(kind) and any(_has_floating(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _needs_one_of(where: pc.Expression, schema: pa.Schema, names: Sequence[str]) -> bool:
+    """Return whether an expression needs one of the columns `names` of `schema`."""
+    try:
+        schema.empty_table().drop_columns(list(names)).filter(where)
+    except pa.ArrowInvalid:
+        return True
+    return False
+
+
 def referenced_columns(where: pc.Expression, schema: pa.Schema) -> frozenset[str]:
     """Return the columns of `schema` that an expression needs. Arrow does not list them, so try the filter without each one."""
-    empty = schema.empty_table()
     found = set()
     for name in schema.names:
-        try:
-            empty.drop_columns([name]).filter(where)
-        except pa.ArrowInvalid:
+        if _needs_one_of(where, schema, [name]):
             found.add(name)
     return frozenset(found)

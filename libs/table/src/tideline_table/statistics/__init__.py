@@ -1,18 +1,23 @@
 """Column statistics of data files: what they are, how they are taken from rows and footers, and their form in JSON."""
 
-from tideline_table.statistics.bounds import ColumnBounds, bounds_of
+from tideline_table.statistics.bounds import ColumnArrays, ColumnBounds, bounds_of
 from tideline_table.statistics.collect import StatisticsCollector, of_footer
 from tideline_table.statistics.column import ColumnStatistics, FileStatistics
 from tideline_table.statistics.document import statistics_from, statistics_json
 from tideline_table.statistics.kinds import Stored, is_supported, kind_of, type_of
+from tideline_table.statistics.partitions import PARTS, PartitionBounds, by_partition
 
 __all__ = [
+    "PARTS",
+    "ColumnArrays",
     "ColumnBounds",
     "ColumnStatistics",
     "FileStatistics",
+    "PartitionBounds",
     "StatisticsCollector",
     "Stored",
     "bounds_of",
+    "by_partition",
     "is_supported",
     "kind_of",
     "of_footer",

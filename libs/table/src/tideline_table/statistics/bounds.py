@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tideline_table.statistics.column import ColumnStatistics, FileStatistics
 from tideline_table.statistics.kinds import array_of, type_of
@@ -30,6 +32,58 @@ class ColumnBounds:
         """Whether the column may hold something other than null."""
         found: np.ndarray = np.asarray(self.minimum.is_valid()) | self.may_be_nan | ~self.known
         return found
+
+    def take(self, at: np.ndarray) -> ColumnBounds:
+        """Return the bounds of the files with these numbers."""
+        numbers = pa.array(at)
+        low, high = self.minimum.take(numbers), self.maximum.take(numbers)
+        return ColumnBounds(low, high, self.known[at], self.may_be_null[at], self.may_be_nan[at])
+
+    def followed_by(self, other: ColumnBounds) -> ColumnBounds:
+        """Return the bounds of these files and then of the `other` ones, of the same type."""
+        low, high = pa.concat_arrays([self.minimum, other.minimum]), pa.concat_arrays([self.maximum, other.maximum])
+        flags = ((self.known, other.known), (self.may_be_null, other.may_be_null), (self.may_be_nan, other.may_be_nan))
+        return ColumnBounds(low, high, *(np.concatenate(pair) for pair in flags))
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnArrays:
+    """Statistics of one column in many files as arrays of stored values; all are null where the file has none in this `kind`."""
+
+    kind: str
+    minimum: pa.Array
+    maximum: pa.Array
+    nulls: pa.Array
+    nans: pa.Array
+
+
+def bounds_of_arrays(rows: pa.Array, columns: Sequence[ColumnArrays], kind: pa.DataType) -> ColumnBounds:
+    """Return what `bounds_of` returns, for files with these numbers of rows (null: nothing is known of the file).
+
+    `columns` are the statistics of one column in the kinds that it had; of each file in at most one of them.
+    """
+    known = np.asarray(pc.equal(rows, 0).fill_null(fill_value=False))
+    low = high = pa.nulls(len(rows), kind)
+    nulls, nans = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
+    for column in columns:
+        if not _keeps_order(type_of(column.kind), kind):
+            continue
+        try:
+            ends = [pc.coalesce(end, _converted(values, kind)) for end, values in ((low, column.minimum), (high, column.maximum))]
+        except _UNFIT:  # a value that the type cannot hold, of a damaged file
+            continue
+        low, high = ends
+        known |= np.asarray(column.nulls.is_valid())
+        nulls |= np.asarray(pc.greater(column.nulls, 0).fill_null(fill_value=False))
+        nans |= np.asarray(pc.not_equal(column.nans, 0).fill_null(fill_value=False))
+    known &= np.asarray(rows.is_valid())
+    return ColumnBounds(low, high, known, nulls | ~known, (nans & pa.types.is_floating(kind)) | ~known)
+
+
+def _converted(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    if not pa.types.is_temporal(kind) or values.type == kind:
+        return values.cast(kind)
+    return values.cast(pa.int32() if kind.bit_width == 32 else pa.int64()).view(kind)
 
 
 def bounds_of(files: Sequence[FileStatistics | None], name: str, kind: pa.DataType) -> ColumnBounds:
@@ -58,6 +112,7 @@ def _known(file: FileStatistics | None, name: str, kind: pa.DataType) -> ColumnS
     return found
 
 
+@functools.cache
 def _keeps_order(written: pa.DataType, now: pa.DataType) -> bool:
     """Return whether the stored values of a column mean the same after its type changed.
 

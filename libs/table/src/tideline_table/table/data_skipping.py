@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.file_group.slice import FileSlice
+from tideline_table.log.known_statistics import KnownStatistics
 from tideline_table.log.state import TableState
-from tideline_table.log.statistics import KnownStatistics
+from tideline_table.log.statistics_file import FEWEST_PARTITIONS
 from tideline_table.reader.data_skipping import may_match
 from tideline_table.reader.expression import columns_in
 from tideline_table.statistics import ColumnBounds, FileStatistics, bounds_of
@@ -23,6 +24,8 @@ class DataSkipping:
 
     known: KnownStatistics
     state: TableState
+    sequence: int
+    """The last entry that `state` had before the slices were chosen from it."""
 
     def slices_for(
         self, slices: Sequence[FileSlice], schema: pa.Schema, where: pc.Expression, unstored: Iterable[str]
@@ -36,12 +39,30 @@ class DataSkipping:
         names = columns_in(where) & set(schema.names) - set(unstored)
         if not names or not chosen:
             return chosen
+        chosen = self._in_partitions(chosen, schema, where, names)
         files = self._statistics(chosen, names)
 
         def bounds(name: str) -> ColumnBounds | None:
             return bounds_of(files, name, schema.field(name).type) if name in names else None
 
         return tuple(s for s, may in zip(chosen, may_match(where, schema, len(chosen), bounds), strict=True) if may)
+
+    def _in_partitions(
+        self, slices: tuple[FileSlice, ...], schema: pa.Schema, where: pc.Expression, names: AbstractSet[str]
+    ) -> tuple[FileSlice, ...]:
+        """Return the slices of partitions that can hold rows for which `where` is true, by the statistics of partitions."""
+        partitions = list(dict.fromkeys(s.group.partition_path for s in slices))
+        if len(partitions) < FEWEST_PARTITIONS:
+            return slices
+        known = self.known.of_partitions(partitions, names, self.state, self.sequence)
+        if known is None:
+            return slices
+
+        def bounds(name: str) -> ColumnBounds | None:
+            return known.bounds(name, schema.field(name).type) if name in names else None
+
+        left = {path for path, may in zip(partitions, may_match(where, schema, len(partitions), bounds), strict=True) if may}
+        return tuple(s for s in slices if s.group.partition_path in left)
 
     def _statistics(self, slices: Sequence[FileSlice], names: AbstractSet[str]) -> list[FileStatistics | None]:
         paths = [path for file_slice in slices for path in file_slice.paths]

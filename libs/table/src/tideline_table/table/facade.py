@@ -294,12 +294,12 @@ class Table:
 
         The schema is the one of that time. Raises `InstantNotFound` if cleaning deleted what the query needs.
         """
-        slices = self.slices(as_of)
+        sequence, slices = self.state.sequence, self.slices(as_of)
         chosen = without_logs(slices) if read_optimized else tuple(slices)
         schema = with_meta_fields(self.schema_at(as_of), operation=self.options[READ_OPERATION_FIELD] or self._has_operations())
         rule = self.log_rule(as_of, merges=any(s.log_files for s in chosen))
         buckets = pruning_of(self._declared, self.identity, self.state, as_of, self.rings, is_exclusive=self.is_exclusive)
-        skipping = DataSkipping(self.timeline.replica.statistics, self.state) if self.is_exclusive else None
+        skipping = DataSkipping(self.timeline.replica.statistics, self.state, sequence) if self.is_exclusive else None
         return Snapshot(self.storage, schema, rule, chosen, buckets=buckets, skipping=skipping)
 
     def _has_operations(self) -> bool:
@@ -368,11 +368,11 @@ class Table:
         Points are sequences of the table log or instants (`tideline_table.table.changes`). Raises `InstantNotFound`,
         `InvalidOption`, `HistoryRewritten`, `HistoryUnavailable` if cleaning or archival removed what the query needs.
         """
-        return changed_rows(self.state, self._points, self._merging(), self._stretch(since, until))
+        return changed_rows(current=self._merging(), state=self.state, kind=self._points, stretch=self._stretch(since, until))
 
     def changes(self, since: str | int = "", until: str | int = "") -> Images:
         """Return the net changes after `since` up to `until`, with the rows before and after. Errors as `incremental`."""
-        return images_of(self.state, self._points, self._merging(), self._stretch(since, until))
+        return images_of(current=self._merging(), state=self.state, kind=self._points, stretch=self._stretch(since, until))
 
     def newest_point(self) -> str:
         """Return the end of what `incremental` and `changes` return now: the point to continue from."""
@@ -384,7 +384,10 @@ class Table:
         return min(stretch.through - stretch.before, default="")
 
     def _merging(self) -> Snapshot:
-        """Return the current snapshot with a rule that merges slices of any instant, also of other buckets before a resize."""
+        """Return the current snapshot with a rule that merges slices of any instant, also of other buckets before a resize.
+
+        Take it first: the slices that it merges may not be older.
+        """
         found = replace(self.snapshot(), rule=self.log_rule(), log_indexes=self._log_indexes)
         return replace(found, buckets=None) if self.state.bucket_numbers or self.state.ring_resizes else found
 
