@@ -18,7 +18,18 @@ from tideline_table.action.clustering.decision import decide_clustering
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.plan import Trigger, plan_clustering
 from tideline_table.action.clustering.preview import ClusteringPreview, preview_clustering
+from tideline_table.action.clustering.ranges import (
+    ClusteredRange,
+    RangeSplit,
+    ranged_rows,
+    sample_slice,
+    split_ranges,
+    whole_group,
+    write_range,
+)
+from tideline_table.action.clustering.received_rows import Sent
 from tideline_table.action.clustering.run import cluster_here, request_clustering, run_clustering, schedule_clustering
+from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask, input_bytes, is_split
 from tideline_table.action.compaction.plan import compact_slice, plan_compaction
 from tideline_table.action.compaction.run import compact_here, request_compaction, run_compaction, schedule_compaction
 from tideline_table.action.decision import Check, Due, Reason, TableService, action_name
@@ -85,7 +96,10 @@ __all__ = [
     "Backlog",
     "Cancelled",
     "Check",
+    "ClusteredGroup",
+    "ClusteredRange",
     "ClusteringPreview",
+    "ClusteringTask",
     "Contention",
     "Due",
     "GroupPreview",
@@ -96,9 +110,11 @@ __all__ = [
     "Outcome",
     "PendingJob",
     "Preview",
+    "RangeSplit",
     "Reason",
     "RoutedWrite",
     "Rules",
+    "Sent",
     "Step",
     "TableService",
     "TableStatus",
@@ -137,8 +153,10 @@ __all__ = [
     "hold_back",
     "in_buckets",
     "in_transaction",
+    "input_bytes",
     "inserted_hashes",
     "is_run_by_hudi",
+    "is_split",
     "job_document",
     "judge",
     "kept_index",
@@ -157,6 +175,7 @@ __all__ = [
     "preview_due",
     "preview_plan_of",
     "preview_restore",
+    "ranged_rows",
     "repair_index",
     "request_archival",
     "request_clean",
@@ -170,18 +189,22 @@ __all__ = [
     "run_clustering",
     "run_compaction",
     "run_inline",
+    "sample_slice",
     "schedule_archival",
     "schedule_clean",
     "schedule_clustering",
     "schedule_compaction",
     "service_of",
+    "split_ranges",
     "status_document",
     "sweep_half_written",
     "sweep_late_files",
     "target_schema",
     "verdict_document",
+    "whole_group",
     "write_context",
     "write_partition_metafile",
+    "write_range",
     "write_rows",
     "write_with_retries",
 ]
