@@ -5,6 +5,7 @@ Rows pass through the JVM as bytes of Arrow streams, so that it needs no type fo
 
 from __future__ import annotations
 
+import logging
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ from tideline_table.action import (
 )
 from tideline_table.config import Options
 from tideline_table.errors import TidelineError
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,9 @@ def cluster_on_executors(context: SparkContext, tasks: Sequence[ClusteringTask])
     if not large:
         return run_each(context, tasks, cluster_group)
     splits = _split(context, large)
+    for number, task in large.items():
+        fields = {"group": number, "rows": splits[number].rows, "slices": len(task.inputs), "ranges": task.output_files}
+        _LOGGER.info("a large group is split by ranges of its sort order", extra=fields)
     works: list[_Work] = [_Range(number, at) for number, task in large.items() for at in range(task.output_files)]
     works += [task for task in tasks if task.number not in large]
     with _shared(context, splits) as shared:

@@ -45,9 +45,9 @@ from tideline_table.row_digest import RowDigest
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.storage import Storage, open_storage
 
-SAMPLE_ROWS = 100_000
-"""Rows of the sample of a whole group: with 20 ranges, their sizes differ by about 2 % (one standard deviation)."""
-_FEWEST_ROWS = 2000
+_SAMPLE_ROWS = 100_000
+"""Most rows of the sample of a whole group: with 20 ranges, their sizes differ by about 2 % (one standard deviation)."""
+_FEWEST_ROWS = 1000
 _ROW = "_tideline_row"
 _POSITION_BITS = 40
 
@@ -99,7 +99,7 @@ def sample_slice(task: ClusteringTask, slice_number: int, slices: int, storage: 
     limit_bytes = Options(task.options)[CLUSTERING_MEMORY_LIMIT]
     columns = list(task.order.columns)
     # Twice the share of a slice of average size, so that a large one is not thinned out much.
-    sample = Sample(min(sample_rows(limit_bytes), max(_FEWEST_ROWS, 2 * SAMPLE_ROWS // slices)))
+    sample = Sample(max(_FEWEST_ROWS, 2 * _sample_rows(task) // slices))
     for rows in _numbered(task, slice_number, storage, limit_bytes // 8, columns or [MetaField.RECORD_KEY.value]):
         sample.add(rows.select([*columns, _ROW]))
     schema = with_meta_fields(task.schema)
@@ -108,7 +108,7 @@ def sample_slice(task: ClusteringTask, slice_number: int, slices: int, storage: 
 
 def split_ranges(task: ClusteringTask, samples: Sequence[SliceSample]) -> RangeSplit:
     """Return the ranges of a group, one for each of its output files, with about the same number of rows each."""
-    sample = _together(samples)
+    sample = _together(samples, _sample_rows(task))
     split = RangeSplit(replace(task, inputs=()), len(task.inputs), sum(s.rows for s in samples), sample, sample.slice(0, 0))
     keys = _sort_keys(sample, split.order)
     ordered = keys.take(sort_indices(keys))
@@ -116,14 +116,18 @@ def split_ranges(task: ClusteringTask, samples: Sequence[SliceSample]) -> RangeS
     return replace(split, bounds=ordered.take(pa.array(ends[ends >= 0], pa.int64())))
 
 
-def _together(samples: Sequence[SliceSample]) -> pa.Table:
+def _sample_rows(task: ClusteringTask) -> int:
+    return min(_SAMPLE_ROWS, sample_rows(Options(task.options)[CLUSTERING_MEMORY_LIMIT]))
+
+
+def _together(samples: Sequence[SliceSample], most: int) -> pa.Table:
     """Return a uniform sample: rows stand for as many rows as their slice has for each of its sample."""
     chosen = pa.concat_tables([s.chosen for s in samples])
     weights = [np.full(s.chosen.num_rows, s.rows / max(1, s.chosen.num_rows)) for s in samples]
     ends = np.cumsum(np.concatenate(weights))
     if not chosen.num_rows:
         return chosen
-    count = min(SAMPLE_ROWS, chosen.num_rows)
+    count = min(most, chosen.num_rows)
     wanted = (np.arange(count) + 0.5) * ends[-1] / count
     return chosen.take(pa.array(np.minimum(np.searchsorted(ends, wanted), chosen.num_rows - 1)))
 

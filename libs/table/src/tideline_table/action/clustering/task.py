@@ -138,8 +138,9 @@ def clustering_tasks(
 
 
 def input_bytes(group: Mapping[str, Any]) -> int:
-    """Return the bytes that a group of a plan reads, by its metrics, which count whole mebibytes; 0 if the plan does not say."""
-    found = (group.get("metrics") or {}).get("TOTAL_IO_READ_MB")
+    """Return the bytes that a group of a plan reads, by its metrics, which count in mebibytes; 0 if the plan does not say."""
+    metrics = group.get("metrics")
+    found = metrics.get("TOTAL_IO_READ_MB") if isinstance(metrics, Mapping) else None
     return int(found * _MIB) if isinstance(found, int | float) and 0 <= found < math.inf else 0
 
 
