@@ -1,4 +1,4 @@
-"""This engine on Spark: `write_dataframe`, `read`, clustering by `run_tasks`, in one session of `local_session`."""
+"""This engine on Spark: `write_dataframe`, `read`, clustering by `cluster_tasks`, in one session of `local_session`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from tests.benchmarks.engines import indexed, joined, layouts, serving, tables
 
-from tideline_spark.application import run_tasks
+from tideline_spark.application import cluster_tasks
 from tideline_spark.bucket_query import BucketScan, bucket_aggregate, bucket_join
 from tideline_spark.plan_run import Termination
 from tideline_spark.read import read
 from tideline_spark.session import local_session, stop_session
 from tideline_spark.write import write_dataframe
 from tideline_table.action import run_clustering, schedule_clustering
-from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.errors import TidelineError
 from tideline_table.writer import Operation
 
@@ -88,7 +87,7 @@ class TidelineOnSpark:
         instant = schedule_clustering(found, tables.clustering_options(target_bytes))
         if instant is None:
             raise serving.Refused("no clustering was planned")
-        run_clustering(found, instant, run=lambda tasks: run_tasks(self._spark, tasks, Termination(), cluster_group))
+        run_clustering(found, instant, run=lambda tasks: cluster_tasks(self._spark, tasks, Termination()))
 
     def compact(self, table: str) -> None:
         compact_slice = importlib.import_module("tideline_table.action.compaction.plan").compact_slice
@@ -153,7 +152,7 @@ class TidelineOnSpark:
         instant = schedule_clustering(found, tables.layout_options(columns, layout, target_bytes))
         if instant is None:
             raise serving.Refused("no clustering was planned")
-        run_clustering(found, instant, run=lambda tasks: run_tasks(self._spark, tasks, Termination(), cluster_group))
+        run_clustering(found, instant, run=lambda tasks: cluster_tasks(self._spark, tasks, Termination()))
 
     def ask_rows(self, table: str, **query: Any) -> str:
         return layouts.asked(self._load(table), **query)

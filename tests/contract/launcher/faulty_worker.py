@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from tideline_spark import plan_run, worker
+from tideline_spark import worker
 from tideline_spark.plan_run import run_application
 
 GROW, HANG, CRASH, RAISE, ALLOCATE = "grow", "hang", "crash", "raise", "allocate"
@@ -43,6 +43,6 @@ def _hang(_: object) -> None:
 
 if __name__ == "__main__":
     if HANG_IN_TASKS in os.environ:
-        plan_run.cluster_group = _hang
+        worker.cluster_group = _hang
     worker.run_application = _run
     sys.exit(worker.main())

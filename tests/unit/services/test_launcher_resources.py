@@ -6,6 +6,7 @@ from tests.unit.services.fleet import update, write
 from tideline_launcher.resources import JVM_OVERHEAD_BYTES, PYTHON_BYTES, PlanWork, can_grow, granted, resources_for, work_of
 from tideline_launcher.settings import GIB, MIB, ResourceSettings
 from tideline_table.action import schedule_clustering, schedule_compaction
+from tideline_table.config import Options
 from tideline_table.table import TableType
 
 SETTINGS = ResourceSettings()
@@ -59,7 +60,7 @@ def test_what_is_granted():
 
 @pytest.mark.parametrize("plan", [{}, {"operations": None}, {"operations": [{"metrics": None}, {}]}, {"clusteringPlan": {}}])
 def test_plans_without_metrics_have_work_without_bytes(plan):
-    assert work_of(plan).total_bytes == 0
+    assert work_of(plan, Options()).total_bytes == 0
 
 
 def test_the_work_of_real_plans(fleet):
@@ -67,10 +68,30 @@ def test_the_work_of_real_plans(fleet):
     for n in range(2):
         write(table, 10 * n)
     instant = schedule_clustering(table)
-    assert work_of(table.state.plans[instant].plan).task_bytes == (MIB,), "metrics of a clustering group count whole mebibytes"
+    assert work_of(table.state.plans[instant].plan, table.options).task_bytes == (MIB,), (
+        "metrics of a clustering group count whole mebibytes"
+    )
     table = fleet.create("b", type=TableType.MOR)
     write(table, 0)
     update(table, 0)
     instant = schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": "1"})
-    (read,) = work_of(table.state.plans[instant].plan).task_bytes
+    (read,) = work_of(table.state.plans[instant].plan, table.options).task_bytes
     assert read == sum(s.total_bytes for s in table.slices())
+
+
+def clustering_of(*groups: tuple[int, int]) -> dict[str, object]:
+    """A plan with groups of so many mebibytes, each into so many files."""
+    found = [{"metrics": {"TOTAL_IO_READ_MB": float(size)}, "numOutputFileGroups": files} for size, files in groups]
+    return {"clusteringPlan": {"inputGroups": found}}
+
+
+def test_a_large_group_is_a_task_for_each_of_its_files():
+    work = work_of(clustering_of((4096, 8), (100, 4), (600, 1)), Options())
+    assert work.task_bytes == (512 * MIB,) * 8 + (100 * MIB, 600 * MIB)
+    alone = work_of(clustering_of((4096, 8)), Options())
+    chosen = resources_for(alone, SETTINGS)
+    assert (chosen.executors, chosen.cores) == (4, 2), "eight cores for 4 GiB"
+    assert chosen.executor_overhead_bytes == JVM_OVERHEAD_BYTES + 2 * (PYTHON_BYTES + 6 * 512 * MIB)
+    whole = work_of(clustering_of((4096, 8)), Options({"tideline.clustering.split.group.bytes": 4097 * MIB}))
+    assert whole.task_bytes == (4096 * MIB,)
+    assert resources_for(whole, SETTINGS).executors == 1

@@ -13,20 +13,33 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tideline_spark.clustering import cluster_on_executors
 from tideline_spark.errors import spark_failure
 from tideline_spark.invocation import ExitCode
 from tideline_spark.jobs import run_each
 from tideline_spark.plan_run import Result, Task, Terminated, Termination, log_json_lines, run_application
 from tideline_spark.session import is_running, local_session, stop_session
+from tideline_table.action import ClusteredGroup, ClusteringTask
 
 _CANCEL_INTERVAL_S = 0.5
 
 
 def run_tasks(spark: SparkSession, tasks: Sequence[Task], termination: Termination, work: Callable[[Task], Result]) -> list[Result]:
-    """Run `work` for each task on an executor; return results in order of the tasks.
+    """Run `work` for each task on an executor; return results in order of the tasks. Errors as `run_job`."""
+    return run_job(spark, termination, lambda context: run_each(context, tasks, work))
+
+
+def cluster_tasks(spark: SparkSession, tasks: Sequence[ClusteringTask], termination: Termination) -> list[ClusteredGroup]:
+    """Run clustering groups on executors, a large group as several tasks; return results in order of the groups. Errors as `run_job`."""
+    return run_job(spark, termination, lambda context: cluster_on_executors(context, tasks))
+
+
+def run_job(spark: SparkSession, termination: Termination, job: Callable[[SparkContext], list[Result]]) -> list[Result]:
+    """Return what `job` returns.
 
     Raises the first task's `TidelineError`, `SparkFailed`, or `Terminated` (the tasks are cancelled).
     """
@@ -34,7 +47,7 @@ def run_tasks(spark: SparkSession, tasks: Sequence[Task], termination: Terminati
 
     # In a separate thread: a signal that interrupts a call would leave its response for the next call of the same thread.
     with ThreadPoolExecutor(1, thread_name_prefix="spark-job") as pool:
-        running = pool.submit(run_each, context, tasks, work)
+        running = pool.submit(job, context)
         try:
             with termination:
                 return running.result()
@@ -69,6 +82,10 @@ class SparkOnDemand:
     def run(self, tasks: Sequence[Task], termination: Termination, work: Callable[[Task], Result]) -> list[Result]:
         """See `TaskRunner.run`."""
         return run_tasks(self.get(), tasks, termination, work)
+
+    def cluster(self, tasks: Sequence[ClusteringTask], termination: Termination) -> list[ClusteredGroup]:
+        """See `TaskRunner.cluster`."""
+        return cluster_tasks(self.get(), tasks, termination)
 
     def is_lost(self) -> bool:
         """Return whether the session was started and its JVM has ended since."""

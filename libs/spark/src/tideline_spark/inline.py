@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from tideline_spark.clustering import cluster_on_executors
 from tideline_spark.errors import translated
 from tideline_spark.jobs import run_each, tagged_jobs
-from tideline_table.action import InlineService, cluster_group, compact_slice, run_inline
+from tideline_table.action import InlineService, compact_slice, run_inline
 from tideline_table.table import Table
 
-Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
@@ -21,11 +22,11 @@ def run_inline_on_executors(spark: SparkSession, table: Table, options: Mapping[
     return run_inline(
         table,
         options,
-        cluster=lambda tasks: _on_executors(spark, tasks, cluster_group),
-        compact=lambda tasks: _on_executors(spark, tasks, compact_slice),
+        cluster=lambda tasks: _on_executors(spark, lambda context: cluster_on_executors(context, tasks)),
+        compact=lambda tasks: _on_executors(spark, lambda context: run_each(context, tasks, compact_slice)),
     )
 
 
-def _on_executors(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], Result]) -> list[Result]:
+def _on_executors(spark: SparkSession, work: Callable[[SparkContext], list[Result]]) -> list[Result]:
     with translated(), tagged_jobs(spark):
-        return run_each(spark.sparkContext, tasks, work)
+        return work(spark.sparkContext)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
@@ -22,17 +22,27 @@ def run_each(context: SparkContext, items: Sequence[Item], work: Callable[[Item]
 
     Raises the `TidelineError` of the first item that has one, and what Spark raises. Spark retries transient errors before that.
     """
+    return results_of(context.parallelize(items, max(1, len(items))).map(partial(_outcome, work)).collect())
+
+
+def _outcome(work: Callable[[Item], Result], item: Item) -> Result | TidelineError:
+    return outcome_of(partial(work, item))
+
+
+def results_of(outcomes: Iterable[Result | TidelineError]) -> list[Result]:
+    """Return the results among outcomes of tasks. Raises the first error."""
     results: list[Result] = []
-    for outcome in context.parallelize(items, max(1, len(items))).map(partial(_outcome, work)).collect():
+    for outcome in outcomes:
         if isinstance(outcome, TidelineError):
             raise outcome
         results.append(outcome)
     return results
 
 
-def _outcome(work: Callable[[Item], Result], item: Item) -> Result | TidelineError:
+def outcome_of(work: Callable[[], Result]) -> Result | TidelineError:
+    """Return what `work` returns or its error, a plain value for the driver. Raises errors that a retry may cure: Spark retries the task."""
     try:
-        return work(item)
+        return work()
     except TidelineError as error:
         if error.recovery is Recovery.RETRY:
             raise  # Spark retries the task.

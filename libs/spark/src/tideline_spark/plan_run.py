@@ -20,7 +20,7 @@ from tideline_locks import open_peer_lock
 from tideline_locks.table_lock import LOCKS_VARIABLE, attach_lock
 from tideline_spark.invocation import MODULE, SEVERAL, ExitCode, Invocation, SharedInvocation, parse
 from tideline_spark.outcomes import PLAN_BEGINS, PLAN_ENDED, PLANS_BEGIN, OutcomeFile, PlanOutcome
-from tideline_table.action import TableService, cluster_group, compact_slice, run_clustering, run_compaction
+from tideline_table.action import ClusteredGroup, ClusteringTask, TableService, compact_slice, run_clustering, run_compaction
 from tideline_table.errors import Recovery, TidelineError, TransactionRolledBack, WriteConflict
 from tideline_table.hudi import Action, State
 from tideline_table.storage import writing
@@ -89,6 +89,13 @@ class TaskRunner(Protocol):
 
         Raises the first task's `TidelineError`, or `Terminated` (the tasks are cancelled). Other errors of tasks become a
         `TidelineError` that a retry may cure, so that the plan is rolled back.
+        """
+        ...
+
+    def cluster(self, tasks: Sequence[ClusteringTask], termination: Termination) -> list[ClusteredGroup]:
+        """Run clustering groups, large ones over several executors where there are some; return results in order of the groups.
+
+        Errors as `run`.
         """
         ...
 
@@ -205,7 +212,7 @@ def _run(arguments: Invocation, termination: Termination, runner: TaskRunner) ->
     runner.start()
     termination.check()
     if service is TableService.CLUSTERING:
-        committed = run_clustering(table, arguments.instant, run=lambda tasks: runner.run(tasks, termination, cluster_group))
+        committed = run_clustering(table, arguments.instant, run=lambda tasks: runner.cluster(tasks, termination))
     else:
         committed = run_compaction(table, arguments.instant, run=lambda tasks: runner.run(tasks, termination, compact_slice))
     assert committed is not None

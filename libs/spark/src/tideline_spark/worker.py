@@ -28,6 +28,7 @@ import pyarrow as pa
 from tideline_locks.table_lock import LOCKS_VARIABLE
 from tideline_spark.invocation import ExitCode
 from tideline_spark.plan_run import Result, Task, Termination, log_json_lines, run_application
+from tideline_table.action import ClusteredGroup, ClusteringTask, cluster_group
 from tideline_table.errors import Recovery, TidelineError
 
 MODULE = "tideline_spark.worker"
@@ -87,6 +88,10 @@ class TasksHere:
                     expected="finished tasks; nothing became visible",
                     remedy="see the traceback in the log",
                 ) from error
+
+    def cluster(self, tasks: Sequence[ClusteringTask], termination: Termination) -> list[ClusteredGroup]:
+        """See `TaskRunner.cluster`. A group beyond the memory limit is sorted in files."""
+        return self.run(tasks, termination, cluster_group)
 
     def is_lost(self) -> bool:
         """See `TaskRunner.is_lost`."""

@@ -137,7 +137,8 @@ class LauncherService:
                     self._left_alone.discard(key)  # a user removed the record: tideline job retry
                 if not driven and not (is_time and policy.wants(service, now)):
                     continue  # a plan that no process runs waits for the window or the end of the pause
-                work = work_of(getattr(table.state.plans.get(record.instant), "plan", None) or {})
+                plan = getattr(table.state.plans.get(record.instant), "plan", None) or {}
+                work = work_of(plan, table.options)
                 plans.append(
                     PendingPlan(
                         key, table.base_path, table.definition.name, driven, service, work, limits, own.application_timeout_s

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tideline_launcher.settings import GIB, MIB, ResourceSettings
+from tideline_table.action import input_bytes, is_split
+from tideline_table.config import Options
 
 JVM_OVERHEAD_BYTES = 384 * MIB
 """Memory of a JVM outside of its heap: Spark's own minimum."""
@@ -46,16 +48,21 @@ class Resources:
     memory_step: int = 0
 
 
-def work_of(plan: Mapping[str, Any]) -> PlanWork:
-    """Return the work of a plan in Hudi's form, clustering or compaction; a task without metrics counts as one without input."""
+def work_of(plan: Mapping[str, Any], options: Options) -> PlanWork:
+    """Return the work of a plan in Hudi's form, clustering or compaction; a task without metrics counts as one without input.
+
+    A clustering group that Spark splits (`options` say from which size) is a task for each of its output files.
+    """
     clustering = plan.get("clusteringPlan")
     tasks = (clustering.get("inputGroups") if clustering else plan.get("operations")) or ()
-    return PlanWork(tuple(_read_bytes(task.get("metrics")) for task in tasks))
+    sizes = [(input_bytes(task), _files(task)) for task in tasks]
+    split = [(size, files if is_split(size, files, options) else 1) for size, files in sizes]
+    return PlanWork(tuple(size // files for size, files in split for _ in range(files)))
 
 
-def _read_bytes(metrics: object) -> int:
-    found = metrics.get("TOTAL_IO_READ_MB") if isinstance(metrics, Mapping) else None
-    return int(found * MIB) if isinstance(found, int | float) and 0 <= found < math.inf else 0
+def _files(task: Mapping[str, Any]) -> int:
+    found = task.get("numOutputFileGroups")
+    return found if isinstance(found, int) else 1
 
 
 def resources_for(work: PlanWork, settings: ResourceSettings, memory_step: int = 0) -> Resources:

@@ -18,7 +18,18 @@ from tideline_table.action.clustering.decision import decide_clustering
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.plan import Trigger, plan_clustering
 from tideline_table.action.clustering.preview import ClusteringPreview, preview_clustering
+from tideline_table.action.clustering.ranges import (
+    ClusteredRange,
+    RangeSplit,
+    ranged_rows,
+    sample_slice,
+    split_ranges,
+    whole_group,
+    write_range,
+)
+from tideline_table.action.clustering.received_rows import Sent
 from tideline_table.action.clustering.run import cluster_here, request_clustering, run_clustering, schedule_clustering
+from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask, input_bytes, is_split
 from tideline_table.action.compaction.plan import compact_slice, plan_compaction
 from tideline_table.action.compaction.run import compact_here, request_compaction, run_compaction, schedule_compaction
 from tideline_table.action.decision import Check, Due, Reason, TableService, action_name
@@ -91,7 +102,10 @@ __all__ = [
     "Backlog",
     "Cancelled",
     "Check",
+    "ClusteredGroup",
+    "ClusteredRange",
     "ClusteringPreview",
+    "ClusteringTask",
     "Contention",
     "Due",
     "GroupPreview",
@@ -103,9 +117,11 @@ __all__ = [
     "Outcome",
     "PendingJob",
     "Preview",
+    "RangeSplit",
     "Reason",
     "RoutedWrite",
     "Rules",
+    "Sent",
     "Step",
     "TableService",
     "TableStatus",
@@ -146,8 +162,10 @@ __all__ = [
     "hold_back",
     "in_buckets",
     "in_transaction",
+    "input_bytes",
     "inserted_hashes",
     "is_run_by_hudi",
+    "is_split",
     "job_document",
     "judge",
     "kept_index",
@@ -167,6 +185,7 @@ __all__ = [
     "preview_due",
     "preview_plan_of",
     "preview_restore",
+    "ranged_rows",
     "repair_index",
     "request_archival",
     "request_clean",
@@ -183,17 +202,21 @@ __all__ = [
     "run_compaction",
     "run_inline",
     "run_log_compaction",
+    "sample_slice",
     "schedule_archival",
     "schedule_clean",
     "schedule_clustering",
     "schedule_compaction",
     "schedule_log_compaction",
     "service_of",
+    "split_ranges",
     "status_document",
     "target_schema",
     "verdict_document",
+    "whole_group",
     "write_context",
     "write_partition_metafile",
+    "write_range",
     "write_rows",
     "write_with_retries",
 ]

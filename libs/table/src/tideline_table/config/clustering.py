@@ -146,6 +146,14 @@ CLUSTERING_MEMORY_LIMIT = Option(
     unit="bytes",
     minimum=4 * _MIB,
 )
+CLUSTERING_SPLIT_GROUP_BYTES = Option(
+    "tideline.clustering.split.group.bytes",
+    512 * _MIB,
+    "On Spark, a clustering group with at least this much input and more than one output file is split by ranges of its sort order: one "
+    "task reads each input slice, one writes each output file. A smaller group is one task.",
+    unit="bytes",
+    minimum=1,
+)
 CLUSTERING_MIN_INPUT_FILES = Option(
     "tideline.clustering.min.input.files", 2, "Minimum number of candidates in a partition to cluster it.", unit="files", minimum=1
 )

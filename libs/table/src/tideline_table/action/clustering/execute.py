@@ -5,8 +5,6 @@ Rows up to `tideline.clustering.memory.limit` are sorted in memory. Beyond, they
 
 from __future__ import annotations
 
-import itertools
-import math
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -24,21 +22,19 @@ from tideline_table.action.clustering.external_sort import (
     sort_rows,
     strided,
 )
+from tideline_table.action.clustering.outputs import Outputs
 from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask
 from tideline_table.action.receipt import Prover
 from tideline_table.action.side_by_side import MemoryBudget
-from tideline_table.config import CLUSTERING_MEMORY_LIMIT, ROW_GROUP_ROWS, Options
+from tideline_table.config import CLUSTERING_MEMORY_LIMIT, Options
 from tideline_table.errors import VerificationFailed
-from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, WriteStat
-from tideline_table.reader.base_file import DICTIONARY, read_footer
-from tideline_table.reader.encoded_slice import encoded, encoded_table, repeated
+from tideline_table.reader.base_file import read_footer
+from tideline_table.reader.encoded_slice import encoded, encoded_table
 from tideline_table.reader.file_slice import scan_slice
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.row_digest import RowDigest
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.storage import Storage, open_storage, writing
-from tideline_table.writer.base_file import open_base_file
-from tideline_table.writer.marker import MarkerType, create_marker
 
 _MEMORY_PER_LOG = 10
 """Memory of decoded log rows, compared with their compressed size."""
@@ -80,11 +76,12 @@ def _cluster_group(task: ClusteringTask, storage: Storage, limit_bytes: int, in_
         rows = _held(_scan(replace(task, rule=in_memory), storage), with_meta_fields(task.schema), limit_bytes // 2, in_memory)
         if rows is not None:
             return _in_memory(task, storage, rows, proof)
-        folder = files.enter_context(_spill_folder())
+        folder = files.enter_context(spill_folder())
         return _in_files(task, storage, Path(folder), limit_bytes, proof)
 
 
-def _spill_folder() -> tempfile.TemporaryDirectory[str]:
+def spill_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a new folder for rows that do not fit into memory. Raises `StorageFull` or `StorageError` if it cannot be made."""
     with writing(tempfile.gettempdir()):
         return tempfile.TemporaryDirectory(prefix="tideline-clustering-")
 
@@ -103,7 +100,7 @@ def _held(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most_bytes: int,
 def _in_memory(task: ClusteringTask, storage: Storage, rows: pa.Table, proof: Prover) -> ClusteredGroup:
     _check_bucket(task, rows)
     order = task.order.row_order(strided(rows, SAMPLE_ROWS))
-    outputs = _Outputs(task, storage, rows.num_rows)
+    outputs = Outputs(task, storage, rows.num_rows)
     stats = outputs.written([rows if order is None else sort_rows(rows, order)])
     return ClusteredGroup(task.number, rows.num_rows, tuple(proof.check(storage, rows, stats)))
 
@@ -129,7 +126,7 @@ def _in_files(task: ClusteringTask, storage: Storage, folder: Path, limit_bytes:
         ordered = (pa.Table.from_batches([batch]) for batch in batches())
     else:
         ordered = sort_externally(batches, order, chosen, folder, limit_bytes)
-    stats = _Outputs(task, storage, sample.rows).written(ordered)
+    stats = Outputs(task, storage, sample.rows).written(ordered)
     after = [proof.read_back(storage, stat.path) for stat in stats]
     before, written = sum(read, RowDigest()), sum(after, RowDigest())
     if written != before or before.rows != sample.rows:
@@ -150,58 +147,3 @@ def _scan(task: ClusteringTask, storage: Storage, columns: list[str] | None = No
     schema = with_meta_fields(task.schema)
     for file_slice in task.inputs:
         yield from scan_slice(storage, file_slice, schema, task.rule, columns)
-
-
-class _Outputs:
-    """The output files of a task, written one after the other with equal row counts."""
-
-    def __init__(self, task: ClusteringTask, storage: Storage, rows: int) -> None:
-        self._task = task
-        self._storage = storage
-        self._options = Options(task.options)
-        self._schema = with_meta_fields(task.schema)
-        self._per_file = max(1, math.ceil(rows / task.output_files))
-
-    def written(self, ordered: Iterable[pa.Table]) -> list[WriteStat]:
-        """Write the rows and return the files."""
-        cut = _cut(ordered, self._schema, self._per_file, self._options[ROW_GROUP_ROWS])
-        return [self._write_file(number, rows) for number, rows in itertools.groupby(cut, key=lambda numbered: numbered[0])]
-
-    def _write_file(self, number: int, row_groups: Iterable[tuple[int, pa.Table]]) -> WriteStat:
-        task, storage = self._task, self._storage
-        file_id, path = task.output(number)
-        create_marker(storage, task.instant, path, MarkerType.CREATE)
-        position = self._schema.get_field_index(MetaField.FILE_NAME)
-        field = self._schema.field(position).with_type(DICTIONARY)
-        name = path.rsplit("/", 1)[-1]
-        _, first = next(numbered := iter(row_groups))
-        with open_base_file(storage, path, first.schema.set(position, field), task.avro_schema, self._options) as file:
-            for _, rows in itertools.chain([(number, first)], numbered):
-                file.write(rows.set_column(position, field, repeated(name, rows.num_rows)))
-        # Count the rows of the file itself, because the commit publishes the file and not what was meant to be in it.
-        written = read_footer(storage, path).rows
-        size = storage.stat(path).size_bytes
-        return WriteStat(file_id, task.partition_path, path, NO_PREVIOUS_COMMIT, written, size, statistics=file.statistics)
-
-
-def _cut(ordered: Iterable[pa.Table], schema: pa.Schema, per_file: int, per_row_group: int) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the rows in row groups, each with the number of its file: full ones, except for the last one of each file.
-
-    A group without rows becomes one file without rows.
-    """
-    held: list[pa.Table] = []
-    file = in_file = count = 0
-    for table in ordered:
-        start = 0
-        while start < table.num_rows:
-            wanted = min(per_row_group, per_file - in_file) - count
-            part = table.slice(start, wanted)
-            held.append(part)
-            start, count = start + part.num_rows, count + part.num_rows
-            if part.num_rows == wanted:
-                yield file, pa.concat_tables(held)
-                in_file, held, count = in_file + count, [], 0
-                if in_file == per_file:
-                    file, in_file = file + 1, 0
-    if held or (file, in_file) == (0, 0):
-        yield file, pa.concat_tables(held) if held else schema.empty_table()

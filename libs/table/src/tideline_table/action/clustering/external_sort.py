@@ -29,7 +29,7 @@ Batches = Callable[[], Iterable[pa.RecordBatch]]
 
 def sort_rows(rows: pa.Table, order: RowOrder) -> pa.Table:
     """Return the rows in the given order, sorted in memory."""
-    return rows.take(_sort_indices(order(rows)))
+    return rows.take(sort_indices(order(rows)))
 
 
 def sort_externally(batches: Batches, order: RowOrder, sample: pa.Table, folder: Path, limit_bytes: int) -> Iterator[pa.Table]:
@@ -117,7 +117,7 @@ class _Parts:
 
     def add(self, rows: pa.Table, order: RowOrder) -> None:
         """Append rows to the files of their parts."""
-        parts = _part_numbers(order(rows), self._bounds)
+        parts = part_numbers(order(rows), self._bounds)
         by_part = np.argsort(parts, kind="stable")
         rows = rows.take(pa.array(by_part))
         numbers, starts = np.unique(parts[by_part], return_index=True)
@@ -168,12 +168,12 @@ def _sorted_part(parts: _Parts, number: int, order: RowOrder, limit_bytes: int) 
 
 
 def _bounds(keys: pa.Table, most: int) -> pa.Table:
-    ordered = keys.take(_sort_indices(keys))
+    ordered = keys.take(sort_indices(keys))
     at = np.unique(np.linspace(0, ordered.num_rows - 1, min(most, ordered.num_rows) + 2).astype(np.int64)[1:-1])
     return ordered.take(pa.array(at))
 
 
-def _part_numbers(keys: pa.Table, bounds: pa.Table) -> np.ndarray:
+def part_numbers(keys: pa.Table, bounds: pa.Table) -> np.ndarray:
     """Return the part of each row: twice the number of bounds below it, one more if it is equal to a bound.
 
     Arrow's own order of values decides, with a mark before and one behind the rows that are equal to a bound.
@@ -181,7 +181,7 @@ def _part_numbers(keys: pa.Table, bounds: pa.Table) -> np.ndarray:
     count = bounds.num_rows
     marked = pa.concat_tables([bounds, keys, bounds])
     tags = np.repeat(np.array([0, 1, 2], dtype=np.uint8), [count, keys.num_rows, count])
-    indices = _sort_indices(marked.append_column(_TAG, pa.array(tags))).to_numpy()
+    indices = sort_indices(marked.append_column(_TAG, pa.array(tags))).to_numpy()
     found = tags[indices]
     begun, ended = np.cumsum(found == 0), np.cumsum(found == 2)
     parts = np.empty(len(found), dtype=np.int64)
@@ -189,7 +189,8 @@ def _part_numbers(keys: pa.Table, bounds: pa.Table) -> np.ndarray:
     return parts[count : count + keys.num_rows]
 
 
-def _sort_indices(keys: pa.Table) -> pa.Array:
+def sort_indices(keys: pa.Table) -> pa.Array:
+    """Return the order of rows by their sort keys. Rows with equal keys stay in their order."""
     return pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in keys.column_names])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,14 @@ import pyarrow as pa
 
 from tideline_table.action.clustering.execution_strategy import STRATEGIES, OrderedBy
 from tideline_table.action.clustering.plan_document import strategy_params
-from tideline_table.config import CLUSTERING_EXECUTION_STRATEGY, CLUSTERING_SORT_COLUMNS, LAYOUT_STRATEGY, Options, column_list
+from tideline_table.config import (
+    CLUSTERING_EXECUTION_STRATEGY,
+    CLUSTERING_SORT_COLUMNS,
+    CLUSTERING_SPLIT_GROUP_BYTES,
+    LAYOUT_STRATEGY,
+    Options,
+    column_list,
+)
 from tideline_table.errors import CorruptMetadata, UnsupportedTable
 from tideline_table.file_group.names import (
     base_file_name,
@@ -26,6 +34,8 @@ from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import checked_path
+
+_MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,8 @@ class ClusteringTask:
     options: Mapping[str, str] = field(default_factory=dict)
     buckets: BucketIndex | None = None
     """The bucket index of the table, if it has one: then the task has one input and one output, of one bucket."""
+    input_bytes: int = 0
+    """Size of the input files by the plan; 0: unknown."""
 
     @property
     def replaces(self) -> tuple[str, ...]:
@@ -125,9 +137,22 @@ def clustering_tasks(
                 attempt=attempt,
                 options=options.given(),
                 buckets=buckets,
+                input_bytes=input_bytes(group),
             )
         )
     return tasks
+
+
+def input_bytes(group: Mapping[str, Any]) -> int:
+    """Return the bytes that a group of a plan reads, by its metrics, which count in mebibytes; 0 if the plan does not say."""
+    metrics = group.get("metrics")
+    found = metrics.get("TOTAL_IO_READ_MB") if isinstance(metrics, Mapping) else None
+    return int(found * _MIB) if isinstance(found, int | float) and 0 <= found < math.inf else 0
+
+
+def is_split(size_bytes: int, output_files: int, options: Options) -> bool:
+    """Return whether Spark runs a group of this size as several tasks; a file is always written by one task."""
+    return output_files > 1 and size_bytes >= options[CLUSTERING_SPLIT_GROUP_BYTES]
 
 
 def planned_order(strategy: Mapping[str, Any], options: Options) -> OrderedBy:
