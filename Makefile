@@ -8,13 +8,14 @@ MEMBERS := $(sort $(wildcard libs/*/pyproject.toml services/*/pyproject.toml))
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup java demo test test-faults test-spark test-real test-cluster conformance simulate fuzz walk bench bench-clustering bench-fleet bench-index lint format docs wheels \
+.PHONY: help setup java demo test test-faults test-spark test-real test-cluster conformance simulate fuzz walk fleet bench bench-clustering bench-fleet bench-index lint format docs wheels \
 	requirements images cluster-up cluster-status cluster-down e2e e2e-build e2e-short clean
 
 SEEDS ?= 5000
 SEED_START ?= 0
 SCALE ?= 0.2
 PLANS ?= 200
+FLEETS ?= 100 1000
 RUNS ?= 1000000
 TARGETS ?=
 RELEASE ?= 1.2.0
@@ -78,12 +79,17 @@ fuzz: $(STAMP) ## many inputs for each parser, chosen by coverage: make fuzz RUN
 walk: java ## tables of Apache Hudi drawn by seeds: make walk RELEASE=0.15.0 SEED=1 TABLES=50
 	$(BIN)/python -m tests.walk --release $(RELEASE) --seed $(SEED) --tables $(TABLES)
 
+fleet: java ## tables of every kind under two instances of each service, with policies, kills, outages: make fleet TABLES=200
+	$(BIN)/python -m tests.real.object_store
+	$(BIN)/python -m tests.fleet --tables $(TABLES)
+
 bench: java ## ratios against Apache Hudi and plain Spark: make bench SCALE=0.2
 	$(BIN)/python -m tests.conformance.peers.environment
 	$(BIN)/python -m tests.benchmarks --scale $(SCALE)
 
-bench-fleet: java ## small plans per minute, in resident workers beside Spark applications: make bench-fleet PLANS=200
-	$(BIN)/python -m tests.benchmarks.fleet --plans $(PLANS)
+bench-fleet: java ## a mirror and a planner with many tables, and small plans per minute: make bench-fleet FLEETS="100 1000" PLANS=200
+	$(BIN)/python -m tests.real.object_store
+	$(BIN)/python -m tests.benchmarks.fleet --tables $(FLEETS) --plans $(PLANS)
 
 bench-clustering: java ## RFC-19's experiment beside Apache Hudi: make bench-clustering SCALE=0.2
 	$(BIN)/python -m tests.conformance.peers.environment

@@ -1,6 +1,6 @@
-"""`python -m tests.benchmarks.fleet`: how many small plans per minute the launcher runs, in resident workers beside Spark applications.
+"""`python -m tests.benchmarks.fleet`: what a mirror and a planner cost for many tables, and how many small plans the launcher runs.
 
-Each variant has tables of its own with pending clusterings, alike in all variants, and a launcher process of its own. The time of a
+The first part is in `tests.benchmarks.control_plane`. The second one runs plans in resident workers beside Spark applications. Each variant has tables of its own with pending clusterings, alike in all variants, and a launcher process of its own. The time of a
 variant is that between the first and the last job event: from the launch of the first plan to the end of the last one, with the start of
 workers or of Spark. The slow variants run fewer plans; plans per minute stay comparable, because Spark starts as often per plan.
 """
@@ -22,6 +22,9 @@ from pathlib import Path
 import pyarrow as pa
 from rich.console import Console
 from rich.table import Table as Lines
+from tests.benchmarks.control_plane import Measured, requests_per_hour
+from tests.benchmarks.control_plane import measure as measure_fleet
+from tests.fleet.checks import percentile
 
 from tideline_events import JOBS, EventLog, JobEvent, decode, open_event_log
 from tideline_table.action import schedule_clustering, write_rows
@@ -154,8 +157,24 @@ def show(rates: dict[str, Rate], console: Console) -> None:
     console.print(lines)
 
 
+def show_fleet(found: Measured, console: Console) -> None:
+    """Print a line for each figure of a mirror and a planner."""
+    lines = Lines("", *found.load, title=f"{found.tables} tables, made in {found.creation_s:.0f} s")
+    lines.add_row("start to a consistent view, s", *(f"{found.start_s[name]:.1f}" for name in found.load))
+    lines.add_row("memory, MiB", *(f"{load.rss_bytes / 2**20:.0f}" for load in found.load.values()))
+    lines.add_row("processor at rest, ms per s", *(f"{1000 * load.cpu_s_per_s:.1f}" for load in found.load.values()))
+    per_table = (f"{1e6 * load.cpu_s_per_s / found.tables:.1f}" for load in found.load.values())
+    lines.add_row("processor at rest per table, µs per s", *per_table)
+    for title, waits in (("polled", found.polled), ("with a hint", found.hinted)):
+        for part in (0.5, 0.99):
+            each = (percentile(waits.to_event, part), percentile(waits.to_plan, part))
+            name = "median" if part == 0.5 else "p99"
+            lines.add_row(f"commit to event / plan, {title}, {name}, s", *(f"{seconds:.2f}" for seconds in each))
+    console.print(lines)
+
+
 def main() -> None:
-    """Measure all variants, one after the other, and print the figures known after each."""
+    """Measure the fleets, then all variants of running plans, one after the other, and print the figures known after each."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.fleet", description=__doc__)
     parser.add_argument("--plans", type=int, default=200, help="plans of the variant with resident workers")
     parser.add_argument("--spark-plans", type=int, default=6, help="plans of the variant with a Spark application for each")
@@ -163,8 +182,22 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=300, help="rows that each plan rewrites")
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, help="workers, and Spark applications at once")
     parser.add_argument("--folder", type=Path, help="where the tables are made")
+    parser.add_argument("--tables", type=int, nargs="*", default=[100, 1000], help="numbers of tables of one mirror and planner")
+    parser.add_argument("--samples", type=int, default=40, help="commits whose delays are measured, with and without hints each")
+    parser.add_argument(
+        "--idle-tables", type=int, default=100, help="idle tables in the object store whose requests are counted; 0: none"
+    )
+    parser.add_argument("--idle-s", type=float, default=130.0, help="how long their requests are counted")
     given = parser.parse_args()
     console = Console(width=max(140, Console().width))
+    for count in given.tables:
+        with tempfile.TemporaryDirectory(dir=given.folder, prefix="tideline-fleet-") as name:
+            show_fleet(measure_fleet(count, min(given.samples, count // 2), Path(name), given.cores), console)
+    if given.idle_tables:
+        with tempfile.TemporaryDirectory(dir=given.folder, prefix="tideline-fleet-") as name:
+            found = requests_per_hour(given.idle_tables, Path(name), given.idle_s, given.cores)
+        for service, requests in found.items():
+            console.print(f"{service}: {requests:.0f} storage requests per idle table and hour", highlight=False)
     rates: dict[str, Rate] = {}
     for variant in variants(given.cores, given.plans, given.spark_plans, given.shared_plans):
         if variant.plans:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 
+from tests.real.ports import free_ports
+
 import tideline
 from tideline_table.action import request_compaction
 from tideline_table.hudi import Action
@@ -83,6 +85,16 @@ def test_a_plan_that_cannot_be_made_is_a_finding(done, filled, tmp_path):
 def test_locks_that_do_not_resolve_are_a_finding(done, filled):
     found = by_name(done("status", filled, "--locks", "nowhere://x", "--json"))["trips"]
     assert [f["kind"] for f in found["findings"]] == ["locks"]
+
+
+def test_a_server_of_locks_that_does_not_answer_is_a_finding(done, filled, tmp_path):
+    (port,) = free_ports(1)
+    file = tmp_path / "settings.toml"
+    file.write_text(f'locks = "redis://127.0.0.1:{port}/0"\n')
+    for arguments in (("--locks", f"redis://127.0.0.1:{port}/0"), ("--settings", file)):
+        found = by_name(done("status", filled, *arguments, "--json"))["trips"]
+        assert [f["kind"] for f in found["findings"]] == ["locks"]
+        assert f"127.0.0.1:{port}" in found["findings"][0]["text"]
 
 
 def test_a_backlog_is_a_finding_and_bad_health(done, merging):

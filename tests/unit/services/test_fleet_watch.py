@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
+from tests.real.ports import free_ports
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, begin, die, update, write
 
 from tideline_cli.fleet import Fleet as CliFleet
@@ -17,11 +18,11 @@ from tideline_locks import LockUnreachable
 from tideline_planner.metrics import FINDINGS
 from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
-from tideline_planner.watch import LOOK_AGAIN_S
+from tideline_planner.watch import LOOK_AGAIN_S, LOOK_AT_PENDING_S
 from tideline_runtime.event_link import EventLink
 from tideline_runtime.http import HttpServer, service_app
 from tideline_table.action import TableService, run_compaction, schedule_compaction
-from tideline_table.table import TableType
+from tideline_table.table import GivenUp, TableType, keep_given_up
 
 
 def planner(fleet: Fleet, **explicit):
@@ -248,3 +249,75 @@ def test_the_api_requires_the_token(fleet):
         for path in ("/api/v1/tables", f"/api/v1/tables/{table.uid}", f"/api/v1/tables/{table.uid}/why", "/api/v1/openapi.json"):
             assert client.get(path).status_code == 401
             assert client.get(path, headers={"authorization": "Bearer secret"}).status_code == 200
+
+
+def test_a_server_of_locks_that_does_not_answer_is_one_finding(fleet):
+    for name in ("trips", "weather"):
+        fleet.create(name)
+    (port,) = free_ports(1)
+    service, context = planner(fleet, locks=f"redis://somebody:secret@127.0.0.1:{port}/0")
+    service.tick()
+    assert findings(context) == {"locks": 1}
+    (document,) = [d for d in service._watch.documents() if d["findings"]]
+    assert document["base_path"] == f"redis://127.0.0.1:{port}/0"
+    assert "secret" not in json.dumps(document)
+
+
+def test_a_finding_about_a_table_that_another_instance_has_now_did_not_end(fleet, tmp_path):
+    table = fleet.create(type=TableType.MOR)
+    write(table, 0)
+    for _ in range(2):
+        update(table, 0)
+    given = {
+        "options": {"tideline.write.backlog.log.files": "2"},
+        "shard_leases": {"enabled": True, "store": f"memory:{tmp_path}", "ttl_s": 15.0},
+        "shard_count": 1,
+    }
+    first, context = planner(fleet, **given)
+    first.tick()
+    assert findings(context) == {"backlog": 1}
+    fleet.clock.advance(20.0)  # longer than its lease: it stands still
+    second, _ = planner(fleet, **given)
+    second._tables.shards.renew()
+    for _ in range(3):
+        fleet.clock.advance(5.0)
+        second._tables.shards.renew()
+        second.tick()
+    first.tick()
+    assert findings(context) == {}
+    for service in (first, second):
+        fleet.stop(service)
+    found = [e for e in fleet.events(DECISIONS.name) if isinstance(e, FindingEvent)]
+    assert [(e.kind, e.state) for e in found] == [("backlog", "found")] * 2
+
+
+def test_a_planner_that_stops_amid_its_tables_clears_nothing(fleet, monkeypatch):
+    for name in ("trips", "weather"):
+        table = fleet.create(name, type=TableType.MOR)
+        write(table, 0)
+        for _ in range(2):
+            update(table, 0)
+    service, context = planner(fleet, options={"tideline.write.backlog.log.files": "2"})
+    service.tick()
+    assert findings(context) == {"backlog": 2}
+    look = service._watch.look
+    monkeypatch.setattr(service._watch, "look", lambda *about: (context.request_stop(), look(*about)))
+    service.tick()
+    fleet.stop(service)
+    found = [e for e in fleet.events(DECISIONS.name) if isinstance(e, FindingEvent)]
+    assert [e.state for e in found] == ["found", "found"]
+
+
+def test_a_plan_that_is_given_up_shows_without_a_log_entry(fleet):
+    table = fleet.create(type=TableType.MOR)
+    write(table, 0)
+    for _ in range(2):
+        update(table, 0)
+    planned = schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
+    service, context = planner(fleet)
+    service.tick()
+    given_up = GivenUp(planned, "compaction", 3, "exit code 1", fleet.clock.now().isoformat())
+    keep_given_up(table.storage, given_up)
+    fleet.clock.advance(LOOK_AT_PENDING_S)
+    service.tick()
+    assert context.metrics.value(FINDINGS, kind="given_up") == 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tideline_locks import open_peer_lock
+from tideline_locks import LockProbe, open_peer_lock
 from tideline_locks.table_lock import attach_lock
 from tideline_planner.rules import rules_of, with_planner
 from tideline_planner.settings import PlannerSettings
@@ -25,6 +25,7 @@ from tideline_table.action import (
     pending_jobs,
     status_document,
 )
+from tideline_table.clock import SystemClock
 from tideline_table.errors import TidelineError
 from tideline_table.storage import Storage, open_storage
 from tideline_table.table import Finding, FindingKind, Table, given_up_plans, read_identity
@@ -43,13 +44,15 @@ class Fleet:
     options: Mapping[str, object]
     locks: str = ""
     policies: Policies = field(default_factory=Policies)
+    probe: LockProbe = field(default_factory=lambda: LockProbe("", SystemClock()))
 
     @classmethod
     def load(cls, patterns: Sequence[str], settings: Path | None, options: Mapping[str, object], locks: str = "") -> Fleet:
         """Read the settings of the planner: file, environment variables, defaults. Raises `InvalidSetting` and `PolicyRefused`."""
         given: dict[str, Any] = {"tables": tuple(patterns)} if patterns else {}
         loaded = PlannerSettings.load(file=settings, **given)
-        return cls(loaded, options, locks, read_policies(loaded.policy_file) if loaded.policy_file is not None else Policies())
+        policies = read_policies(loaded.policy_file) if loaded.policy_file is not None else Policies()
+        return cls(loaded, options, locks, policies, LockProbe(locks or loaded.locks, SystemClock()))
 
     def open(self, base_path: str) -> Table:
         """Open a table for looking at it. Raises the errors of `Table.open`, and `ContradictoryRules`."""
@@ -117,7 +120,8 @@ class Fleet:
                 attach_lock(table, self.locks)
         except TidelineError as error:
             return (Finding(FindingKind.LOCKS, f"the locks cannot be used: {error}"),)
-        return ()
+        failure = self.probe.failure() if table.timeline.wants_lock else ""
+        return (Finding(FindingKind.LOCKS, f"the locks cannot be used: {failure}"),) if failure else ()
 
     def verdicts(self, base_path: str, services: Sequence[TableService]) -> tuple[Table, list[Verdict]]:
         """Return an open table, and the verdicts about its services. Raises the errors of `Table.open`."""

@@ -14,6 +14,7 @@ from tideline_locks.lease import Lease
 from tideline_locks.location import check_lock_url, hudi_file_lock, hudi_storage_lock, open_intent_board, open_lock_provider
 from tideline_locks.peer_lock import HudiPeerLock, open_peer_lock
 from tideline_locks.port import LeaseState, LockProvider
+from tideline_locks.probe import LockProbe
 from tideline_locks.redis import OnUnreachable, RedisLockProvider
 from tideline_locks.renewal import KeptLease
 from tideline_locks.storage_lease import StorageLockProvider
@@ -33,6 +34,7 @@ __all__ = [
     "LeaseLost",
     "LeaseState",
     "LockAccessDenied",
+    "LockProbe",
     "LockProvider",
     "LockTimeout",
     "LockUnreachable",

@@ -87,6 +87,9 @@ class PlannerService:
         """Decide for every table whose log grew, whose policy changed, or whose time came; publish what is chosen among all demands."""
         self._visited = set()
         failure = self._tables.visit(self._context, self._look)
+        if self._context.stopping.is_set():
+            # Tables that were not visited are not gone, and their findings did not end.
+            return None
         self._decided = {uid: decided for uid, decided in self._decided.items() if uid in self._visited}
         self._ledgers.keep(self._visited)
         failure = self._serve() or failure
@@ -103,6 +106,7 @@ class PlannerService:
             self._events.close()
         else:
             _log.warning("the last decisions are not published: the event log does not answer")
+        self._watch.close()
         self._tables.close()
 
     def _look(self, table: Table) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tideline_events import FindingEvent
+from tideline_locks import LockProbe
 from tideline_planner.metrics import FINDINGS
 from tideline_planner.rules import rules_of, with_planner
 from tideline_planner.settings import PlannerSettings
@@ -21,7 +22,9 @@ from tideline_table.table import Finding, FindingKind, Table
 
 _log = get_logger(__name__)
 LOOK_AGAIN_S = 60.0
-"""A table that did not change is examined again after this time: ages grow, and writers die without a commit."""
+"""A table that did not change is examined again after this time: ages grow."""
+LOOK_AT_PENDING_S = 10.0
+"""The same for a table with a pending action: its process may die, and the launcher may give up a plan, without a log entry."""
 FOUND, CLEARED = "found", "cleared"
 """States of a `FindingEvent`."""
 Document = dict[str, Any]
@@ -50,13 +53,16 @@ class FleetWatch:
         self._failures: dict[str, Document] = {}
         self._known: dict[tuple[str, str, str], str] = {}
         self._lock = threading.Lock()
+        self._locks = LockProbe(settings.locks, context.clock)
 
     def look(self, table: Table, policy: TablePolicy) -> None:
         """Examine a refreshed table, unless nothing changed since a short time ago."""
         now_s, known = self._context.clock.monotonic_s(), self._seen.get(table.uid)
         is_same = known is not None and known.table is table and known.policy == policy and known.sequence == table.state.sequence
         if known is not None and is_same and now_s - known.at_s < LOOK_AGAIN_S:
-            return
+            has_pending = now_s - known.at_s >= LOOK_AT_PENDING_S and next(table.state.pending(), None) is not None
+            if not has_pending:
+                return
         status = examine(table, self._rules(table, policy))
         verdicts = tuple(with_planner(self._settings, policy, table, verdict) for verdict in status.verdicts)
         document = status_document(replace(status, verdicts=verdicts))
@@ -64,17 +70,28 @@ class FleetWatch:
             self._seen[table.uid] = _Seen(table, policy, table.state.sequence, now_s, document)
 
     def finish(self, visited: set[str]) -> None:
-        """Forget tables that are gone, add what the service could not open or find, and show all findings."""
+        """Forget tables that are gone, add what the service could not open or find, and show all findings.
+
+        What concerns no single table (a pattern, the server of the locks) is shown by the instance that holds the shard of its text,
+        so that one of several instances says it.
+        """
         failures: dict[str, Document] = {}
         for base_path, (why, is_lock) in self._tables.refusals().items():
             kind = FindingKind.LOCKS if is_lock else FindingKind.CANNOT_OPEN
             failures[base_path] = failure_document(base_path, Finding(kind, why))
-        for pattern in self._tables.registry.unmatched():
+        for pattern in filter(self._tables.owns, self._tables.registry.unmatched()):
             failures[pattern] = failure_document(pattern, Finding(FindingKind.NO_TABLE, f"no table matches {pattern}"))
+        place = self._locks.place
+        if self._tables.owns(place) and (failure := self._locks.failure()):
+            failures[place] = failure_document(place, Finding(FindingKind.LOCKS, f"the locks cannot be used: {failure}"))
         with self._lock:
             self._seen = {uid: seen for uid, seen in self._seen.items() if uid in visited}
             self._failures = failures
         self._show()
+
+    def close(self) -> None:
+        """Close the connection to the locks."""
+        self._locks.close()
 
     def documents(self) -> list[Document]:
         """Return the documents of all tables as of the last look, by base path."""
@@ -102,7 +119,10 @@ class FleetWatch:
         return rules_of(self._settings, policy, table)
 
     def _show(self) -> None:
-        """Set the gauges; log and publish each finding when it begins and when it ends."""
+        """Set the gauges; log and publish each finding when it begins and when it ends.
+
+        A finding about a table that another instance has now did not end: that instance shows it, too.
+        """
         found: dict[tuple[str, str, str], str] = {}
         for document in self.documents():
             about: Mapping[str, Any]
@@ -116,7 +136,7 @@ class FleetWatch:
             if (base_path, uid, kind) not in self._known:
                 _log.warning("finding", base_path=base_path, table=uid, kind=kind, text=text)
                 self._publish(FindingEvent(uid, base_path, kind, FOUND, now, text))
-        for base_path, uid, kind in sorted(self._known.keys() - found.keys()):
+        for base_path, uid, kind in sorted(key for key in self._known.keys() - found.keys() if self._tables.owns(key[0])):
             _log.info("finding cleared", base_path=base_path, table=uid, kind=kind)
             self._publish(FindingEvent(uid, base_path, kind, CLEARED, now))
         self._known = found

@@ -1,0 +1,274 @@
+"""What a mirror and a planner cost for many tables: start, delays after commits, memory, processor time; requests of idle tables.
+
+The tables are made by the engine: each has its own log, uid and a committed write. Mirror and planner are processes of their own with
+default intervals, on an embedded event log. Commits come from this process, each to another table; half of them are followed by a hint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import pyarrow as pa
+from tests.real.object_store import running_object_store
+from tests.real.s3_proxy import proxy_before
+
+from tideline_events import TIMELINE, EventLog, Hint, Subscription, Transition, decode, encode, open_event_log
+from tideline_runtime.running import read_running
+from tideline_table.action import write_rows
+from tideline_table.clock import SystemClock
+from tideline_table.config import SMALL_FILE_LIMIT
+from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.writer import Operation
+
+SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("fare", pa.float64())])
+ROWS = 10
+LIMIT_S = 3600.0
+PAUSE_S = 0.02
+COMMIT_EVERY_S = 0.25
+IDLE_S = 30.0
+SETTLE_S = 3.0
+SEED = 19
+BUCKET = "fleet"
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Load:
+    """The process of a service at rest."""
+
+    rss_bytes: int
+    cpu_s_per_s: float
+    """Processor seconds per second."""
+
+
+@dataclass(frozen=True)
+class Delays:
+    """Seconds after a commit, sorted."""
+
+    to_event: tuple[float, ...]
+    to_plan: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The figures of a run with so many tables."""
+
+    tables: int
+    creation_s: float
+    start_s: Mapping[str, float]
+    """From the start of the process to its consistent view, by service."""
+    load: Mapping[str, Load]
+    polled: Delays
+    """Without hints: the mirror looks when its interval is over."""
+    hinted: Delays
+
+
+@dataclass
+class Service:
+    """A running service."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    state: Path
+    log: Path
+
+    @property
+    def url(self) -> str | None:
+        found = read_running(self.state / f"{self.name}.json")
+        return None if found is None or found.pid != self.process.pid else found.url
+
+    def metric(self, name: str, label: str = "") -> float:
+        """Return the sum of the samples of a metric that have a label, 0 before the service answers."""
+        if self.url is None:
+            return 0.0
+        lines = httpx.get(f"{self.url}/metrics", timeout=60, trust_env=False).text.splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name) and label in line)
+
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+    def rss_bytes(self) -> int:
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
+
+
+@contextlib.contextmanager
+def running(name: str, folder: Path, tables: str, environment: Mapping[str, str]) -> Iterator[Service]:
+    """Run a service inside the `with` block."""
+    given = {
+        **os.environ,
+        **environment,
+        "TIDELINE_TABLES": json.dumps([tables]),
+        "TIDELINE_STATE_FOLDER": str(folder / "state"),
+        "TIDELINE_LOG_LEVEL": "warning",
+    }
+    log = folder / f"{name}.log"
+    with log.open("wb") as sink:
+        process = subprocess.Popen([sys.executable, "-m", f"tideline_{name}"], stdout=sink, stderr=sink, env=given)
+        try:
+            yield Service(name, process, folder / "state", log)
+        finally:
+            process.terminate()
+            process.wait(120)
+
+
+def make_table(path: str) -> str:
+    """Create a table with a committed write; every other one is merge-on-read. Return its uid."""
+    name = path.rpartition("/")[2]
+    type_ = TableType.MOR if int(name.removeprefix("t")) % 2 else TableType.COW
+    create_table(path, TableRequest(name, SCHEMA, ("id",), type=type_), SystemClock())
+    table = Table.open(path, writer_id="benchmark")
+    commit(table, 0)
+    return table.uid
+
+
+def commit(table: Table, number: int) -> int:
+    """Write a small file; return the sequence of the commit."""
+    ids = [f"{number}-{n}" for n in range(ROWS)]
+    rows = pa.table([ids, [float(n) for n in range(ROWS)]], schema=SCHEMA)
+    done = write_rows(table, rows, Operation.INSERT, options={SMALL_FILE_LIMIT.key: 0}, parallelism=1)
+    return done.sequence
+
+
+def make_tables(root: str, count: int, processes: int) -> dict[str, str]:
+    """Create the tables and return their uids by base path."""
+    paths = [f"{root}/t{number:05}" for number in range(count)]
+    with ProcessPoolExecutor(processes) as pool:
+        return dict(zip(paths, pool.map(make_table, paths, chunksize=8), strict=True))
+
+
+def measure(count: int, samples: int, folder: Path, cores: int) -> Measured:
+    """Make the tables below `folder` and measure one mirror and one planner on them."""
+    root = folder / "tables"
+    began_s = time.monotonic()
+    uids = make_tables(str(root), count, cores)
+    creation_s = time.monotonic() - began_s
+    pattern = f"{root}/*"
+    start_s: dict[str, float] = {}
+    planner_settings = {"TIDELINE_PLANNER__CLUSTERING_MIN_FILES": "2", "TIDELINE_PLANNER__CLUSTERING_MIN_COMMITS": "2"}
+    with contextlib.ExitStack() as stack:
+        mirror = stack.enter_context(running("mirror", folder, pattern, {}))
+        began_s = time.monotonic()
+        events = stack.enter_context(contextlib.closing(open_event_log(f"sqlite://{folder}/state/events.db", clock=SystemClock())))
+        events.ensure_topics()
+        last = uids[max(uids)]
+        # The mirror visits tables in the order of their paths.
+        _wait(lambda: events.cursor(last) is not None, mirror)
+        start_s["mirror"] = time.monotonic() - began_s
+        planner = stack.enter_context(running("planner", folder, pattern, planner_settings))
+        began_s = time.monotonic()
+        _wait(lambda: planner.metric("tideline_planner_verdicts", 'service="clustering"') >= count, planner)
+        start_s["planner"] = time.monotonic() - began_s
+        time.sleep(SETTLE_S)
+        load = at_rest((mirror, planner))
+        chosen = random.Random(SEED).sample(sorted(uids), 2 * samples)
+        polled = delays(chosen[:samples], uids, events, is_hinted=False)
+        hinted = delays(chosen[samples:], uids, events, is_hinted=True)
+        _check(uids, events)
+    return Measured(count, creation_s, start_s, load, polled, hinted)
+
+
+def at_rest(services: Sequence[Service]) -> dict[str, Load]:
+    """Return memory and processor time of services while nothing happens."""
+    before = {service.name: service.cpu_s() for service in services}
+    began_s = time.monotonic()
+    time.sleep(IDLE_S)
+    took_s = time.monotonic() - began_s
+    return {s.name: Load(s.rss_bytes(), (s.cpu_s() - before[s.name]) / took_s) for s in services}
+
+
+def delays(paths: Sequence[str], uids: Mapping[str, str], events: EventLog, *, is_hinted: bool) -> Delays:
+    """Commit to each table and return how long its event and its plan took.
+
+    The commit makes a clustering due, because it is the second small file of its table.
+    """
+    tables = {uids[path]: Table.open(path, writer_id="benchmark") for path in paths}
+    committed: dict[str, tuple[int, float, datetime]] = {}
+    seen: dict[str, float] = {}
+    waiting = list(tables.values())
+    next_s, deadline_s = time.monotonic(), time.monotonic() + LIMIT_S
+    publisher = events.publisher("benchmark")
+    with contextlib.closing(publisher), contextlib.closing(_at_end(events)) as topic:
+        while len(seen) < len(tables):
+            assert time.monotonic() < deadline_s, f"{len(tables) - len(seen)} commits have no event"
+            if waiting and time.monotonic() >= next_s:
+                table = waiting.pop()
+                sequence = commit(table, 1)
+                committed[table.uid] = sequence, time.monotonic(), datetime.now(UTC)
+                if is_hinted:
+                    publisher.publish(encode(Hint(table.uid, datetime.now(UTC), table.base_path, sequence, "committed")))
+                next_s = time.monotonic() + COMMIT_EVERY_S
+            for event in map(decode, topic.poll(PAUSE_S)):
+                if isinstance(event, Transition) and committed.get(event.table_uid, (0,))[0] == event.sequence:
+                    seen[event.table_uid] = time.monotonic() - committed[event.table_uid][1]
+    plans = [_plan_delay_s(table, committed[uid][2]) for uid, table in tables.items()]
+    return Delays(tuple(sorted(seen.values())), tuple(sorted(plans)))
+
+
+def _plan_delay_s(table: Table, committed: datetime) -> float:
+    deadline_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline_s:
+        table.refresh()
+        for plan in table.state.pending_clusterings():
+            return (datetime.fromisoformat(plan.since) - committed).total_seconds()
+        time.sleep(0.2)
+    raise AssertionError(f"{table.base_path} has no plan")
+
+
+def _at_end(events: EventLog) -> Subscription:
+    """Return a subscription that has read what is there."""
+    topic = events.subscribe([TIMELINE.name], f"benchmark-{time.monotonic_ns()}")
+    while topic.poll(0):
+        continue
+    return topic
+
+
+def _check(uids: Mapping[str, str], events: EventLog) -> None:
+    """Check that the event log holds each entry of each table once."""
+    found: dict[str, list[int]] = {}
+    with contextlib.closing(events.subscribe([TIMELINE.name], "benchmark-check")) as topic:
+        while records := topic.poll(0):
+            for event in map(decode, records):
+                if isinstance(event, Transition):
+                    found.setdefault(event.table_uid, []).append(event.sequence)
+    wrong = [uid for uid in uids.values() if found.get(uid) != list(range(1, len(found.get(uid, ())) + 1))]
+    assert not wrong, f"{len(wrong)} tables do not have each entry as one event"
+
+
+def requests_per_hour(count: int, folder: Path, duration_s: float, cores: int) -> dict[str, float]:
+    """Return the storage requests of each service per idle table and hour, on a real object store, counted by a proxy before it."""
+    found: dict[str, float] = {}
+    with running_object_store("minio") as server, proxy_before(server) as proxy:
+        server.make_bucket(BUCKET)
+        os.environ.update({**server.settings, "AWS_ALLOW_HTTP": "true"})
+        uids = make_tables(f"s3://{BUCKET}/tables", count, cores)
+        environment = {**proxy.settings, "AWS_ALLOW_HTTP": "true"}
+        for name in ("mirror", "planner", "cleaner"):
+            with running(name, folder, f"s3://{BUCKET}/tables/*", environment) as service:
+                _wait(lambda service=service: service.metric("tideline_runtime_ticks_total", 'outcome="done"') >= 2, service)
+                before, began_s = len(proxy.requests), time.monotonic()
+                time.sleep(duration_s)
+                asked = len(proxy.requests) - before
+                found[name] = asked * 3600 / (time.monotonic() - began_s) / len(uids)
+    return found
+
+
+def _wait(met: Callable[[], bool], service: Service) -> None:
+    deadline_s = time.monotonic() + LIMIT_S
+    while not met():
+        assert service.process.poll() is None, f"{service.name} ended: {service.log.read_text()[-2000:]}"
+        assert time.monotonic() < deadline_s, f"{service.name} is not ready after {LIMIT_S:g} s"
+        time.sleep(PAUSE_S)

@@ -1,0 +1,39 @@
+"""`python -m tests.fleet --tables 200`: the fleet proof of any size. The exit code is 1 if anything is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.fleet.story import Size, performed
+from tests.fleet.verification import problems
+
+SHOWN = 40
+LARGE = 40
+"""From so many tables on, a group has a window that opens and closes by the clock during the run."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fleet", description=__doc__)
+    parser.add_argument("--tables", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=6, help="rounds of each writer; in each it writes half of the tables")
+    parser.add_argument("--folder", type=Path, help="where the tables on disk, the logs and the ledgers are kept")
+    given = parser.parse_args()
+    began_s = time.monotonic()
+    is_large = given.tables >= LARGE
+    size = Size(given.tables, given.rounds, 300.0, 900.0, 60.0 if is_large else 0.0)
+    with tempfile.TemporaryDirectory(prefix="tideline-fleet-") as made:
+        folder = given.folder or Path(made)
+        with performed(size, folder.resolve(), lambda line: print(line, flush=True), print) as run:
+            wrong, figures = problems(run)
+    print(f"{given.tables} tables, {figures.text()}; {time.monotonic() - began_s:.0f} s")
+    for line in wrong[:SHOWN]:
+        print(f"wrong: {line}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
