@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from tests.unit.table.tables import History, base_stat, instant, log_stat
 
-from tideline_table.coordination.conflict import UPDATE_STRATEGIES, InsertedKeys, Overwrite, SliceGrew, WriteSet, find_conflict
+from tideline_table.coordination.conflict import SliceGrew, find_conflict
+from tideline_table.coordination.write_set import UPDATE_STRATEGIES, InsertedKeys, Overwrite, WriteSet
 from tideline_table.errors import TransactionRolledBack, WriteConflict
 from tideline_table.file_group.slice import FileGroupId, SliceVersion
 from tideline_table.hudi.instant import Action

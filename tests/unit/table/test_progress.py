@@ -27,7 +27,7 @@ from tideline_table.action import (
 )
 from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.clock import SystemClock
-from tideline_table.coordination.conflict import WriteSet, find_conflict
+from tideline_table.coordination import WriteSet, find_conflict
 from tideline_table.errors import CommitUnknown, InvalidOption, ProgressMoved, StorageError, TransactionRolledBack
 from tideline_table.hudi.instant import State
 from tideline_table.hudi_written import foreign_state

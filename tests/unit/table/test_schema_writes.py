@@ -9,7 +9,7 @@ from tests.unit.table.tables import History, base_stat, cluster, contents, insta
 
 from tideline_table.action import run_clean, schedule_clean, schedule_clustering, write_rows
 from tideline_table.action.write import run as module
-from tideline_table.coordination.conflict import SchemaStep, WriteSet, find_conflict
+from tideline_table.coordination import SchemaStep, WriteSet, find_conflict
 from tideline_table.errors import SchemaMismatch, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId, SliceVersion
 from tideline_table.hudi.properties import PROPERTIES_PATH

@@ -4,7 +4,7 @@ Decisions about what a write or a table service does belong to `tideline_table.a
 """
 
 from tideline_table.coordination.committed import Committed
-from tideline_table.coordination.conflict import SchemaStep, WriteSet, find_conflict
+from tideline_table.coordination.conflict import find_conflict
 from tideline_table.coordination.exclusive import ExclusiveTimeline
 from tideline_table.coordination.heartbeat import Heartbeat, allowed_silence, is_alive, is_dead, last_sign
 from tideline_table.coordination.hudi_timeline import HudiTimeline
@@ -15,6 +15,7 @@ from tideline_table.coordination.reservations import Intent, IntentBoard, NoInte
 from tideline_table.coordination.rollback import roll_back
 from tideline_table.coordination.shared.timeline import SharedTimeline
 from tideline_table.coordination.timeline import ActiveTimeline
+from tideline_table.coordination.write_set import SchemaStep, WriteSet
 
 __all__ = [
     "ActiveTimeline",

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from tideline_table.coordination.write_set import WriteSet
 from tideline_table.errors import WriteConflict
 from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.log.state import TableState
-
-if TYPE_CHECKING:
-    from tideline_table.coordination.conflict import WriteSet
 
 
 def last_writer(file_slice: FileSlice) -> str:

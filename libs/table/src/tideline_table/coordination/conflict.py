@@ -34,21 +34,19 @@ lock that both engines take.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from tideline_table.coordination.bucket_conflict import last_writer, opened_meanwhile, resized_meanwhile
+from tideline_table.coordination.write_set import InsertedKeys, WriteSet
 from tideline_table.errors import (
     ClusteringFirst,
-    CorruptMetadata,
     ProgressMoved,
     RestoredMeanwhile,
     RestorePending,
     SavepointRefused,
     TransactionRolledBack,
-    UnsupportedTable,
     WriteConflict,
 )
 from tideline_table.file_group.slice import FileGroupId, FileSlice, SliceVersion
@@ -57,57 +55,6 @@ from tideline_table.log.plan import CleanPlanned
 from tideline_table.log.progress import ProgressStep
 from tideline_table.log.savepoint import every_saved_slice
 from tideline_table.log.state import TableState
-from tideline_table.schema import arrow_from_avro
-
-
-@dataclass(frozen=True, slots=True)
-class InsertedKeys:
-    """Keys that a completed write added: their hashes, or the result of a look-up if the commit does not carry them."""
-
-    instant: str
-    hashes: np.ndarray | None
-    found_in: str | None = None
-    """The partition in which a look-up found a key of the own write among them."""
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaStep:
-    """The Avro texts of the table schema that a write was based on and that it publishes."""
-
-    based_on: str
-    own: str
-
-    def fits(self, text: str) -> bool:
-        """Return whether a table with this schema has the base of the write or its result, compared by columns if texts differ."""
-        if text in ("", self.based_on, self.own):
-            return True
-        try:
-            found = arrow_from_avro(text)
-            return any(found.equals(arrow_from_avro(known)) for known in (self.based_on, self.own) if known)
-        except (CorruptMetadata, UnsupportedTable):
-            return False
-
-
-@dataclass(frozen=True, slots=True)
-class Overwrite:
-    """The replacement of all rows of these partitions (None: of the table) as of the commit."""
-
-    partitions: frozenset[str] | None = None
-
-    def replaced(self, state: TableState) -> list[FileGroupId]:
-        """Return the file groups that are visible in these partitions now."""
-        return [s.group for s in state.latest_slices(partitions=self.partitions)]
-
-
-UpdateStrategy = Callable[[TableState, str], bool]
-"""Return whether a write to a file group under the pending clustering with that instant gives way to the clustering."""
-
-UPDATE_STRATEGIES: dict[str, UpdateStrategy] = {
-    # The write commits and the clustering is planned again, until it has priority because it lost often.
-    "yield": lambda state, clustering: state.has_priority(clustering),
-    # RFC-19: the file groups belong to the clustering until it ends.
-    "reject": lambda _state, _clustering: True,
-}
 
 
 class SliceGrew(WriteConflict):
@@ -118,35 +65,6 @@ class SliceGrew(WriteConflict):
             f"log files were appended to {len(groups)} file group(s), at the latest by {with_instant}", with_instant=with_instant
         )
         self.groups = groups
-
-
-@dataclass(frozen=True, slots=True)
-class WriteSet:
-    """What a transaction read and changes."""
-
-    instant: str
-    based_on: dict[FileGroupId, SliceVersion] = field(default_factory=dict)
-    """File groups that it read and rewrites, appends to or replaces → the version of the slice that it read."""
-    inserted: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
-    """Hashes of added keys that must stay unique in their partitions or in the table; same hash as in `InsertedKeys`."""
-    appends: frozenset[FileGroupId] = frozenset()
-    """The groups of `based_on` that it only appends a log file to."""
-    update_strategy: UpdateStrategy | None = UPDATE_STRATEGIES["yield"]
-    """None for table services, whose plans never share a group."""
-    schema: SchemaStep | None = None
-    """None for table services, which publish the schema that the table has when they commit."""
-    progress: ProgressStep | None = None
-    overwrites: Overwrite | None = None
-    opens: frozenset[FileGroupId] = frozenset()
-    """New file groups of a table with a bucket index, which has one file group for each bucket of a partition."""
-    bucket_number: int | None = None
-    """`TableState.bucket_number` by which its rows were routed; None if nothing was routed by it."""
-    rings: Mapping[str, str] = field(default_factory=dict)
-    """With consistent hashing: `TableState.ring_instant` of each partition by whose ring rows were routed."""
-    splits: Mapping[FileGroupId, SliceVersion] | None = None
-    """The file groups that a resize replaces, with the versions read."""
-    splits_table: bool = True
-    """Whether `splits` are all file groups of the table: then no other may be there."""
 
 
 def check_still_own(state: TableState, instant: str) -> None:

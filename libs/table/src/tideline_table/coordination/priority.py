@@ -12,9 +12,9 @@ from datetime import timedelta
 import tenacity
 
 from tideline_table.config import CLUSTERING_PRIORITY_LAPSE_S, CLUSTERING_UPDATE_STRATEGY, CLUSTERING_UPDATES_STRATEGY, Options
-from tideline_table.coordination.conflict import UPDATE_STRATEGIES, UpdateStrategy
 from tideline_table.coordination.heartbeat import allowed_silence, is_silent
 from tideline_table.coordination.timeline import ActiveTimeline
+from tideline_table.coordination.write_set import UPDATE_STRATEGIES, UpdateStrategy
 from tideline_table.log.state import TableState
 from tideline_table.plugin import Strategies
 

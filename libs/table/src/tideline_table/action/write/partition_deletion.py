@@ -9,7 +9,7 @@ from tideline_table.action.write.choices import refuse_replacement
 from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.run import OnConflict, in_transaction, write_with_retries
 from tideline_table.coordination.committed import Committed
-from tideline_table.coordination.conflict import Overwrite
+from tideline_table.coordination.write_set import Overwrite
 from tideline_table.errors import InvalidOption
 from tideline_table.table.facade import Table
 from tideline_table.writer import Operation

@@ -23,8 +23,8 @@ from tideline_table.action.write.tagging import tag_for_buckets, tag_input
 from tideline_table.action.write.transaction import LookUp, WriteTransaction
 from tideline_table.config import INSERT_TO_LOG, Options
 from tideline_table.coordination.committed import Committed
-from tideline_table.coordination.conflict import Overwrite
 from tideline_table.coordination.reservations import Turn
+from tideline_table.coordination.write_set import Overwrite
 from tideline_table.errors import (
     CommitUnknown,
     InvalidOption,

@@ -12,12 +12,7 @@ import pyarrow.compute as pc
 from tideline_table.config import SMALL_FILE_LIMIT, Options
 from tideline_table.coordination.committed import Committed
 from tideline_table.coordination.conflict import (
-    InsertedKeys,
-    Overwrite,
-    SchemaStep,
     SliceGrew,
-    UpdateStrategy,
-    WriteSet,
     check_progress,
     check_still_own,
     clusterings_met,
@@ -29,6 +24,7 @@ from tideline_table.coordination.lock import TableLock
 from tideline_table.coordination.priority import update_strategy
 from tideline_table.coordination.rollback import forget_late_files, roll_back
 from tideline_table.coordination.timeline import ActiveTimeline
+from tideline_table.coordination.write_set import InsertedKeys, Overwrite, SchemaStep, UpdateStrategy, WriteSet
 from tideline_table.errors import WriteConflict
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, SliceVersion, join_path
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State
