@@ -17,9 +17,9 @@ from tideline_spark.data_source import register
 from tideline_spark.read import read
 from tideline_spark.report import WriteReport
 from tideline_spark.write import explain_write, write_dataframe
-from tideline_table.errors import DuplicateKey, InvalidRecord
+from tideline_table.errors import DuplicateKey, InvalidRecord, UnsupportedTable
 from tideline_table.file_group.names import bucket_of_file_id
-from tideline_table.index import BucketIndex
+from tideline_table.index import BucketIndex, Engine
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
@@ -146,3 +146,28 @@ def test_queries_read_the_buckets_of_their_values(spark: SparkSession, table: Ta
             assert len(named) <= most
         files = {bucket_of_file_id(path.rsplit("/", 1)[-1]) for path in read(spark, table, where=where).inputFiles()}
         assert len(files) <= max(most // 3, 1) or table.definition.type is TableType.MOR
+
+
+def test_small_sources_and_queries_go_by_hash_rings(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "rings")
+    request = TableRequest("t", SCHEMA, ("id",), ("region",), "ts", TableType.MOR, buckets=4, bucket_engine=Engine.CONSISTENT)
+    create_table(path, request)
+    table = Table.open(path)
+    for first, ts in ((0, 1), (40, 2)):
+        write_dataframe(table, spark.createDataFrame(rows(first, first + 80, ts)), Operation.UPSERT)
+    found = table.read()
+    assert found.num_rows == len(set(found["id"].to_pylist())) == 120
+    index = table.definition.buckets
+    assert index is not None
+    wanted = {
+        file_id
+        for ring in table.rings(index).of({s.group.partition_path for s in table.slices()}).values()
+        for file_id in ring.file_ids
+    }
+    assert {s.group.file_id for s in table.slices()} <= wanted
+    one = found["id"][7].as_py()
+    shown = read(spark, table, where=f"id = '{one}'")
+    assert [row["id"] for row in shown.collect()] == [one]
+    large = Table.open(path, options=ROUTED)
+    with pytest.raises(UnsupportedTable, match="with consistent hashing"):
+        write_dataframe(large, spark.createDataFrame(rows(0, 80, 3)), Operation.UPSERT)

@@ -139,7 +139,7 @@ def test_a_null_hash_field_is_named() -> None:
 
 
 @pytest.mark.parametrize("changed", [{"hoodie.bucket.index.num.buckets": "0"}, {"hoodie.bucket.index.num.buckets": "many"},
-                                     {"hoodie.bucket.index.hash.field": "price"}, {"hoodie.index.bucket.engine": "CONSISTENT_HASHING"}])  # fmt: skip
+                                     {"hoodie.bucket.index.hash.field": "price"}, {"hoodie.index.bucket.engine": "EXTENDIBLE"}])  # fmt: skip
 def test_properties_that_no_writer_can_follow_are_refused(changed: dict[str, str]) -> None:
     index = BucketIndex.checked(4, ["n"], ["id", "n"])
     assert BucketIndex.of_properties(index.properties, ["id", "n"]) == index

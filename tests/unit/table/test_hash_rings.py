@@ -16,6 +16,7 @@ from tests.unit.table.test_bucket_index import KEYS, SORTED, beside, rows
 
 from tideline_table.action import (
     Reason,
+    create_index,
     create_savepoint,
     delete_partitions,
     preview_restore,
@@ -33,6 +34,7 @@ from tideline_table.index.bucket import BucketIndex, Engine
 from tideline_table.index.hash_ring import FIRST_INSTANT, HashRing, RingNode, parse_ring, ring_folder
 from tideline_table.index.ring_change import RingLimits, resized_ring
 from tideline_table.index.xx_hash import text_hashes
+from tideline_table.metadata_table.reading import live, read_files, slice_files
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
@@ -381,6 +383,21 @@ def test_partitions_under_a_compaction_are_left_out() -> None:
     assert resize_rings(table, options=SMALL) is None
     compact(table)
     assert resize_rings(table, options=SMALL) is not None
+    check_rings(table)
+
+
+def test_the_metadata_table_follows_a_resize() -> None:
+    table, storage, clock = ring_table(buckets=2)
+    create_index(table)
+    write(table, rows(KEYS, 1, "a"))
+    clock.advance(1)
+    assert resize_rings(table, options=SMALL) is not None
+    known = table.refresh().metadata
+    assert known is not None
+    found = read_files(storage, known.files, slice_files(storage, known.files)).files
+    assert {name for names in found.values() for name in live(names)} >= {s.path.split("/")[1] for s in table.slices()}
+    clock.advance(1)
+    write(table, rows(KEYS[:5], 2, "b"))
     check_rings(table)
 
 

@@ -1,6 +1,6 @@
 """Indexes: which file group holds a record key."""
 
-from tideline_table.index.bucket import BucketIndex, check_index, slices_by_bucket
+from tideline_table.index.bucket import BucketIndex, Engine, check_index, slices_by_bucket
 from tideline_table.index.key_hash import key_hashes
 from tideline_table.index.scope import RECORD_INDEX, KeyScope, asks_record_index, check_scope, moves_rows
 from tideline_table.index.simple import Location, SimpleIndex
@@ -8,6 +8,7 @@ from tideline_table.index.simple import Location, SimpleIndex
 __all__ = [
     "RECORD_INDEX",
     "BucketIndex",
+    "Engine",
     "KeyScope",
     "Location",
     "SimpleIndex",

@@ -1,4 +1,4 @@
-"""xxHash32 with seed 0, for whole columns of texts (https://github.com/Cyan4973/xxHash, doc/xxhash_spec.md)."""
+"""xxHash32 with seed 0 (`xxhash_spec.md` of the xxHash project), for whole columns of texts."""
 
 from __future__ import annotations
 
