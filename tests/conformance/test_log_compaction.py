@@ -124,6 +124,20 @@ def test_a_metadata_table_lists_the_merged_file(apache_hudi: ApacheHudi, matrix:
     assert check_index(table) == []
 
 
+def test_readers_of_today_skip_merged_blocks_in_either_place(apache_hudi: ApacheHudi, tmp_path: Path) -> None:
+    """With the name that Apache Hudi gives its own, behind files appended meanwhile: what the merged blocks name is not applied."""
+    table, model = compacted_log(tmp_path / "ours", "", "avro")
+    base = tmp_path / "behind"
+    shutil.copytree(tmp_path / "ours", base)
+    shutil.rmtree(base / ".hoodie" / ".tideline")
+    for found in table.slices():
+        place, merged = next((at, log) for at, log in enumerate(found.log_files) if log.merges_earlier)
+        assert place < len(found.log_files) - 1
+        folder, later = base / found.group.partition_path, found.log_files[-1].version + 1
+        (folder / merged.name).rename(folder / merged.name.replace(f".log.{merged.version}_", f".log.{later}_"))
+    _holds(apache_hudi, base, model, "behind later files")
+
+
 @pytest.mark.parametrize("ordering", ["ts", ""], ids=["event-time", "commit-time"])
 def test_apache_hudi_continues_the_table(apache_hudi: ApacheHudi, tmp_path: Path, ordering: str) -> None:
     """Its upsert appends behind the merged file, its own log compaction and its compaction merge it. On a copy: the table is exclusive."""

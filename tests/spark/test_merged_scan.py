@@ -13,7 +13,7 @@ from tests.spark.tables import Tables, content, rows
 
 from tideline_spark.merged_scan import BroadcastLimits
 from tideline_spark.read import read
-from tideline_table.action import run_compaction, schedule_compaction, write_rows
+from tideline_table.action import run_compaction, run_log_compaction, schedule_compaction, schedule_log_compaction, write_rows
 from tideline_table.config import Options
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
@@ -62,6 +62,19 @@ def test_random_histories_read_as_the_engine_reads_them(
         divided += "LeftAnti" in plan_of(found)
         assert found.toArrow().sort_by("_hoodie_record_key").to_pylist() == table.read().sort_by("_hoodie_record_key").to_pylist()
     assert divided >= 3
+
+
+@pytest.mark.parametrize("options", [DIVIDED, {}], ids=["divided", "by-engine"])
+def test_log_files_merged_by_a_log_compaction(spark: SparkSession, tables: Tables, options: dict[str, int]) -> None:
+    table = tables.create("t", type=MOR, ordering_field="", options={**options, "hoodie.log.compaction.blocks.threshold": 2})
+    write_rows(table, rows(0, 60, 10), Operation.UPSERT)
+    write_rows(table, rows(10, 30, 11), Operation.UPSERT)
+    write_rows(table, rows(20, 25, 11), Operation.DELETE)
+    assert schedule_log_compaction(table) is not None
+    write_rows(table, rows(28, 40, 5), Operation.UPSERT)
+    before = table.read().sort_by("_hoodie_record_key").to_pylist()
+    assert run_log_compaction(table) is not None
+    assert read(spark, table).toArrow().sort_by("_hoodie_record_key").to_pylist() == before
 
 
 def test_the_merge_of_keys_runs_once_and_conditions_reach_the_scan(spark: SparkSession, tables: Tables) -> None:

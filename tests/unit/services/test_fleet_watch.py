@@ -208,7 +208,7 @@ def test_the_api_serves_what_the_command_prints(fleet):
         service.tick()
         (verdict,) = client.get(f"/api/v1/tables/{table.uid}/why?service=compaction").json()["verdicts"]
         assert verdict["outcome"] == "planned"
-        assert len(client.get(f"/api/v1/tables/{table.uid}/why").json()["verdicts"]) == 5
+        assert len(client.get(f"/api/v1/tables/{table.uid}/why").json()["verdicts"]) == 6
         for path, status in (
             ("/api/v1/tables/nothing", 404),
             (f"/api/v1/tables/{table.uid}/why?service=x", 400),

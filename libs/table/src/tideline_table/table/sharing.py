@@ -106,7 +106,7 @@ def _check_ours(name: str, state: TableState) -> None:
             expected="none: Apache Hudi's writers of a shared table would have to keep it, too",
             remedy="drop it first: tideline index drop PATH",
         )
-    planned = next((a.instant for a in state.pending() if a.action is Action.LOG_COMPACTION), None)
+    planned = next((a.instant for a in state.pending() if a.action is Action.LOG_COMPACTION and not a.is_peers), None)
     merged = next((s.group for s in state.latest_slices() if any(log.merges_earlier for log in s.log_files)), None)
     if planned is not None or merged is not None:
         raise UnsupportedTable(

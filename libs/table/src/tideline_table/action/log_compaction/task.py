@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tideline_table.action.outcome import check_one_each, failed
 from tideline_table.action.receipt import Prover, check_proven
@@ -18,6 +18,7 @@ from tideline_table.file_group.slice import FileSlice, LogFile, join_path
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.reader.file_slice import MergedLog, merged_log
 from tideline_table.reader.read_plan import LogRule
+from tideline_table.row_digest import RowDigest, digest_rows, seed_of
 from tideline_table.schema.meta_fields import with_meta_fields
 from tideline_table.storage import Storage, open_storage
 from tideline_table.writer.marker import MarkerType, create_marker
@@ -106,7 +107,7 @@ def _proven(
     digest = proof.digest(log.rows)
     if proof.digest(again.rows) != digest:
         raise proof.differs(log.rows, again.rows, [stat.path])
-    if _deletions(log) != _deletions(again):
+    if _deletions(log, seed_of(task.instant)) != _deletions(again, seed_of(task.instant)):
         raise VerificationFailed(
             f"logcompaction {task.instant}: task {task.number} changed deletions: {log.deleted.num_rows} were read and "
             f"{again.deleted.num_rows} are in {stat.path}, or their ordering values differ",
@@ -117,11 +118,13 @@ def _proven(
     return proven
 
 
-def _deletions(log: MergedLog) -> list[tuple[object, ...]]:
-    ordering = log.deleted.column("ordering").to_pylist() if "ordering" in log.deleted.column_names else [None] * len(log.purged)
-    kept = [None if purged else value for value, purged in zip(ordering, log.purged, strict=True)]
-    found = zip(log.deleted.column("key").to_pylist(), np.asarray(log.purged).tolist(), kept, strict=True)
-    return sorted(found, key=lambda one: str(one[0]))
+def _deletions(log: MergedLog, seed: int) -> RowDigest:
+    """Return the digest of the deletions: keys, whether they are purged, and the ordering values of those that are not."""
+    columns = {"key": log.deleted.column("key"), "purged": pa.array(log.purged)}
+    if "ordering" in log.deleted.column_names:
+        ordering = log.deleted.column("ordering")
+        columns["ordering"] = pc.if_else(pa.array(log.purged), pa.scalar(None, ordering.type), ordering)
+    return digest_rows(pa.table(columns), list(columns), seed)
 
 
 def check_merged(tasks: Sequence[LogCompactionTask], results: Sequence[WriteStat]) -> tuple[WriteStat, ...]:

@@ -74,7 +74,7 @@ class Verdict:
 
 
 def decide(table: Table, service: TableService, rules: Rules) -> Due | Reason:
-    """Return the plan of clustering, compaction, log compaction, clean or archival that is due by `rules`, or the reason why there is none.
+    """Return the plan of clustering, compaction, log compaction, clean or archival that is due by `rules`, or a reason.
 
     Decides on the last refreshed state without asking for reservations of file groups, and publishes nothing. Raises `SchemaMismatch`
     and `InvalidOption` for options that do not fit the table.
