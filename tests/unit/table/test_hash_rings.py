@@ -22,9 +22,12 @@ from tideline_table.action import (
     preview_restore,
     resize_buckets,
     resize_rings,
+    run_log_compaction,
     schedule_clustering,
     schedule_compaction,
+    schedule_log_compaction,
 )
+from tideline_table.action.log_compaction.task import merge_log
 from tideline_table.action.write import ring_resize
 from tideline_table.coordination.shared.hudi_rules import check_buckets
 from tideline_table.errors import CorruptMetadata, InvalidOption, StorageError, TidelineError, UnsupportedTable, WriteConflict
@@ -248,6 +251,8 @@ def test_what_a_ring_does_not_allow_is_refused_by_name() -> None:
     assert why is None or isinstance(why, Reason)
     assert cluster(table) is None
     assert contents(open_table(storage, clock, "r")) == before
+    with pytest.raises(UnsupportedTable, match="has a bucket index by consistent hashing"):
+        table.snapshot().sampled([0])
     simple, _, _ = new_table(buckets=4)
     with pytest.raises(UnsupportedTable, match="expected a table with consistent hashing"):
         resize_rings(simple)
@@ -333,6 +338,20 @@ def test_a_resize_changes_no_row_and_no_query_of_earlier() -> None:
     check_rings(table)
     assert len(table.rings(index_of(table)).at("p").nodes) == 1
     assert resize_rings(table, options=LARGE) is None
+
+
+def test_a_resize_reads_logs_that_a_log_compaction_merged() -> None:
+    table, storage, clock = ring_table()
+    write(table, rows(KEYS, 1, "a"))
+    for version in range(2, 5):
+        write(table, rows(KEYS[::2], version, f"v{version}"))
+    before = contents(table)
+    assert schedule_log_compaction(table, {"hoodie.log.compaction.blocks.threshold": 2}) is not None
+    run_log_compaction(table, run=lambda tasks: [merge_log(task, storage) for task in tasks])
+    assert contents(open_table(storage, clock, "r")) == before
+    assert resize_rings(table, options=SMALL) is not None
+    check_rings(table)
+    assert contents(open_table(storage, clock, "r")) == before
 
 
 def test_a_writer_with_the_old_ring_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,11 +117,18 @@ class Snapshot:
         return self if slices is self.slices else replace(self, slices=slices)
 
     def known_buckets(self) -> BucketPruning:
-        """Return `buckets`. Raises `UnsupportedTable` for a table without a bucket index, or whose rows may be elsewhere than it says."""
-        if self.buckets is None:
+        """Return `buckets`.
+
+        Raises `UnsupportedTable` for a table without a bucket index, with one by consistent hashing, where equal hashes of two tables say
+        nothing about their buckets, or whose rows may be elsewhere than it says.
+        """
+        if self.buckets is None or self.buckets.index.is_consistent:
             raise UnsupportedTable(
-                f"no bucket index that a query of {self.storage.root} can rely on",
-                expected="a table created with --index bucket, adopted with `tideline share` if Apache Hudi created it, and unchanged since",
+                f"no bucket index that a query of {self.storage.root} can rely on"
+                if self.buckets is None
+                else f"{self.storage.root} has a bucket index by consistent hashing",
+                expected="a table created with --index bucket and the simple engine, adopted with `tideline share` if Apache Hudi created it, and "
+                "unchanged since",
                 remedy="read the table without buckets",
             )
         return self.buckets
