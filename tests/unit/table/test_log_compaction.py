@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from tests.unit.table.shared import SHARING
-from tests.unit.table.tables import DEATH_S, cluster, compact, contents, create, open_table, write
+from tests.unit.table.tables import DEATH_S, cluster, compact, contents, create, open_table, rows_of, write
 
 from tideline_locks import open_peer_lock
 from tideline_table.action import (
@@ -27,6 +28,7 @@ from tideline_table.action import (
     schedule_clustering,
     schedule_compaction,
     schedule_log_compaction,
+    write_rows,
 )
 from tideline_table.action.log_compaction import run as run_module
 from tideline_table.action.log_compaction import task as task_module
@@ -265,6 +267,21 @@ def test_it_gives_way_to_an_overwrite():
     write(open_table(storage, clock, "other"), [("o", "p", 1, "only")], Operation.INSERT_OVERWRITE)
     with pytest.raises(WriteConflict, match="was replaced"):
         run(table)
+
+
+def test_it_gives_way_to_a_change_of_the_schema():
+    table, storage, clock = grown()
+    instant = schedule_log_compaction(table)
+    clock.advance(1)
+    wider = rows_of([("a", "p", 8, "wider")]).append_column("extra", pa.array([1], pa.int64()))
+    evolve = {"tideline.write.schema.evolution": "evolve"}
+    write_rows(open_table(storage, clock, "other"), wider, Operation.UPSERT, options=evolve, parallelism=1)
+    with pytest.raises(WriteConflict, match="schema of the table was changed"):
+        run(table)
+    assert table.state.actions[instant].state is State.ROLLED_BACK
+    before = table.read().sort_by("_hoodie_record_key")
+    log_compact(table)
+    assert table.read().sort_by("_hoodie_record_key").equals(before)
 
 
 def test_a_compaction_behind_it_reads_one_log_file(monkeypatch):

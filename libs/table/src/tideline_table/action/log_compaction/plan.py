@@ -83,6 +83,10 @@ def find_log_compaction_conflict(state: TableState, instant: str, planned: tuple
     It gives way to all other actions: to a compaction, planned or completed, and to whatever replaces a file group. Log files that
     writers appended since are no conflict: they are merged behind the new one.
     """
+    changed = max(state.schemas, default="")
+    if changed > instant:
+        # Its rows may have the new schema, and queries as of its instant read them in the one before.
+        return _gives_way(f"the schema of the table was changed by {changed}", changed)
     compacting, moving = state.groups_under_compaction(), state.groups_in_move()
     for read in planned:
         group = read.group
