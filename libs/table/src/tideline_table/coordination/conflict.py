@@ -14,12 +14,11 @@ longer reads. The update runs again and appends to the slice that the compaction
 update began and completed since conflicts, too: the log file may hold keys that the new base file dropped.
 
 A commit that moves progress requires the value that it expects; otherwise it is refused for good (`ProgressMoved`).
-
 A write conflicts with every write that changed the table schema since the one it was based on, unless both changed it alike.
 
 Cleaning and archival conflict with no write. A clean deletes only slices that no transaction on the latest state reads; an archival
-removes only completed instants, older than every pending write. A transaction so slow that its input was deleted fails when it reads,
-and one whose instant was archived fails like any writer that was rolled back.
+removes only instants that have ended, older than every pending write. A transaction so slow that its input was deleted fails when it
+reads, and one whose instant was archived fails like any writer that was rolled back.
 
 Two inserts of one key conflict in the scope of the later one: in one partition, or with a global index in any two. A row that moves
 to another partition is an insert there and a change of the file group that it leaves.
