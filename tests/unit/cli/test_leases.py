@@ -62,7 +62,7 @@ def test_a_clean_beyond_the_bound_says_how_to_go_on(done, cli, filled):
 def test_an_archival_that_is_not_due_says_why(done, cli, filled):
     assert "nothing to do" in done("plan", "archival", filled, "--dry-run").text
     refused = cli("run", "archival", filled, "--dry-run")
-    assert (refused.code, "--dry-run with clustering, compaction, clean" in refused.stderr) == (2, True)
+    assert (refused.code, "--dry-run with clustering, compaction, logcompaction, clean" in refused.stderr) == (2, True)
 
 
 def test_reading_with_a_lease(done, filled):

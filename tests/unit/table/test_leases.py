@@ -66,12 +66,12 @@ def test_a_reader_beside_a_pending_write_keeps_what_the_write_replaces():
     other = open_table(table.storage, clock, "other")
     seen, entered = [], []
 
-    def late(self, *arguments):
+    def late(self, *arguments, **named):
         if not entered:
             entered.append(self)
             seen.append(write(other, [("b", "q", 1, "x")]))
             seen.append(take_lease(other, ttl_s=1e6))
-        return real(self, *arguments)
+        return real(self, *arguments, **named)
 
     real = WriteTransaction.commit
     with pytest.MonkeyPatch.context() as patched:

@@ -124,12 +124,12 @@ def test_of_two_appends_to_one_group_the_later_moves_behind_without_writing_rows
     conflicts = []
     stage = WriteTransaction.commit
 
-    def late(self, *arguments):
+    def late(self, *arguments, **named):
         if not conflicts:
             conflicts.append("under way")
             write(other, [("b", "p", 2, "other")])
             write(other, [("b", "p", 3, "other")])
-        return stage(self, *arguments)
+        return stage(self, *arguments, **named)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(WriteTransaction, "commit", late)
@@ -155,12 +155,12 @@ def test_of_two_appends_of_one_row_the_later_is_done_again(order, deletes):
     other = open_table(storage, table.clock, "other")
     stage, conflicts, begun = WriteTransaction.commit, [], []
 
-    def late(self, *arguments):
+    def late(self, *arguments, **named):
         if not begun:
             begun.append(self.instant)
             for key in order:
                 write(other, [(key, "p", 2, "other")], Operation.DELETE if deletes else Operation.UPSERT)
-        return stage(self, *arguments)
+        return stage(self, *arguments, **named)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(WriteTransaction, "commit", late)
@@ -178,7 +178,7 @@ def test_rollback_removes_log_files():
     table, storage, clock = mor_table()
     write(table, [("a", "p", 1, "x")])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(WriteTransaction, "commit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(WriteTransaction, "commit", lambda *_, **named: (_ for _ in ()).throw(KeyboardInterrupt))
         patch.setattr(WriteTransaction, "roll_back", lambda self: self.abandon())
         with pytest.raises(KeyboardInterrupt):
             write(table, [("a", "p", 2, "dead")])
@@ -233,10 +233,10 @@ def test_an_append_from_before_the_plan_is_done_again():
     other = open_table(storage, table.clock, "other", **table.options.given())
     stage, planned = WriteTransaction.commit, []
 
-    def late(self, *arguments):
+    def late(self, *arguments, **named):
         if not planned:
             planned.append(schedule_compaction(other))
-        return stage(self, *arguments)
+        return stage(self, *arguments, **named)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(WriteTransaction, "commit", late)
@@ -253,13 +253,13 @@ def test_a_compaction_and_as_many_appends_as_it_merged_do_not_make_an_old_slice_
     instant = schedule_compaction(table)
     commit, between = WriteTransaction.commit, []
 
-    def late(self, *arguments):
+    def late(self, *arguments, **named):
         if not between:
             between.append(instant)
             compact(other)
             write(other, [("c", "p", 2, "between")])
             write(other, [("c", "p", 3, "between")])
-        return commit(self, *arguments)
+        return commit(self, *arguments, **named)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(WriteTransaction, "commit", late)
