@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from multiprocessing import get_context
 from pathlib import Path
 
 import httpx
@@ -146,7 +147,8 @@ def commit(table: Table, number: int) -> int:
 def make_tables(root: str, count: int, processes: int) -> dict[str, str]:
     """Create the tables and return their uids by base path."""
     paths = [f"{root}/t{number:05}" for number in range(count)]
-    with ProcessPoolExecutor(processes) as pool:
+    # Not forked: clients of the object store have threads.
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         return dict(zip(paths, pool.map(make_table, paths, chunksize=8), strict=True))
 
 
