@@ -1,4 +1,5 @@
 import shutil
+from contextlib import closing
 
 import pytest
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, begin, die, update, write
@@ -17,6 +18,7 @@ from tideline_mirror.metrics import ENTRIES, HEALED
 from tideline_mirror.mirroring import HEAL_AFTER_S, SCRUB_EVERY_S, MirrorService
 from tideline_mirror.settings import MirrorSettings
 from tideline_runtime import event_link
+from tideline_runtime.shard_publishers import ShardPublishers
 from tideline_table.action import run_clustering, schedule_clustering
 from tideline_table.coordination import roll_back
 from tideline_table.storage import exists
@@ -259,6 +261,45 @@ def test_a_hint_wakes_it_and_garbage_does_not_stop_the_watch(fleet):
             break
     assert context.wakeup.is_set()
     publisher.close()
+
+
+def hint(fleet, context, table):
+    context.wakeup.clear()
+    with closing(fleet.event_log.publisher("somebody")) as publisher:
+        for _ in range(400):
+            publisher.publish(encode(Hint(table_uid=table.uid, time=fleet.clock.now())))
+            if context.wakeup.wait(0.025):
+                return
+    raise AssertionError("no hint arrived")
+
+
+def test_between_two_visits_of_all_tables_only_hinted_ones_are_visited(fleet):
+    one, two = fleet.create("one"), fleet.create("two")
+    service, context = mirror(fleet, poll_interval_s=60.0)
+    assert service.tick() is None
+    for table in (one, two):
+        write(table, 0)
+    hint(fleet, context, two)
+    assert 0 < service.tick() <= 60
+    assert (len(published(fleet, one)), len(published(fleet, two))) == (0, 2)
+    fleet.clock.advance(61)
+    hint(fleet, context, two)
+    assert service.tick() is None
+    assert (len(published(fleet, one)), len(published(fleet, two))) == (2, 2)
+
+
+def test_after_a_failed_visit_of_hinted_tables_all_are_visited(fleet, monkeypatch):
+    table = fleet.create()
+    service, context = mirror(fleet, poll_interval_s=60.0)
+    service.tick()
+    write(table, 0)
+    hint(fleet, context, table)
+    with monkeypatch.context() as patched:
+        patched.setattr(ShardPublishers, "publish_transitions", lambda *_: (_ for _ in ()).throw(EventLogUnavailable("away")))
+        with pytest.raises(EventLogUnavailable):
+            service.tick()
+    assert service.tick() is None
+    assert len(published(fleet, table)) == 2
 
 
 def test_the_record_tells_of_writers_that_died(fleet):

@@ -43,6 +43,16 @@ def test_a_table_in_trouble_never_starves_the_others_and_a_retry_is_owed(fleet):
     assert seen == ["c", "a", "b", "c"]
 
 
+def test_tables_that_are_asked_for_come_first_and_alone_if_wanted(fleet):
+    uids = {name: fleet.create(name).uid for name in "abc"}
+    tables = opened(fleet)
+    assert [table.definition.name for table in tables.each([uids["a"]])] == [], "not known before the first visit"
+    list(tables.each())
+    asked = iter([[], [uids["c"], "another table"]])
+    assert [t.definition.name for t in tables.each(first=lambda: next(asked, []))] == ["a", "c", "b", "c"]
+    assert [t.definition.name for t in tables.each([uids["c"], "another table", uids["a"]])] == ["c", "a"]
+
+
 def test_errors_that_concern_all_tables_end_the_visit(fleet):
     for name in "ab":
         fleet.create(name)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tideline_events import Event, EventLog, Publisher, PublishUnknown, Record, encode, open_event_log
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.event_watcher import EventWatcher
+from tideline_runtime.hinted_tables import HintedTables
 from tideline_runtime.settings import ServiceSettings
 
 QUEUE_LIMIT = 10_000
@@ -19,16 +20,24 @@ class EventLink:
     """The event log of one instance of a service. `open` it in `start`, `close` it in `stop`.
 
     With `publishes` it takes over the writer id of the instance: that of its shard, which fences an older instance of the shard, or one
-    of its own if shards are leased. Events of the topics in `watches` wake the service. Only the thread that ticks uses it.
+    of its own if shards are leased. Events of the topics in `watches` wake the service, after their tables are noted in `hinted`. Only the
+    thread that ticks uses it.
     """
 
     def __init__(
-        self, settings: ServiceSettings, context: ServiceContext, *, publishes: bool = False, watches: Sequence[str] = ()
+        self,
+        settings: ServiceSettings,
+        context: ServiceContext,
+        *,
+        publishes: bool = False,
+        watches: Sequence[str] = (),
+        hinted: HintedTables | None = None,
     ) -> None:
         self._settings = settings
         self._context = context
         self._publishes = publishes
         self._watches = tuple(watches)
+        self._hinted = hinted
         self._log: EventLog | None = None
         self._publisher: Publisher | None = None
         self._watcher: EventWatcher | None = None
@@ -50,8 +59,13 @@ class EventLink:
         if self._publishes:
             self._own_publisher()
         if self._watches and self._watcher is None:
-            self._watcher = EventWatcher(self._log, self._watches, self._context.name_of_instance(settings), self._context.wake)
+            self._watcher = EventWatcher(self._log, self._watches, self._context.name_of_instance(settings), self._wake)
             self._watcher.start()
+
+    def _wake(self, uid: str) -> None:
+        if self._hinted is not None:
+            self._hinted.add(uid)
+        self._context.wake()
 
     def queue(self, *events: Event) -> None:
         """Keep events until `flush`, because an event log that is down must not stop the service from acting."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from tideline_events import EventLog, TableDeleted, UnknownEvent, decode
+from tideline_events import DeadLetter, EventLog, TableDeleted, UnknownEvent, decode
 from tideline_runtime.logging import get_logger
 from tideline_table.errors import TidelineError
 
@@ -15,12 +15,12 @@ _PAUSE_S = 2.0
 
 
 class EventWatcher:
-    """Calls `wake` for each new event of `topics` until stopped.
+    """Calls `wake` with the uid of the table of each new event of `topics` until stopped.
 
     Unreadable events and failures of the event log are logged and skipped: a missed event costs a poll interval, not correctness.
     """
 
-    def __init__(self, event_log: EventLog, topics: Sequence[str], group: str, wake: Callable[[], None]) -> None:
+    def __init__(self, event_log: EventLog, topics: Sequence[str], group: str, wake: Callable[[str], None]) -> None:
         self._event_log = event_log
         self._topics = tuple(topics)
         self._group = group
@@ -56,8 +56,8 @@ class EventWatcher:
                     except TidelineError as error:
                         _log.warning("event skipped", topic=record.topic, reason=str(error))
                         continue
-                    if not isinstance(event, UnknownEvent | TableDeleted):
-                        self._wake()
+                    if not isinstance(event, UnknownEvent | TableDeleted | DeadLetter):
+                        self._wake(event.table_uid)
                 subscription.commit()
         finally:
             subscription.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,10 +84,11 @@ class OpenTables:
     _unlocked: set[str] = field(default_factory=set, init=False)
     """Those of the refused tables whose locks cannot be used."""
 
-    def each(self) -> Iterator[Table]:
+    def each(self, only: Collection[str] | None = None, first: Callable[[], Iterable[str]] = tuple) -> Iterator[Table]:
         """Yield all tables, refreshed, in order of base path; a table that fails, or whose shard is lost meanwhile, is skipped.
 
-        Before the first one it takes and gives back shards: no work on any table is in progress then.
+        With `only`, yield those of the known tables that have these uids. `first` is asked for uids before each table; known tables with these
+        uids come next, also if they had their turn. Before the first one it takes and gives back shards: no work on any table is in progress then.
         """
         self._balance()
         if self.policies is not None:
@@ -99,29 +100,37 @@ class OpenTables:
             for base_path in known.keys() - set(wanted):
                 del known[base_path]
         self._left_alone &= set(wanted)
-        for base_path in wanted:
-            if self.reach is not None:
-                # While storage is away, each table takes as long as its retries.
-                self.reach.health.beat()
-            if not self.owns(base_path):
-                continue
-            table = self._table(base_path, looks_again=looks_again)
-            if table is not None:
-                yield table
+        by_uid = {uid: base_path for base_path, uid in self._uids.items()}
+        for base_path in wanted if only is None else [by_uid[uid] for uid in only if uid in by_uid]:
+            for chosen in (*(by_uid[uid] for uid in first() if uid in by_uid), base_path):
+                if self.reach is not None:
+                    # While storage is away, each table takes as long as its retries.
+                    self.reach.health.beat()
+                table = self._table(chosen, looks_again=looks_again) if self.owns(chosen) else None
+                if table is not None:
+                    yield table
         if self.reach is not None:
             failures = {base_path: why for base_path, why in self._refused.items() if base_path not in self._left_alone}
             self.reach.opened(len(self._open), failures)
 
     def visit(
-        self, context: ServiceContext, look: Callable[[Table], None], *, ends_on: tuple[type[TidelineError], ...] = ()
+        self,
+        context: ServiceContext,
+        look: Callable[[Table], None],
+        *,
+        ends_on: tuple[type[TidelineError], ...] = (),
+        only: Collection[str] | None = None,
+        first: Callable[[], Iterable[str]] = tuple,
     ) -> TidelineError | None:
         """Call `look` for each table until the service stops, with a beat before each. A failing table does not block the others.
+
+        `only` and `first` are as in `each`.
 
         An error is logged once per reason. The first error that a retry may cure is returned, for the caller to raise when its tick
         is done; without one, that of taking shards. Errors of a kind in `ends_on` concern all tables and are raised at once.
         """
         curable: TidelineError | None = None
-        for table in self.each():
+        for table in self.each(only, first):
             if context.stopping.is_set():
                 break
             context.health.beat()

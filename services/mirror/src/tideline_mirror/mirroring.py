@@ -11,6 +11,7 @@ from tideline_mirror.metrics import ENTRIES, HEALED, LAG
 from tideline_mirror.settings import MirrorSettings
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.event_link import EventLink
+from tideline_runtime.hinted_tables import HintedTables
 from tideline_runtime.logging import get_logger
 from tideline_runtime.open_tables import OpenTables, open_tables
 from tideline_runtime.shard_publishers import ShardPublishers
@@ -36,7 +37,11 @@ class MirrorService:
         self._context = context
         context.metrics.expose(HEALED)
         self._tables: OpenTables = open_tables(settings, context)
-        self._events = EventLink(settings, context, watches=[HINTS.name])
+        self._hinted = HintedTables()
+        self._events = EventLink(settings, context, watches=[HINTS.name], hinted=self._hinted)
+        self._poll_interval_s = settings.poll_interval_s
+        self._visit_all_s = 0.0
+        """When all tables are visited again, by the monotonic clock. Until then, hints lead to visits of their tables only."""
         self._publishers = ShardPublishers(context.name, self._tables.shards, lambda: self._events.log)
         self._per_table = TableSettings(settings, self._tables.own_settings)
         self._cursors: dict[str, tuple[int, int]] = {}
@@ -50,14 +55,34 @@ class MirrorService:
         self._publishers.take_over()
 
     def tick(self) -> float | None:
-        """Publish the new log entries of every table of the shards that this instance holds."""
+        """Publish the new log entries of every table of the shards that this instance holds, hinted tables first.
+
+        Between two visits of all tables it visits the hinted ones only, so that the delay of an event does not grow with the fleet.
+        """
+        clock = self._context.clock
+        hinted = self._hinted.take()
+        visits_all = not hinted or self._is_behind or clock.monotonic_s() >= self._visit_all_s
+        # After an error all tables are visited, because the hints of this tick are gone.
+        until_s, self._visit_all_s = self._visit_all_s, 0.0
         self._is_behind = False
         self._publishers.close_lost()
-        failure = self._tables.visit(self._context, self._mirror, ends_on=(EventLogUnavailable, PublishUnknown, PublisherFenced))
-        self._tables.show()
+        waiting = iter([hinted] if visits_all else [])
+        failure = self._tables.visit(
+            self._context,
+            self._mirror,
+            ends_on=(EventLogUnavailable, PublishUnknown, PublisherFenced),
+            only=None if visits_all else hinted,
+            first=lambda: [*next(waiting, ()), *self._hinted.take()],
+        )
+        if visits_all:
+            self._tables.show()
         if failure is not None:
             raise failure
-        return 0.0 if self._is_behind else None
+        now_s = clock.monotonic_s()
+        self._visit_all_s = now_s + self._poll_interval_s if visits_all else until_s
+        if self._is_behind:
+            return 0.0
+        return None if visits_all else max(0.0, until_s - now_s)
 
     def stop(self) -> None:
         """Close what `start` opened."""
