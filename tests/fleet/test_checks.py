@@ -99,6 +99,10 @@ def test_unfinished_work_is_found():
         "pending": [{"service": "clean", "instant": "1"}],
     }
     assert len(checks.unfinished([document])) == 3
+    off = {"outcome": "off", "why": "switched off"}
+    at_rest = {**document, "services": {"logcompaction": off}, "findings": [], "pending": []}
+    assert checks.unfinished([at_rest]) == []
+    assert len(checks.unfinished([{**at_rest, "services": {"clean": off}}])) == 1
 
 
 def test_every_kind_of_table_gets_into_every_group_and_on_both_places():
