@@ -43,7 +43,7 @@ class ResourceSettings(BaseModel):
     bytes_per_core: int = setting(
         512 * MIB,
         unit="bytes",
-        description="Input of a plan for which one core is asked; file groups bound the cores.",
+        description="Input of a plan for which one core is asked; tasks (file groups, or output files of a large clustering group) bound the cores.",
         per_table=True,
         ge=1,
     )
