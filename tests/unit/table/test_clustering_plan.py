@@ -4,7 +4,7 @@ import pytest
 from tests.unit.table.tables import SCHEMA, History, base_stat, cluster, contents, instant, new_table, write
 
 from tideline_table.action import schedule_clustering
-from tideline_table.action.clustering import execute
+from tideline_table.action.clustering import outputs
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.plan import plan_clustering
 from tideline_table.action.clustering.task import clustering_tasks
@@ -190,8 +190,8 @@ def test_a_task_that_drops_a_row_is_caught_before_its_commit(table, monkeypatch)
     table, _ = table
     before = contents(table)
     at = schedule_clustering(table, {SORT: "v"})
-    cut = execute._cut
-    monkeypatch.setattr(execute, "_cut", lambda *given: ((file, rows.slice(1)) for file, rows in cut(*given)))
+    cut = outputs._cut
+    monkeypatch.setattr(outputs, "_cut", lambda *given: ((file, rows.slice(1)) for file, rows in cut(*given)))
     with pytest.raises(VerificationFailed):
         cluster(table)
     monkeypatch.undo()
