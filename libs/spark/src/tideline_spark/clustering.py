@@ -6,6 +6,7 @@ Rows pass through the JVM as bytes of Arrow streams, so that it needs no type fo
 from __future__ import annotations
 
 import logging
+import math
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ from tideline_table.config import Options
 from tideline_table.errors import TidelineError
 
 _LOGGER = logging.getLogger(__name__)
+_READER_BYTES = 64 * 1024 * 1024
+"""Input of a task that reads small slices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ def cluster_on_executors(context: SparkContext, tasks: Sequence[ClusteringTask])
 def _split(context: SparkContext, groups: Mapping[int, ClusteringTask]) -> _Splits:
     """Return the ranges of each group, from samples that one job reads."""
     slices = _slices(groups)
-    samples = list(zip(slices, run_each(context, slices, _sampled), strict=True))
+    samples = list(zip(slices, run_each(context, slices, _sampled, _readers(context, groups)), strict=True))
     return {number: split_ranges(task, [s for of, s in samples if of.group == number]) for number, task in groups.items()}
 
 
@@ -95,6 +98,13 @@ def _slices(groups: Mapping[int, ClusteringTask]) -> list[_Slice]:
         for number, task in groups.items()
         for at, file_slice in enumerate(task.inputs)
     ]
+
+
+def _readers(context: SparkContext, groups: Mapping[int, ClusteringTask]) -> int:
+    """Return the number of tasks that read the slices of the groups: a task costs as much as a slice of a few MiB."""
+    slices = sum(len(task.inputs) for task in groups.values())
+    by_size = math.ceil(sum(task.input_bytes for task in groups.values()) / _READER_BYTES)
+    return min(slices, max(context.defaultParallelism, by_size))
 
 
 @contextmanager
@@ -116,7 +126,7 @@ def _exchanged(
     """
     places = {work: at for at, work in enumerate(works) if isinstance(work, _Range)}
     slices = _slices(groups)
-    sent: Any = context.parallelize(slices, len(slices)).mapPartitions(partial(_framed, splits, places))
+    sent: Any = context.parallelize(slices, _readers(context, groups)).mapPartitions(partial(_framed, splits, places))
     sent._bypass_serializer = True  # noqa: SLF001 - see above
     jvm: Any = context._jvm  # noqa: SLF001
     pairs = jvm.PairwiseRDD(sent._jrdd.rdd()).asJavaPairRDD()  # noqa: SLF001

@@ -17,12 +17,14 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def run_each(context: SparkContext, items: Sequence[Item], work: Callable[[Item], Result]) -> list[Result]:
-    """Run `work` for each item in a separate task; return results in order of the items. Each item must fit into a Spark message.
+def run_each(context: SparkContext, items: Sequence[Item], work: Callable[[Item], Result], tasks: int = 0) -> list[Result]:
+    """Run `work` for each item in a task of its own, or in so many `tasks`; return results in order of the items.
+
+    Each item must fit into a Spark message.
 
     Raises the `TidelineError` of the first item that has one, and what Spark raises. Spark retries transient errors before that.
     """
-    return results_of(context.parallelize(items, max(1, len(items))).map(partial(_outcome, work)).collect())
+    return results_of(context.parallelize(items, tasks or max(1, len(items))).map(partial(_outcome, work)).collect())
 
 
 def _outcome(work: Callable[[Item], Result], item: Item) -> Result | TidelineError:

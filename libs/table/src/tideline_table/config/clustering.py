@@ -149,8 +149,8 @@ CLUSTERING_MEMORY_LIMIT = Option(
 CLUSTERING_SPLIT_GROUP_BYTES = Option(
     "tideline.clustering.split.group.bytes",
     512 * _MIB,
-    "On Spark, a clustering group with at least this much input and more than one output file is split by ranges of its sort order: one "
-    "task reads each input slice, one writes each output file. A smaller group is one task.",
+    "On Spark, a clustering group with at least this much input and more than one output file is split by ranges of its sort order: "
+    "several tasks read its slices, one writes each output file. A smaller group is one task.",
     unit="bytes",
     minimum=1,
 )

@@ -1,8 +1,8 @@
 """A clustering group as several tasks: readers of its slices send rows to the range of their sort key, and writers make one file of each.
 
-1. `sample_slice`, one task for each slice: reads the sort columns.
+1. `sample_slice`, for each slice: reads the sort columns.
 2. `split_ranges`, in the driver: the bounds of as many ranges as the plan has output files.
-3. `ranged_rows`, one task for each slice: reads the rows once and sends each to its range, through an exchange of the caller.
+3. `ranged_rows`, for each slice: reads the rows once and sends each to its range, through an exchange of the caller.
 4. `write_range`, one task for each range: sorts its rows and writes its file.
 5. `whole_group`, in the driver: proves over all ranges that the rows written are those read.
 
