@@ -15,7 +15,7 @@ from tideline_table.file_group.names import parse_log_file_name
 from tideline_table.hudi.instant import Action
 from tideline_table.log_format import BlockType, parquet_block, scan_log
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import TableType
+from tideline_table.table import TableType, summarise
 from tideline_table.writer import Operation, log_file
 
 FORMATS = ("parquet", "avro")
@@ -329,3 +329,14 @@ def test_the_action_of_a_write_is_a_delta_commit():
     table, _, _ = mor_table()
     instant = write(table, [("a", "p", 1, "x")], Operation.BULK_INSERT).instant
     assert table.state.actions[instant].action is Action.DELTA_COMMIT
+
+
+def test_the_summary_counts_log_files_with_the_newest_slices():
+    table = mor_table()[0]
+    for version in (1, 2):
+        write(table, [("a", "p", version, "y")])
+    summary = summarise(table)
+    assert summary.files == summary.latest_files == sum(len(s.paths) for s in table.slices()) > summary.file_groups
+    schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
+    compact(table)
+    assert summarise(table).files > summarise(table).latest_files

@@ -112,7 +112,8 @@ def _writers(table: Table, summary: TableSummary) -> str:
 
 
 def _print_summary(table: Table, summary: TableSummary) -> None:
-    older = summary.files - summary.file_groups
+    older = summary.files - summary.latest_files
+    of_files = f"{summary.latest_files} file(s), {size_text(summary.latest_bytes)}"
     facts: list[tuple[str, object]] = [
         ("table", f"{summary.name} ({summary.type}, version {summary.version})"),
         ("base path", summary.base_path),
@@ -124,7 +125,7 @@ def _print_summary(table: Table, summary: TableSummary) -> None:
         ("completed writes", summary.commits),
         ("rows", "unknown" if known_rows(summary.rows) is None else summary.rows),
         ("partitions", summary.partitions),
-        ("file groups", f"{summary.file_groups}, {size_text(summary.latest_bytes)}, mean {size_text(summary.mean_file_bytes)}"),
+        ("file groups", f"{summary.file_groups}, {of_files}, mean {size_text(summary.mean_file_bytes)} per group"),
         ("savepoints", "\n".join(_savepoint_lines(table)) or "-"),
         ("older files", f"{older}, {size_text(summary.total_bytes - summary.latest_bytes)}"),
         ("pending", "\n".join(summary.health.pending) or "-"),

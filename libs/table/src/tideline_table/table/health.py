@@ -41,6 +41,8 @@ class TableSummary:
     file_groups: int
     files: int
     """Base and log files on storage, older slices included."""
+    latest_files: int
+    """Base and log files of the newest slices."""
     latest_bytes: int
     total_bytes: int
     rows: int
@@ -72,6 +74,7 @@ def summarise(table: Table) -> TableSummary:
         partitions=len({s.group.partition_path for s in latest}),
         file_groups=len(latest),
         files=sum(len(s.paths) for s in every),
+        latest_files=sum(len(s.paths) for s in latest),
         latest_bytes=latest_bytes,
         total_bytes=sum(s.total_bytes for s in every),
         rows=-1 if any(s.rows < 0 or s.log_files for s in latest) else sum(s.rows for s in latest),
