@@ -113,6 +113,7 @@ options = {"hoodie.compact.inline.max.delta.commits" = "3", "tideline.clustering
 """
 CLEANER = """\
 clean_min_commits = 4
+clean_interval_s = 10
 options = {"hoodie.cleaner.commits.retained" = "3", "hoodie.client.heartbeat.interval_in_ms" = "3000"}
 """
 LAUNCHER = """\

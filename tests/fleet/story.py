@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -291,13 +291,24 @@ def _rest(run: Run) -> None:
     try:
         took_s = wait_until("nothing is left to do", is_at_rest, run.instances, run.size.rest_limit_s, 1.0)
     except AssertionError as error:
-        raise AssertionError("\n".join([str(error), *left[:20]])) from None
+        raise AssertionError("\n".join([str(error), *left[:20], *_log_lines(run, left)])) from None
     run.note("nothing is left to do", took_s)
     run.statuses["at rest"] = status(run)
     run.wrong += checks.unfinished(run.statuses["at rest"])
     for kind in run.causes.kinds:
         total = run.instances.total("planner", "tideline_planner_findings", kind=kind)
         run.wrong += [f"the metric of {kind} is {total}"] if total else []
+
+
+def _log_lines(run: Run, left: Sequence[str], most: int = 20) -> list[str]:
+    """Return the last lines that the planners and cleaners logged about the tables that `left` begins with."""
+    names = {Path(text.partition(": ")[0]).name for text in left}
+    found = []
+    for path in sorted(run.place.logs.glob("*.log")):
+        if path.name.startswith(("planner", "cleaner")):
+            lines = [line for line in path.read_text().splitlines() if any(name in line for name in names)]
+            found += [f"{path.stem}: {line[:500]}" for line in lines[-most:]]
+    return found
 
 
 def _stop(run: Run) -> None:

@@ -44,7 +44,7 @@ DECLARED = {
         *(f"resources.{name}" for name in RESOURCES),
         "workers.max_bytes",
     ),
-    "cleaner": ("clean_min_commits",),
+    "cleaner": ("clean_min_commits", "clean_interval_s"),
 }
 HELD_BY = {"self._settings", "settings"}
 

@@ -4,6 +4,7 @@ import sys
 
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, begin, die, rows, write
 
+from tideline_cleaner import cleaning
 from tideline_cleaner.cleaning import CleanerService
 from tideline_cleaner.metrics import ARCHIVED, FILES_DELETED, HALF_WRITTEN, LATE_FILES, ROLLBACKS
 from tideline_cleaner.settings import CleanerSettings
@@ -14,6 +15,7 @@ from tideline_table.log.body import Bare
 from tideline_table.log.plan import RollbackStep
 from tideline_table.log.table_log import Draft
 from tideline_table.storage import STAGING
+from tideline_table.table import release_lease, take_lease
 from tideline_table.writer import Operation
 from tideline_table.writer.marker import MarkerType, create_marker
 
@@ -111,6 +113,66 @@ def test_cleans_what_nobody_reads_after_enough_commits(fleet):
     service.tick()
     assert len(base_files(fleet)) == 3
     assert [a.state for a in table.refresh().actions.values() if a.action is Action.CLEAN] == [State.COMPLETED]
+
+
+def checks(table, monkeypatch):
+    """The calls of the cleaner's check of a table, which needs requests."""
+    calls, delete = [], cleaning.delete_half_written
+    monkeypatch.setattr(cleaning, "delete_half_written", lambda checked: calls.append(checked.uid) or delete(checked))
+    return calls
+
+
+def test_a_table_whose_writes_end_before_enough_commits_is_cleaned_after_the_interval(fleet, monkeypatch):
+    table = fleet.create()
+    service, _ = cleaner(fleet, clean_min_commits=3, clean_interval_s=60.0)
+    made = checks(table, monkeypatch)
+    upsert(table)
+    upsert(table)
+    service.tick()
+    fleet.clock.advance(59.0)
+    service.tick()
+    assert (len(base_files(fleet)), made) == (2, [])
+    fleet.clock.advance(2.0)
+    service.tick()
+    upsert(table)
+    assert len(base_files(fleet)) == 3
+    fleet.clock.advance(61.0)
+    service.tick()
+    assert len(base_files(fleet)) == 2
+    for _ in range(3):
+        fleet.clock.advance(61.0)
+        service.tick()
+    assert len(made) == 2, "a table without new entries is not checked again"
+
+
+def test_files_whose_reader_gave_its_lease_back_are_cleaned_after_the_interval(fleet):
+    table = fleet.create()
+    lease = take_lease(table, upsert(table).instant, ttl_s=3600.0)
+    for _ in range(2):
+        upsert(table)
+    service, _ = cleaner(fleet, clean_min_commits=3, clean_interval_s=60.0)
+    service.tick()
+    release_lease(table, lease.lease_id)
+    service.tick()
+    assert len(base_files(fleet)) == 3
+    fleet.clock.advance(61.0)
+    service.tick()
+    assert len(base_files(fleet)) == 2
+
+
+def test_retention_by_hours_is_checked_without_new_writes(fleet):
+    table = fleet.create()
+    options = {"hoodie.cleaner.policy": "KEEP_LATEST_BY_HOURS", "hoodie.cleaner.hours.retained": "1"}
+    service, _ = fleet.service(CleanerService, CleanerSettings, "cleaner", options=options, clean_min_commits=3)
+    upsert(table)
+    upsert(table)
+    fleet.clock.advance(1800.0)
+    upsert(table)
+    service.tick()
+    assert len(base_files(fleet)) == 3
+    fleet.clock.advance(1900.0)
+    service.tick()
+    assert len(base_files(fleet)) == 2
 
 
 def test_executes_a_clean_whose_cleaner_died(fleet):

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tideline_cleaner.metrics import ARCHIVED, FILES_DELETED, HALF_WRITTEN, LATE_FILES, LEASES, ROLLBACKS
 from tideline_cleaner.settings import CleanerSettings
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
 from tideline_runtime.open_tables import OpenTables, open_tables
 from tideline_runtime.table_settings import TableSettings
-from tideline_table.action import TableService, archive, delete_half_written, roll_back_dead, run_clean, schedule_clean
-from tideline_table.config import ARCHIVE_AUTOMATIC
+from tideline_table.action import (
+    CleaningPolicy,
+    TableService,
+    archive,
+    delete_half_written,
+    roll_back_dead,
+    run_clean,
+    schedule_clean,
+)
+from tideline_table.config import ARCHIVE_AUTOMATIC, CLEAN_POLICY
 from tideline_table.coordination import forget_expired, is_alive
 from tideline_table.hudi import Action, State
 from tideline_table.log import ActionRecord
 from tideline_table.table import Table, leases_of
 
 _log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class _Check:
+    """The last check of a table, or the first visit if none was made yet."""
+
+    sequence: int
+    at_s: float
+    is_passing: bool = False
+    """Whether time or a change of the policy alone can make a clean due: leases kept files, or cleaning was off."""
 
 
 class CleanerService:
@@ -25,7 +45,7 @@ class CleanerService:
         self._context = context
         self._tables: OpenTables = open_tables(settings, context, settings.options)
         self._per_table = TableSettings(settings, self._tables.own_settings)
-        self._checked: dict[str, int] = {}
+        self._checked: dict[str, _Check] = {}
 
     def start(self) -> None:
         """Do nothing: each tick opens the tables it needs."""
@@ -55,22 +75,22 @@ class CleanerService:
             self._clean(table)  # a clean whose process died before it completed
         if archives and any(record.action is Action.ARCHIVAL for record in pending):
             self._archive(table)
-        if self._commits_since_check(table) < self._per_table.of(table.base_path).clean_min_commits:
+        if not self._is_check_due(table):
             return
         if policy.paused_at(now) is not None:
             return
         table.timeline.tidy_up()
         self._delete_half_written(table)  # before the clean: it needs no free space, so it also works on a full disk
-        self._report_leases(table)
+        has_leases = self._report_leases(table)
         if cleans and schedule_clean(table) is not None:
             self._clean(table)
         if archives and table.options[ARCHIVE_AUTOMATIC] and table.timeline.is_archived_here:
             self._archive(table)
-        self._checked[table.uid] = table.state.sequence
+        self._checked[table.uid] = _Check(table.state.sequence, self._context.clock.monotonic_s(), has_leases or not cleans)
 
-    def _report_leases(self, table: Table) -> None:
+    def _report_leases(self, table: Table) -> bool:
         if not table.is_exclusive:
-            return
+            return False
         for gone in forget_expired(table.storage):
             _log.info("reader lease expired", table=table.uid, name=table.definition.name, lease=gone.lease_id, holder=gone.holder)
         leases = leases_of(table)
@@ -79,10 +99,22 @@ class CleanerService:
             first = leases[0]
             about = {"lease": first.lease_id, "holder": first.holder, "instant": first.instant, "since": first.since}
             _log.info("cleaning stays behind a reader", table=table.uid, name=table.definition.name, leases=len(leases), **about)
+        return bool(leases)
 
-    def _commits_since_check(self, table: Table) -> int:
-        last = self._checked.get(table.uid, 0)
-        return sum(1 for a in table.state.completed_writes() if a.sequence > last)
+    def _is_check_due(self, table: Table) -> bool:
+        """Return whether enough writes completed since the last check, or enough time passed.
+
+        Not only writes make a clean due: a plan that kept files ends, a lease expires, hours pass. Without the interval, a table
+        whose writes ended before that would never be cleaned.
+        """
+        now_s, own = self._context.clock.monotonic_s(), self._per_table.of(table.base_path)
+        last = self._checked.setdefault(table.uid, _Check(0, now_s))
+        if sum(1 for a in table.state.completed_writes() if a.sequence > last.sequence) >= own.clean_min_commits:
+            return True
+        if now_s - last.at_s < own.clean_interval_s:
+            return False
+        is_passing = last.is_passing or table.options[CLEAN_POLICY] == CleaningPolicy.HOURS
+        return is_passing or table.state.sequence > last.sequence
 
     def _clean(self, table: Table) -> None:
         deleted = run_clean(table)

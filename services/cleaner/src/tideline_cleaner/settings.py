@@ -19,6 +19,14 @@ class CleanerSettings(ServiceSettings):
         per_table=True,
         ge=1,
     )
+    clean_interval_s: float = setting(
+        600.0,
+        unit="s",
+        description="A table with fewer writes than `clean_min_commits` is checked this long after its last check, if its log went on or "
+        "if time alone can make a clean due (retention by hours, leases of readers).",
+        per_table=True,
+        gt=0,
+    )
     options: dict[str, str] = setting(
         {}, unit="-", description="Engine options of the cleaner, such as `hoodie.cleaner.commits.retained`."
     )

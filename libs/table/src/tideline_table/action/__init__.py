@@ -13,6 +13,7 @@ from tideline_table.action.archival.run import (
     run_archival,
     schedule_archival,
 )
+from tideline_table.action.clean.plan import CleaningPolicy
 from tideline_table.action.clean.run import request_clean, run_clean, schedule_clean
 from tideline_table.action.clustering.decision import decide_clustering
 from tideline_table.action.clustering.execute import cluster_group
@@ -102,6 +103,7 @@ __all__ = [
     "Backlog",
     "Cancelled",
     "Check",
+    "CleaningPolicy",
     "ClusteredGroup",
     "ClusteredRange",
     "ClusteringPreview",

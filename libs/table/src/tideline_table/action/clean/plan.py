@@ -37,7 +37,7 @@ BATCH_FILES = 200
 """Before each batch of so many deletions, the files that must stay are looked up again."""
 
 
-class Policy(enum.StrEnum):
+class CleaningPolicy(enum.StrEnum):
     """What a clean keeps, by Apache Hudi's names."""
 
     COMMITS = "KEEP_LATEST_COMMITS"
@@ -81,7 +81,7 @@ def _before_pending(state: TableState, completed: Sequence[ActionRecord], earlie
 class Retained:
     """What a clean keeps besides savepoints and pending plans: an earliest instant, or a number of slices of each file group."""
 
-    policy: Policy
+    policy: CleaningPolicy
     text: str
     """The option that says so, for reasons."""
     earliest: ActionRecord | None = None
@@ -102,12 +102,12 @@ class Retained:
 
 def retained_by(state: TableState, options: Options, now: datetime, leases: Iterable[Lease] = ()) -> Retained | Reason:
     """Return what the policy in `options` and the live `leases` keep at the time `now`, or why nothing may be cleaned."""
-    policy, completed = Policy(options[CLEAN_POLICY]), state.completed_writes()
+    policy, completed = CleaningPolicy(options[CLEAN_POLICY]), state.completed_writes()
     lease = oldest(leases)
-    if policy is Policy.VERSIONS:
+    if policy is CleaningPolicy.VERSIONS:
         versions = options[CLEAN_FILE_VERSIONS_RETAINED]
         return Retained(policy, f"{CLEAN_FILE_VERSIONS_RETAINED.key}={versions}", versions=versions, held_by=lease)
-    if policy is Policy.COMMITS:
+    if policy is CleaningPolicy.COMMITS:
         retained = options[CLEANER_COMMITS_RETAINED]
         text = f"{CLEANER_COMMITS_RETAINED.key}={retained}"
         if len(completed) <= retained:
