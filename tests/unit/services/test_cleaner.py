@@ -115,8 +115,17 @@ def test_cleans_what_nobody_reads_after_enough_commits(fleet):
     assert [a.state for a in table.refresh().actions.values() if a.action is Action.CLEAN] == [State.COMPLETED]
 
 
-def checks(table, monkeypatch):
-    """The calls of the cleaner's check of a table, which needs requests."""
+def files_before_and_after(fleet, service, wait_s):
+    """Numbers of base files after a tick, and after a tick `wait_s` seconds later."""
+    service.tick()
+    before = len(base_files(fleet))
+    fleet.clock.advance(wait_s)
+    service.tick()
+    return before, len(base_files(fleet))
+
+
+def checks(monkeypatch):
+    """Record the checks that the cleaner makes: the uid of the table of each."""
     calls, delete = [], cleaning.delete_half_written
     monkeypatch.setattr(cleaning, "delete_half_written", lambda checked: calls.append(checked.uid) or delete(checked))
     return calls
@@ -125,7 +134,7 @@ def checks(table, monkeypatch):
 def test_a_table_whose_writes_end_before_enough_commits_is_cleaned_after_the_interval(fleet, monkeypatch):
     table = fleet.create()
     service, _ = cleaner(fleet, clean_min_commits=3, clean_interval_s=60.0)
-    made = checks(table, monkeypatch)
+    made = checks(monkeypatch)
     upsert(table)
     upsert(table)
     service.tick()
@@ -153,11 +162,7 @@ def test_files_whose_reader_gave_its_lease_back_are_cleaned_after_the_interval(f
     service, _ = cleaner(fleet, clean_min_commits=3, clean_interval_s=60.0)
     service.tick()
     release_lease(table, lease.lease_id)
-    service.tick()
-    assert len(base_files(fleet)) == 3
-    fleet.clock.advance(61.0)
-    service.tick()
-    assert len(base_files(fleet)) == 2
+    assert files_before_and_after(fleet, service, 61.0) == (3, 2)
 
 
 def test_retention_by_hours_is_checked_without_new_writes(fleet):
@@ -168,11 +173,7 @@ def test_retention_by_hours_is_checked_without_new_writes(fleet):
     upsert(table)
     fleet.clock.advance(1800.0)
     upsert(table)
-    service.tick()
-    assert len(base_files(fleet)) == 3
-    fleet.clock.advance(1900.0)
-    service.tick()
-    assert len(base_files(fleet)) == 2
+    assert files_before_and_after(fleet, service, 1900.0) == (3, 2)
 
 
 def test_executes_a_clean_whose_cleaner_died(fleet):

@@ -34,8 +34,8 @@ class _Check:
 
     sequence: int
     at_s: float
-    is_passing: bool = False
-    """Whether time or a change of the policy alone can make a clean due: leases kept files, or cleaning was off."""
+    may_end_alone: bool = False
+    """Whether what prevented a clean can end without a new log entry: a reader lease, or a policy that turned cleaning off."""
 
 
 class CleanerService:
@@ -104,8 +104,8 @@ class CleanerService:
     def _is_check_due(self, table: Table) -> bool:
         """Return whether enough writes completed since the last check, or enough time passed.
 
-        Not only writes make a clean due: a plan that kept files ends, a lease expires, hours pass. Without the interval, a table
-        whose writes ended before that would never be cleaned.
+        Not only writes make a clean due, but also the end of a plan that needed files, the end of a lease, and retention by hours.
+        Without the interval, a table would never be cleaned if its last write came before that.
         """
         now_s, own = self._context.clock.monotonic_s(), self._per_table.of(table.base_path)
         last = self._checked.setdefault(table.uid, _Check(0, now_s))
@@ -113,8 +113,9 @@ class CleanerService:
             return True
         if now_s - last.at_s < own.clean_interval_s:
             return False
-        is_passing = last.is_passing or table.options[CLEAN_POLICY] == CleaningPolicy.HOURS
-        return is_passing or table.state.sequence > last.sequence
+        if table.state.sequence > last.sequence:
+            return True
+        return last.may_end_alone or table.options[CLEAN_POLICY] == CleaningPolicy.HOURS
 
     def _clean(self, table: Table) -> None:
         deleted = run_clean(table)

@@ -22,8 +22,9 @@ class CleanerSettings(ServiceSettings):
     clean_interval_s: float = setting(
         600.0,
         unit="s",
-        description="A table with fewer writes than `clean_min_commits` is checked this long after its last check, if its log went on or "
-        "if time alone can make a clean due (retention by hours, leases of readers).",
+        description="Time after the last check of a table after which the cleaner checks it again although fewer than "
+        "`clean_min_commits` writes completed. It does so if the table's log has new entries, if retention is by hours, or if at the last "
+        "check a reader held a lease or cleaning was off.",
         per_table=True,
         gt=0,
     )
