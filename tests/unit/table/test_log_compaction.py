@@ -534,3 +534,21 @@ def test_a_table_with_a_log_compaction_is_not_shared_until_it_is_compacted():
     shared = share_table(table, SHARING, open_peer_lock)
     with pytest.raises(UnsupportedTable, match="shared table"):
         schedule_log_compaction(shared)
+
+
+@pytest.mark.parametrize("log_format", ["avro", "parquet"])
+def test_a_deleted_key_that_only_merged_files_held_is_compared_with_its_deletion(log_format):
+    """A row behind the deletion must not come back in another file group."""
+    clock = ManualClock()
+    storage = MemoryStorage(clock=clock)
+    create(storage, clock, type=TableType.MOR)
+    table = open_table(storage, clock, **NOW, **{"tideline.insert.to.log": True, "hoodie.logfile.data.block.format": log_format})
+    write(table, [("a", "p", 1, "x"), ("b", "p", 1, "x")])
+    clock.advance(1)
+    ordered = rows_of([("a", "p", 5, "")]).append_column("_hoodie_is_deleted", pa.array([True]))
+    write_rows(table, ordered, Operation.UPSERT, options={}, parallelism=1)
+    log_compact(table)
+    write(table, [("a", "p", 3, "behind")])
+    assert contents(open_table(storage, clock)) == [("b", "p", 1, "x")]
+    write(table, [("a", "p", 6, "newer")])
+    assert contents(table) == [("a", "p", 6, "newer"), ("b", "p", 1, "x")]

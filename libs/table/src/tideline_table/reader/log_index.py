@@ -25,7 +25,7 @@ from tideline_table.log_format import BlockType, LogBlock, ScannedLog, read_bloc
 from tideline_table.log_format.block import HeaderKey
 from tideline_table.log_format.key_index import IndexedBlock, IndexedLog, LogIndex, Section, parse_index, read_index, read_sections
 from tideline_table.log_format.key_index_file import WrittenBlock, index_bytes
-from tideline_table.reader.log_keys import block_keys
+from tideline_table.reader.log_keys import block_keys, holds_keys
 from tideline_table.storage import Storage
 
 _INDEXED = (BlockType.AVRO, BlockType.PARQUET, BlockType.DELETE)
@@ -209,11 +209,9 @@ class NarrowedLogs:
         ]
 
     def holding(self, paths: Iterable[str]) -> list[str]:
-        """Return those of `paths` whose data blocks can hold a key."""
+        """Return those of `paths` with a block that can hold a key (`holds_keys`)."""
         return [
-            path
-            for path in paths
-            if path not in self._indexed or any(holds for b, holds in self._indexed[path] if b.type is not BlockType.DELETE)
+            path for path in paths if path not in self._indexed or any(holds for b, holds in self._indexed[path] if holds_keys(b))
         ]
 
     def fetched(self, block: LogBlock) -> LogBlock | None:

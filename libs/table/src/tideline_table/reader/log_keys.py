@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.log_format import BlockType, LogBlock, read_deletes, read_rows, scan_log
+from tideline_table.log_format.block import HeaderKey
 from tideline_table.log_format.key_index import read_index, read_keys
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.storage import Storage
@@ -25,20 +26,28 @@ def log_keys(storage: Storage, paths: Iterable[str]) -> pa.Array:
 
 
 def held_keys(storage: Storage, path: str) -> pa.ChunkedArray:
-    """Return the record keys in the data blocks of a log file; keys may repeat."""
-    found = [keys for kind, keys in _by_block(storage, path) if kind is not BlockType.DELETE]
+    """Return the record keys that a log file holds; keys may repeat: those in its data blocks, and those that a log compaction merged.
+
+    The merged files may be the only ones that hold a key which the log compaction has as deleted. A later row with that key must be found in this
+    file group, where it is compared with the deletion.
+    """
+    found = [keys for block, keys in _by_block(storage, path) if holds_keys(block)]
     return pa.chunked_array([chunk.cast(pa.string()) for keys in found for chunk in keys.chunks], pa.string())
 
 
-def _by_block(storage: Storage, path: str) -> list[tuple[BlockType, pa.ChunkedArray]]:
+def holds_keys(block: LogBlock) -> bool:
+    """Return whether a look-up finds the keys of a block in its file group: of a data block, or of any block of a log compaction."""
+    return block.type is not BlockType.DELETE or bool(block.header.get(HeaderKey.COMPACTED_BLOCK_TIMES))
+
+
+def _by_block(storage: Storage, path: str) -> list[tuple[LogBlock, pa.ChunkedArray]]:
     """Return keys by block, from the key index if there is one."""
     index = read_index(storage, path)
     keys = read_keys(storage, index) if index is not None else None
     if index is not None and keys is not None:
-        kinds = [indexed.block.type for indexed in index.logs[-1].blocks]
-        return [(kind, pa.chunked_array([names])) for kind, names in zip(kinds, keys, strict=True)]
+        return [(found.block, pa.chunked_array([names])) for found, names in zip(index.logs[-1].blocks, keys, strict=True)]
     blocks = scan_log(storage, path).blocks
-    return [(b.type, block_keys(storage, b)) for b in blocks if b.type is BlockType.DELETE or b.type in _DATA]
+    return [(b, block_keys(storage, b)) for b in blocks if b.type is BlockType.DELETE or b.type in _DATA]
 
 
 def block_keys(storage: Storage, block: LogBlock) -> pa.ChunkedArray:
