@@ -196,6 +196,12 @@ def test_unknown_and_refused_names(history):
     options = Options({SORT: ",".join(wide.names), LAYOUT: "z-order"})
     with pytest.raises(SchemaMismatch, match="at most 16"):
         plan_clustering(history.state, "memory:/t", options, wide)
+    nested = pa.schema(
+        [("a", pa.struct([("x", pa.int64())])), ("b", pa.list_(pa.int64())), ("c", pa.map_(pa.string(), pa.int64()))]
+    )
+    for name in nested.names:
+        with pytest.raises(SchemaMismatch, match=rf"sort column '{name}' of type"):
+            plan_clustering(history.state, "memory:/t", Options({SORT: name}), nested)
 
 
 def test_strategies_of_an_installed_package(history, tmp_path, monkeypatch):
