@@ -448,6 +448,31 @@ def test_a_clean_deletes_the_merged_files_with_their_slice():
     assert not [path for path in old.paths if path in storage._objects]
 
 
+@pytest.mark.parametrize("replace", ["overwrite", "compaction"])
+def test_a_clean_leaves_no_file_of_a_plan_behind_that_can_only_give_way(replace):
+    """The plan names the later files of a slice without a base file only, and the log knows a cleaned slice no longer."""
+    table, storage, _ = grown(**{"tideline.insert.to.log": True})
+    assert not slice_of(table).base_file
+    log_compact(table)
+    write(table, [("a", "p", 4, "z")])
+    instant, old = schedule_log_compaction(table), slice_of(table)
+    if replace == "overwrite":
+        write(table, [("o", "p", 1, "only")], Operation.INSERT_OVERWRITE)
+    else:
+        compact(table)
+    for number in range(3):
+        write(table, [("a", "q", 10 + number, "new")])
+
+    def clean():
+        if schedule_clean(table, {"hoodie.cleaner.commits.retained": 1}):
+            run_clean(table)
+
+    clean()
+    cancel_plan(table, instant)
+    clean()
+    assert not [path for path in old.paths if path in storage._objects]
+
+
 def test_it_can_be_cancelled():
     table, _, _ = grown()
     instant = schedule_log_compaction(table)

@@ -163,7 +163,8 @@ def plan_clean(
 
 def doomed_slices(state: TableState, kept: Retained, saved: Saved) -> dict[str, list[FileSlice]]:
     """Return the slices that nothing keeps, by partition path. Only groups with more than one slice or replaced ones are looked at."""
-    needed = {*state.groups_under_clustering(), *state.groups_under_compaction()}
+    # Also a log compaction that can only give way: the clean spares the files of its plan, and no later one would know them.
+    needed = {*state.groups_under_clustering(), *state.groups_under_compaction(), *state.groups_under_log_compaction()}
     doomed: dict[str, list[FileSlice]] = {}
     for group in sorted(state.excess):
         if group not in needed:
