@@ -302,6 +302,18 @@ def test_what_the_writer_writes_is_read_back(count, compressed):
         assert len(list(found.entries())) > 1, "several data blocks"
 
 
+@pytest.mark.parametrize("at", [0, 1, 5])
+@pytest.mark.parametrize("longer", [b"", b"y"], ids=["even", "uneven"])
+def test_values_that_look_like_the_end_of_a_key(at, longer):
+    end = b"\0\x7f" + b"\xff" * 7 + b"\x04"
+    first = struct.pack(">iiH", 14, 3, 2) + b"zz" + end + b"abc"
+    content = [(b"k%d" % n + longer * (n % 2), b"v" * n) for n in range(6)]
+    for value in (end, end + b"\0" + first, b"x" * 7 + first + b"\0", end * 3):
+        wanted = [(key, value if n == at else held) for n, (key, held) in enumerate(content)]
+        found = HFile(hfile_bytes(wanted, {})).read()
+        assert list(zip(found.column("key").to_pylist(), found.column("value").to_pylist(), strict=True)) == wanted
+
+
 def test_equal_entries_give_equal_bytes():
     assert hfile_bytes([(b"a", b"1")], {}) == hfile_bytes([(b"a", b"1")], {})
 

@@ -16,7 +16,7 @@ from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.index.simple import Location
 from tideline_table.log.metadata import RECORD_INDEX, MetadataPartition
 from tideline_table.log.state import TableState
-from tideline_table.log_format.hfile import HFile
+from tideline_table.log_format.hfile import ENTRY_SCHEMA, HFile
 from tideline_table.metadata_table.layout import base_name, file_id_of, file_path, log_name
 from tideline_table.metadata_table.partition import groups_of_keys
 from tideline_table.metadata_table.reading import GroupFiles, log_changes, open_base, recorded_group, recorded_names
@@ -151,16 +151,16 @@ def _in_group(
 ) -> tuple[np.ndarray, list[bytes]]:
     """Return for each key the number of its datum among the second value, or -1."""
     codes, data = np.full(len(wanted), -1, dtype=np.int64), dict[bytes, int]()
+    keys = wanted.take(pc.sort_indices(wanted)).to_pylist()
 
     def take(hfile: HFile) -> None:
-        keys = wanted.take(pc.sort_indices(wanted)).to_pylist()
-        for batch in hfile.blocks_of(keys):
-            at = pc.index_in(batch.column("key"), value_set=wanted)
-            held = np.flatnonzero(np.asarray(at.is_valid()))
-            if len(held):
-                values = pc.dictionary_encode(batch.column("value").take(pa.array(held)))
-                own = [data.setdefault(value, len(data)) for value in values.dictionary.to_pylist()]
-                codes[np.asarray(at.drop_null())] = np.array(own, dtype=np.int64)[np.asarray(values.indices)]
+        entries = pa.Table.from_batches(hfile.blocks_of(keys), schema=ENTRY_SCHEMA)
+        at = one_chunk(pc.index_in(entries.column("key"), value_set=wanted))
+        held = np.flatnonzero(np.asarray(at.is_valid()))
+        if len(held):
+            values = pc.dictionary_encode(one_chunk(entries.column("value").take(pa.array(held))))
+            own = [data.setdefault(value, len(data)) for value in values.dictionary.to_pylist()]
+            codes[np.asarray(at.drop_null())] = np.array(own, dtype=np.int64)[np.asarray(values.indices)]
 
     file_id = file_id_of(part.name, group)
     if files.has_base:
