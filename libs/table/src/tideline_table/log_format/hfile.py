@@ -340,14 +340,18 @@ def _even_entries(content: memoryview, data: np.ndarray) -> _Places | None:
     None unless each entry begins where the one before it ends: octets in a value that look like the end of a key do not mislead.
     """
     row = int.from_bytes(content[_LENGTHS.size : _LENGTHS.size + 2], "big")
-    lengths = np.array([len(piece) for piece in bytes(content).split(_ROW_SUFFIX)[:-1]], dtype=np.int64)
+    lengths = np.fromiter(map(len, bytes(content).split(_ROW_SUFFIX)[:-1]), dtype=np.int64)
     begins = np.cumsum(lengths + _ROW_SUFFIX_BYTES) - (row + 2 + _ROW_SUFFIX_BYTES)
     heads = begins - _LENGTHS.size
     if not len(heads) or heads[0] != 0 or (lengths < row + 2 + _LENGTHS.size).any():
         return None
-    keys, values = ((data[heads[:, None] + np.arange(at, at + 4)].astype(np.int64) << [24, 16, 8, 0]).sum(axis=1) for at in (0, 4))
+    keys, values = data[heads[:, None] + np.arange(_LENGTHS.size)].view(">i4").T.astype(np.int64)
     ends = begins + keys + values
-    fits = (keys == row + 2 + _ROW_SUFFIX_BYTES).all() and np.array_equal(ends + 1, [*heads[1:], len(content)])
+    fits = (
+        (keys == row + 2 + _ROW_SUFFIX_BYTES).all()
+        and (values >= 0).all()
+        and np.array_equal(ends + 1, np.append(heads[1:], len(content)))
+    )
     return (begins, keys, values) if fits and (data[ends] <= 127).all() else None
 
 
