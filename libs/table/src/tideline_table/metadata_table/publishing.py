@@ -65,7 +65,7 @@ from tideline_table.storage import Storage, holds
 Result = TypeVar("Result")
 _LOGGER = logging.getLogger(__name__)
 _AT_ONCE = 8
-"""Files of the metadata table that are encoded and written at the same time."""
+"""Files of one partition that are encoded and written at the same time."""
 _OPERATION = "UPSERT_PREPPED"
 _UNREADABLE = (CorruptMetadata, ObjectNotFound, SchemaMismatch, UnsupportedTable, *MALFORMED, pa.ArrowException)
 """Errors for data files that stay unreadable, other than those of the storage."""
@@ -198,20 +198,28 @@ def _set_partitions(storage: Storage, known: MetadataTable | None) -> None:
 
 
 def _add_delta(source: Source, entry: Entry, known: MetadataTable) -> None:
-    delta = known.files.deltas[-1]
-    _begin(source.storage, delta.instant, Action.DELTA_COMMIT)
-    stats: list[WriteStat] = []
-    wanted: list[tuple[PartitionKind, MetadataPartition, int, Records]] = []
-    for part in known.partitions if delta.version else ():
-        kind = kind_of(part.name)
-        try:
-            changed = by_group(kind.changed_by(source, entry), part.file_groups)
-        except _UNREADABLE as error:
-            stats += _lost(part, [log_name(part.base, delta.version, file_id) for file_id in _file_ids(part)], error)
-            continue
-        wanted += [(kind, part, at, records) for at, records in enumerate(changed) if records or kind.writes_every_delta]
-    stats += _at_once(functools.partial(_put_log, source.storage, delta), wanted)
-    _complete(source.storage, delta.instant, Action.DELTA_COMMIT, CommitMetadata(_OPERATION, tuple(stats), _extra()))
+    """Add the delta commit of `entry`. Its log files need not wait for its instant: readers ignore both until it is completed."""
+    storage, delta = source.storage, known.files.deltas[-1]
+
+    def begin() -> list[WriteStat]:
+        _begin(storage, delta.instant, Action.DELTA_COMMIT)
+        return []
+
+    parts = known.partitions if delta.version else ()
+    steps = [begin, *(functools.partial(_put_changes, source, entry, part, delta) for part in parts)]
+    stats = [stat for found in _at_once(lambda step: step(), ((step,) for step in steps)) for stat in found]
+    _complete(storage, delta.instant, Action.DELTA_COMMIT, CommitMetadata(_OPERATION, tuple(stats), _extra()))
+
+
+def _put_changes(source: Source, entry: Entry, part: MetadataPartition, delta: Delta) -> list[WriteStat]:
+    """Write what `entry` changes in one partition."""
+    kind = kind_of(part.name)
+    try:
+        changed = by_group(kind.changed_by(source, entry), part.file_groups)
+    except _UNREADABLE as error:
+        return _lost(part, [log_name(part.base, delta.version, file_id) for file_id in _file_ids(part)], error)
+    wanted = [(kind, part, at, records) for at, records in enumerate(changed) if records or kind.writes_every_delta]
+    return _at_once(functools.partial(_put_log, source.storage, delta), wanted)
 
 
 def _put_log(
