@@ -10,6 +10,7 @@ from tests.unit.table.fixtures import FIXTURES, names
 from tests.unit.table.hfiles import block, field, hadoop_length, hfile, varint
 
 from tideline_table.errors import CorruptMetadata, InvalidRecord, UnsupportedTable
+from tideline_table.log_format import hfile_writer
 from tideline_table.log_format.checksum import crc32c
 from tideline_table.log_format.hfile import HFile
 from tideline_table.log_format.hfile_writer import hfile_bytes
@@ -300,6 +301,17 @@ def test_what_the_writer_writes_is_read_back(count, compressed):
     assert found.file_info["hfile.LASTKEY"][2:].startswith(entries[-1][0])
     if count > 1_000:
         assert len(list(found.entries())) > 1, "several data blocks"
+
+
+def test_keys_are_found_in_files_that_are_joined_in_several_parts(monkeypatch):
+    monkeypatch.setattr(hfile_writer, "_JOINED_BYTES", 100_000)
+    wanted = [(f"key-{number:06}".encode(), b"v" * (number % 90)) for number in range(5_000)]
+    file = HFile(hfile_bytes(wanted, {}))
+    assert len(list(file.entries())) > 4
+    assert [(row["key"], row["value"]) for row in file.read().to_pylist()] == wanted
+    for key, value in wanted[::97]:
+        (batch,) = file.blocks_of([key])
+        assert {"key": key, "value": value} in batch.to_pylist()
 
 
 @pytest.mark.parametrize("at", [0, 1, 5])

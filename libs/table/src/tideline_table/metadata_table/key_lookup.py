@@ -17,7 +17,7 @@ from tideline_table.index.simple import Location
 from tideline_table.log.metadata import RECORD_INDEX, MetadataPartition
 from tideline_table.log.state import TableState
 from tideline_table.metadata_table.layout import base_name, file_id_of, file_path
-from tideline_table.metadata_table.log_records import DELETED, MOST_RECORDS, LogRecords
+from tideline_table.metadata_table.log_records import DELETED, LogRecords
 from tideline_table.metadata_table.partition import groups_of_keys
 from tideline_table.metadata_table.reading import GroupFiles, open_base, recorded_group, recorded_names
 from tideline_table.metadata_table.record_index import RecordLocation, decode_location
@@ -43,10 +43,10 @@ class LocatedKeys:
 class RecordIndex:
     """Reads the record index of a table, and remembers which files its instants record, and the records of log files. Safe to share between threads."""
 
-    def __init__(self, storage: Storage, most_records: int = MOST_RECORDS) -> None:
-        """`most_records`: of log files, how many are kept."""
+    def __init__(self, storage: Storage, logs: LogRecords | None = None) -> None:
+        """`logs` keeps the records of log files; those that this process writes, too, if its timeline adds them."""
         self._storage = storage
-        self._logs = LogRecords(storage, most_records)
+        self._logs = logs or LogRecords(storage)
         self._recorded: tuple[MetadataPartition, frozenset[str]] | None = None
 
     def locate(self, part: MetadataPartition | None, visible: Iterable[FileSlice], keys: pa.ChunkedArray | pa.Array) -> Location:

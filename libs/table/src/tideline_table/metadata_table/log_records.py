@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from tideline_table.log.metadata import MetadataPartition
 from tideline_table.log_format.hfile import ENTRY_SCHEMA, HFile
 from tideline_table.metadata_table.layout import file_id_of, file_path, log_name
+from tideline_table.metadata_table.partition import Records
 from tideline_table.metadata_table.reading import log_changes
 from tideline_table.storage import Storage
 
@@ -44,7 +45,15 @@ class LogRecords:
         self._most_records = most_records
         self._base = ""
         self._groups: dict[int, _Group] = {}
+        self._written: dict[tuple[int, int], Records] = {}
         self._mutex = threading.Lock()
+
+    def add_written(self, part: MetadataPartition, group: int, version: int, records: Records) -> None:
+        """Take the records of a log file that this process just wrote, so that the next look-up need not read it."""
+        self._group(part.base, group)
+        with self._mutex:
+            if part.base == self._base and self._count() + len(records) <= self._most_records:
+                self._written[group, version] = records
 
     def look_up(
         self, part: MetadataPartition, group: int, versions: Sequence[int], keys: Sequence[bytes]
@@ -69,7 +78,7 @@ class LogRecords:
     def _group(self, base: str, group: int) -> _Group:
         with self._mutex:
             if base > self._base:
-                self._base, self._groups = base, {}
+                self._base, self._groups, self._written = base, {}, {}
             # A look-up in an older slice keeps nothing.
             return self._groups.setdefault(group, _Group()) if base == self._base else _Group()
 
@@ -77,25 +86,37 @@ class LogRecords:
         self, known: _Group, part: MetadataPartition, group: int, versions: Sequence[int], keys: Sequence[bytes]
     ) -> Iterable[Changes]:
         """Keep the records of further log files. Return the changes of those that are not kept."""
-        later = (self._changes(part, group, version) for version in versions[len(known.versions) :])
-        for changes in later:
+        for version in versions[len(known.versions) :]:
+            written = self._taken(part.base, group, version)
+            changes = self._changes(part, group, version) if written is None else ()
             count = sum(len(gone) + (content.entry_count if content is not None else 0) for gone, content in changes)
             if count > _RECORDS_PER_KEY * len(keys) or count + self._count() > self._most_records:
-                return itertools.chain([changes], later)
+                later = versions[len(known.versions) + 1 :]
+                return itertools.chain([changes], (self._changes(part, group, other) for other in later))
             # All blocks are read before the first one counts: a damaged one leaves nothing half done.
-            for found, data in list(_pieces(changes)):
+            for found, data in list(_pieces(changes)) if written is None else _pieces_of(written):
                 values = pc.dictionary_encode(data)
                 texts = values.dictionary.to_pylist()
                 known.records.update(zip(found.to_pylist(), [texts[at] for at in values.indices.to_pylist()], strict=True))
-            known.versions.append(versions[len(known.versions)])
+            known.versions.append(version)
         return ()
 
+    def _taken(self, base: str, group: int, version: int) -> Records | None:
+        with self._mutex:
+            return self._written.pop((group, version), None) if base == self._base else None
+
     def _count(self) -> int:
-        return sum(len(known.records) for known in list(self._groups.values()))
+        kept = sum(len(known.records) for known in list(self._groups.values()))
+        return kept + sum(len(records) for records in list(self._written.values()))
 
     def _changes(self, part: MetadataPartition, group: int, version: int) -> Changes:
         name = log_name(part.base, version, file_id_of(part.name, group))
         return list(log_changes(self._storage, file_path(name, part.name)))
+
+
+def _pieces_of(records: Records) -> Iterator[tuple[pa.Array, pa.Array]]:
+    yield records.updates.column("key"), records.updates.column("value")
+    yield records.deletes.cast(pa.binary()), pa.array([DELETED] * len(records.deletes), pa.binary())
 
 
 def _pieces(changes: Changes, keys: Sequence[bytes] | None = None) -> Iterator[tuple[pa.Array, pa.Array]]:
