@@ -8,7 +8,7 @@ from tests.simulation.batches import run_batch
 from tests.simulation.determinism import OneByOne
 from tests.simulation.scheduler import stop_workers
 
-from tideline_table.metadata_table import publishing
+from tideline_table.metadata_table import instant_files, record_index
 
 SEEDS = int(os.environ.get("TIDELINE_SIMULATION_SEEDS", "500"))
 SEED_START = int(os.environ.get("TIDELINE_SIMULATION_SEED_START", "1"))
@@ -24,7 +24,8 @@ def no_threads_left():
 @pytest.fixture(autouse=True)
 def one_write_at_a_time(monkeypatch):
     """Calls of the storage come in the same order each time, so that a process can be stopped before each of them."""
-    monkeypatch.setattr(publishing, "ThreadPoolExecutor", OneByOne)
+    for module in (instant_files, record_index):
+        monkeypatch.setattr(module, "ThreadPoolExecutor", OneByOne)
 
 
 @pytest.fixture(scope="session")

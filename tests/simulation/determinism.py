@@ -24,7 +24,7 @@ from tideline_table.action.restore import steps as restore
 from tideline_table.hudi import listing
 from tideline_table.hudi.instant import parse_timeline_file_name
 from tideline_table.log import retention, statistics
-from tideline_table.metadata_table import publishing
+from tideline_table.metadata_table import instant_files, record_index
 from tideline_table.reader import base_file, read_plan
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ def deterministic(seed: int, scheduler: Scheduler) -> Iterator[None]:
         stack.enter_context(patch.object(tideline_locks.renewal, "threading", threads))
         # A pure function that every writer asks about every timeline file: remembered, for speed alone.
         stack.enter_context(patch.object(listing, "parse_timeline_file_name", _PARSED))
-        for module in (retention, restore, statistics, publishing):
+        for module in (retention, restore, statistics, instant_files, record_index):
             stack.enter_context(patch.object(module, "ThreadPoolExecutor", OneByOne))
         for module in (base_file, read_plan):
             stack.enter_context(patch.object(module, "BaseFileScan", SmallFileScan))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -29,10 +30,9 @@ from tideline_table.action import (
 )
 from tideline_table.clock import Clock, ManualClock
 from tideline_table.coordination import exclusive
-from tideline_table.log import TableState, table_log
+from tideline_table.log import table_log
 from tideline_table.log.entry import Entry
 from tideline_table.log.table_log import TableLog
-from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import MemoryStorage, Storage
 from tideline_table.table import Table
 
@@ -203,11 +203,9 @@ def never_healed() -> Iterator[None]:
     """The seeded bug: whichever process heals an entry of another writer creates its timeline files only."""
     real = exclusive.publish_metadata
 
-    def publish(
-        storage: Storage, log: TableLog, clock: Clock, entry: Entry, state: TableState, rule: LogRule | None = None
-    ) -> None:
+    def publish(storage: Storage, log: TableLog, clock: Clock, entry: Entry, *more: Any) -> None:
         if entry.writer_id == log.writer_id:
-            real(storage, log, clock, entry, state, rule)
+            real(storage, log, clock, entry, *more)
 
     with patch.object(exclusive, "publish_metadata", publish):
         yield

@@ -10,6 +10,7 @@ from tests.unit.table.fixtures import FIXTURES, names
 from tests.unit.table.hfiles import block, field, hadoop_length, hfile, varint
 
 from tideline_table.errors import CorruptMetadata, InvalidRecord, UnsupportedTable
+from tideline_table.log_format import hfile_writer
 from tideline_table.log_format.checksum import crc32c
 from tideline_table.log_format.hfile import HFile
 from tideline_table.log_format.hfile_writer import hfile_bytes
@@ -300,6 +301,29 @@ def test_what_the_writer_writes_is_read_back(count, compressed):
     assert found.file_info["hfile.LASTKEY"][2:].startswith(entries[-1][0])
     if count > 1_000:
         assert len(list(found.entries())) > 1, "several data blocks"
+
+
+def test_keys_are_found_in_files_that_are_joined_in_several_parts(monkeypatch):
+    monkeypatch.setattr(hfile_writer, "_JOINED_BYTES", 100_000)
+    wanted = [(f"key-{number:06}".encode(), b"v" * (number % 90)) for number in range(5_000)]
+    file = HFile(hfile_bytes(wanted, {}))
+    assert len(list(file.entries())) > 4
+    assert [(row["key"], row["value"]) for row in file.read().to_pylist()] == wanted
+    for key, value in wanted[::97]:
+        (batch,) = file.blocks_of([key])
+        assert {"key": key, "value": value} in batch.to_pylist()
+
+
+@pytest.mark.parametrize("at", [0, 1, 5])
+@pytest.mark.parametrize("longer", [b"", b"y"], ids=["even", "uneven"])
+def test_values_that_look_like_the_end_of_a_key(at, longer):
+    end = b"\0\x7f" + b"\xff" * 7 + b"\x04"
+    first = struct.pack(">iiH", 14, 3, 2) + b"zz" + end + b"abc"
+    content = [(b"k%d" % n + longer * (n % 2), b"v" * n) for n in range(6)]
+    for value in (end, end + b"\0" + first, b"x" * 7 + first + b"\0", end * 3):
+        wanted = [(key, value if n == at else held) for n, (key, held) in enumerate(content)]
+        found = HFile(hfile_bytes(wanted, {})).read()
+        assert list(zip(found.column("key").to_pylist(), found.column("value").to_pylist(), strict=True)) == wanted
 
 
 def test_equal_entries_give_equal_bytes():

@@ -27,7 +27,7 @@ from tideline_table.log.savepoint import Saved, Savepoint
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import HEAL_DEADLINE_S, PlaceTrimmed
 from tideline_table.log.timeline_files import timeline_files, timeline_paths
-from tideline_table.metadata_table import hide_records, publish_metadata, unpublish_metadata
+from tideline_table.metadata_table import LogRecords, hide_records, publish_metadata, unpublish_metadata
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import Folder, exists, holds
 from tideline_table.writer.marker import forget_markers
@@ -53,6 +53,7 @@ class ExclusiveTimeline(ActiveTimeline):
         """`rule` merges the log files of the table: partitions of the metadata table depend on its rows."""
         self.replica = replica
         self.rule = rule or LogRule()
+        self.records = LogRecords(replica.storage)
         self._materialised = 0
 
     @property
@@ -197,7 +198,9 @@ class ExclusiveTimeline(ActiveTimeline):
             unpublish_metadata(self.storage, self.log, self.time, entry, self.state)
         if entry.begins_restore:
             hide_records(self.storage, self.state)
-        self.log.materialise(entry, lambda: publish_metadata(self.storage, self.log, self.time, entry, self.state, self.rule))
+        self.log.materialise(
+            entry, lambda: publish_metadata(self.storage, self.log, self.time, entry, self.state, self.rule, self.records)
+        )
         if abs(self.time.now() - datetime.fromisoformat(entry.recorded)) <= timedelta(seconds=HEAL_DEADLINE_S):
             return
         # If this process was slow, it may have created files of an instant that was archived meanwhile.

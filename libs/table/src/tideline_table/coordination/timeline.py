@@ -24,6 +24,7 @@ from tideline_table.log.entry import Entry
 from tideline_table.log.savepoint import Saved, Savepoint
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft, TableLog
+from tideline_table.metadata_table import LogRecords
 from tideline_table.reader.log_blocks import VisibleInstants
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import Folder, Storage
@@ -40,6 +41,8 @@ class ActiveTimeline(ABC):
     """This process's copy of the table log."""
     rule: LogRule = LogRule()
     """How the log files of an exclusive table are merged: partitions of its metadata table depend on its rows."""
+    records: LogRecords | None = None
+    """The records that this process wrote to the record index of an exclusive table, for its look-ups."""
 
     has_hudi_files: ClassVar[bool] = True
     """Whether Apache Hudi may have written some of the table's files."""

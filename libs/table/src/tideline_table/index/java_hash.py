@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from itertools import pairwise
 
 import numpy as np
@@ -45,12 +46,25 @@ def _hashes(texts: pa.Array) -> np.ndarray:
         bounds = np.concatenate([[0], np.cumsum(starts_unit)])[bounds]
         units = np.frombuffer(raw.tobytes().decode().encode("utf-16-le"), dtype="<u2")
     # All sums at once: weigh unit i by 31^-i, which exists modulo 2^32, and scale the sum over a text by 31^(last unit).
-    weights = np.full(len(units) + 1, _INVERSE_OF_31, dtype=np.uint32)
-    weights[0] = 1
-    weights = np.cumprod(weights, dtype=np.uint32)
-    sums = np.concatenate([np.zeros(1, np.uint32), np.cumsum(units.astype(np.uint32) * weights[:-1], dtype=np.uint32)])
-    scales = np.full(len(units) + 1, 31, dtype=np.uint32)
-    scales[0] = 1
-    scales = np.cumprod(scales, dtype=np.uint32)
-    found: np.ndarray = (sums[bounds[1:]] - sums[bounds[:-1]]) * scales[np.maximum(bounds[1:] - 1, 0)]
+    sums = np.concatenate(
+        [np.zeros(1, np.uint32), np.cumsum(units.astype(np.uint32) * _powers(_INVERSE_OF_31, len(units)), dtype=np.uint32)]
+    )
+    found: np.ndarray = (sums[bounds[1:]] - sums[bounds[:-1]]) * _powers(31, len(units) + 1)[np.maximum(bounds[1:] - 1, 0)]
     return found
+
+
+def _powers(base: int, count: int) -> np.ndarray:
+    """Return the first `count` powers of `base` modulo 2^32."""
+    # Longer arrays are for one text of more than a chunk; they are not kept.
+    return _kept_powers(base)[:count] if count <= _CHUNK_BYTES + 1 else _computed_powers(base, count)
+
+
+@functools.cache
+def _kept_powers(base: int) -> np.ndarray:
+    return _computed_powers(base, _CHUNK_BYTES + 1)
+
+
+def _computed_powers(base: int, count: int) -> np.ndarray:
+    powers = np.full(count, base, dtype=np.uint32)
+    powers[:1] = 1
+    return np.cumprod(powers, dtype=np.uint32)

@@ -11,6 +11,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +37,8 @@ _ENCRYPTION_KEY = 13
 _CHECKSUMS: dict[int, Callable[[memoryview], int]] = {1: zlib.crc32, 2: crc32c}
 _ROW_SUFFIX_BYTES = 10
 """Size of the fields after the row in a key: family length, timestamp and type."""
+_ROW_SUFFIX = b"\0\x7f" + b"\xff" * 7 + b"\x04"
+"""These fields as HBase's writer and Tideline's set them: no family, the latest timestamp, the type `put`."""
 _MID_KEY_BYTES = 16
 _WITH_MVCC = (1).to_bytes(4, "big")
 ENTRY_SCHEMA = pa.schema([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
@@ -123,8 +126,9 @@ class HFile:
         if self._trailer.levels > 1:
             yield from self.entries()
             return
-        firsts = [_row(reference.key) for reference in self._root]
-        wanted = sorted({bisect.bisect_right(firsts, key) - 1 for key in keys} - {-1})
+        # From the first key of a block to that of the next one. There are fewer blocks than keys.
+        begins = [*(bisect.bisect_left(keys, _row(reference.key)) for reference in self._root), len(keys)]
+        wanted = [number for number, (begin, end) in enumerate(pairwise(begins)) if begin < end]
         for _, block in self._blocks([self._root[number] for number in wanted], _DATA):
             yield _entries(block, has_mvcc=self._has_mvcc)
 
@@ -311,6 +315,48 @@ def _leaf_index(content: memoryview) -> list[_Reference]:
 
 def _entries(content: memoryview, *, has_mvcc: bool) -> pa.RecordBatch:
     """Read the rows and values of a data block."""
+    data = np.frombuffer(content, dtype=np.uint8)
+    found = _even_entries(content, data) if has_mvcc else None
+    begins, keys, values = found or _each_entry(content, has_mvcc=has_mvcc)
+    rows = data[begins].astype(np.int64) << 8 | data[begins + 1]
+    families = data[np.minimum(begins + 2 + rows, len(content) - 1)] if len(begins) else begins
+    if (rows + 2 + _ROW_SUFFIX_BYTES != keys).any() or families.any():
+        raise _corrupt("a key with a column or a malformed row", "the length of a row, the row and ten bytes")
+    # One array of rows, values and what is between them: Arrow picks the pieces without an index for each octet.
+    bounds = np.stack([begins + 2, begins + 2 + rows, begins + keys, begins + keys + values], axis=1).ravel()
+    buffers = [None, pa.py_buffer(bounds.astype(np.int32)), pa.py_buffer(content)]
+    pieces = pa.Array.from_buffers(pa.binary(), max(len(bounds) - 1, 0), buffers)
+    columns = [pieces.take(pa.array(np.arange(first, len(pieces), 4))) for first in (0, 2)]
+    return pa.RecordBatch.from_arrays(columns, schema=ENTRY_SCHEMA)
+
+
+_Places = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Of each entry: the offset of its key, and the lengths of key and value."""
+
+
+def _even_entries(content: memoryview, data: np.ndarray) -> _Places | None:
+    """Find entries whose rows have the length of the first one, without a step of Python for each of them.
+
+    None unless each entry begins where the one before it ends: octets in a value that look like the end of a key do not mislead.
+    """
+    row = int.from_bytes(content[_LENGTHS.size : _LENGTHS.size + 2], "big")
+    lengths = np.fromiter(map(len, bytes(content).split(_ROW_SUFFIX)[:-1]), dtype=np.int64)
+    begins = np.cumsum(lengths + _ROW_SUFFIX_BYTES) - (row + 2 + _ROW_SUFFIX_BYTES)
+    heads = begins - _LENGTHS.size
+    if not len(heads) or heads[0] != 0 or (lengths < row + 2 + _LENGTHS.size).any():
+        return None
+    keys, values = data[heads[:, None] + np.arange(_LENGTHS.size)].view(">i4").T.astype(np.int64)
+    ends = begins + keys + values
+    fits = (
+        (keys == row + 2 + _ROW_SUFFIX_BYTES).all()
+        and (values >= 0).all()
+        and np.array_equal(ends + 1, np.append(heads[1:], len(content)))
+    )
+    return (begins, keys, values) if fits and (data[ends] <= 127).all() else None
+
+
+def _each_entry(content: memoryview, *, has_mvcc: bool) -> _Places:
+    """Find the entries one after the other."""
     starts: list[int] = []
     lengths: list[tuple[int, int]] = []
     at, end = 0, len(content)
@@ -329,23 +375,8 @@ def _entries(content: memoryview, *, has_mvcc: bool) -> pa.RecordBatch:
             at = _hadoop_length(content, at)[1] if content[at] > 127 else at + 1
     if at != end:
         raise _corrupt(f"entries of {at} bytes in a block of {end}", "entries that fill their block")
-    data = np.frombuffer(content, dtype=np.uint8)
-    begins = np.array(starts, dtype=np.int64)
     keys, values = np.array(lengths, dtype=np.int64).reshape(-1, 2).T
-    rows = data[begins].astype(np.int64) << 8 | data[begins + 1]
-    families = data[np.minimum(begins + 2 + rows, end - 1)] if len(begins) else begins
-    if (rows + 2 + _ROW_SUFFIX_BYTES != keys).any() or families.any():
-        raise _corrupt("a key with a column or a malformed row", "the length of a row, the row and ten bytes")
-    columns = [_gathered(data, begins + 2, rows), _gathered(data, begins + keys, values)]
-    return pa.RecordBatch.from_arrays(columns, schema=ENTRY_SCHEMA)
-
-
-def _gathered(data: np.ndarray, begins: np.ndarray, lengths: np.ndarray) -> pa.Array:
-    """Return pieces of `data` as a binary array."""
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    places = np.repeat(begins - offsets[:-1], lengths) + np.arange(offsets[-1])
-    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data[places])]
-    return pa.Array.from_buffers(pa.binary(), len(lengths), buffers)
+    return np.array(starts, dtype=np.int64), keys, values
 
 
 def is_ascending(keys: pa.Array) -> bool:

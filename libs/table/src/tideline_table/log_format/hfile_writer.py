@@ -10,6 +10,7 @@ import gzip
 import struct
 import zlib
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,7 @@ from tideline_table.log_format.hfile import ENTRY_SCHEMA, is_ascending
 
 BLOCK_BYTES = 64 * 1024
 """A data block ends with the entry that reaches this size."""
+_JOINED_BYTES = 256 * BLOCK_BYTES
 _MAX_ROW_BYTES = 2**15 - 1 - 10
 _BYTES_PER_CHECKSUM = 16384
 _CRC32 = 1
@@ -110,24 +112,31 @@ class _Writer:
         rows = _checked(entries.column("key"))
         values = _lengths(entries.column("value"))
         keys = rows + 2 + len(_ROW_SUFFIX)
-        ends = np.cumsum(keys + values + 8 + len(_NO_MVCC))
+        heads = np.empty(entries.num_rows, dtype=_LENGTHS)
+        heads["key"], heads["value"], heads["row"] = keys, values, rows
+        sizes = keys + values + 8 + len(_NO_MVCC)
+        # Entries are joined many at a time, because a block of them costs as many steps.
+        parts = np.flatnonzero(np.diff(np.cumsum(sizes) // _JOINED_BYTES, prepend=-1))
+        for first, last in pairwise([*parts.tolist(), entries.num_rows]):
+            self._data_blocks(_joined(heads[first:last], entries.slice(first, last - first)), sizes[first:last], entries, first)
+        return int(keys.sum()), int(values.sum())
+
+    def _data_blocks(self, content: memoryview, sizes: np.ndarray, entries: pa.RecordBatch, first: int) -> None:
+        """Write entries that were joined; the first of them is entry `first` of all."""
+        ends = np.cumsum(sizes)
         start, written = 0, 0
         while start < len(ends):
             end = min(int(np.searchsorted(ends, written + BLOCK_BYTES)) + 1, len(ends))
-            part = slice(start, end)
-            head = np.empty(end - start, dtype=_LENGTHS)
-            head["key"], head["value"], head["row"] = keys[part], values[part], rows[part]
-            batch = entries.slice(start, end - start)
-            self._data_block(_joined(head, batch), _full_key(batch.column("key")[0].as_py()))
-            start, written = end, int(ends[end - 1])
-        return int(keys.sum()), int(values.sum())
+            upto = int(ends[end - 1])
+            self._data_block(content[written:upto], _full_key(entries.column("key")[first + start].as_py()))
+            start, written = end, upto
 
-    def _data_block(self, data: bytes, first: bytes) -> None:
+    def _data_block(self, data: memoryview, first: bytes) -> None:
         at, size = self._block(b"DATABLK*", data, previous=self._previous)
         self._previous = at
         self._root.append((at, size, first))
 
-    def _block(self, magic: bytes, data: bytes, *, previous: int = -1) -> tuple[int, int]:
+    def _block(self, magic: bytes, data: bytes | memoryview, *, previous: int = -1) -> tuple[int, int]:
         """Append a block. Return its offset and size."""
         packed = gzip.compress(data, _GZIP_LEVEL, mtime=0) if self._compressed else data
         with_header = _HEADER.size + len(packed)
@@ -160,12 +169,12 @@ def _lengths(octets: pa.Array) -> np.ndarray:
     return np.asarray(pc.binary_length(octets)).astype(np.int64)
 
 
-def _joined(heads: np.ndarray, entries: pa.RecordBatch) -> bytes:
+def _joined(heads: np.ndarray, entries: pa.RecordBatch) -> memoryview:
     """Return entries as a data block holds them: lengths, row, the rest of its key, value, version."""
     before = pa.FixedSizeBinaryArray.from_buffers(pa.binary(heads.itemsize), len(heads), [None, pa.py_buffer(heads.tobytes())])
     suffix, after, nothing = (pa.scalar(part, pa.binary()) for part in (_ROW_SUFFIX, _NO_MVCC, b""))
     keys, values = entries.columns
-    return bytes(octets_of(pc.binary_join_element_wise(before.cast(pa.binary()), keys, suffix, values, after, nothing)))
+    return memoryview(octets_of(pc.binary_join_element_wise(before.cast(pa.binary()), keys, suffix, values, after, nothing)))
 
 
 def _full_key(row: bytes) -> bytes:

@@ -7,10 +7,12 @@ Tideline's own readers do not read it: they take the files of the table from the
 from tideline_table.metadata_table.check import check_metadata
 from tideline_table.metadata_table.finding import Finding
 from tideline_table.metadata_table.key_lookup import RecordIndex, record_index_of
+from tideline_table.metadata_table.log_records import LogRecords
 from tideline_table.metadata_table.publishing import hide_records, publish_metadata, unpublish_metadata
 
 __all__ = [
     "Finding",
+    "LogRecords",
     "RecordIndex",
     "check_metadata",
     "hide_records",

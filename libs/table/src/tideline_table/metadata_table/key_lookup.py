@@ -16,10 +16,10 @@ from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.index.simple import Location
 from tideline_table.log.metadata import RECORD_INDEX, MetadataPartition
 from tideline_table.log.state import TableState
-from tideline_table.log_format.hfile import HFile
-from tideline_table.metadata_table.layout import base_name, file_id_of, file_path, log_name
+from tideline_table.metadata_table.layout import base_name, file_id_of, file_path
+from tideline_table.metadata_table.log_records import DELETED, LogRecords
 from tideline_table.metadata_table.partition import groups_of_keys
-from tideline_table.metadata_table.reading import GroupFiles, log_changes, open_base, recorded_group, recorded_names
+from tideline_table.metadata_table.reading import GroupFiles, open_base, recorded_group, recorded_names
 from tideline_table.metadata_table.record_index import RecordLocation, decode_location
 from tideline_table.schema.arrow import one_chunk
 from tideline_table.storage import Storage
@@ -41,10 +41,12 @@ class LocatedKeys:
 
 
 class RecordIndex:
-    """Reads the record index of a table, and remembers which files its instants record. Safe to share between threads."""
+    """Reads the record index of a table, and remembers which files its instants record, and the records of log files. Safe to share between threads."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, logs: LogRecords | None = None) -> None:
+        """`logs` keeps the records of log files; those that this process writes, too, if its timeline adds them."""
         self._storage = storage
+        self._logs = logs or LogRecords(storage)
         self._recorded: tuple[MetadataPartition, frozenset[str]] | None = None
 
     def locate(self, part: MetadataPartition | None, visible: Iterable[FileSlice], keys: pa.ChunkedArray | pa.Array) -> Location:
@@ -106,7 +108,7 @@ class RecordIndex:
 
         def one(at: int) -> tuple[np.ndarray, list[bytes]]:
             held = recorded_group(part, numbers[at], names)
-            return _in_group(self._storage, part, numbers[at], held, octets.take(pa.array(rows[at])))
+            return _in_group(self._storage, self._logs, part, numbers[at], held, octets.take(pa.array(rows[at])))
 
         if len(numbers) > 1:
             with ThreadPoolExecutor(min(_AT_ONCE, len(numbers)), thread_name_prefix="record-index") as pool:
@@ -147,29 +149,24 @@ def _contradiction(group: FileGroupId) -> IndexDamaged:
 
 
 def _in_group(
-    storage: Storage, part: MetadataPartition, group: int, files: GroupFiles, wanted: pa.Array
+    storage: Storage, logs: LogRecords, part: MetadataPartition, group: int, files: GroupFiles, wanted: pa.Array
 ) -> tuple[np.ndarray, list[bytes]]:
     """Return for each key the number of its datum among the second value, or -1."""
-    codes, data = np.full(len(wanted), -1, dtype=np.int64), dict[bytes, int]()
+    codes, data = np.full(len(wanted), -1, dtype=np.int64), {DELETED: -1}
+    keys = wanted.take(pc.sort_indices(wanted)).to_pylist()
 
-    def take(hfile: HFile) -> None:
-        keys = wanted.take(pc.sort_indices(wanted)).to_pylist()
-        for batch in hfile.blocks_of(keys):
-            at = pc.index_in(batch.column("key"), value_set=wanted)
-            held = np.flatnonzero(np.asarray(at.is_valid()))
-            if len(held):
-                values = pc.dictionary_encode(batch.column("value").take(pa.array(held)))
-                own = [data.setdefault(value, len(data)) for value in values.dictionary.to_pylist()]
-                codes[np.asarray(at.drop_null())] = np.array(own, dtype=np.int64)[np.asarray(values.indices)]
+    def take(found: pa.Array, values: pa.Array) -> None:
+        at = pc.index_in(found, value_set=wanted)
+        held = np.flatnonzero(np.asarray(at.is_valid()))
+        if len(held):
+            coded = pc.dictionary_encode(values.take(pa.array(held)))
+            own = [data.setdefault(value, len(data) - 1) for value in coded.dictionary.to_pylist()]
+            codes[np.asarray(at.drop_null())] = np.array(own, dtype=np.int64)[np.asarray(coded.indices)]
 
-    file_id = file_id_of(part.name, group)
     if files.has_base:
-        take(open_base(storage, file_path(base_name(part.base, file_id), part.name)))
-    for version in files.versions:
-        for gone, content in log_changes(storage, file_path(log_name(part.base, version, file_id), part.name)):
-            if len(gone):
-                dead = np.asarray(pc.index_in(pa.array(gone, pa.binary()), value_set=wanted).drop_null())
-                codes[dead] = -1
-            if content is not None:
-                take(content)
-    return codes, list(data)
+        base = open_base(storage, file_path(base_name(part.base, file_id_of(part.name, group)), part.name))
+        for batch in base.blocks_of(keys):
+            take(batch.column("key"), batch.column("value"))
+    for found, values in logs.look_up(part, group, [*files.versions], keys):
+        take(found, values)
+    return codes, [*data][1:]

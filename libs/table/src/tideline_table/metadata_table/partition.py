@@ -33,8 +33,8 @@ class Records:
     deletes: pa.Array = field(default_factory=lambda: pa.array([], pa.string()))
     """Keys that a delete block removes, in ascending order; none of them is in `updates`."""
 
-    def __bool__(self) -> bool:
-        return bool(self.updates.num_rows or len(self.deletes))
+    def __len__(self) -> int:
+        return int(self.updates.num_rows) + len(self.deletes)
 
     @classmethod
     def of(cls, updates: Iterable[tuple[bytes, bytes]] = (), deletes: Iterable[str] = ()) -> Records:

@@ -7,42 +7,49 @@ to compact them falls back to the table itself, so damage to the metadata table 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TypeVar
 
 import pyarrow as pa
 
 from tideline_table.clock import Clock
-from tideline_table.errors import (
-    MALFORMED,
-    CorruptMetadata,
-    ObjectExists,
-    ObjectNotFound,
-    SchemaMismatch,
-    UnsupportedTable,
-)
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.partition_listing import PARTITION_METAFILE
 from tideline_table.hudi import properties as p
-from tideline_table.hudi.instant import Action, Instant, State, completed_as, parse_timeline_file_name, time_from_instant
+from tideline_table.hudi.instant import Action, Instant, State, parse_timeline_file_name, time_from_instant
 from tideline_table.hudi.plans import COMPACTION_PLAN, encode_document
 from tideline_table.hudi.properties import change_properties, format_properties, read_properties
-from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, SCHEMA_KEY, CommitMetadata, WriteStat
+from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, CommitMetadata, WriteStat
 from tideline_table.log.entry import Entry
-from tideline_table.log.metadata import COLUMN_STATS, Delta, MetadataPartition, MetadataTable, delta_instant, metadata_after
+from tideline_table.log.metadata import (
+    COLUMN_STATS,
+    MetadataPartition,
+    MetadataTable,
+    delta_instant,
+    metadata_after,
+)
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import HEAL_DEADLINE_S, TableLog
 from tideline_table.log_format.block import BlockType, HeaderKey
-from tideline_table.log_format.delete_block import delete_block
 from tideline_table.log_format.framing import BLOCK_VERSION, frame_block
 from tideline_table.log_format.hfile_writer import hfile_bytes
 from tideline_table.metadata_table.column_stats import index_definitions
+from tideline_table.metadata_table.delta_commit import add_delta
+from tideline_table.metadata_table.instant_files import (
+    UNREADABLE,
+    at_once,
+    begin_instant,
+    complete_instant,
+    epoch_ms,
+    extra_metadata,
+    file_ids,
+    file_info,
+    lost_files,
+    put_once,
+)
 from tideline_table.metadata_table.kinds import kind_of
 from tideline_table.metadata_table.layout import (
     FIRST_LOG_VERSION,
@@ -57,28 +64,28 @@ from tideline_table.metadata_table.layout import (
     metadata_properties,
     timeline_path,
 )
-from tideline_table.metadata_table.partition import PartitionKind, Records, Source, by_group
-from tideline_table.metadata_table.records import record_schema_json
+from tideline_table.metadata_table.log_records import LogRecords
+from tideline_table.metadata_table.partition import Source, by_group
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import Storage, holds
 
-Result = TypeVar("Result")
 _LOGGER = logging.getLogger(__name__)
-_AT_ONCE = 8
-"""Files of the metadata table that are encoded and written at the same time."""
-_OPERATION = "UPSERT_PREPPED"
-_UNREADABLE = (CorruptMetadata, ObjectNotFound, SchemaMismatch, UnsupportedTable, *MALFORMED, pa.ArrowException)
-"""Errors for data files that stay unreadable, other than those of the storage."""
 _EMPTY_DELETES = BLOCK_VERSION.to_bytes(4, "big") + (1).to_bytes(4, "big") + b"\0"
 """The content of a delete block without deletions: its version, and the length of an empty Avro list."""
 
 
 def publish_metadata(
-    storage: Storage, log: TableLog, clock: Clock, entry: Entry, state: TableState, rule: LogRule | None = None
+    storage: Storage,
+    log: TableLog,
+    clock: Clock,
+    entry: Entry,
+    state: TableState,
+    rule: LogRule | None = None,
+    records: LogRecords | None = None,
 ) -> None:
     """Create what `entry` adds to the metadata table, if there is one; `state` is the state after the entry.
 
-    `rule` merges the log files of the table, for partitions that depend on its rows.
+    `rule` merges the log files of the table, for partitions that depend on its rows. `records` takes those of the record index.
     """
     assert state.sequence == entry.sequence
     known = state.metadata
@@ -92,7 +99,7 @@ def publish_metadata(
         begun = [part for part in known.partitions if part.began == entry.sequence]
         if begun:
             _begin_slices(source, clock, begun)
-        _add_delta(source, entry, known)
+        add_delta(source, entry, known, records or LogRecords(storage))
         if entry.begins_restore:
             _advertise(storage, log, clock, entry, known)
         if begun:
@@ -121,54 +128,38 @@ def _create(source: Source, clock: Clock, known: MetadataTable, parts: Sequence[
     storage, base = source.storage, parts[0].base
     if known.files in parts:
         properties = metadata_properties(read_properties(storage))
-        _put(storage, PROPERTIES_PATH, format_properties(properties, "Created by Tideline"))
+        put_once(storage, PROPERTIES_PATH, format_properties(properties, "Created by Tideline"))
     metafile = format_properties({"commitTime": base, "partitionDepth": "1"}, "partition metadata")
     for part in parts:
-        _put(storage, file_path(PARTITION_METAFILE, part.name), metafile)
+        put_once(storage, file_path(PARTITION_METAFILE, part.name), metafile)
         if part.columns:
             _define(storage, index_definitions(part.columns))
-    _begin(storage, base, Action.DELTA_COMMIT)
+    begin_instant(storage, base, Action.DELTA_COMMIT)
     _wait_for(storage, clock, base)
     stats: list[WriteStat] = []
     for part in parts:
         kind = kind_of(part.name)
-        _at_once(functools.partial(_put_first_log, storage, part), [(file_id,) for file_id in _file_ids(part)])
+        at_once(functools.partial(_put_first_log, storage, part), [(file_id,) for file_id in file_ids(part)])
         try:
             whole = by_group(kind.whole(source), part.file_groups)
-        except _UNREADABLE as error:
-            stats += _lost(part, [base_name(part.base, file_id) for file_id in _file_ids(part)], error)
+        except UNREADABLE as error:
+            stats += lost_files(part, [base_name(part.base, file_id) for file_id in file_ids(part)], error)
             continue
         made = [(group, records.updates) for group, records in enumerate(whole) if records.updates.num_rows]
-        stats += _at_once(functools.partial(_put_base, storage, part), made)
-    _complete(storage, base, Action.DELTA_COMMIT, CommitMetadata("BULK_INSERT_PREPPED", tuple(stats), _extra()))
+        stats += at_once(functools.partial(_put_base, storage, part), made)
+    complete_instant(storage, base, Action.DELTA_COMMIT, CommitMetadata("BULK_INSERT_PREPPED", tuple(stats), extra_metadata()))
 
 
 def _define(storage: Storage, content: bytes) -> None:
-    _put(storage, INDEX_DEFINITIONS_PATH, content)
+    put_once(storage, INDEX_DEFINITIONS_PATH, content)
     if not holds(storage, INDEX_DEFINITIONS_PATH, content):
         storage.put(INDEX_DEFINITIONS_PATH, content)
-
-
-def _file_ids(part: MetadataPartition) -> list[str]:
-    return [file_id_of(part.name, group) for group in range(part.file_groups)]
-
-
-def _lost(part: MetadataPartition, names: Sequence[str], error: Exception) -> list[WriteStat]:
-    """Record files that cannot be made, because a data file of the table is gone or damaged.
-
-    So the instant completes, and writers of the table go on. A reader of the partition finds that files are missing.
-    """
-    _LOGGER.error("%s of the metadata table lacks records until it is repaired (tideline check --repair): %s", part.name, error)
-    found = ((parse_base_file_name(name) or parse_log_file_name(name), name) for name in names)
-    return [
-        WriteStat(named.file_id, part.name, f"{part.name}/{name}", part.base, 0, 0) for named, name in found if named is not None
-    ]
 
 
 def _put_first_log(storage: Storage, part: MetadataPartition, file_id: str) -> None:
     """Begin the slice of a file group: without it, a group without records would not be there, or show its older slice."""
     first = frame_block(BlockType.DELETE, {HeaderKey.INSTANT_TIME: part.base}, _EMPTY_DELETES)
-    _put(storage, file_path(log_name(part.base, FIRST_LOG_VERSION, file_id), part.name), first)
+    put_once(storage, file_path(log_name(part.base, FIRST_LOG_VERSION, file_id), part.name), first)
 
 
 def _advertise(storage: Storage, log: TableLog, clock: Clock, entry: Entry, known: MetadataTable | None) -> None:
@@ -194,55 +185,6 @@ def _set_partitions(storage: Storage, known: MetadataTable | None) -> None:
         change_properties(storage, {**properties, **defined, p.METADATA_PARTITIONS: text, p.METADATA_PARTITIONS_INFLIGHT: ""})
 
 
-# --- delta commits -----------------------------------------------------------------------------------------------------------
-
-
-def _add_delta(source: Source, entry: Entry, known: MetadataTable) -> None:
-    delta = known.files.deltas[-1]
-    _begin(source.storage, delta.instant, Action.DELTA_COMMIT)
-    stats: list[WriteStat] = []
-    wanted: list[tuple[PartitionKind, MetadataPartition, int, Records]] = []
-    for part in known.partitions if delta.version else ():
-        kind = kind_of(part.name)
-        try:
-            changed = by_group(kind.changed_by(source, entry), part.file_groups)
-        except _UNREADABLE as error:
-            stats += _lost(part, [log_name(part.base, delta.version, file_id) for file_id in _file_ids(part)], error)
-            continue
-        wanted += [(kind, part, at, records) for at, records in enumerate(changed) if records or kind.writes_every_delta]
-    stats += _at_once(functools.partial(_put_log, source.storage, delta), wanted)
-    _complete(source.storage, delta.instant, Action.DELTA_COMMIT, CommitMetadata(_OPERATION, tuple(stats), _extra()))
-
-
-def _put_log(
-    storage: Storage, delta: Delta, kind: PartitionKind, part: MetadataPartition, group: int, records: Records
-) -> WriteStat:
-    file_id = file_id_of(part.name, group)
-    blocks, schema = b"", record_schema_json(with_meta_fields=True)
-    if records.updates.num_rows:
-        content = hfile_bytes(records.updates, _info(records.updates), created_ms=_epoch_ms(delta.instant))
-        header = {HeaderKey.INSTANT_TIME: delta.instant, HeaderKey.SCHEMA: schema}
-        blocks += frame_block(BlockType.HFILE, header, content)
-    if len(records.deletes):
-        blocks += delete_block(records.deletes, part.name, None, schema, delta.instant)
-    name = log_name(part.base, delta.version, file_id)
-    _put(storage, file_path(name, part.name), blocks)
-    logs = tuple(log_name(part.base, d.version, file_id) for d in part.deltas if d.version) if kind.writes_every_delta else (name,)
-    return WriteStat(
-        file_id=file_id,
-        partition_path=part.name,
-        path=f"{part.name}/{name}",
-        prev_commit=part.base,
-        num_writes=records.updates.num_rows,
-        file_size_bytes=len(blocks),
-        num_updates=records.updates.num_rows,
-        num_deletes=len(records.deletes),
-        base_file=base_name(part.base, file_id),
-        log_files=logs,
-        log_version=delta.version,
-    )
-
-
 # --- compaction --------------------------------------------------------------------------------------------------------------
 
 
@@ -256,16 +198,16 @@ def _begin_slices(source: Source, clock: Clock, parts: Sequence[MetadataPartitio
     operations = [_operation(part, group) for part in parts for group in range(part.file_groups)]
     document = {"operations": operations, "extraMetadata": {}, "version": 2, "strategy": None, "preserveHoodieMetadata": True}
     plan = encode_document(COMPACTION_PLAN, document)
-    _put(storage, timeline_path(Instant(base, Action.COMPACTION, State.REQUESTED)), plan)
-    _put(storage, timeline_path(Instant(base, Action.COMPACTION, State.INFLIGHT)), b"")
+    put_once(storage, timeline_path(Instant(base, Action.COMPACTION, State.REQUESTED)), plan)
+    put_once(storage, timeline_path(Instant(base, Action.COMPACTION, State.INFLIGHT)), b"")
     _wait_for(storage, clock, base, Action.COMPACTION)
     stats: list[WriteStat] = []
     for part in parts:
         try:
             stats += _compacted(source, part)
-        except _UNREADABLE as error:
-            stats += _lost(part, [base_name(base, file_id) for file_id in _file_ids(part)], error)
-    _complete(storage, base, Action.COMPACTION, CommitMetadata("COMPACT", tuple(stats), _extra(), compacted=True))
+        except UNREADABLE as error:
+            stats += lost_files(part, [base_name(base, file_id) for file_id in file_ids(part)], error)
+    complete_instant(storage, base, Action.COMPACTION, CommitMetadata("COMPACT", tuple(stats), extra_metadata(), compacted=True))
 
 
 def _compacted(source: Source, part: MetadataPartition) -> list[WriteStat]:
@@ -281,7 +223,7 @@ def _compacted(source: Source, part: MetadataPartition) -> list[WriteStat]:
         updates = kind.compacted(source, part, group)
         return None if updates is None else put(group, updates)
 
-    found = _at_once(carry, ((group,) for group in range(part.file_groups)))
+    found = at_once(carry, ((group,) for group in range(part.file_groups)))
     if None in found:
         whole = by_group(kind.whole(source), part.file_groups)
         found = [put(group, whole[group].updates) if stats is None else stats for group, stats in enumerate(found)]
@@ -306,9 +248,9 @@ def _operation(part: MetadataPartition, group: int) -> dict[str, object]:
 
 def _put_base(storage: Storage, part: MetadataPartition, group: int, updates: pa.RecordBatch) -> WriteStat:
     file_id, count = file_id_of(part.name, group), updates.num_rows
-    content = hfile_bytes(updates, _info(updates), created_ms=_epoch_ms(part.base))
+    content = hfile_bytes(updates, file_info(updates), created_ms=epoch_ms(part.base))
     name = base_name(part.base, file_id)
-    _put(storage, file_path(name, part.name), content)
+    put_once(storage, file_path(name, part.name), content)
     previous = part.older_base or NO_PREVIOUS_COMMIT
     return WriteStat(file_id, part.name, f"{part.name}/{name}", previous, count, len(content), num_inserts=count)
 
@@ -339,28 +281,6 @@ def _clean(storage: Storage, known: MetadataTable, begun: Sequence[MetadataParti
         storage.delete(path)
 
 
-# --- files -------------------------------------------------------------------------------------------------------------------
-
-
-def _at_once(do: Callable[..., Result], arguments: Iterable[tuple[object, ...]]) -> list[Result]:
-    """Call `do` with each of the arguments in some threads, and return the results in order. Raises what the first failing call raises."""
-    calls = list(arguments)
-    if len(calls) < 2:
-        return [do(*call) for call in calls]
-    with ThreadPoolExecutor(min(_AT_ONCE, len(calls)), thread_name_prefix="metadata") as pool:
-        return list(pool.map(lambda call: do(*call), calls))
-
-
-def _begin(storage: Storage, instant: str, action: Action) -> None:
-    for state in (State.REQUESTED, State.INFLIGHT):
-        _put(storage, timeline_path(Instant(instant, action, state)), b"")
-
-
-def _complete(storage: Storage, instant: str, action: Action, metadata: CommitMetadata) -> None:
-    path = timeline_path(Instant(instant, completed_as(action), State.COMPLETED))
-    _put(storage, path, metadata.to_bytes())
-
-
 def _wait_for(storage: Storage, clock: Clock, base: str, action: Action = Action.DELTA_COMMIT) -> None:
     """Wait until the store's time has reached the base instant of a slice.
 
@@ -373,21 +293,3 @@ def _wait_for(storage: Storage, clock: Clock, base: str, action: Action = Action
         level = logging.WARNING if behind_s > 1 else logging.DEBUG
         _LOGGER.log(level, "waiting %.3f s until the time of the store reaches instant %s of the metadata table", behind_s, base)
         clock.sleep(behind_s if modified.microsecond else behind_s + 1)  # object stores date files in whole seconds
-
-
-def _extra() -> dict[str, str]:
-    return {SCHEMA_KEY: record_schema_json(with_meta_fields=False)}
-
-
-def _info(records: pa.RecordBatch) -> dict[str, bytes]:
-    schema, keys = record_schema_json(with_meta_fields=True).encode(), records.column("key")
-    return {"schema": schema, "minRecordKey": keys[0].as_py(), "maxRecordKey": keys[-1].as_py()}
-
-
-def _epoch_ms(instant: str) -> int:
-    return round(time_from_instant(instant).timestamp() * 1000)
-
-
-def _put(storage: Storage, path: str, content: bytes) -> None:
-    with contextlib.suppress(ObjectExists):
-        storage.put_if_absent(path, content)

@@ -9,7 +9,8 @@ import functools
 import io
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -39,6 +40,8 @@ from tideline_table.schema.arrow import one_chunk
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 
 RECORD_TYPE = 5
+_FILES_AT_ONCE = 8
+"""Files that a commit wrote whose keys are read at the same time."""
 _BY_UUID, _BY_TEXT = 0, 1
 _UUID_ID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-(0|[1-9][0-9]{0,8})\Z", re.ASCII)
 
@@ -117,9 +120,7 @@ class RecordIndexPartition:
         if not isinstance(body, Published) or entry.action is Action.COMPACTION or body.metadata.compacted:
             return Records()
         found = _Changes(source, entry.instant, moves_only=body.metadata.operation.upper() == CLUSTER)
-        for stat in body.metadata.stats:
-            if stat.path:
-                found.take_file(stat)
+        found.take_files([stat for stat in body.metadata.stats if stat.path])
         found.take_replaced(body.metadata)
         return found.records()
 
@@ -169,15 +170,28 @@ class _Changes:
         self._instant = instant
         self._moves_only = moves_only
         """A clustering: rows come to new groups, and those of the old groups are among them."""
-        self._updates: list[tuple[pa.Array, pa.Array]] = []
-        self._deletes: list[pa.Array] = []
+        self.updates: list[tuple[pa.Array, pa.Array]] = []
+        self.deletes: list[pa.Array] = []
 
     def records(self) -> Records:
         """Return the records. A key that is deleted at one place and written at another is written (a move)."""
-        updates = newest_records(self._updates)
-        gone = pc.unique(pa.concat_arrays(self._deletes)) if self._deletes else pa.array([], pa.binary())
+        updates = newest_records(self.updates)
+        gone = pc.unique(pa.concat_arrays(self.deletes)) if self.deletes else pa.array([], pa.binary())
         gone = _without(gone, updates.column("key")).cast(pa.string())
         return Records(updates, gone.take(pc.sort_indices(gone)))
+
+    def take_files(self, stats: Sequence[WriteStat]) -> None:
+        """Add the keys that written files add to their file groups or take from them."""
+
+        def changed_by(stat: WriteStat) -> _Changes:
+            one = _Changes(self._source, self._instant, moves_only=self._moves_only)
+            one.take_file(stat)
+            return one
+
+        with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="record-index") as pool:
+            for found in pool.map(changed_by, stats):
+                self.updates += found.updates
+                self.deletes += found.deletes
 
     def take_file(self, stat: WriteStat) -> None:
         """Add the keys that a written file adds to its file group or takes from it."""
@@ -217,14 +231,14 @@ class _Changes:
             for file_id in file_ids:
                 last = visible_slice(self._source.state.slices.get(FileGroupId(partition, file_id), {}))
                 if last is not None:
-                    self._deletes.append(live_keys(self._source, last))
+                    self.deletes.append(live_keys(self._source, last))
 
     def _compare(self, group: FileGroupId, held: pa.Array, now: pa.Array) -> None:
         self._add(group, _without(now, held))
-        self._deletes.append(_without(held, now))
+        self.deletes.append(_without(held, now))
 
     def _add(self, group: FileGroupId, keys: pa.Array) -> None:
-        self._updates.append((keys, _data(location_of(group, self._instant), keys)))
+        self.updates.append((keys, _data(location_of(group, self._instant), keys)))
 
     def _before(self, group: FileGroupId) -> FileSlice | None:
         known = self._source.state.slices.get(group, {})

@@ -71,7 +71,7 @@ class Table:
         self._properties_seen: ObjectStat | None = None
         self._log_indexes = LogIndexes(self.storage)
         self.index = SimpleIndex(self.storage, log_indexes=self._log_indexes)
-        self.record_index = RecordIndex(self.storage)
+        self.record_index = RecordIndex(self.storage, timeline.records)
         self._ring_store = RingStore(self.storage)
         self.partitions_made: set[str] = set()
         self._key_ranges = KeyRanges(self.storage)

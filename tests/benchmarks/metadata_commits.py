@@ -1,0 +1,92 @@
+"""`python -m tests.benchmarks.metadata_commits`: seconds of a commit with partitions of the metadata table, against one without.
+
+Tables that differ in their partitions only get the same rows, one commit after the other, in turns. The table without a metadata table looks
+no keys up; the one with a record index does, because inserts into it write each key once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from tests.benchmarks.clustering import markdown
+
+from tideline_table.action import create_index, write_rows
+from tideline_table.clock import SystemClock
+from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECORD_INDEX
+from tideline_table.table import Table, TableRequest, create_table
+from tideline_table.writer import Operation
+
+NONE = "none"
+LAYOUTS = {
+    NONE: (),
+    FILES: (FILES,),
+    COLUMN_STATS: (FILES, COLUMN_STATS),
+    BLOOM_FILTERS: (FILES, BLOOM_FILTERS),
+    RECORD_INDEX: (FILES, RECORD_INDEX),
+    "all": (FILES, COLUMN_STATS, BLOOM_FILTERS, RECORD_INDEX),
+}
+PARTITIONS = 8
+
+
+def rows(count: int, number: int) -> pa.Table:
+    """Return the rows of commit `number`: new keys, in all partitions."""
+    ids = np.arange(number * count, (number + 1) * count)
+    random = np.random.default_rng(number)
+    columns: dict[str, pa.Array] = {
+        "id": pa.array([f"key-{each:010d}" for each in ids.tolist()]),
+        "part": pa.array([f"p{each % PARTITIONS}" for each in ids.tolist()]),
+        "ts": pa.array(np.full(count, number)),
+        **{f"n{at}": pa.array(random.integers(0, 1_000_000, count)) for at in range(3)},
+        **{f"d{at}": pa.array(random.random(count) * 1000) for at in range(2)},
+        **{f"s{at}": pa.array([f"text {each % 997} {at}" for each in ids.tolist()]) for at in range(2)},
+    }
+    return pa.table(columns)
+
+
+def opened(folder: Path, name: str) -> Table:
+    """Create an empty table with the partitions of this layout."""
+    path = str(folder / name)
+    create_table(path, TableRequest(name, rows(1, 0).schema, ("id",), ("part",), "ts"), SystemClock())
+    table = Table.open(path, options={"hoodie.parquet.small.file.limit": 0})
+    if LAYOUTS[name]:
+        create_index(table, LAYOUTS[name])
+    return table
+
+
+def main() -> None:
+    """Measure, and print a Markdown table."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.metadata_commits", description=__doc__)
+    parser.add_argument("--commits", type=int, default=30)
+    parser.add_argument("--rows", type=int, default=20_000, help="of each commit")
+    parser.add_argument("--folder", default=None, help="where tables are written while it runs")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=given.folder, prefix="tideline-commits-") as folder:
+        tables = {name: opened(Path(folder), name) for name in LAYOUTS}
+        clock: dict[str, list[float]] = {name: [] for name in tables}
+        processor: dict[str, list[float]] = {name: [] for name in tables}
+        for number in range(given.commits):
+            turn, names = number % len(tables), list(tables)
+            source = rows(given.rows, number)
+            for name in names[turn:] + names[:turn]:
+                begun, spent = time.perf_counter(), time.process_time()
+                write_rows(tables[name], source, Operation.INSERT)
+                clock[name].append(time.perf_counter() - begun)
+                processor[name].append(time.process_time() - spent)
+    lines = []
+    for name in tables:
+        ratio = statistics.median(own / none for own, none in zip(clock[name], clock[NONE], strict=True))
+        own, none = (statistics.median(processor[each]) for each in (name, NONE))
+        lines.append([name, f"{statistics.median(clock[name]):.3f}", f"{ratio:.2f}", f"{own:.3f}", f"{own / none:.2f}"])
+    titles = ["metadata table", "s, median", "ratio, median of turns", "processor s, median", "ratio"]
+    sys.stdout.write(markdown(titles, lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Look-ups in the record index read each log file once, and answer as of the state that they are asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.unit.table.tables import compact, new_table, open_table, write
+
+from tideline_table.action import create_index
+from tideline_table.log.metadata import RECORD_INDEX, MetadataPartition
+from tideline_table.metadata_table import LogRecords, RecordIndex, log_records
+from tideline_table.metadata_table.key_lookup import record_index_of
+from tideline_table.table import Table, TableType
+from tideline_table.writer import Operation
+
+OPTIONS = {"hoodie.metadata.record.index.min.filegroup.count": 1, "hoodie.metadata.compact.max.delta.commits": 4}
+KEYS = pa.array([f"k{number}" for number in range(6)])
+
+
+@pytest.fixture
+def table() -> Table:
+    _, storage, clock = new_table()
+    found = open_table(storage, clock, **OPTIONS)
+    create_index(found, (RECORD_INDEX,))
+    return found
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The log files that were read, in order."""
+    paths: list[str] = []
+    real: Callable[..., Any] = log_records.log_changes
+
+    def counted(storage: Any, path: str) -> Any:
+        paths.append(path)
+        return real(storage, path)
+
+    monkeypatch.setattr(log_records, "log_changes", counted)
+    return paths
+
+
+def part_of(table: Table) -> MetadataPartition:
+    found = record_index_of(table.refresh())
+    assert found is not None
+    return found
+
+
+def partitions(index: RecordIndex, part: MetadataPartition) -> list[str]:
+    """The partition of each of `KEYS`, empty for a key that the index does not hold."""
+    found = index.look_up(part, KEYS)
+    return [found.locations[place].partition_path if place >= 0 else "" for place in found.places.tolist()]
+
+
+def history(table: Table) -> list[MetadataPartition]:
+    """The index after each of some writes, which insert, delete and insert again."""
+    parts = []
+    write(table, [("k0", "p", 1, "x"), ("k1", "q", 1, "x")])
+    parts.append(part_of(table))
+    write(table, [("k2", "r", 1, "x")])
+    parts.append(part_of(table))
+    write(table, [("k0", "p", 2, "x"), ("k2", "r", 2, "x")], Operation.DELETE)
+    parts.append(part_of(table))
+    write(table, [("k0", "s", 3, "x")])
+    parts.append(part_of(table))
+    return parts
+
+
+EXPECTED = [["p", "q", "", "", "", ""], ["p", "q", "r", "", "", ""], ["", "q", "", "", "", ""], ["s", "q", "", "", "", ""]]
+
+
+@pytest.mark.parametrize("most_records", [log_records.MOST_RECORDS, 2, 0])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
+def test_each_state_is_answered_as_it_was(table, most_records, order):
+    parts = history(table)
+    index = RecordIndex(table.storage, LogRecords(table.storage, most_records))
+    for number in (*order, *order):
+        assert partitions(index, parts[number]) == EXPECTED[number]
+
+
+def test_a_log_file_is_read_once(table, read):
+    parts = history(table)
+    index = RecordIndex(table.storage)
+    read.clear()
+    for number in (1, 1, 3, 3):
+        partitions(index, parts[number])
+    assert len(read) == len(set(read)) == 4
+    read.clear()
+    few = RecordIndex(table.storage, LogRecords(table.storage, 0))
+    partitions(few, parts[3])
+    partitions(few, parts[3])
+    assert len(read) > 4, "nothing is kept"
+
+
+def test_a_file_with_many_more_records_than_wanted_keys_is_not_kept(table, read):
+    write(table, [(f"k{number}", "p", 1, "x") for number in range(9)])
+    part, index = part_of(table), RecordIndex(table.storage)
+    read.clear()
+    for _ in range(2):
+        assert index.look_up(part, pa.array(["k3"])).places.tolist() == [0]
+    assert len(read) == 2
+    read.clear()
+    partitions(index, part)
+    partitions(index, part)
+    assert len(read) == 1
+
+
+def test_a_new_slice_begins_anew(table, read):
+    index = table.record_index
+    history(table)
+    for number in range(5):
+        write(table, [("k5", f"t{number}", 5 + number, "x")], **{"hoodie.record.index.update.partition.path": True})
+        assert partitions(index, part_of(table)) == ["s", "q", "", "", "", f"t{number}"]
+    assert read == [], "what a process wrote it does not read"
+    fresh = RecordIndex(table.storage)
+    for _ in range(2):
+        assert partitions(fresh, part_of(table))[5] == "t4"
+    assert len(read) == len(set(read)) > 0
+
+
+def test_files_of_another_writer_are_read_between_own_ones(table, read):
+    other = open_table(table.storage, table.clock, "other", **OPTIONS)
+    write(table, [("k0", "p", 1, "x")])
+    write(other, [("k1", "q", 1, "x"), ("k0", "p", 2, "x")])
+    write(table, [("k1", "q", 2, "x")], Operation.DELETE)
+    write(table, [("k2", "r", 1, "x")])
+    read.clear()
+    assert partitions(table.record_index, part_of(table)) == ["p", "", "r", "", "", ""]
+    assert partitions(other.record_index, part_of(other)) == ["p", "", "r", "", "", ""]
+
+
+def test_merge_on_read_tables_answer_alike():
+    _, storage, clock = new_table(type=TableType.MOR)
+    table = open_table(storage, clock, **OPTIONS)
+    create_index(table, (RECORD_INDEX,))
+    history(table)
+    compact(table)
+    assert partitions(table.record_index, part_of(table)) == EXPECTED[-1]
