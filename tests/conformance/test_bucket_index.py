@@ -49,6 +49,29 @@ def test_a_shared_table_that_gets_a_bucket_index_is_refused(apache_hudi: ApacheH
     assert sorted(pa.compute.unique(Table.open(str(turns.path)).read().column("part")).to_pylist()) == ["p0", "p1"]
 
 
+@pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.value)
+def test_a_shared_table_whose_partitions_get_other_numbers_of_buckets_is_refused(
+    apache_hudi: ApacheHudi, workdir: Path, kind: Kind
+) -> None:
+    """Fewer buckets leave every file id in range, so only the folder of the rules shows them; a write here would double keys."""
+    turns = Turns(apache_hudi, workdir / "table", kind, request={"buckets": 4})
+    turns.create_here()
+    turns.ours(trips(range(40), 1))
+    name = f"fewer_buckets_{kind.name.lower()}"
+    apache_hudi.sql(f"create table {name} using hudi location '{turns.path}'")
+    # Apache Hudi keeps rules in memory by their text: each table needs its own.
+    apache_hudi.sql(
+        f"call partition_bucket_index_manager(table => '{name}', overwrite => 'p0,{2 if kind is Kind.COW else 1}', rule => 'regex', "
+        "bucket_number => 4, dry_run => false)",
+        {**turns.hudi_options, "hoodie.metadata.enable": "false"},
+    )
+    turns.theirs(trips(range(20), 2))
+    with pytest.raises(UnsupportedTable, match="partition_bucket_index_meta"):
+        turns.ours(trips(range(40), 3))
+    keys = Table.open(str(turns.path)).read().column("_hoodie_record_key").to_pylist()
+    assert len(keys) == len(set(keys)) == 40
+
+
 @dataclass
 class Expected:
     """The rows that a table has after each step: the newest `ts` of each number that was not deleted."""

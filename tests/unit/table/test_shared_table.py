@@ -13,7 +13,7 @@ from tideline_table.action import roll_back_dead
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.coordination import SharedTimeline, roll_back
-from tideline_table.coordination.shared.hudi_rules import check_not_bucketed
+from tideline_table.coordination.shared.hudi_rules import check_not_bucketed, hold_to_rules
 from tideline_table.errors import CorruptMetadata, InvalidOption, StorageError, TableFrozen, TransactionRolledBack, UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import Action, State, instant_from_time
@@ -269,6 +269,20 @@ def test_a_shared_table_whose_file_ids_show_a_bucket_index_is_refused(ids: list[
     with pytest.raises(UnsupportedTable, match=rf"bucket index \(file id {min(ids)}"):
         put(ours, FIRST)
     assert len(contents(opened(storage, clock))) == 3
+
+
+@pytest.mark.parametrize("trace", ["folder", "property"])
+def test_numbers_of_buckets_by_partition_that_came_after_the_sharing_are_refused(trace: str) -> None:
+    _, storage, _ = shared_table()
+    kept = {**p.read_properties(storage), "hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "4"}
+    p.change_properties(storage, kept)
+    assert not hold_to_rules(storage)
+    if trace == "folder":
+        storage.put(".hoodie/.bucket_index/partition_bucket_index_meta/configs/00000000000000.hashing_config", b"{}")
+    else:
+        p.change_properties(storage, {**kept, "hoodie.bucket.index.partition.expressions": "p,2"})
+    with pytest.raises(UnsupportedTable, match="partition"):
+        hold_to_rules(storage)
 
 
 def test_one_file_id_that_looks_like_a_bucket_is_chance_in_a_large_table() -> None:

@@ -6,6 +6,8 @@
   Hudi does it: first its partitions are removed from the properties, then its folder is deleted.
 - No bucket index that the table does not keep: with one, Hudi's writers read a bucket number in every file id and fail on the file
   groups that this engine creates otherwise. A table keeps the one it was created or shared with, and all file groups fit it.
+- One number of buckets for all partitions: Hudi's procedure `partition_bucket_index_manager` and its rules by partition change the
+  number without a trace in file ids when it falls, and a key would then get a second place.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ _HASHED_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-3")
 _GROUPS_FOR_ONE_NUMBER = 50
 BUCKET_FOLDER = ".hoodie/.bucket_index"
 _RING_FOLDER = "consistent_hashing_metadata"
+_NUMBERS_FOLDER = "partition_bucket_index_meta"
+_PARTITION_RULES = "hoodie.bucket.index.partition.expressions"
 _LOGGER = logging.getLogger(__name__)
 
 _ADVERTISED = (p.METADATA_PARTITIONS, p.METADATA_PARTITIONS_INFLIGHT)
@@ -43,6 +47,7 @@ def hold_to_rules(storage: Storage) -> bool:
     """Reject or mend what breaks the rules; return True if a metadata table was turned off. Raises `UnsupportedTable`."""
     properties = read_properties(storage)
     check_version(properties)
+    check_one_number(storage, properties)
     advertised = [name for key in _ADVERTISED for name in properties.get(key, "").split(",") if name]
     if not advertised:
         return False
@@ -152,6 +157,17 @@ def check_not_bucketed(state: TableState, properties: Mapping[str, str], folders
             expected="another index: the bucket index fails over file groups without a bucket number, such as Tideline opens",
             remedy="read it, or write it with Apache Hudi",
         )
+
+
+def check_one_number(storage: Storage, properties: Mapping[str, str]) -> None:
+    """Raise `UnsupportedTable` if a bucket index has numbers of buckets by partition (format reference 12.3). Lists one folder."""
+    if properties.get(INDEX_TYPE.key, "").upper() != "BUCKET":
+        return
+    rules = properties.get(_PARTITION_RULES, "")
+    found = f"{_PARTITION_RULES}={rules}" if rules else ""
+    if not found and _NUMBERS_FOLDER in storage.list_folder(BUCKET_FOLDER).folders:
+        found = f"folder {BUCKET_FOLDER}/{_NUMBERS_FOLDER}"
+    Bucketing("", "", found).refuse_other_engines()
 
 
 def check_buckets(state: TableState, properties: Mapping[str, str]) -> None:

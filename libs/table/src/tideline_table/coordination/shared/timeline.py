@@ -26,6 +26,7 @@ from tideline_table.coordination.shared.hudi_rules import (
     check_buckets,
     check_lazy,
     check_not_ahead,
+    check_one_number,
     check_version,
     hold_to_rules,
 )
@@ -122,6 +123,7 @@ class SharedTimeline(ActiveTimeline):
         """See `ActiveTimeline.check_writable`. Raises `UnsupportedTable` without a lock or for a broken rule (`hudi_rules`)."""
         properties = read_properties(self.storage)
         check_version(properties)
+        check_one_number(self.storage, properties)
         if not self.can_write:
             raise UnsupportedTable(
                 f"table {table!r} is shared with Apache Hudi's writers and was opened without their lock",
