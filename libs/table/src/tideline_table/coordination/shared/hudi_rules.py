@@ -6,8 +6,8 @@
   Hudi does it: first its partitions are removed from the properties, then its folder is deleted.
 - No bucket index that the table does not keep: with one, Hudi's writers read a bucket number in every file id and fail on the file
   groups that this engine creates otherwise. A table keeps the one it was created or shared with, and all file groups fit it.
-- One number of buckets for all partitions: Hudi's procedure `partition_bucket_index_manager` and its rules by partition change the
-  number without a trace in file ids when it falls, and a key would then get a second place.
+- One number of buckets for all partitions. Hudi's procedure `partition_bucket_index_manager` can lower the number of a partition. File
+  ids do not show that, and a writer with the old number would write a key into a second file group.
 """
 
 from __future__ import annotations
