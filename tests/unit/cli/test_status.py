@@ -73,6 +73,36 @@ def test_the_settings_of_the_planner_decide(done, filled, tmp_path):
     assert verdict["outcome"] == "due"
 
 
+def test_the_settings_of_the_cleaner_decide_about_cleans(cli, done, filled, tmp_path):
+    """Neither the options of the planner nor their absence say what the cleaner retains."""
+    file, policies = tmp_path / "settings.toml", tmp_path / "policies.yaml"
+    row = b'{"id": "b", "city": "Paris", "n": 21}'
+    done("write", filled, "--from", "-", stdin=row)
+    policies.write_text("version: 1\ndefaults: {settings: {cleaner: {clean_interval_s: 30.0}}}\n")
+    retained = "[{}]\noptions = {{ 'hoodie.cleaner.commits.retained' = '1' }}\n"
+
+    def verdict():
+        (found,) = done("why", filled, "clean", "--settings", file, "--json").document["verdicts"]
+        assert (
+            by_name(done("status", f"{tmp_path}/*", "--settings", file, "--json"))["trips"]["services"]["clean"]["why"]
+            == found["why"]
+        )
+        return found
+
+    file.write_text(f'policy_file = "{policies}"\n' + retained.format("planner"))
+    assert verdict()["outcome"] == "not_due"
+    assert "hoodie.cleaner.commits.retained=10" in verdict()["why"]
+    file.write_text(f'policy_file = "{policies}"\n' + retained.format("cleaner"))
+    assert verdict()["outcome"] == "due"
+    assert "after 5 write(s) (clean_min_commits), or 30 s (clean_interval_s)" in verdict()["until"]
+    (step,) = [
+        s
+        for s in done("maintain", filled, "--settings", file, "--json").document["tables"][0]["services"]
+        if s["service"] == "clean"
+    ]
+    assert (step["outcome"], step["files"]) == ("done", 1)
+
+
 def test_a_plan_that_cannot_be_made_is_a_finding(done, filled, tmp_path):
     file = tmp_path / "settings.toml"
     file.write_text("[planner]\nclustering_min_commits = 1\n")

@@ -6,18 +6,15 @@ from collections.abc import Mapping
 
 from tideline_cli.progress import Progress
 from tideline_cli.watched import WatchedStorage
-from tideline_locks import HudiPeerLock, open_peer_lock
+from tideline_locks import open_peer_lock
 from tideline_locks.table_lock import attach_lock
-from tideline_table.clock import Clock
-from tideline_table.config import Options
-from tideline_table.log import Sharing
 from tideline_table.storage import Storage, open_storage
 from tideline_table.table import Table
 
 
 def open_readable(path: str, settings: Mapping[str, object] | None = None, progress: Progress | None = None) -> Table:
     """Open the table at `path`. `progress` advances with each data file that is read. Raises the errors of `Table.open`."""
-    return Table.open(path, options=settings, peer_lock=open_shared_lock, storage=_watched(path, progress))
+    return Table.open(path, options=settings, peer_lock=open_peer_lock, storage=_watched(path, progress))
 
 
 def open_writable(path: str, settings: Mapping[str, object], lock_url: str = "", progress: Progress | None = None) -> Table:
@@ -42,9 +39,3 @@ def expect_files(table: Table, progress: Progress) -> None:
 
 def _watched(path: str, progress: Progress | None) -> Storage | None:
     return None if progress is None else WatchedStorage(open_storage(path), progress.advance)
-
-
-def open_shared_lock(storage: Storage, sharing: Sharing, owner: str, clock: Clock, options: Options) -> HudiPeerLock:
-    """Open the lock that a shared table needs, as `open_peer_lock` does. The lock of a local disk must see that it is one."""
-    own = storage.inner if isinstance(storage, WatchedStorage) else storage
-    return open_peer_lock(own, sharing, owner, clock, options)

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from tideline_cli.arguments import AsJson, TablePath, choice, column_names, option
-from tideline_cli.opening import open_readable, open_shared_lock
+from tideline_cli.opening import open_readable
 from tideline_cli.progress import Progress
 from tideline_cli.report import print_facts, print_json, print_line
+from tideline_locks import open_peer_lock
 from tideline_table.log import DEFAULT_EXPIRE_MIN, PeerLockKind, Sharing
 from tideline_table.table import NamedBuckets, share_table
 
@@ -57,7 +58,7 @@ def share(
         named = NamedBuckets(buckets or 0, column_names(hash_fields))
         progress.describe("reading keys")
         with progress:
-            shared = share_table(table, Sharing(kind, lock_expiry), open_shared_lock, named)
+            shared = share_table(table, Sharing(kind, lock_expiry), open_peer_lock, named)
     assert shared.sharing is not None
     options = shared.hudi_options()
     if as_json:

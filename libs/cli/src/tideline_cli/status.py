@@ -23,7 +23,8 @@ app = typer.Typer()
 FLEET = "tideline_cli.fleet"
 """The module that knows the settings of the services, which other commands start without."""
 SettingsFile = Annotated[
-    Path | None, typer.Option("--settings", help="Settings file (TOML) of the planner. Without it: its defaults and environment.")
+    Path | None,
+    typer.Option("--settings", help="Settings file (TOML) of planner and cleaner. Without it: their defaults and environment."),
 ]
 _WORDS = {"not_applicable": "-", "not_due": "idle"}
 

@@ -10,6 +10,7 @@ from tideline_table.storage.memory import MemoryStorage
 from tideline_table.storage.object_settings import object_store_endpoint, object_store_region, object_store_settings
 from tideline_table.storage.object_store import ObjectStorage
 from tideline_table.storage.port import ConditionalStorage, Folder, ObjectStat, Storage, checked_path, exists, holds
+from tideline_table.storage.wrapper import StorageWrapper, unwrapped
 
 __all__ = [
     "STAGING",
@@ -20,6 +21,7 @@ __all__ = [
     "ObjectStat",
     "ObjectStorage",
     "Storage",
+    "StorageWrapper",
     "checked_path",
     "exists",
     "holds",
@@ -29,5 +31,6 @@ __all__ = [
     "open_storage",
     "refused_write",
     "root_uri",
+    "unwrapped",
     "writing",
 ]

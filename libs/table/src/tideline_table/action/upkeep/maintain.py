@@ -117,8 +117,9 @@ def _committed(service: TableService, done: list[Committed], answer: str | Reaso
 
 
 def _clean(table: Table, rules: Rules, why: str) -> Step:
-    answer = request_clean(table, rules.options)
-    deleted = run_clean(table, options=rules.options)
+    options = rules.options_of(TableService.CLEAN)
+    answer = request_clean(table, options)
+    deleted = run_clean(table, options=options)
     if deleted is None:
         return Step(TableService.CLEAN, "nothing", answer.why if isinstance(answer, Reason) else why)
     return Step(TableService.CLEAN, "done", why, (answer,) if isinstance(answer, str) else (), deleted)
@@ -126,11 +127,12 @@ def _clean(table: Table, rules: Rules, why: str) -> Step:
 
 def _archive(table: Table, rules: Rules, why: str) -> Step:
     """Clean up late files of rolled-back writes, which hold archival back, then archive."""
-    done = run_archival(table, options=rules.options)
-    found = delete_late_files(table, rules.options)
-    answer = request_archival(table, rules.options, found.cleaned_up)
+    options = rules.options_of(TableService.ARCHIVAL)
+    done = run_archival(table, options=options)
+    found = delete_late_files(table, options)
+    answer = request_archival(table, options, found.cleaned_up)
     if isinstance(answer, str):
-        done = run_archival(table, answer, options=rules.options) or done
+        done = run_archival(table, answer, options=options) or done
     if done is None:
         return Step(TableService.ARCHIVAL, "nothing", answer.why if isinstance(answer, Reason) else why, files=len(found.deleted))
     return Step(TableService.ARCHIVAL, "done", why, (done.instant,), len(done.instants))
