@@ -45,6 +45,9 @@ def options_of(world: World) -> dict[str, object]:
             "hoodie.bloom.index.update.partition.path": world.chooser("filtered").random() < 0.7,
             "hoodie.bloom.index.filter.type": world.chooser("filtered").choice(("SIMPLE", "DYNAMIC_V0")),
         }
+    if world.is_carried:
+        options |= {"tideline.clustering.update.strategy": "carry-over", "hoodie.parquet.small.file.limit": 0}
+        options["tideline.clustering.min.input.files"] = 1
     return options | (_archival_options(world) if world.is_archived else {})
 
 
@@ -75,6 +78,9 @@ def cast_of(world: World) -> list[tuple[str, Callable[[Cluster, Process], None]]
         # Clustering takes logs away too: with it in every history compaction would have little to do.
         likely = ((service_actors.compactor, 0.85), (service_actors.clusterer, 0.4), *likely[1:])
     others = [act for act, likelihood in likely if choose.random() < likelihood] or [likely[0][0]]
+    if world.is_carried:
+        # With two of them, one takes over from the other.
+        others = [service_actors.clusterer, *(act for act in others if act is not service_actors.compactor)]
     if world.is_slow and choose.random() < 0.8:
         # Who take clusterings over from each other.
         service = service_actors.compactor if world.is_merge_on_read and choose.random() < 0.6 else service_actors.clusterer

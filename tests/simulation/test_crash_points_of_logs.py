@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,10 +19,13 @@ from tideline_table.action import (
     delete_partitions,
     roll_back_dead,
     run_clean,
+    run_clustering,
     schedule_clean,
     schedule_clustering,
     schedule_compaction,
 )
+from tideline_table.action.clustering.execute import cluster_group
+from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.coordination.committed import Committed
@@ -33,6 +36,7 @@ from tideline_table.writer import Operation
 
 ROWS = [("a", "p", 1, "x"), ("b", "p", 1, "x"), ("a", "q", 1, "x"), ("c", "q", 1, "x")]
 OTHERS = [("b", "p", 2, "other"), ("a", "q", 2, "other")]
+CARRY = {"hoodie.clustering.updates.strategy": "carry-over", "tideline.clustering.min.input.files": 1}
 AT_ONCE = {"hoodie.compact.inline.max.delta.commits": 1}
 
 
@@ -78,6 +82,20 @@ def cluster_all(table: Table) -> None:
     cluster(table)
 
 
+def cluster_beside_writers(table: Table) -> None:
+    """Other processes update rows and delete one while the clustering runs: it carries both over."""
+    schedule_clustering(table, CARRY)
+
+    def run(tasks: Sequence[ClusteringTask]) -> list[ClusteredGroup]:
+        results = [cluster_group(task, table.storage) for task in tasks]
+        other = open_table(table.storage.inner, table.clock, "other")
+        write(other, OTHERS)
+        write(other, [("c", "q", 0, "")], Operation.DELETE)
+        return results
+
+    run_clustering(table, options=CARRY, run=run)
+
+
 def clean(table: Table) -> None:
     schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
     run_clean(table)
@@ -119,6 +137,7 @@ CHANGES_ROWS = [
     overwrite_everything,
     drop_partition,
     upsert_in_turn,
+    cluster_beside_writers,
 ]
 OF_LOGS = [
     upsert,
@@ -129,6 +148,7 @@ OF_LOGS = [
     compact_all,
     clean,
     roll_back_abandoned,
+    cluster_beside_writers,
 ]
 """What only happens in merge-on-read tables, or to log files: of the rest `test_crash_points` has the storage errors."""
 OPERATIONS = [*CHANGES_ROWS, compact_all, cluster_all, clean, roll_back_abandoned]
@@ -175,7 +195,11 @@ def allowed(operation: Callable[[Table], None]) -> list[list]:
 @functools.cache
 def between(operation: Callable[[Table], None]) -> list[list]:
     """What readers may find behind the first of two writes."""
-    first = {upsert_in_turn: [("a", "p", 2, "new"), ("n", "p", 2, "new")], append_behind_others: OTHERS}.get(operation)
+    first = {
+        upsert_in_turn: [("a", "p", 2, "new"), ("n", "p", 2, "new")],
+        append_behind_others: OTHERS,
+        cluster_beside_writers: OTHERS,
+    }.get(operation)
     if first is None:
         return []
     _, disk, clock = place(prepared(operation))
@@ -219,6 +243,8 @@ def test_storage_error_at_every_call(operation):
     """
     done = outcome(operation)
     failed = [list(done.before), *between(operation)] if done.before != done.after else done.allowed
+    if operation is cluster_beside_writers:
+        failed = allowed(operation)  # The clustering may fail behind the writes.
     rows = {"done": list(done.after), "failed": failed, "unknown": allowed(operation)}
     for number, call in enumerate(done.calls):
         turn = number + OF_LOGS.index(operation)
@@ -232,7 +258,9 @@ def test_storage_error_at_every_call(operation):
         live_through(prepared(operation), operation, faults[turn % len(faults)], **rows)
 
 
-@pytest.mark.parametrize("operation", [upsert, compact_all, cluster_all, drop_partition], ids=lambda o: o.__name__)
+@pytest.mark.parametrize(
+    "operation", [upsert, compact_all, cluster_all, cluster_beside_writers, drop_partition], ids=lambda o: o.__name__
+)
 def test_crash_in_the_recovery(operation):
     """At every third call of a first recovery, and of the one that takes over from it."""
     made = outcome(operation).mutating

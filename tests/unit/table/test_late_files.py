@@ -157,7 +157,7 @@ def test_a_clustering_that_was_taken_over_leaves_the_files_of_the_later_attempt(
     def run(tasks):
         results = [cluster_group(task, inner) for task in tasks]
         with pytest.raises(TransactionRolledBack, match="was taken over by other"):
-            _commit_clustering(lost, stats)
+            _commit_clustering(lost, stats, [])
         delete_lost_attempt(table, instant, lost.attempt, stats)
         return results
 

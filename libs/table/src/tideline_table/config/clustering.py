@@ -184,12 +184,13 @@ CLUSTERING_UPDATE_STRATEGY = Option(
     "tideline.clustering.update.strategy",
     "yield",
     "What a write does to file groups under a pending clustering: commit, so that the clustering loses as often as "
-    "`tideline.clustering.yields` allows (yield), or fail with a conflict, as in RFC-19 (reject).",
-    choices=("yield", "reject"),
+    "`tideline.clustering.yields` allows (yield), or fail with a conflict, as in RFC-19 (reject). With carry-over, it commits as "
+    "with yield, and a clustering that runs with this value adds log files that were appended meanwhile to its output.",
+    choices=("yield", "reject", "carry-over"),
 )
 CLUSTERING_UPDATES_STRATEGY = Option(
     "hoodie.clustering.updates.strategy",
     "",
-    "As `tideline.clustering.update.strategy`, which it overrides: `yield`, `reject`, Apache Hudi's class name for one of them "
-    "(`SparkAllowUpdateStrategy`, `SparkRejectUpdateStrategy`), or an entry point of the group `tideline.clustering.update`.",
+    "As `tideline.clustering.update.strategy`, which it overrides: `yield`, `reject`, `carry-over`, Apache Hudi's class name for one of them "
+    "(`SparkAllowUpdateStrategy` for `yield`, `SparkRejectUpdateStrategy`), or an entry point of the group `tideline.clustering.update`.",
 )

@@ -7,7 +7,9 @@ one passes, the clustering yields, because its commit compares what it read with
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 import tenacity
 
@@ -19,7 +21,7 @@ from tideline_table.log.state import TableState
 from tideline_table.plugin import Strategies
 
 _LONGEST_NAP_S = 1.0
-_YIELD = "yield"
+_YIELD, _CARRY_OVER = "yield", "carry-over"
 _STRATEGIES: Strategies[UpdateStrategy] = Strategies(
     group="tideline.clustering.update",
     option=CLUSTERING_UPDATES_STRATEGY.key,
@@ -33,7 +35,7 @@ _STRATEGIES: Strategies[UpdateStrategy] = Strategies(
             "SparkConsistentBucketDuplicateUpdateStrategy",
             "SparkConsistentHashingDuplicateUpdateStrategy",
         ),
-        "writes to both the old and the planned file group are not built yet: use yield",
+        "writes to both the old and the planned file group are not built: use carry-over, which writes them once, or yield",
     ),
 )
 
@@ -60,12 +62,31 @@ class ClusteringPriority:
 def update_strategy(timeline: ActiveTimeline, options: Options) -> UpdateStrategy:
     """Return the strategy of a write towards clusterings, as the options say. Raises `InvalidOption` for an unknown one."""
     chosen = _chosen(options)
-    return ClusteringPriority(timeline, options).goes_first if chosen == _YIELD else _STRATEGIES.load(chosen)
+    return ClusteringPriority(timeline, options).goes_first if chosen in (_YIELD, _CARRY_OVER) else _STRATEGIES.load(chosen)
 
 
 def waits_for_clusterings(options: Options) -> bool:
     """Return whether a write waits for a clustering with priority, instead of failing with a conflict."""
-    return _chosen(options) == _YIELD
+    return _chosen(options) in (_YIELD, _CARRY_OVER)
+
+
+def carries_over(options: Options) -> bool:
+    """Return whether a clustering carries over what was written to its input while it ran. Raises `InvalidOption` as `update_strategy`."""
+    return _chosen(options) == _CARRY_OVER
+
+
+def planned_update_strategy(options: Options) -> dict[str, str]:
+    """Return the strategy parameters by which a clustering plan says that its executor carries over; empty with other strategies.
+
+    A process with other options that takes over from a dead executor then carries over, too. Raises `InvalidOption` as `update_strategy`.
+    """
+    return {CLUSTERING_UPDATES_STRATEGY.key: _CARRY_OVER} if carries_over(options) else {}
+
+
+def plan_carries_over(plan: Mapping[str, Any]) -> bool:
+    """Return whether a clustering plan (`HoodieRequestedReplaceMetadata`) has the parameter of `planned_update_strategy`."""
+    strategy = (plan.get("clusteringPlan") or {}).get("strategy") or {}
+    return (strategy.get("strategyParams") or {}).get(CLUSTERING_UPDATES_STRATEGY.key) == _CARRY_OVER
 
 
 def _chosen(options: Options) -> str:

@@ -59,6 +59,8 @@ UpdateStrategy = Callable[[TableState, str], bool]
 UPDATE_STRATEGIES: dict[str, UpdateStrategy] = {
     # The write commits and the clustering is planned again, until it has priority because it lost often.
     "yield": lambda state, clustering: state.has_priority(clustering),
+    # The same for the write: what the clustering does with it is decided at the clustering's commit (`action.clustering.carry_over`).
+    "carry-over": lambda state, clustering: state.has_priority(clustering),
     # RFC-19: the file groups belong to the clustering until it ends.
     "reject": lambda _state, _clustering: True,
 }

@@ -17,6 +17,7 @@ from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.adopted import AdoptedTable
 from tideline_table.log.body import Archived, Bare, Cleaned, Indexed, Published, RestoreBegun, Restored, SavepointMade
+from tideline_table.log.carried import carried_by_path
 from tideline_table.log.cleaned import cleaned_files, first_whole, remove_cleaned
 from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import MetadataTable, metadata_after
@@ -242,6 +243,7 @@ class TableState:
 
     def _apply_commit(self, entry: Entry, metadata: CommitMetadata) -> None:
         instant = entry.instant
+        carried = carried_by_path(metadata.extra)
         for stat in metadata.stats:
             if not stat.path:
                 continue
@@ -250,7 +252,7 @@ class TableState:
             if entry.action is Action.LOG_COMPACTION:
                 fold_merged_log(slices, group, instant, stat)
                 continue
-            fold_file(slices, group, instant, stat)
+            fold_file(slices, group, carried.get(stat.path, instant), stat)
             if len(slices) > 1:
                 self.excess.add(group)
         for partition, file_ids in (metadata.replaced or {}).items():

@@ -26,7 +26,11 @@ def undo_writes(slices: MutableMapping[FileGroupId, dict[str, FileSlice]], insta
     """Remove the base files and log files that `instants` wrote. Remove groups and slices that are then empty."""
     for group, by_instant in list(slices.items()):
         kept = {}
+        oldest = min(by_instant)
         for base_instant, found in by_instant.items():
+            if base_instant in instants and found.base_file and base_instant == oldest:
+                # The write that opened the group is undone. Log files that a clustering carried into it go with it.
+                continue
             logs = tuple(log for log in found.log_files if log.instant not in instants)
             base = "" if base_instant in instants else found.base_file
             if base or logs:

@@ -196,10 +196,13 @@ class _Changes:
     def take_file(self, stat: WriteStat) -> None:
         """Add the keys that a written file adds to its file group or takes from it."""
         group = FileGroupId(stat.partition_path, stat.file_id)
+        if self._moves_only:
+            self._take_moved(group, stat)
+            return
         if stat.is_log:
             self._take_log(group, stat)
             return
-        before = None if self._moves_only else self._before(group)
+        before = self._before(group)
         if before is None:
             self._add(group, _base_keys(self._source, stat.path))
         elif stat.num_deletes:
@@ -208,6 +211,14 @@ class _Changes:
             # Rows that the write did not change keep the instant of their own write.
             written = _base_keys(self._source, stat.path, self._instant)
             self._add(group, _without(written, live_keys(self._source, before)) if stat.num_updates else written)
+
+    def _take_moved(self, group: FileGroupId, stat: WriteStat) -> None:
+        """Add the keys of an output of a clustering: of its base file, as log files carried into the group leave them."""
+        made = self._source.state.slices.get(group, {}).get(self._instant)
+        if made is None or not made.log_files:
+            self._add(group, _base_keys(self._source, stat.path))
+        elif not stat.is_log:
+            self._add(group, live_keys(self._source, made))
 
     def _take_log(self, group: FileGroupId, stat: WriteStat) -> None:
         after = self._source.state.latest_slice(group)

@@ -208,6 +208,8 @@ def slices_at(state: TableState, known: AbstractSet[str]) -> dict[FileGroupId, F
         logs: list[LogFile] = []
         for instant in sorted(slices, reverse=True):
             at = slices[instant]
+            if at.base_file and not is_known(instant) and instant == min(slices):
+                continue  # The group is not there yet; a clustering may have carried log files of earlier writes into it.
             logs[:0] = [log for log in at.log_files if is_known(log.instant)]
             if at.base_file and is_known(instant):
                 found[group] = replace(at, log_files=tuple(logs))

@@ -37,6 +37,7 @@ from tideline_table.config import (
     Options,
     column_list,
 )
+from tideline_table.coordination.priority import planned_update_strategy
 from tideline_table.file_group.slice import FileSlice, SliceVersion
 from tideline_table.log.action import CLUSTER
 from tideline_table.log.plan import PRIORITY_KEY, ClusteringPlanned
@@ -145,7 +146,7 @@ def due_plan(
             "inputGroups": [group_document(group, root, target, order, ranges) for group in groups],
             "strategy": {
                 "strategyClassName": execution.class_name or order.strategy,
-                "strategyParams": strategy_params(order),
+                "strategyParams": {**strategy_params(order), **planned_update_strategy(options)},
                 "version": 1,
             },
             "extraMetadata": {PRIORITY_KEY: "true"} if losses >= options[CLUSTERING_YIELDS] else {},

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from tideline_table.action.clustering.carry_over import CarryOver
 from tideline_table.action.clustering.column_ranges import FooterRanges
 from tideline_table.action.clustering.decision import decide_clustering
 from tideline_table.action.clustering.execute import cluster_group
@@ -28,26 +29,35 @@ from tideline_table.config import CLUSTERING_MEMORY_LIMIT, SERVICE_VERIFY, Optio
 from tideline_table.coordination import Heartbeat, WriteSet, find_conflict, roll_back
 from tideline_table.coordination.committed import Committed
 from tideline_table.coordination.conflict import check_still_own
+from tideline_table.coordination.priority import carries_over, plan_carries_over
 from tideline_table.coordination.reservations import reserved_groups
 from tideline_table.errors import (
     CommitUnknown,
     ObjectNotFound,
     TidelineError,
     TransactionRolledBack,
+    UnsupportedTable,
+    WriteConflict,
 )
 from tideline_table.file_group.slice import FileGroupId, SliceVersion
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
 from tideline_table.log.action import CLUSTER
 from tideline_table.log.body import Published
+from tideline_table.log.entry import Entry
 from tideline_table.log.merged_slices import with_merged_logs
 from tideline_table.log.plan import ClusteringPlanned
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
+from tideline_table.log_format.key_index import forget_index
 from tideline_table.schema.meta_fields import with_meta_fields
 from tideline_table.table.facade import Table
 from tideline_table.writer.marker import forget_markers, marked_files
 
+_ROUNDS = 5
+"""How often a clustering carries over what was written, before it takes the lock of commits."""
+_LOCKED_ROUNDS = 3
+"""The same under the lock, against writers that take no lock."""
 RunTasks = Callable[[Sequence[ClusteringTask]], Sequence[ClusteredGroup]]
 """Runs tasks in this process or on Spark executors, and returns the result of each task."""
 
@@ -75,6 +85,7 @@ def request_clustering(
     """Do as `schedule_clustering`, but return the reason if there is no plan; `trigger` as for `plan_clustering`, `check` for `publish`."""
     chosen = table.options.merged(options or {})
     table.check_writable()
+    _check_update_strategy(table, chosen)
     reserved = reserved_groups(table.intents, table.timeline)
     ranges = FooterRanges(table.storage, with_meta_fields(table.schema))
 
@@ -107,6 +118,8 @@ class ClusteringRun:
     """Sequence of the entry that began the attempt. A later inflight entry means that another process took over."""
     verify: str
     """What the tasks compare with what they read (`tideline.service.verify`)."""
+    carries: bool = False
+    """Whether writes to the input since the plan are carried over (`carry_over`)."""
 
 
 def run_clustering(
@@ -114,29 +127,32 @@ def run_clustering(
 ) -> Committed | None:
     """Execute a clustering plan (empty: the oldest pending one); return None if there is none.
 
+    Carries writes over if its options or those of the planner say so (`carry_over`); what the planner says has no effect in shared tables.
     Takes over from a dead attempt. Rolls back, so that the planner can plan again, and raises `WriteConflict` on a conflict or
     `VerificationFailed` for unfit results. `TransactionRolledBack` means that another process ended the attempt or took it over.
     """
     chosen = table.options.merged(options or {})
     table.check_writable()
+    _check_update_strategy(table, chosen)
     record = pending_plan(table, instant, TableService.CLUSTERING, table.state.pending_clusterings(), chosen)
     if record is None:
         return None
     begun = _begin_clustering(table, record.instant, chosen)
     stats: list[WriteStat] = []
+    carried: list[WriteStat] = []
     with Heartbeat(table.storage, begun.instant, chosen):
         try:
             results = run(begun.tasks)
             stats += [stat for result in results for stat in result.stats]
-            return _commit_clustering(begun, check_clustered(begun.tasks, results))
+            return _commit_clustering(begun, check_clustered(begun.tasks, results), carried)
         except CommitUnknown:
             raise  # only the log knows the outcome
         except TransactionRolledBack:
-            delete_lost_attempt(table, begun.instant, begun.attempt, stats)
+            delete_lost_attempt(table, begun.instant, begun.attempt, [*stats, *carried])
             raise  # another process ended the attempt or took it over
         except TidelineError as error:
             if roll_back(table.timeline, begun.instant, force=True, attempt=begun.attempt) is None:
-                delete_lost_attempt(table, begun.instant, begun.attempt, stats)
+                delete_lost_attempt(table, begun.instant, begun.attempt, [*stats, *carried])
                 if isinstance(error, ObjectNotFound):
                     raise lost_attempt(TableService.CLUSTERING, begun.instant) from error
             raise
@@ -159,17 +175,28 @@ def _begin_clustering(table: Table, instant: str, options: Options) -> Clusterin
         table.definition.buckets,
     )
     tasks = [replace(task, inputs=tuple(with_merged_logs(table.state, s) for s in task.inputs)) for task in tasks]
-    return ClusteringRun(table, instant, planned.plan, based_on, tuple(tasks), entry.sequence, options[SERVICE_VERIFY])
+    carries = not table.is_shared and (carries_over(options) or plan_carries_over(planned.plan))
+    return ClusteringRun(table, instant, planned.plan, based_on, tuple(tasks), entry.sequence, options[SERVICE_VERIFY], carries)
 
 
-def _commit_clustering(begun: ClusteringRun, stats: Sequence[WriteStat]) -> Committed:
+def _check_update_strategy(table: Table, options: Options) -> None:
+    if carries_over(options) and table.is_shared:
+        raise UnsupportedTable(
+            "a clustering with the update strategy carry-over in a table that Apache Hudi writes, too",
+            expected="a table that only Tideline writes: a writer of Apache Hudi may append to a log file that was carried over already",
+            remedy="use the update strategy yield",
+        )
+
+
+def _commit_clustering(begun: ClusteringRun, stats: Sequence[WriteStat], carried: list[WriteStat]) -> Committed:
+    """Commit the files `stats`. Log files that are carried over are added to `carried` as soon as they are written."""
     table, instant = begun.table, begun.instant
     _delete_earlier_attempts(begun)
     replaced: dict[str, list[str]] = {}
     for task in begun.tasks:
         replaced.setdefault(task.partition_path, []).extend(task.replaces)
-    own = WriteSet(instant, begun.based_on, update_strategy=None)
     receipt = receipt_of(instant, stats, begun.verify)
+    carry = CarryOver(table.storage, begun.tasks, stats, begun.based_on, begun.verify, carried) if begun.carries else None
 
     def decide(state: TableState) -> Draft:
         check_still_own(state, instant)
@@ -179,18 +206,37 @@ def _commit_clustering(begun: ClusteringRun, stats: Sequence[WriteStat]) -> Comm
                 expected=f"attempt {begun.attempt}",
                 remedy="its heartbeat had expired; the other one goes on",
             )
+        own = WriteSet(instant, begun.based_on if carry is None else carry.versions, update_strategy=None)
         conflict = find_conflict(own, state, ())
         if conflict is not None:
             raise conflict
         # The current schema, which a writer may have changed since the begin.
         extra = {**executed_strategy(begun.plan, begun.tasks), SCHEMA_KEY: table.schema_json, **receipt}
-        metadata = CommitMetadata(CLUSTER, tuple(stats), extra, replaced)
+        extra |= carry.extra if carry is not None else {}
+        metadata = CommitMetadata(CLUSTER, (*stats, *carried), extra, replaced)
         return Draft(instant, Action.REPLACE_COMMIT, State.INFLIGHT, State.COMPLETED, CLUSTER, Published(metadata))
 
-    with table.lock.hold(table.timeline.head_sequence):
-        entry = table.timeline.append(decide)
+    entry = _append(table, decide, carry)
     forget_markers(table.storage, instant)
-    return Committed(instant, entry.sequence, tuple(stats))
+    return Committed(instant, entry.sequence, (*stats, *carried))
+
+
+def _append(table: Table, decide: Callable[[TableState], Draft], carry: CarryOver | None) -> Entry:
+    """Append the commit, after rounds of `carry` (None: nothing is carried over).
+
+    Each round is shorter than the one before, because fewer writes complete meanwhile; the last ones hold up commits of writers.
+    """
+    for _ in range(_ROUNDS):
+        if carry is None or not carry.follow(table.refresh()):
+            break
+    with table.lock.hold(table.timeline.head_sequence):
+        for left in reversed(range(_LOCKED_ROUNDS + 1)):
+            try:
+                return table.timeline.append(decide)
+            except WriteConflict:
+                if carry is None or not left or not carry.follow(table.state):
+                    raise
+    raise AssertionError("the last round returns or raises")
 
 
 def _delete_earlier_attempts(begun: ClusteringRun) -> None:
@@ -198,4 +244,5 @@ def _delete_earlier_attempts(begun: ClusteringRun) -> None:
     # complete; a later attempt may be about to commit its files.
     for path in marked_files(begun.table.storage, begun.instant):
         if -1 < attempt_of(path) < begun.attempt:
+            forget_index(begun.table.storage, path)
             begun.table.storage.delete(path)

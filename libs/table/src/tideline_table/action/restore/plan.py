@@ -78,11 +78,16 @@ def _newest_first(records: Iterable[ActionRecord]) -> list[ActionRecord]:
 def _files_of(state: TableState, instants: Sequence[str]) -> dict[str, tuple[str, ...]]:
     found: dict[str, list[str]] = {instant: [] for instant in instants}
     for file_slice in state.every_slice():
+        opens = False
         if file_slice.base_file and file_slice.base_instant in found:
             found[file_slice.base_instant].append(file_slice.path)
+            opens = file_slice.base_instant == min(state.slices[file_slice.group])
         for log, path in zip(file_slice.log_files, file_slice.log_paths, strict=True):
             if log.instant in found:
                 found[log.instant].append(path)
+            elif opens:
+                # A clustering carried it into the file group that goes with the base file (`undo_writes`).
+                found[file_slice.base_instant].append(path)
     return {instant: tuple(sorted(paths)) for instant, paths in found.items()}
 
 

@@ -1,0 +1,347 @@
+"""The update strategy carry-over: a clustering adds to its output what writers appended to its input while it ran, and changes no row."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.unit.table.tables import cluster, compact, contents, listing, new_table, open_table, rows_of, write
+
+from tideline_table.action import (
+    check_index,
+    create_index,
+    create_savepoint,
+    restore_to_savepoint,
+    run_clustering,
+    schedule_clustering,
+    write_rows,
+)
+from tideline_table.action.clustering import carried_file, carry_over
+from tideline_table.action.clustering.execute import cluster_group
+from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.coordination.committed import Committed
+from tideline_table.errors import UnsupportedTable, VerificationFailed, WriteConflict
+from tideline_table.log.carried import CARRIED_KEY
+from tideline_table.log.checkpoint import write_checkpoint
+from tideline_table.log.metadata import RECORD_INDEX
+from tideline_table.table import Table, TableType
+from tideline_table.writer import Operation
+
+CARRY = {
+    "hoodie.clustering.updates.strategy": "carry-over",
+    "tideline.clustering.min.input.files": 1,
+    "hoodie.clustering.plan.strategy.sort.columns": "ts",
+}
+TO_LOG = {"tideline.insert.to.log": True, "hoodie.parquet.small.file.limit": 10**8}
+_LOG_NAME = re.compile(r"\.log\.\d+_[\d-]+$")
+NO_RETRY = {"tideline.write.conflict.retries": 0}
+
+
+def filled(**more: Any) -> Table:
+    """Four files of two rows each in partition p."""
+    table, _, _ = new_table(type=more.pop("type", TableType.MOR), **more)
+    for n in range(4):
+        write(table, [(f"a{n}", "p", n, "x"), (f"b{n}", "p", 10 + n, "x")])
+    return table
+
+
+def clustered(table: Table, during: Callable[[Table], object], **options: Any) -> Committed | None:
+    """Run a clustering, with what `during` does in another process between its tasks and its commit."""
+    chosen = {**CARRY, **options}
+    assert schedule_clustering(table, chosen) is not None
+
+    def run(tasks: Any) -> Any:
+        results = [cluster_group(task, table.storage) for task in tasks]
+        during(open_table(table.storage, table.clock, "writer"))
+        return results
+
+    return run_clustering(table, options=chosen, run=run)
+
+
+def updates(writer: Table) -> None:
+    write(writer, [("a0", "p", 20, "u1"), ("b3", "p", 21, "u1")], **NO_RETRY)
+    write(writer, [("a0", "p", 22, "u2"), ("a1", "p", 1, "late")], **NO_RETRY)
+    write(writer, [("b1", "p", 0, "")], Operation.DELETE, **NO_RETRY)
+    write(writer, [("new", "p", 5, "n")], **NO_RETRY)
+
+
+def test_writers_commit_at_once_and_the_clustering_keeps_their_rows():
+    table, expected = filled(), filled()
+    updates(expected)
+    done = clustered(table, updates)
+    assert done is not None
+    assert contents(open_table(table.storage, table.clock)) == contents(expected)
+    (made,) = [s for s in table.slices() if s.base_instant == done.instant]
+    assert len(made.log_files) == 3, "one for each write that appended to the input"
+    writes = sorted({log.instant for log in made.log_files})
+    assert all(at > done.instant for at in writes)
+    extra = json.loads(table.storage.read(f".hoodie/{done.instant}.replacecommit"))["extraMetadata"]
+    assert sorted(json.loads(extra[CARRIED_KEY])) == writes
+
+
+def test_the_plan_says_so_to_an_executor_with_other_options():
+    table, expected = filled(), filled()
+    updates(expected)
+    assert schedule_clustering(table, CARRY) is not None
+    updates(open_table(table.storage, table.clock, "writer"))
+    done = cluster(open_table(table.storage, table.clock, "executor"))
+    assert done is not None
+    assert sum(stat.is_log for stat in done.stats) == 3
+    assert contents(open_table(table.storage, table.clock)) == contents(expected)
+
+
+def test_the_rows_keep_their_meta_fields():
+    table = filled()
+    clustered(table, updates)
+    rows = {r["id"]: r for r in table.read(["id", "_hoodie_commit_time", "_hoodie_file_name"]).to_pylist()}
+    (made,) = [s for s in table.slices() if len(s.log_files)]
+    assert rows["a0"]["_hoodie_commit_time"] == made.log_files[1].instant
+    assert rows["b3"]["_hoodie_commit_time"] == made.log_files[0].instant
+    assert rows["b3"]["_hoodie_file_name"].startswith(made.group.file_id)
+
+
+def test_several_outputs_each_get_their_keys():
+    table, expected = filled(), filled()
+    updates(expected)
+    options = {
+        "hoodie.clustering.plan.strategy.target.file.max.bytes": max(s.size_bytes for s in table.slices()) + 1,
+    }
+    done = clustered(table, updates, **options)
+    made = [s for s in table.slices() if s.base_instant == done.instant]
+    assert len(made) > 1
+    assert sum(bool(s.log_files) for s in made) > 1
+    assert contents(table) == contents(expected)
+
+
+@pytest.mark.parametrize("more", [{}, {"buckets": 2}])
+def test_inserts_in_log_files_are_carried(more):
+    def inserts(writer: Table) -> None:
+        write(writer, [("n1", "p", 1, "n"), ("a0", "p", 30, "u")], **NO_RETRY, **TO_LOG)
+        write(writer, [("n1", "p", 2, "n2"), ("n2", "p", 2, "n")], **NO_RETRY, **TO_LOG)
+
+    table, expected = filled(**more), filled(**more)
+    inserts(expected)
+    clustered(table, inserts)
+    assert any(s.log_files for s in table.slices())
+    assert contents(table) == contents(expected)
+    write(table, [("n1", "p", 9, "again"), ("n2", "p", 9, "again")])
+    write(expected, [("n1", "p", 9, "again"), ("n2", "p", 9, "again")])
+    assert contents(table) == contents(expected), "later writers find the carried keys"
+
+
+def test_the_output_is_compacted_and_clustered_again():
+    table, expected = filled(), filled()
+    updates(expected)
+    clustered(table, updates)
+    write(table, [("b3", "p", 40, "after")])
+    write(expected, [("b3", "p", 40, "after")])
+    assert contents(table) == contents(expected)
+    assert compact(table) is not None
+    assert contents(table) == contents(expected)
+    schedule_clustering(table, CARRY)
+    assert cluster(table) is not None
+    assert contents(table) == contents(expected)
+
+
+def test_queries_as_of_an_instant():
+    table = filled()
+    seen: list[tuple[str, list[Any]]] = []
+
+    def during(writer: Table) -> None:
+        for n in range(3):
+            at = write(writer, [("a0", "p", 30 + n, f"u{n}"), (f"b{n}", "p", 30, "u")]).instant
+            seen.append((at, contents(writer)))
+
+    clustered(table, during)
+    for at, rows in seen:
+        assert contents(table, as_of=at) == rows
+
+
+def test_incremental_queries_read_each_write_once():
+    table = filled()
+    points: list[int] = []
+
+    def during(writer: Table) -> None:
+        points.append(writer.refresh().sequence)
+        for n in range(2):
+            write(writer, [("a0", "p", 30 + n, f"u{n}"), (f"b{n}", "p", 30, "u")])
+            points.append(writer.refresh().sequence)
+
+    clustered(table, during)
+    now = table.refresh().sequence
+
+    def changed(since: int, until: int) -> list[Any]:
+        rows = table.incremental(since, until).read(["id", "v"]).to_pylist()
+        images = {r["after"]["id"]: r["after"]["v"] for r in _changes(table, since, until)}
+        assert images == {r["id"]: r["v"] for r in rows}
+        return sorted(rows, key=str)
+
+    u0, u1 = [{"id": "a0", "v": "u0"}, {"id": "b0", "v": "u"}], [{"id": "a0", "v": "u1"}, {"id": "b1", "v": "u"}]
+    assert changed(points[0], points[1]) == u0
+    assert changed(points[1], points[2]) == u1
+    assert changed(points[1], now) == u1
+    assert changed(points[0], now) == [*u1[:1], u0[1], u1[1]]
+    assert changed(points[2], now) == []
+
+
+def _changes(table: Table, since: int, until: int) -> list[dict[str, Any]]:
+    return [row for batch in table.changes(since, until).scan() for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("saved", ["before", "during", "first write of the table"])
+def test_restores_take_carried_rows_back(saved):
+    table = filled()
+    first = min(a.instant for a in table.state.completed_writes())
+    if saved == "first write of the table":
+        create_savepoint(table, first)
+        rows = contents(table, as_of=first)
+    states: list[tuple[str, list[Any]]] = []
+
+    def during(writer: Table) -> None:
+        if saved == "before":
+            at = max(a.instant for a in writer.refresh().completed_writes())
+            states.append((at, contents(writer)))
+            create_savepoint(writer, at)
+        at = write(writer, [("a0", "p", 30, "kept"), ("b1", "p", 30, "kept")]).instant
+        if saved == "during":
+            create_savepoint(writer, at)
+            states.append((at, contents(writer)))
+        write(writer, [("a0", "p", 31, "undone"), ("b2", "p", 30, "undone")])
+
+    done = clustered(table, during)
+    assert ("a0", "p", 31, "undone") in contents(table)
+    at, rows = states[0] if states else (first, rows)
+    restore_to_savepoint(table, at)
+    assert contents(table) == rows
+    assert contents(open_table(table.storage, table.clock)) == rows
+    named = {path for s in table.refresh().every_slice() for path in s.paths}
+    assert _stored(table) == named, f"no file of {done} is left behind"
+    write(table, [("a0", "p", 50, "goes on")])
+    assert ("a0", "p", 50, "goes on") in contents(table)
+
+
+def test_a_restore_to_a_write_that_began_before_the_plan(monkeypatch):
+    """The restore undoes the clustering and keeps the write: its log file in the old file group counts, the carried one goes."""
+    table = filled()
+    writer, real = open_table(table.storage, table.clock, "writer"), WriteTransaction.commit
+
+    def late(*arguments: Any, **named: Any) -> Committed:
+        monkeypatch.undo()
+        assert schedule_clustering(table, CARRY) is not None
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(WriteTransaction, "commit", late)
+    at = write(writer, [("a0", "p", 30, "kept"), ("b1", "p", 30, "kept")], **NO_RETRY).instant
+    rows = contents(writer)
+    create_savepoint(writer, at)
+    done = cluster(open_table(table.storage, table.clock, "executor", **CARRY))
+    table.refresh()
+    assert done.instant > at
+    assert contents(table) == rows
+    restore_to_savepoint(table, at)
+    assert contents(table) == rows
+    assert contents(open_table(table.storage, table.clock)) == rows
+    assert _stored(table) == {path for s in table.refresh().every_slice() for path in s.paths}
+
+
+def _stored(table: Table) -> set[str]:
+    return {
+        path for path in listing(table.storage) if path.startswith("p/") and (path.endswith(".parquet") or _LOG_NAME.search(path))
+    }
+
+
+def test_the_record_index_follows():
+    table, storage, clock = new_table(type=TableType.MOR)
+    create_index(table, (RECORD_INDEX,))
+    for n in range(4):
+        write(table, [(f"a{n}", "p", n, "x"), (f"b{n}", "p", 10 + n, "x")])
+
+    def during(writer: Table) -> None:
+        updates(writer)
+        write(writer, [("n1", "p", 1, "n"), ("a0", "p", 90, "u")], **TO_LOG)
+
+    clustered(table, during)
+    assert check_index(open_table(storage, clock)) == []
+
+
+def test_checkpoints_keep_the_write_of_a_carried_file():
+    table = filled()
+    clustered(table, updates)
+    write_checkpoint(table.storage, table.state)
+    again = open_table(table.storage, table.clock, "reader")
+    assert [s.log_files for s in again.slices()] == [s.log_files for s in table.slices()]
+
+
+@pytest.mark.parametrize("kind", list(TableType))
+def test_a_rewritten_base_file_is_not_carried(kind):
+    table = filled(type=kind)
+
+    def during(writer: Table) -> None:
+        if kind is TableType.COW:
+            write(writer, [("a0", "p", 30, "u")], **NO_RETRY)
+        else:
+            write(writer, [("a0", "p", 30, "u")], Operation.INSERT_OVERWRITE, **NO_RETRY)
+
+    with pytest.raises(WriteConflict):
+        clustered(table, during)
+    assert ("a0", "p", 30, "u") in contents(table)
+    assert not table.refresh().pending_clusterings()
+
+
+def test_a_key_that_lost_to_a_dropped_deletion_is_not_carried():
+    """Where the ordering value decides, the deletion in the old log beats the late row; the output has forgotten the deletion."""
+    table = filled(buckets=1)
+    gone = rows_of([("a0", "p", 100, "")]).append_column("_hoodie_is_deleted", pa.array([True]))
+    table.clock.advance(1)
+    write_rows(table, gone, Operation.UPSERT, parallelism=1)
+    before = contents(table)
+    assert not any(row[0] == "a0" for row in before)
+
+    def during(writer: Table) -> None:
+        write(writer, [("a0", "p", 50, "too late")], **NO_RETRY)
+
+    with pytest.raises(WriteConflict):
+        clustered(table, during)
+    assert contents(table) == before
+
+
+def test_a_carried_file_that_differs_stops_the_clustering(monkeypatch):
+    table, expected = filled(), filled()
+    updates(expected)
+    framed = carried_file._framed
+    monkeypatch.setattr(carried_file, "_framed", lambda part, *rest: [] if part.deletes else framed(part, *rest))
+    with pytest.raises(VerificationFailed, match="deletions"):
+        clustered(table, updates)
+    assert contents(table) == contents(expected)
+
+
+def test_more_writes_during_each_round(monkeypatch):
+    """Writers go on during the rounds of the commit; the last rounds hold the lock of commits."""
+    table, expected = filled(), filled()
+    writer = open_table(table.storage, table.clock, "writer")
+    real, left = carry_over.CarryOver.follow, list(range(7))
+
+    def follow(self: Any, state: Any) -> bool:
+        found = real(self, state)
+        if left:
+            n = left.pop()
+            write(writer, [("a0", "p", 30 + n, f"u{n}"), (f"b{n % 4}", "p", 40 + n, f"u{n}")])
+        return found
+
+    monkeypatch.setattr(carry_over.CarryOver, "follow", follow)
+    assert clustered(table, lambda _: write(writer, [("a1", "p", 30, "first")])) is not None
+    write(expected, [("a1", "p", 30, "first")])
+    for n in reversed(range(7)):
+        write(expected, [("a0", "p", 30 + n, f"u{n}"), (f"b{n % 4}", "p", 40 + n, f"u{n}")])
+    assert contents(table) == contents(expected)
+
+
+def test_shared_tables_refuse_it(monkeypatch):
+    table = filled()
+    monkeypatch.setattr(Table, "is_shared", property(lambda _: True))
+    with pytest.raises(UnsupportedTable, match="carry-over"):
+        schedule_clustering(table, CARRY)
