@@ -20,7 +20,13 @@ _PLANNED = (TableService.CLUSTERING, TableService.COMPACTION)
 
 def thresholds_of(own: PlannerSettings) -> Thresholds:
     """Return the thresholds of a table from the settings that hold for it."""
-    return Thresholds(own.clustering_min_files, own.clustering_min_commits, own.clustering_backoff_s, own.clustering_backoff_max_s)
+    return Thresholds(
+        own.clustering_min_files,
+        own.clustering_min_commits,
+        own.clustering_backoff_s,
+        own.clustering_backoff_max_s,
+        own.plan_interval_s,
+    )
 
 
 def plan_options(settings: PlannerSettings, table: Table, policy: TablePolicy) -> dict[str, str]:
