@@ -150,7 +150,8 @@ class PlannerService:
         self._context.metrics.set(REWRITTEN, rewritten)
         spent, pending = rewritten + sum(d.pending_bytes for d in every), sum(d.pending_plans for d in every)
         curable: TidelineError | None = None
-        for choice in arbitrate(demands, fleet, spent, pending, now, self._shrunk):
+        frees_at = self._ledgers.frees_at(self._visited, now)
+        for choice in arbitrate(demands, fleet, spent, pending, now, self._shrunk, frees_at):
             if self._context.stopping.is_set():
                 break
             self._context.health.beat()

@@ -286,6 +286,12 @@ def test_the_fleet_serves_the_best_first_within_its_bounds():
     ]
 
 
+def test_what_waits_for_the_budget_of_the_fleet_says_when_some_of_it_is_free_again():
+    frees_at = NOW + timedelta(hours=2)
+    found = arbitrate([demand()], Fleet(bytes_per_day=MIB), MIB, 0, NOW, cut, frees_at)
+    assert [(c.held and (c.held.by, c.held.until)) for c in found] == [(HeldBy.FLEET_BUDGET, frees_at)]
+
+
 def test_small_demands_do_not_use_up_what_a_better_one_waits_for_but_pass_one_that_never_fits():
     def whole(found, max_bytes):
         return found if found.cost_bytes <= max_bytes else Held(HeldBy.NOT_DUE, "")
