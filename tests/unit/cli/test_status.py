@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from datetime import datetime, timedelta
+from pathlib import Path
 
 from tests.real.ports import free_ports
 
 import tideline
-from tideline_table.action import request_compaction
+from tideline_table.action import Backlog, backlog_of, request_compaction
 from tideline_table.hudi import Action
 from tideline_table.table import Table
 
@@ -197,3 +199,38 @@ def test_a_policy_decides(done, filled, tmp_path):
     assert {s["outcome"] for s in done("maintain", filled, "--settings", file, "--json").document["tables"][0]["services"]} == {
         "nothing"
     }
+
+
+def test_why_says_when_time_lets_a_service_run(done, filled, merging, tmp_path):
+    file = tmp_path / "settings.toml"
+    file.write_text(f'policy_file = "{tmp_path}/policies.yaml"\n')
+
+    def why(policy: str, service: str, path: Path = filled) -> tuple[str, str]:
+        (tmp_path / "policies.yaml").write_text(f"version: 1\ndefaults: {{{policy}}}\n")
+        (verdict,) = done("why", path, service, "--settings", file, "--json").document["verdicts"]
+        return verdict["outcome"], verdict["until"]
+
+    eager = "settings: {planner: {clustering_min_files: 2, clustering_min_commits: 1, clustering_backoff_s: 500.0}}"
+    assert why(eager, "clustering")[0] == "due"
+    assert why(f"{eager}, budget: {{bytes_per_day: 0}}", "clustering") == ("held", "the end of pending plans, or a larger budget")
+    done(
+        "job",
+        "cancel",
+        filled,
+        done("plan", "clustering", filled, "--option=tideline.clustering.min.input.files=2", "--json").document["instant"],
+    )
+    table = Table.open(str(filled))
+    (rollback,) = [a for a in table.state.actions.values() if a.action is Action.ROLLBACK]
+    again = datetime.fromisoformat(rollback.since) + timedelta(seconds=500)
+    assert why(eager, "clustering") == ("held", f"{again:%Y-%m-%d %H:%M:%S} UTC")
+    oldest = table_backlog(merging).oldest_log
+    assert oldest is not None
+    outcome, until = why("objectives: {unmerged_log_age: 10h}", "compaction", merging)
+    assert outcome == "not_due"
+    assert until.startswith("1 more delta commit(s)")
+    assert until.endswith(f" or {oldest + timedelta(hours=8):%Y-%m-%d %H:%M:%S} UTC")
+
+
+def table_backlog(path: Path) -> Backlog:
+    table = Table.open(str(path))
+    return backlog_of(table.state, table.options)

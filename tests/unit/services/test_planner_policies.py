@@ -8,6 +8,7 @@ from tests.unit.services.fleet import Fleet, update, write
 
 from tideline_cleaner.cleaning import CleanerService
 from tideline_cleaner.settings import CleanerSettings
+from tideline_events import DECISIONS, VerdictEvent
 from tideline_planner.metrics import CHANGES, PLANS, VERDICTS
 from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
@@ -123,6 +124,14 @@ def test_the_budget_of_the_fleet_goes_to_the_table_with_the_higher_priority(flee
     assert [clusterings(table) for table in tables] == [0, 1]
     assert context.metrics.value(VERDICTS, service="clustering", verdict="fleet_budget") == 1
     run_clustering(tables[1])
+    fleet.stop(service)
+    service, _ = planner(fleet, file)
+    service.tick()
+    fleet.stop(service)
+    found = [event for event in fleet.events(DECISIONS.name) if isinstance(event, VerdictEvent) and event.verdict == "fleet_budget"]
+    (done,) = [a for a in tables[1].refresh().completed_writes() if a.is_clustering]
+    assert found[-1].until == datetime.fromisoformat(done.since) + timedelta(days=1)
+    service, _ = planner(fleet, file)
     fleet.clock.advance(23 * HOUR_S)
     service.tick()
     assert clusterings(tables[0]) == 0

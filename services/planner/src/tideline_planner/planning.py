@@ -150,7 +150,8 @@ class PlannerService:
         self._context.metrics.set(REWRITTEN, rewritten)
         spent, pending = rewritten + sum(d.pending_bytes for d in every), sum(d.pending_plans for d in every)
         curable: TidelineError | None = None
-        for choice in arbitrate(demands, fleet, spent, pending, now, self._shrunk):
+        frees_at = self._ledgers.frees_at(self._visited, now)
+        for choice in arbitrate(demands, fleet, spent, pending, now, self._shrunk, frees_at):
             if self._context.stopping.is_set():
                 break
             self._context.health.beat()
@@ -196,12 +197,13 @@ class PlannerService:
 
     def _publish(self, decided: Decided, demand: Demand) -> str | Reason:
         _, settings, policy = decided.basis
-        options = {**plan_options(settings, decided.table, policy), **demand.options}
+        options = plan_options(settings, decided.table, policy)
         check = self._check(decided.table.base_path, policy, demand)
         if demand.service is TableService.CLUSTERING:
             trigger = None if demand.trigger is None else replace(demand.trigger, max_bytes=demand.max_bytes)
             return request_clustering(decided.table, options, trigger, check=check)
-        return request_compaction(decided.table, options, max_bytes=demand.max_bytes, check=check)
+        least = None if demand.trigger is None else demand.trigger.min_commits
+        return request_compaction(decided.table, options, max_bytes=demand.max_bytes, min_commits=least, check=check)
 
     def _check(self, base_path: str, policy: TablePolicy, demand: Demand) -> Check:
         """Return the last check of a plan, on the state on which it is published: time may have passed since the decision."""

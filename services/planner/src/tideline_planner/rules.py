@@ -20,7 +20,13 @@ _PLANNED = (TableService.CLUSTERING, TableService.COMPACTION)
 
 def thresholds_of(own: PlannerSettings) -> Thresholds:
     """Return the thresholds of a table from the settings that hold for it."""
-    return Thresholds(own.clustering_min_files, own.clustering_min_commits, own.clustering_backoff_s, own.clustering_backoff_max_s)
+    return Thresholds(
+        own.clustering_min_files,
+        own.clustering_min_commits,
+        own.clustering_backoff_s,
+        own.clustering_backoff_max_s,
+        own.plan_interval_s,
+    )
 
 
 def plan_options(settings: PlannerSettings, table: Table, policy: TablePolicy) -> dict[str, str]:
@@ -67,11 +73,19 @@ def with_planner(settings: PlannerSettings, policy: TablePolicy, table: Table, v
         return replace(
             verdict, outcome=Outcome.DUE, why=found.why, until=f"tideline plan {verdict.service} PATH publishes the plan"
         )
+    at = f"{found.until:%Y-%m-%d %H:%M:%S} UTC" if found.until is not None else ""
     if found.by is HeldBy.NOT_DUE:
-        until = verdict.until if verdict.outcome is Outcome.NOT_DUE else ""
-        return replace(verdict, outcome=Outcome.NOT_DUE, why=found.why, until=until)
-    until = f"{found.until:%Y-%m-%d %H:%M:%S} UTC" if found.until is not None else "another policy"
-    return replace(verdict, outcome=Outcome.HELD, why=found.why, until=until)
+        known = verdict.until if verdict.outcome is Outcome.NOT_DUE else ""
+        return replace(verdict, outcome=Outcome.NOT_DUE, why=found.why, until=" or ".join(filter(None, (known, at))))
+    return replace(verdict, outcome=Outcome.HELD, why=found.why, until=at or _ENDS.get(found.by, "another policy"))
+
+
+_ENDS = {
+    HeldBy.PAUSED: "the end of the pause",
+    HeldBy.WINDOW: "another window",
+    HeldBy.BUDGET: "the end of pending plans, or a larger budget",
+}
+"""What ends a reason that time does not end."""
 
 
 def _held(policy: TablePolicy, now: datetime) -> dict[TableService, Reason]:

@@ -17,7 +17,8 @@ from tideline_table.config import Options
 from tideline_table.file_group import FileGroupId, FileSlice, LogFile
 from tideline_table.hudi import Action, State
 from tideline_table.log import ActionRecord, TableState
-from tideline_table.log.action import CLUSTER
+from tideline_table.log.action import CLUSTER, COMPACT
+from tideline_table.log.plan import CompactionPlanned
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)  # a Friday
 MIB = 1 << 20
@@ -114,6 +115,110 @@ def test_what_is_decided_for_a_table(service, view, text, spent, verdict, why):
     assert ("due" if isinstance(found, Demand) else found.by.value, why in found.why) == (verdict, True), found
 
 
+def planned_before(view, service, *, ended_min, state=State.COMPLETED, groups=()):
+    """The view with a plan of the service that began behind all writes so far, and ended so many minutes ago."""
+    action, operation = (Action.COMPACTION, COMPACT) if service is COMPACTION else (Action.REPLACE_COMMIT, CLUSTER)
+    ended = (NOW - timedelta(minutes=ended_min)).isoformat()
+    view.state.actions["5"] = ActionRecord("5", action, state, operation, 501, 500, "p", ended)
+    if state is not State.COMPLETED:
+        named = [{"partitionPath": "p", "fileId": g, "baseInstantTime": at(9), "deltaFilePaths": []} for g in groups]
+        view.state.plans["5"] = CompactionPlanned({"operations": named})
+    return view
+
+
+def logged(view, name, *, sequence, log_age_h=0.1):
+    """The view with one more write, which appended to file group `name`."""
+    instant, group = at(log_age_h), FileGroupId("p", name)
+    view.state.actions[instant] = ActionRecord(instant, Action.DELTA_COMMIT, State.COMPLETED, "UPSERT", sequence, sequence - 1, "w")
+    (held,) = view.state.slices[group].values()
+    more = LogFile(f".{name}_2.log.2_0-0-0", MIB, instant, 2)
+    view.state.slices[group] = {held.base_instant: replace(held, log_files=(*held.log_files, more))}
+    return view
+
+
+def decision(service, view, text="", thresholds=THRESHOLDS):
+    found = examine(service, view, policy(text), thresholds, Ledger(), NOW)
+    return "due" if isinstance(found, Demand) else (found.by.value, found.until and (found.until - NOW).total_seconds())
+
+
+AGED = "objectives: {unmerged_log_age: 30m}"
+
+
+def merging(log_bytes=MIB):
+    """Five delta commits, whose log files wait in two of three file groups."""
+    view = table([MIB] * 2, writes=5, log_bytes=log_bytes, delta_commits=True)
+    view.state.slices |= table([MIB] * 3).state.slices | view.state.slices
+    return view
+
+
+def test_an_urgent_objective_is_met_although_no_write_came_since_a_plan_that_was_too_small():
+    assert decision(COMPACTION, planned_before(merging(), COMPACTION, ended_min=1)) == ("not_due", 9 * 60)
+    assert decision(COMPACTION, planned_before(merging(), COMPACTION, ended_min=1), AGED) == "due"
+    # One plan at a time, so that the bound on a plan bounds what is rewritten at once.
+    pending = planned_before(merging(), COMPACTION, ended_min=1, state=State.REQUESTED, groups=["f0"])
+    assert decision(COMPACTION, pending, AGED) == ("not_due", None)
+    assert decision(COMPACTION, logged(pending, "f1", sequence=600), AGED) == "due"
+
+
+def test_what_a_compaction_left_over_is_planned_after_the_interval():
+    assert decision(COMPACTION, planned_before(merging(), COMPACTION, ended_min=9)) == ("not_due", 60)
+    assert decision(COMPACTION, planned_before(merging(), COMPACTION, ended_min=10)) == "due"
+    assert (
+        decision(COMPACTION, planned_before(merging(), COMPACTION, ended_min=1), thresholds=replace(THRESHOLDS, interval_s=60))
+        == "due"
+    )
+    pending = planned_before(merging(), COMPACTION, ended_min=99)
+    pending.state.actions["4"] = ActionRecord("4", Action.COMPACTION, State.INFLIGHT, COMPACT, 490, 489, "p", "")
+    assert decision(COMPACTION, pending) == ("not_due", None), "one plan after the other"
+
+
+def test_log_files_that_came_since_the_last_compaction_wait_for_more_of_them():
+    """Otherwise a table with one write an hour would be rewritten each hour."""
+    fresh = logged(planned_before(table([MIB] * 3, delta_commits=True), COMPACTION, ended_min=99), "f0", sequence=600)
+    assert decision(COMPACTION, fresh) == ("not_due", None)
+
+
+def test_what_a_strategy_leaves_out_is_not_left_over():
+    """Another job takes it. Plans of the rest must not come every ten minutes because of it."""
+    view = logged(planned_before(merging(), COMPACTION, ended_min=99), "f2", sequence=600)
+    least = {"hoodie.compaction.strategy": "log_size", "hoodie.compaction.logfile.size.threshold": MIB}
+    for log_bytes, verdict in ((MIB, "due"), (1, ("not_due", None))):
+        view = logged(planned_before(merging(log_bytes), COMPACTION, ended_min=99), "f2", sequence=600)
+        assert decision(COMPACTION, replace(view, options=Options(least))) == verdict
+
+
+def test_what_a_clustering_left_over_is_planned_after_the_interval():
+    assert decision(CLUSTERING, planned_before(table(FOUR), CLUSTERING, ended_min=9)) == ("not_due", 60)
+    assert decision(CLUSTERING, planned_before(table(FOUR), CLUSTERING, ended_min=10)) == "due"
+    # Outputs of clusterings, and files that came since, are not left over.
+    for base_instant in ("3", "5", at(0.1)):
+        view = planned_before(table(), CLUSTERING, ended_min=99)
+        view.state.actions["3"] = ActionRecord("3", Action.REPLACE_COMMIT, State.COMPLETED, CLUSTER, 480, 479, "p")
+        view.state.actions[at(0.1)] = ActionRecord(at(0.1), Action.COMMIT, State.COMPLETED, "INSERT", 600, 599, "w")
+        for n in range(4):
+            group = FileGroupId("p", f"f{n}")
+            view.state.slices[group] = {base_instant: FileSlice(group, base_instant, f"f{n}.parquet", MIB, 1)}
+        assert decision(CLUSTERING, view) == ("not_due", None)
+
+
+def test_a_back_off_is_never_zero():
+    view, at_once = table(FOUR, failed=[0]), replace(THRESHOLDS, backoff_s=0.0)
+    assert decision(CLUSTERING, view, thresholds=at_once) == ("backing_off", 1.0)
+
+
+def test_a_cancelled_compaction_is_not_planned_again_at_once():
+    def cancelled(ended_min):
+        view = merging()
+        ended = (NOW - timedelta(minutes=ended_min)).isoformat()
+        view.state.actions["8"] = ActionRecord("8", Action.COMPACTION, State.ROLLED_BACK, COMPACT, 80, 79, "p", "", "9")
+        view.state.actions["9"] = ActionRecord("9", Action.ROLLBACK, State.COMPLETED, "", 82, 81, "p", ended)
+        return view
+
+    assert decision(COMPACTION, cancelled(1)) == ("backing_off", 9 * 60)
+    assert decision(COMPACTION, cancelled(10)) == "due"
+    assert decision(COMPACTION, cancelled(1), AGED) == ("backing_off", 9 * 60), "a user wanted it"
+
+
 def test_a_reason_that_time_ends_says_when():
     def until(view, text, rewrites=()):
         found = examine(CLUSTERING, view, policy(text), THRESHOLDS, Ledger(rewrites), NOW)
@@ -179,6 +284,12 @@ def test_the_fleet_serves_the_best_first_within_its_bounds():
         ("b", 30, None),
         ("a", 100, budget),
     ]
+
+
+def test_what_waits_for_the_budget_of_the_fleet_says_when_some_of_it_is_free_again():
+    frees_at = NOW + timedelta(hours=2)
+    found = arbitrate([demand()], Fleet(bytes_per_day=MIB), MIB, 0, NOW, cut, frees_at)
+    assert [(c.held and (c.held.by, c.held.until)) for c in found] == [(HeldBy.FLEET_BUDGET, frees_at)]
 
 
 def test_small_demands_do_not_use_up_what_a_better_one_waits_for_but_pass_one_that_never_fits():

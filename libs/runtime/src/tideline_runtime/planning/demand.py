@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 import pyarrow as pa
@@ -43,6 +43,10 @@ class View:
         )
 
 
+SHORTEST_BACKOFF_S = 1.0
+"""A plan that was rolled back is never planned again without a pause: a setting of 0 would let planner and executor loop."""
+
+
 @dataclass(frozen=True, slots=True)
 class Thresholds:
     """Settings of the planner for one table."""
@@ -52,9 +56,12 @@ class Thresholds:
     min_commits: int = 4
     """Minimum number of writes since the last clustering plan."""
     backoff_s: float = 10.0
-    """Pause after a clustering that was rolled back; doubles with each further one in a row."""
+    """Pause after a clustering that was rolled back, at least `SHORTEST_BACKOFF_S`; doubles with each further one in a row."""
     backoff_max_s: float = 600.0
     """Longest such pause."""
+    interval_s: float = 600.0
+    """Time from the end of a plan to the next one for what it left over without further writes, and from the cancellation of a
+    compaction to the next one."""
 
 
 class HeldBy(enum.StrEnum):
@@ -101,9 +108,7 @@ class Demand:
     priority: int = 50
     since: datetime | None = None
     """Since when the table waits for this service: the oldest file that it would rewrite, or its last run."""
-    options: Mapping[str, str] = field(default_factory=dict)
-    """Engine options to request the plan with, beside the table's."""
     trigger: Trigger | None = None
-    """For clustering."""
+    """The thresholds with which the plan is due. Compaction has none for files."""
     max_bytes: int | None = None
     """Most input of the plan, by the budget of the table or the fleet."""

@@ -65,6 +65,11 @@ class Ledgers:
         """Return what these tables rewrote in the last day, as of their last update."""
         return sum(self._known[uid][1].spent(now) for uid in uids if uid in self._known)
 
+    def frees_at(self, uids: Iterable[str], now: datetime) -> datetime | None:
+        """Return when the oldest of these rewrites is a day old; None without one."""
+        times = (self._known[uid][1].frees_at(now) for uid in uids if uid in self._known)
+        return min((at for at in times if at is not None), default=None)
+
     def keep(self, uids: Iterable[str]) -> None:
         """Forget all other tables."""
         wanted = set(uids)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tideline_table.action.decision import Check, Due, Reason
+from tideline_table.action.decision import Check, Due, Reason, taken_groups
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.log.plan import ClusteringPlanned, CompactionPlanned
 from tideline_table.log.state import TableState
@@ -35,7 +35,7 @@ def plan_check(max_bytes: int | None = None) -> Check:
             return None
         groups = due.body.groups
         twice = [group.file_id for group, count in Counter(groups).items() if count > 1]
-        taken = {**state.groups_under_clustering(), **state.groups_under_compaction()}
+        taken = taken_groups(state)
         met = next((group for group in groups if group in taken), None)
         if not groups or twice:
             return Reason(f"the plan is not sound: it names {f'file group {twice[0]} twice' if twice else 'no file group'}")

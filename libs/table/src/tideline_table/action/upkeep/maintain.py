@@ -16,7 +16,6 @@ from tideline_table.action.upkeep.verdict import Outcome, Rules, judge
 from tideline_table.config import LOG_COMPACTION_ENABLE
 from tideline_table.coordination.committed import Committed
 from tideline_table.errors import Recovery, TidelineError
-from tideline_table.hudi.instant import Action
 from tideline_table.table.facade import Table
 
 ORDER = (
@@ -97,7 +96,7 @@ def _compact(table: Table, rules: Rules, why: str) -> Step:
 def _log_compact(table: Table, rules: Rules, why: str) -> Step:
     is_on = table.options.merged(rules.options)[LOG_COMPACTION_ENABLE]
     answer = request_log_compaction(table, rules.options) if is_on else Reason(why)
-    pending = [a.instant for a in table.state.pending() if a.action is Action.LOG_COMPACTION and not a.fenced_by]
+    pending = [a.instant for a in table.state.pending_log_compactions()]
     done = [d for instant in pending if (d := run_log_compaction(table, instant, options=rules.options)) is not None]
     return _committed(TableService.LOG_COMPACTION, done, answer, why)
 
