@@ -215,3 +215,26 @@ def test_a_hudi_writer_with_other_settings_is_refused(apache_hudi: ApacheHudi, w
         turns.theirs(trips(range(40, 80), 2), **{**BUCKETS, "hoodie.bucket.index.num.buckets": "4", **other})
     turns.ours(trips(range(40, 80), 3))
     turns.agree(Comparison(), "after the refusal", 80)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_both_peers_read_buckets_with_several_file_groups(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
+    """Apache Hudi's readers leave out buckets, not file groups: all those of a bucket count."""
+    path = workdir / "table"
+    request = TableRequest("buckets", SCHEMA, ("id",), ("part",), "ts", TableType(kind.value), buckets=2, several_file_groups=True)
+    create_table(str(path), request)
+    table = Table.open(str(path), options={"hoodie.parquet.small.file.limit": 0})
+    for first in range(0, 40, 10):
+        write_rows(table, trips(range(first, first + 20), first + 1), Operation.UPSERT)
+    groups = {s.group for s in table.slices()}
+    assert len(groups) > 2 * len({group.partition_path for group in groups})
+    if kind is Kind.MOR:
+        schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
+        assert run_compaction(table) is not None
+    write_rows(table, trips(range(5), 99), Operation.UPSERT)
+    compare = Comparison()
+    compare.rows(table.read(), read_hudi_rs(path), f"{kind}", "hudi-rs")
+    compare.rows(table.read(), apache_hudi.read(path), f"{kind}", "Apache Hudi")
+    for one in ("k0003", "k0033"):
+        where = f"id = '{one}'"
+        compare.rows(table.read(where=where), apache_hudi.read(path, where=where), f"{kind}, {where}", "Apache Hudi")

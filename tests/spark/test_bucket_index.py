@@ -16,7 +16,9 @@ from tideline_spark.buckets import bucket_number
 from tideline_spark.data_source import register
 from tideline_spark.read import read
 from tideline_spark.report import WriteReport
+from tideline_spark.small_source import DriverAndTasks, DriverLimits
 from tideline_spark.write import explain_write, write_dataframe
+from tideline_table.action import write_rows
 from tideline_table.errors import DuplicateKey, InvalidRecord, UnsupportedTable
 from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.index import BucketIndex, Engine
@@ -170,4 +172,29 @@ def test_small_sources_and_queries_go_by_hash_rings(spark: SparkSession, tmp_pat
     assert [row["id"] for row in shown.collect()] == [one]
     large = Table.open(path, options=ROUTED)
     with pytest.raises(UnsupportedTable, match="with consistent hashing"):
+        write_dataframe(large, spark.createDataFrame(rows(0, 80, 3)), Operation.UPSERT)
+
+
+def test_small_sources_and_queries_go_by_buckets_with_several_file_groups(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "several")
+    create_table(path, TableRequest("t", SCHEMA, ("id",), ("region",), "ts", buckets=2, several_file_groups=True))
+    files = {"hoodie.parquet.max.file.size": 4_000, "hoodie.parquet.small.file.limit": 0}
+    table = Table.open(path, options=files)
+    for first, ts in ((0, 1), (40, 2)):
+        write_dataframe(table, spark.createDataFrame(rows(first, first + 80, ts)), Operation.UPSERT)
+    found = table.read()
+    assert found.num_rows == len(set(found["id"].to_pylist())) == 120
+    index = table.definition.buckets
+    assert index is not None
+    held = [bucket_of_file_id(name.split("_")[0]) for name in found["_hoodie_file_name"].to_pylist()]
+    assert held == index.buckets(found["id"]).tolist()
+    assert len(table.slices()) > 2 * len({s.group.partition_path for s in table.slices()})
+    one = found["id"][7].as_py()
+    assert [row["id"] for row in read(spark, table, where=f"id = '{one}'").collect()] == [one]
+    # Keys looked up by Spark's tasks, and files written by them.
+    spread_out = DriverAndTasks(spark, lambda: None, DriverLimits(files=0, keys=0, merged_bytes=0))
+    write_rows(table, found.select(SCHEMA.names), Operation.UPSERT, executor=spread_out)
+    assert table.read().num_rows == 120
+    large = Table.open(path, options=ROUTED)
+    with pytest.raises(UnsupportedTable, match="several file groups each"):
         write_dataframe(large, spark.createDataFrame(rows(0, 80, 3)), Operation.UPSERT)

@@ -115,6 +115,13 @@ _HashFields = Annotated[
         help="With --index bucket: the record key columns that decide the bucket. Default: all. Repeatable or a,b.",
     ),
 ]
+_SeveralFileGroups = Annotated[
+    bool,
+    option(
+        help="With --index bucket: a bucket that outgrows the largest file gets more file groups, among which key ranges and Bloom "
+        "filters find a key. Without it, a bucket is one file group.",
+    ),
+]
 
 
 @app.command(epilog=_EXAMPLES)
@@ -136,6 +143,7 @@ def create(
     buckets: _Buckets = None,
     bucket_engine: _BucketEngine = "",
     hash_fields: _HashFields = None,
+    several_file_groups: _SeveralFileGroups = False,
     as_json: AsJson = False,
 ) -> None:
     """Create an empty Hudi table that Tideline writes. If any part of the request is invalid, nothing is created."""
@@ -151,7 +159,7 @@ def create(
         key_generator=key_generator.upper().replace("-", "_"),
         key_settings=settings_from(key_option, "--key-option"),
         meta_fields=meta_fields,
-        **index_request(index, buckets, column_names(hash_fields), bucket_engine),
+        **index_request(index, buckets, column_names(hash_fields), bucket_engine, several_file_groups=several_file_groups),
     )
     create_table(path, request)
     if request.index_type == RECORD_INDEX:
@@ -177,6 +185,7 @@ def _report(table: Table, *, as_json: bool) -> None:
                 "buckets": definition.buckets.number if definition.buckets is not None else None,
                 "bucket_engine": definition.buckets.engine.value if definition.buckets is not None else None,
                 "hash_fields": definition.buckets.fields if definition.buckets is not None else [],
+                "several_file_groups": definition.buckets is not None and definition.buckets.has_several,
                 "columns": columns,
             }
         )

@@ -19,7 +19,7 @@ from tideline_cli.tables import committed_document
 from tideline_table.action import InlineService, RoutedWrite, ThisProcess, delete_partitions, run_inline, write_rows
 from tideline_table.coordination import Committed
 from tideline_table.file_group import FileSlice
-from tideline_table.index import Location
+from tideline_table.index import Location, PlaceT
 from tideline_table.schema import named_field
 from tideline_table.table import Table
 from tideline_table.writer import ROW_OPERATIONS, FileGroupResult, Operation
@@ -47,11 +47,11 @@ class _Counted:
     def locate(
         self,
         table: Table,
-        wanted: Mapping[str, pa.ChunkedArray],
-        slices: Mapping[str, Sequence[FileSlice]],
+        wanted: Mapping[PlaceT, pa.ChunkedArray],
+        slices: Mapping[PlaceT, Sequence[FileSlice]],
         *,
         by_filters: bool = False,
-    ) -> Mapping[str, Location]:
+    ) -> Mapping[PlaceT, Location]:
         return self.inner.locate(table, wanted, slices, by_filters=by_filters)
 
     def write(self, work: RoutedWrite) -> list[FileGroupResult]:

@@ -68,8 +68,13 @@ def new_file_id(instant: str, task: str, number: int = 0) -> str:
 
 
 def new_bucket_file_id(instant: str, partition_path: str, bucket: int) -> str:
-    """Return the id of a new file group of a bucket: the bucket number in place of the first eight characters (8.1)."""
-    return f"{bucket:08}{new_file_id(instant, f'{partition_path}/{bucket}')[8:]}"
+    """Return the id of the new file group of a bucket that has one only: the bucket number in place of the first eight characters (8.1)."""
+    return in_bucket(new_file_id(instant, f"{partition_path}/{bucket}"), bucket)
+
+
+def in_bucket(file_id: str, bucket: int) -> str:
+    """Return `file_id` with the bucket number in place of its first eight characters."""
+    return f"{bucket:08}{file_id[8:]}"
 
 
 def bucket_of_file_id(file_id: str) -> int | None:

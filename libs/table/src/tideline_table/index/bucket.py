@@ -1,8 +1,9 @@
-"""The bucket index: the record key alone says which file group of its partition holds a row (RFC-29, pattern 1).
+"""The bucket index: the record key alone says which bucket of its partition holds a row (RFC-29).
 
 Apache Hudi's simple engine, bit for bit (format reference 12.1): the values of the hash fields are cut out of the text of the record
 key, hashed as a Java list of strings, and counted off by the number of buckets. The first eight characters of a file id are the
-bucket number, so tagging reads no file.
+bucket number. A bucket is one file group (pattern 1 of the RFC), so tagging reads no file, or several (pattern 2), among which key
+ranges and Bloom filters find the one of a key.
 
 With consistent hashing (12.2), the same values have another hash, and a ring for each partition says to which bucket it belongs
 (`hash_ring`). A bucket number is then the position of a node in the ring of its partition.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -32,8 +33,11 @@ from tideline_table.keygen import EMPTY_KEY, NULL_KEY
 BUCKET = "BUCKET"
 RESIZING = "tideline.bucket.index.resizing"
 """The number of buckets before a resize that is under way, in place of the properties of the index that Apache Hudi reads."""
+SEVERAL_FILE_GROUPS = "tideline.bucket.index.several.file.groups"
+"""Property of a table whose buckets grow by file groups (pattern 2 of RFC-29); absent otherwise."""
 PLAIN_KEYS = "tideline.bucket.index.plain.keys"
 """Property of a table all of whose writers refuse what `BucketIndex.check_plain` refuses."""
+_SEVERAL = ", several file groups each"
 _RESTORE = "restore hoodie.properties as the table was created, or write the table with Apache Hudi"
 
 
@@ -53,6 +57,8 @@ class BucketIndex:
     fields: tuple[str, ...]
     key_fields: tuple[str, ...]
     engine: Engine = Engine.SIMPLE
+    has_several: bool = False
+    """Whether a bucket may have several file groups of a partition (pattern 2 of RFC-29). A key is then looked up in those of its bucket."""
 
     @property
     def is_consistent(self) -> bool:
@@ -62,11 +68,29 @@ class BucketIndex:
     @property
     def text(self) -> str:
         """The number of buckets and the hash fields, for messages and comparison."""
-        return f"{self.number} {'consistent ' if self.is_consistent else ''}bucket(s) by {','.join(self.fields)}"
+        kind = "consistent " if self.is_consistent else ""
+        return f"{self.number} {kind}bucket(s) by {','.join(self.fields)}{_SEVERAL if self.has_several else ''}"
 
     @classmethod
-    def checked(cls, number: int, fields: Sequence[str], key_fields: Sequence[str], engine: Engine = Engine.SIMPLE) -> BucketIndex:
-        """Return the index. Raises `InvalidOption` for a number out of range and for hash fields outside the record key."""
+    def checked(
+        cls,
+        number: int,
+        fields: Sequence[str],
+        key_fields: Sequence[str],
+        engine: Engine = Engine.SIMPLE,
+        *,
+        has_several: bool = False,
+    ) -> BucketIndex:
+        """Return the index.
+
+        Raises `InvalidOption` for a number out of range, for hash fields outside the record key, and for several file groups in a
+        bucket of a hash ring, which fixes the file ids.
+        """
+        if has_several and engine is Engine.CONSISTENT:
+            raise InvalidOption(
+                "several file groups in each bucket, with consistent hashing",
+                expected="one of them: consistent hashing splits a bucket that outgrows its size",
+            )
         largest = MAX_NODES if engine is Engine.CONSISTENT else MAX_BUCKETS
         if not 1 <= number <= largest:
             raise InvalidOption(f"{number} buckets", expected=f"1 to {largest}")
@@ -76,7 +100,8 @@ class BucketIndex:
                 f"hash fields {', '.join(fields)}", expected=f"each once, and columns of the record key ({', '.join(key_fields)})"
             )
         # Hudi takes the values in the order of the key, whatever the order of the hash fields.
-        return cls(number, tuple(name for name in key_fields if not fields or name in fields), tuple(key_fields), engine)
+        own = tuple(name for name in key_fields if not fields or name in fields)
+        return cls(number, own, tuple(key_fields), engine, has_several)
 
     @classmethod
     def of_properties(cls, properties: Mapping[str, str], key_fields: Sequence[str]) -> BucketIndex | None:
@@ -96,7 +121,8 @@ class BucketIndex:
                 remedy=_RESTORE,
             )
         try:
-            return cls.checked(int(number), column_list(properties.get(BUCKET_HASH_FIELD.key, "")), key_fields, Engine(engine))
+            fields, several = column_list(properties.get(BUCKET_HASH_FIELD.key, "")), SEVERAL_FILE_GROUPS in properties
+            return cls.checked(int(number), fields, key_fields, Engine(engine), has_several=several)
         except InvalidOption as error:
             raise UnsupportedTable(f"a bucket index with {error.found}", expected=error.expected, remedy=_RESTORE) from None
 
@@ -108,6 +134,7 @@ class BucketIndex:
             BUCKET_ENGINE.key: self.engine.value,
             BUCKET_NUMBER.key: str(self.number),
             BUCKET_HASH_FIELD.key: ",".join(self.fields),
+            **({SEVERAL_FILE_GROUPS: "true"} if self.has_several else {}),
         }
 
     def buckets(self, keys: pa.ChunkedArray | pa.Array, ring: HashRing | None = None) -> np.ndarray:
@@ -266,16 +293,34 @@ def with_number(properties: Mapping[str, str], number: int) -> dict[str, str]:
     return {**{k: v for k, v in properties.items() if k != RESIZING}, INDEX_TYPE.key: BUCKET, BUCKET_NUMBER.key: str(number)}
 
 
+def rows_by_bucket(buckets: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield each bucket number of `buckets` (one for each row) with the positions of its rows, ascending."""
+    order = np.argsort(buckets, kind="stable")
+    numbers, starts = np.unique(buckets[order], return_index=True)
+    yield from zip(numbers.tolist(), np.split(order, starts[1:]), strict=True)
+
+
 def slices_by_bucket(index: BucketIndex, slices: Iterable[FileSlice], ring: HashRing | None = None) -> dict[int, FileSlice]:
     """Return the slice of each bucket of one partition, which has this `ring` if there is consistent hashing.
 
-    Raises `UnsupportedTable` for a file group that the index does not allow: without a bucket number, with one that is too large, or a
-    second one in a bucket. A row must not be written there, because no look-up by key would find it.
+    For an index with one file group in each bucket. Raises as `slices_in_buckets`.
     """
     assert (ring is not None) == index.is_consistent, "a ring for consistent hashing, and for nothing else"
+    assert not index.has_several, "one slice in each bucket"
     if ring is not None:
         return ring.by_node(tuple(slices))
-    found: dict[int, FileSlice] = {}
+    return {bucket: found for bucket, (found,) in slices_in_buckets(index, slices).items()}
+
+
+def slices_in_buckets(index: BucketIndex, slices: Iterable[FileSlice], ring: HashRing | None = None) -> dict[int, list[FileSlice]]:
+    """Return the slices of each bucket of one partition: one, unless the index allows several. `ring` as for `slices_by_bucket`.
+
+    Raises `UnsupportedTable` for a file group that the index does not allow: without a bucket number, with one that is too large, or a
+    second one in a bucket that has one only. A row must not be written there, because no look-up by key would find it.
+    """
+    if ring is not None:
+        return {node: [held] for node, held in ring.by_node(tuple(slices)).items()}
+    found: dict[int, list[FileSlice]] = {}
     for file_slice in slices:
         partition, file_id = file_slice.group
         bucket = bucket_of_file_id(file_id)
@@ -284,15 +329,15 @@ def slices_by_bucket(index: BucketIndex, slices: Iterable[FileSlice], ring: Hash
             problem = f"file group {file_id} in {partition!r} has no bucket number"
         elif bucket >= index.number:
             problem = f"file group {file_id} in {partition!r} is of bucket {bucket}, and the table has {index.text}"
-        elif bucket in found:
-            problem = f"file groups {found[bucket].group.file_id} and {file_id} in {partition!r} are of one bucket"
+        elif bucket in found and not index.has_several:
+            problem = f"file groups {found[bucket][0].group.file_id} and {file_id} in {partition!r} are of one bucket"
         if problem or bucket is None:
             raise UnsupportedTable(
                 problem,
-                expected=f"one file group for each of {index.text}",
+                expected=f"{'' if index.has_several else 'one file group for each of '}{index.text}",
                 remedy="a writer with other settings wrote the table: read it, and write its rows into a new table",
             )
-        found[bucket] = file_slice
+        found.setdefault(bucket, []).append(file_slice)
     return found
 
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from tideline_table.errors import InvalidOption, InvalidRecord, SchemaMismatch, UnsupportedTable
 from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.file_group.slice import FileSlice
-from tideline_table.index.bucket import BucketIndex, slices_by_bucket
+from tideline_table.index.bucket import BucketIndex, slices_in_buckets
 from tideline_table.index.bucket_pruning import BucketPruning, keeps_text
 from tideline_table.keygen import EMPTY_KEY, NULL_KEY, KeyGeneratorType
 
@@ -198,18 +198,18 @@ def colocated_groups(table: BucketTable, by: Collection[str]) -> KeyCheck:
 def slices_by_part(index: BucketIndex, slices: Iterable[FileSlice], parts: int) -> list[tuple[FileSlice, ...]]:
     """Return the slices of each part: those whose bucket number modulo `parts` is 0, 1, and so on. `parts` divides the number of buckets.
 
-    Raises `UnsupportedTable` as `slices_by_bucket` if a file group does not fit the index, because its rows may be in any bucket.
+    Raises `UnsupportedTable` as `slices_in_buckets` if a file group does not fit the index, because its rows may be in any bucket.
     """
     given = tuple(slices)
     partitions: dict[str, list[FileSlice]] = {}
     for file_slice in given:
         partitions.setdefault(file_slice.group.partition_path, []).append(file_slice)
     for found in partitions.values():
-        slices_by_bucket(index, found)
+        slices_in_buckets(index, found)
     chosen: list[list[FileSlice]] = [[] for _ in range(parts)]
     for file_slice in given:
         bucket = bucket_of_file_id(file_slice.group.file_id)
-        assert bucket is not None, "checked by slices_by_bucket"
+        assert bucket is not None, "checked by slices_in_buckets"
         chosen[bucket % parts].append(file_slice)
     return [tuple(part) for part in chosen]
 

@@ -78,6 +78,8 @@ class TableRequest:
     """How rows are assigned to buckets. `Engine.CONSISTENT` is for merge-on-read tables only, as in Apache Hudi."""
     hash_fields: tuple[str, ...] = ()
     """Columns of the record key that decide the bucket; empty for all of them."""
+    several_file_groups: bool = False
+    """Whether a bucket may have several file groups, each up to the largest file size; for the simple engine only."""
 
 
 def create_table(base_path: str, request: TableRequest, clock: Clock | None = None, storage: Storage | None = None) -> None:
@@ -161,9 +163,12 @@ class IndexRequest(TypedDict):
     buckets: int | None
     bucket_engine: Engine
     hash_fields: tuple[str, ...]
+    several_file_groups: bool
 
 
-def index_request(index: str, buckets: int | None, hash_fields: tuple[str, ...], bucket_engine: str = "") -> IndexRequest:
+def index_request(
+    index: str, buckets: int | None, hash_fields: tuple[str, ...], bucket_engine: str = "", *, several_file_groups: bool = False
+) -> IndexRequest:
     """Return the request for the index named `index`: `bucket`, `bloom`, `global_bloom`, or empty if the table keeps none.
 
     `bucket_engine` is `simple` or `consistent`; empty for `simple`, and for other indexes.
@@ -187,7 +192,11 @@ def index_request(index: str, buckets: int | None, hash_fields: tuple[str, ...],
             f"bucket engine {bucket_engine!r} for the index {index!r}", expected="simple or consistent, for the index bucket"
         )
     return IndexRequest(
-        index_type=kept.get(index, ""), buckets=buckets, bucket_engine=engines[bucket_engine], hash_fields=hash_fields
+        index_type=kept.get(index, ""),
+        buckets=buckets,
+        bucket_engine=engines[bucket_engine],
+        hash_fields=hash_fields,
+        several_file_groups=several_file_groups,
     )
 
 
@@ -200,10 +209,9 @@ def requested_index(request: TableRequest) -> BucketIndex | None:
             f"the index {request.index_type} without meta fields", expected="meta fields: rows are found by their record keys"
         )
     if request.buckets is None:
-        if request.hash_fields:
-            raise InvalidOption(
-                f"hash fields {', '.join(request.hash_fields)} without buckets", expected="a number of buckets, too"
-            )
+        given = f"hash fields {', '.join(request.hash_fields)}" if request.hash_fields else "several file groups in each bucket"
+        if request.hash_fields or request.several_file_groups:
+            raise InvalidOption(f"{given} without buckets", expected="a number of buckets, too")
         return None
     if not request.meta_fields:
         raise InvalidOption("a bucket index without meta fields", expected="meta fields: rows are found by their keys in a bucket")
@@ -213,7 +221,13 @@ def requested_index(request: TableRequest) -> BucketIndex | None:
             expected="a merge-on-read table: Apache Hudi allows consistent hashing only there",
             remedy="create it with the type mor, or with the simple engine",
         )
-    return BucketIndex.checked(request.buckets, request.hash_fields, request.key_fields, request.bucket_engine)
+    return BucketIndex.checked(
+        request.buckets,
+        request.hash_fields,
+        request.key_fields,
+        request.bucket_engine,
+        has_several=request.several_file_groups,
+    )
 
 
 def requested_keygen(request: TableRequest) -> KeyGenerator:

@@ -79,6 +79,12 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock, buckets
             expected="properties with the number of buckets",
             remedy="run it again, with the number that the table has if it committed: tideline resize-buckets PATH --buckets N",
         )
+    if table.has_log and table.definition.buckets is not None and table.definition.buckets.has_several:
+        raise UnsupportedTable(
+            f"table {table.definition.name!r} with {table.definition.buckets.text}",
+            expected="one file group in each bucket: Apache Hudi's writers know no other",
+            remedy="write its rows into a new table without several file groups in a bucket, and share that",
+        )
     adoption = BucketAdoption(table, named)
     if not table.has_log and adoption.applies(_bucketing(table)):
         # Reading all keys may take longer than the lock is valid. Under the lock, only what was written since is read.

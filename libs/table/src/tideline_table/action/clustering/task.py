@@ -23,6 +23,7 @@ from tideline_table.errors import CorruptMetadata, UnsupportedTable
 from tideline_table.file_group.names import (
     base_file_name,
     bucket_of_file_id,
+    in_bucket,
     new_bucket_file_id,
     new_file_id,
     parse_base_file_name,
@@ -67,7 +68,9 @@ class ClusteringTask:
     def output(self, number: int) -> tuple[str, str]:
         """Return the file id and the path of the output file with this number, from 0."""
         bucket = bucket_of_file_id(self.inputs[0].group.file_id) if self.buckets is not None else None
-        if bucket is not None:
+        if bucket is not None and self.buckets is not None and self.buckets.has_several:
+            file_id = in_bucket(new_file_id(self.instant, str(self.number), number), bucket)
+        elif bucket is not None:
             file_id = new_bucket_file_id(self.instant, self.partition_path, bucket)
         else:
             file_id = new_file_id(self.instant, str(self.number), number)
