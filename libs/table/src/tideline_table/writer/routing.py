@@ -150,8 +150,9 @@ def route_to_buckets(
         if not len(rows):
             continue
         ring = rings.get(partition)
-        held = {} if operation.overwrites else slices_by_bucket(index, slices.get(partition, ()), ring)
-        buckets = index.buckets_of(codes[rows], ring)
+        own = index.in_partition(partition)
+        held = {} if operation.overwrites else slices_by_bucket(own, slices.get(partition, ()), ring)
+        buckets = own.buckets_of(codes[rows], ring)
         order = np.argsort(buckets, kind="stable")
         numbers, starts = np.unique(buckets[order], return_index=True)
         for bucket, positions in zip(numbers.tolist(), np.split(rows[order], starts[1:]), strict=True):
