@@ -147,7 +147,14 @@ def _first_table(
 
     def make() -> None:
         clock = SimulatedClock(world.scheduler, process)
-        index = IndexRequest(index_type="", buckets=buckets, bucket_engine=engine, hash_fields=(), several_file_groups=has_several)
+        index = IndexRequest(
+            index_type="",
+            buckets=buckets,
+            bucket_engine=engine,
+            hash_fields=(),
+            partition_buckets="",
+            several_file_groups=has_several,
+        )
         request = TableRequest("t", actors.SCHEMA, ("id",), ("part",), type=kind, **index)
         create_table(world.disk.root, request, clock, world.disk)
         if is_loaded:

@@ -52,7 +52,7 @@ def test_the_native_expression_counts_buckets_as_the_engine_does(spark: SparkSes
     frame = spark.createDataFrame(pa.table({"key": TEXTS}))
     for fields, key_fields in ((("id",), ("id",)), (("id",), ("id", "n")), (("id", "w"), ("id", "n", "w")), (("n",), ("id", "n"))):
         index = BucketIndex.checked(97, fields, key_fields)
-        found = frame.select(bucket_number(f.col("key"), index).alias("bucket")).toArrow()
+        found = frame.select(bucket_number(f.col("key"), index, f.lit("")).alias("bucket")).toArrow()
         assert found["bucket"].to_pylist() == index.buckets(pa.array(TEXTS)).tolist(), fields
 
 

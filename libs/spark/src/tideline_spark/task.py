@@ -212,7 +212,7 @@ class _RunningTask:
             refuse_duplicates(prepared)
         deletes = context.operation is Operation.DELETE
         bucket = int(unit.name)
-        if (index.buckets(prepared.keys) != bucket).any():
+        if (index.in_partition(unit.partition).buckets(prepared.keys) != bucket).any():
             raise VerificationFailed(
                 f"rows of partition {unit.partition!r} for which Spark computed another bucket than {index.text} gives",
                 expected=f"rows of bucket {bucket}",

@@ -39,6 +39,18 @@ BUCKET_NUMBER = Option(
     unit="buckets",
     minimum=0,
 )
+BUCKET_PARTITION_RULES = Option(
+    "hoodie.bucket.index.partition.expressions",
+    "",
+    "Numbers of buckets by partition path, `regex,n;regex,n`: the first regular expression that is found in the path decides, otherwise "
+    "`hoodie.bucket.index.num.buckets`. The table keeps them, and a writer that sets others is refused.",
+)
+BUCKET_PARTITION_RULE_TYPE = Option(
+    "hoodie.bucket.index.partition.rule.type",
+    "regex",
+    "How `hoodie.bucket.index.partition.expressions` are read. Apache Hudi has one way.",
+    choices=("regex",),
+)
 BUCKET_ENGINE = Option(
     "hoodie.index.bucket.engine",
     "SIMPLE",

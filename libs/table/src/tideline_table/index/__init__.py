@@ -2,6 +2,7 @@
 
 from tideline_table.index.bucket import BucketIndex, Engine, check_index, slices_by_bucket
 from tideline_table.index.key_hash import key_hashes
+from tideline_table.index.partition_rules import PartitionRules
 from tideline_table.index.place import BucketPlace, PlaceT
 from tideline_table.index.scope import RECORD_INDEX, KeyScope, asks_record_index, check_scope, moves_rows
 from tideline_table.index.simple import Location, SimpleIndex
@@ -13,6 +14,7 @@ __all__ = [
     "Engine",
     "KeyScope",
     "Location",
+    "PartitionRules",
     "PlaceT",
     "SimpleIndex",
     "asks_record_index",

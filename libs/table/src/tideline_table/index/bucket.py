@@ -7,26 +7,39 @@ ranges and Bloom filters find the one of a key.
 
 With consistent hashing (12.2), the same values have another hash, and a ring for each partition says to which bucket it belongs
 (`hash_ring`). A bucket number is then the position of a node in the ring of its partition.
+
+With rules (12.3), the path of a partition says how many buckets it has: `BucketIndex.in_partition` returns the index to use there.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tideline_table.config import BUCKET_ENGINE, BUCKET_HASH_FIELD, BUCKET_NUMBER, INDEX_TYPE, Options, column_list
+from tideline_table.config import (
+    BUCKET_ENGINE,
+    BUCKET_HASH_FIELD,
+    BUCKET_NUMBER,
+    BUCKET_PARTITION_RULE_TYPE,
+    BUCKET_PARTITION_RULES,
+    INDEX_TYPE,
+    Options,
+    column_list,
+)
 from tideline_table.errors import InvalidOption, InvalidRecord, UnsupportedTable
 from tideline_table.file_group.names import MAX_BUCKETS, bucket_of_file_id
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.index.hash_ring import MAX_NODES, HashRing
 from tideline_table.index.java_hash import string_hashes
+from tideline_table.index.partition_rules import NO_RULES, RULE_TYPE, PartitionRules
 from tideline_table.index.xx_hash import text_hashes
 from tideline_table.keygen import EMPTY_KEY, NULL_KEY
 
@@ -53,10 +66,12 @@ class BucketIndex:
     """`number` buckets in each partition, by the hash of `fields` (columns of the record key, in its order)."""
 
     number: int
-    """With consistent hashing, the number of buckets with which each partition begins."""
+    """With consistent hashing, the number of buckets with which each partition begins; with rules, that of partitions without one."""
     fields: tuple[str, ...]
     key_fields: tuple[str, ...]
     engine: Engine = Engine.SIMPLE
+    rules: PartitionRules = NO_RULES
+    """Numbers of buckets by partition path. With rules, only the index of a partition (`in_partition`) says buckets."""
     has_several: bool = False
     """Whether a bucket may have several file groups of a partition (pattern 2 of RFC-29). A key is then looked up in those of its bucket."""
 
@@ -67,9 +82,31 @@ class BucketIndex:
 
     @property
     def text(self) -> str:
-        """The number of buckets and the hash fields, for messages and comparison."""
+        """The number of buckets, the hash fields and the rules, for messages and comparison."""
+        rules = f", by partition {self.rules.text}" if self.rules else ""
         kind = "consistent " if self.is_consistent else ""
-        return f"{self.number} {kind}bucket(s) by {','.join(self.fields)}{_SEVERAL if self.has_several else ''}"
+        return f"{self.number} {kind}bucket(s) by {','.join(self.fields)}{rules}{_SEVERAL if self.has_several else ''}"
+
+    def in_partition(self, partition_path: str) -> BucketIndex:
+        """Return the index of one partition, which has no rules."""
+        if not self.rules:
+            return self
+        return replace(self, number=self.rules.number_of(partition_path, self.number), rules=NO_RULES)
+
+    def common_number(self, partitions: Iterable[str]) -> int:
+        """Return the greatest number by which bucket numbers of all these partitions are counted off alike: their greatest common divisor.
+
+        Rows with one hash are in buckets that are equal modulo this number. Raises `InvalidOption` if it is 1 because of the rules.
+        """
+        numbers = {self.in_partition(name).number for name in partitions} if self.rules else {self.number}
+        found = math.gcd(*numbers) or self.number
+        if found == 1 and len(numbers) > 1:
+            raise InvalidOption(
+                f"partitions with {', '.join(map(str, sorted(numbers)[:5]))} buckets",
+                expected="numbers with a common divisor, such as N and multiples of N: the buckets of one hash have no common number",
+                remedy="read the table without buckets",
+            )
+        return found
 
     @classmethod
     def checked(
@@ -78,13 +115,14 @@ class BucketIndex:
         fields: Sequence[str],
         key_fields: Sequence[str],
         engine: Engine = Engine.SIMPLE,
+        rules: PartitionRules = NO_RULES,
         *,
         has_several: bool = False,
     ) -> BucketIndex:
         """Return the index.
 
-        Raises `InvalidOption` for a number out of range, for hash fields outside the record key, and for several file groups in a
-        bucket of a hash ring, which fixes the file ids.
+        Raises `InvalidOption` for a number out of range, for hash fields outside the record key, and for rules or several file groups in
+        each bucket with a hash ring, which fixes the file ids.
         """
         if has_several and engine is Engine.CONSISTENT:
             raise InvalidOption(
@@ -99,30 +137,34 @@ class BucketIndex:
             raise InvalidOption(
                 f"hash fields {', '.join(fields)}", expected=f"each once, and columns of the record key ({', '.join(key_fields)})"
             )
+        if rules and engine is not Engine.SIMPLE:
+            raise InvalidOption(f"the partition rules {rules.text} with consistent hashing", expected="the simple engine")
         # Hudi takes the values in the order of the key, whatever the order of the hash fields.
         own = tuple(name for name in key_fields if not fields or name in fields)
-        return cls(number, own, tuple(key_fields), engine, has_several)
+        return cls(number, own, tuple(key_fields), engine, rules, has_several)
 
     @classmethod
     def of_properties(cls, properties: Mapping[str, str], key_fields: Sequence[str]) -> BucketIndex | None:
         """Return the index that a table's properties declare, None if they declare none.
 
-        Raises `UnsupportedTable` for an engine, a number or hash fields that cannot be written.
+        Raises `UnsupportedTable` for an engine, a number, hash fields or partition rules that cannot be written.
         """
         is_resizing = RESIZING in properties
         if properties.get(INDEX_TYPE.key, "").upper() != BUCKET and not is_resizing:
             return None
         engine = properties.get(BUCKET_ENGINE.key, Engine.SIMPLE).upper()
         number = properties[RESIZING] if is_resizing else properties.get(BUCKET_NUMBER.key, "")
-        if engine not in set(Engine) or not (number.isascii() and number.isdecimal()):
+        kind = properties.get(BUCKET_PARTITION_RULE_TYPE.key, RULE_TYPE)
+        if engine not in set(Engine) or not (number.isascii() and number.isdecimal()) or kind != RULE_TYPE:
             raise UnsupportedTable(
-                f"a bucket index with {BUCKET_ENGINE.key}={engine} and {BUCKET_NUMBER.key}={number}",
-                expected=f"the engine {' or '.join(Engine)} and a number of buckets",
+                f"a bucket index with {BUCKET_ENGINE.key}={engine}, {BUCKET_NUMBER.key}={number} and {BUCKET_PARTITION_RULE_TYPE.key}={kind}",
+                expected=f"the engine {' or '.join(Engine)}, a number of buckets and, for partition rules, {RULE_TYPE}",
                 remedy=_RESTORE,
             )
         try:
+            rules = PartitionRules.parse(properties.get(BUCKET_PARTITION_RULES.key, ""))
             fields, several = column_list(properties.get(BUCKET_HASH_FIELD.key, "")), SEVERAL_FILE_GROUPS in properties
-            return cls.checked(int(number), fields, key_fields, Engine(engine), has_several=several)
+            return cls.checked(int(number), fields, key_fields, Engine(engine), rules, has_several=several)
         except InvalidOption as error:
             raise UnsupportedTable(f"a bucket index with {error.found}", expected=error.expected, remedy=_RESTORE) from None
 
@@ -134,6 +176,7 @@ class BucketIndex:
             BUCKET_ENGINE.key: self.engine.value,
             BUCKET_NUMBER.key: str(self.number),
             BUCKET_HASH_FIELD.key: ",".join(self.fields),
+            **({BUCKET_PARTITION_RULES.key: self.rules.given, BUCKET_PARTITION_RULE_TYPE.key: RULE_TYPE} if self.rules else {}),
             **({SEVERAL_FILE_GROUPS: "true"} if self.has_several else {}),
         }
 
@@ -144,6 +187,7 @@ class BucketIndex:
     def buckets_of(self, codes: np.ndarray, ring: HashRing | None = None) -> np.ndarray:
         """Return the bucket number of each result of `hash_codes`."""
         assert (ring is not None) == self.is_consistent, "a ring for consistent hashing, and for nothing else"
+        assert not self.rules, "the index of a partition says the bucket"
         return codes % self.number if ring is None else ring.nodes_of(codes)
 
     def hash_codes(self, keys: pa.ChunkedArray | pa.Array) -> np.ndarray:
@@ -303,7 +347,7 @@ def rows_by_bucket(buckets: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
 def slices_by_bucket(index: BucketIndex, slices: Iterable[FileSlice], ring: HashRing | None = None) -> dict[int, FileSlice]:
     """Return the slice of each bucket of one partition, which has this `ring` if there is consistent hashing.
 
-    For an index with one file group in each bucket. Raises as `slices_in_buckets`.
+    `index` is that of the table, with one file group in each bucket. Raises as `slices_in_buckets`.
     """
     assert (ring is not None) == index.is_consistent, "a ring for consistent hashing, and for nothing else"
     assert not index.has_several, "one slice in each bucket"
@@ -323,6 +367,7 @@ def slices_in_buckets(index: BucketIndex, slices: Iterable[FileSlice], ring: Has
     found: dict[int, list[FileSlice]] = {}
     for file_slice in slices:
         partition, file_id = file_slice.group
+        index = index.in_partition(partition)
         bucket = bucket_of_file_id(file_id)
         problem = ""
         if bucket is None:
@@ -359,6 +404,8 @@ def check_index(index: BucketIndex | None, options: Options) -> None:
         wrong.append(f"{BUCKET_ENGINE.key}={given[BUCKET_ENGINE.key]}")
     if given.get(BUCKET_NUMBER.key, str(index.number)) != str(index.number):
         wrong.append(f"{BUCKET_NUMBER.key}={given[BUCKET_NUMBER.key]}")
+    if BUCKET_PARTITION_RULES.key in given and PartitionRules.parse(given[BUCKET_PARTITION_RULES.key]) != index.rules:
+        wrong.append(f"{BUCKET_PARTITION_RULES.key}={given[BUCKET_PARTITION_RULES.key]}")
     if BUCKET_HASH_FIELD.key in given and set(column_list(given[BUCKET_HASH_FIELD.key])) != set(index.fields):
         wrong.append(f"{BUCKET_HASH_FIELD.key}={given[BUCKET_HASH_FIELD.key]}")
     if wrong:

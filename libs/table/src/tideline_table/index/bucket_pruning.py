@@ -68,8 +68,9 @@ class BucketPruning:
     def _held(self, partition: str, slices: Iterable[FileSlice], wanted: frozenset[int]) -> list[FileSlice]:
         """Return the slices of a partition that can hold rows with these hashes."""
         ring = self.ring_of(partition) if self.ring_of is not None else None
-        by_bucket = slices_in_buckets(self.index, slices, ring)
-        buckets = self.index.buckets_of(np.array(sorted(wanted), dtype=np.int64), ring)
+        index = self.index.in_partition(partition)
+        by_bucket = slices_in_buckets(index, slices, ring)
+        buckets = index.buckets_of(np.array(sorted(wanted), dtype=np.int64), ring)
         return [held for bucket in set(buckets.tolist()) & by_bucket.keys() for held in by_bucket[bucket]]
 
     def _wanted(self, schema: pa.Schema, where: pc.Expression | None, keys: pa.Array | None) -> frozenset[int] | None:

@@ -11,6 +11,7 @@ from tideline_table.coordination.shared.hudi_rules import (
     BUCKET_FOLDER,
     Bucketing,
     check_not_ahead,
+    check_one_number,
     check_rings,
     check_version,
     turn_off_metadata,
@@ -142,7 +143,9 @@ def why_unsharable(table: Table) -> str:
 
 def _check_kind(table: Table) -> None:
     table.definition.check_writable(keyed=False)
-    check_version(read_properties(table.storage))
+    properties = read_properties(table.storage)
+    check_version(properties)
+    check_one_number(table.storage, properties)
 
 
 def _share_ours(table: Table, sharing: Sharing) -> None:

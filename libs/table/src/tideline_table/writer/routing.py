@@ -151,8 +151,9 @@ def route_to_buckets(
         if not len(rows):
             continue
         ring = rings.get(partition)
-        held = {} if operation.overwrites else slices_by_bucket(index, slices.get(partition, ()), ring)
-        for bucket, members in rows_by_bucket(index.buckets_of(codes[rows], ring)):
+        own = index.in_partition(partition)
+        held = {} if operation.overwrites else slices_by_bucket(own, slices.get(partition, ()), ring)
+        for bucket, members in rows_by_bucket(own.buckets_of(codes[rows], ring)):
             positions = rows[members]
             base = held.get(bucket)
             if base is None and operation is Operation.DELETE:

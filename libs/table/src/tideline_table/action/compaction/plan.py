@@ -233,7 +233,7 @@ def _compact_slice(task: CompactionTask, storage: Storage, rule: LogRule) -> Wri
     proof = Prover.begin("compaction", task.instant, task.number, schema, task.rule.merging.ordering_field, options)
     rows = encoded_table(scan_slice(storage, file_slice, schema, rule), schema, rule)
     if task.buckets is not None:
-        task.buckets.check_members(group.file_id, rows.column(MetaField.RECORD_KEY), task.ring)
+        task.buckets.in_partition(group.partition_path).check_members(group.file_id, rows.column(MetaField.RECORD_KEY), task.ring)
     path = task.path
     name = repeated(path.rsplit("/", 1)[-1], rows.num_rows)
     position = schema.get_field_index(MetaField.FILE_NAME)

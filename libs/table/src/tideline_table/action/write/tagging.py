@@ -170,8 +170,9 @@ def tag_in_buckets(
     by_place: dict[BucketPlace, np.ndarray] = {}
     slices: dict[BucketPlace, Sequence[FileSlice]] = {}
     for partition, rows in by_partition.items():
-        held = {} if operation.overwrites else slices_in_buckets(index, of_partition[partition])
-        for bucket, positions in rows_by_bucket(index.buckets_of(codes[rows])):
+        own = index.in_partition(partition)
+        held = {} if operation.overwrites else slices_in_buckets(own, of_partition[partition])
+        for bucket, positions in rows_by_bucket(own.buckets_of(codes[rows])):
             place = BucketPlace(partition, bucket)
             by_place[place] = rows[positions]
             slices[place] = held.get(bucket, ())
