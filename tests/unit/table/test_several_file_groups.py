@@ -202,3 +202,17 @@ def test_properties_that_lost_it_stop_writers(table: Table) -> None:
         with pytest.raises(UnsupportedTable, match="several file groups each"):
             write(writer, rows(range(3), 2, "b"), **SMALL)
         assert len(contents(writer)) == 300
+
+
+def test_numbers_by_partition_hold_with_several_file_groups() -> None:
+    table, _, _ = new_table(buckets=2, partition_buckets="^q$,4", several_file_groups=True)
+    write(table, rows(range(200), 1, "a") + rows(range(200), 1, "a", "q"), **SMALL)
+    write(table, rows(range(100, 300), 2, "b") + rows(range(100, 300), 2, "b", "q"), **SMALL)
+    assert set(groups(table)) == {("p", 0), ("p", 1), *(("q", n) for n in range(4))}
+    index, found = table.definition.buckets, table.read()
+    assert index is not None
+    for name in ("p", "q"):
+        part = found.filter(pc.field("part") == name)
+        assert len(set(part["_hoodie_record_key"].to_pylist())) == part.num_rows == 300
+        held = [bucket_of_file_id(file.split("_")[0]) for file in part["_hoodie_file_name"].to_pylist()]
+        assert held == index.in_partition(name).buckets(part["_hoodie_record_key"]).tolist()
