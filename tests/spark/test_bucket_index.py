@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,50 @@ def test_small_sources_and_queries_go_by_buckets_with_several_file_groups(spark:
     spread_out = DriverAndTasks(spark, lambda: None, DriverLimits(files=0, keys=0, merged_bytes=0))
     write_rows(table, found.select(SCHEMA.names), Operation.UPSERT, executor=spread_out)
     assert table.read().num_rows == 120
-    large = Table.open(path, options=ROUTED)
-    with pytest.raises(UnsupportedTable, match="several file groups each"):
-        write_dataframe(large, spark.createDataFrame(rows(0, 80, 3)), Operation.UPSERT)
+
+
+@pytest.mark.parametrize(("kind", "to_log"), [(TableType.COW, False), (TableType.MOR, True)])
+def test_large_sources_go_to_buckets_with_several_file_groups(
+    spark: SparkSession, tmp_path: Path, kind: TableType, *, to_log: bool
+) -> None:
+    path = str(tmp_path / "several")
+    create_table(path, TableRequest("t", SCHEMA, ("id",), ("region",), "ts", kind, buckets=2, several_file_groups=True))
+    files = {
+        "hoodie.parquet.max.file.size": 6_000,
+        "hoodie.parquet.small.file.limit": 3_000,
+        "hoodie.copyonwrite.record.size.estimate": 200,
+        "tideline.insert.to.log": to_log,
+    }
+    table = Table.open(path, options={**ROUTED, **files})
+    write_dataframe(table, spark.createDataFrame(rows(0, 200, 1)), Operation.INSERT)
+    write_dataframe(table, spark.createDataFrame(rows(100, 300, 2)), Operation.UPSERT)
+    write_dataframe(table, spark.createDataFrame(rows(50, 150, 3)), Operation.BULK_INSERT)
+    write_dataframe(table, spark.createDataFrame(rows(0, 20, 4)), Operation.DELETE)
+    found = table.read()
+    assert dict(Counter(found["ts"].to_pylist())) == {1: 30, 2: 150, 3: 100}
+    assert len(set(found["id"].to_pylist())) == found.num_rows
+    index = table.definition.buckets
+    assert index is not None
+    held = [bucket_of_file_id(name.split("_")[0]) for name in found["_hoodie_file_name"].to_pylist()]
+    assert held == index.buckets(found["id"]).tolist()
+    groups = [(s.group.partition_path, bucket_of_file_id(s.group.file_id)) for s in table.slices()]
+    assert max(Counter(groups).values()) > 1
+    write_dataframe(table, spark.createDataFrame(rows(0, 40, 5)), Operation.INSERT_OVERWRITE_TABLE)
+    assert table.read()["ts"].to_pylist() == [5] * 40
+
+
+def test_two_large_writers_of_one_new_key_leave_it_once(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "several")
+    create_table(path, TableRequest("t", SCHEMA, ("id",), ("region",), "ts", buckets=2, several_file_groups=True))
+    table, other = Table.open(path, options=ROUTED), Table.open(path, options={"hoodie.parquet.small.file.limit": 0})
+    committed = []
+
+    def first(_: WriteReport) -> None:
+        if not committed:
+            committed.append(write_rows(other, rows(0, 50, 1), Operation.UPSERT))
+
+    done = write_dataframe(table, spark.createDataFrame(rows(40, 90, 2)), Operation.INSERT, on_report=first)
+    assert done.attempts == 2
+    found = table.read()
+    assert dict(Counter(found["ts"].to_pylist())) == {1: 40, 2: 50}
+    assert len(set(found["id"].to_pylist())) == 90

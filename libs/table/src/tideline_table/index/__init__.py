@@ -1,6 +1,6 @@
 """Indexes: which file group holds a record key."""
 
-from tideline_table.index.bucket import BucketIndex, Engine, check_index, slices_by_bucket
+from tideline_table.index.bucket import BucketIndex, Engine, check_index, slices_by_bucket, slices_in_buckets
 from tideline_table.index.key_hash import key_hashes
 from tideline_table.index.partition_rules import PartitionRules
 from tideline_table.index.place import BucketPlace, PlaceT
@@ -23,4 +23,5 @@ __all__ = [
     "key_hashes",
     "moves_rows",
     "slices_by_bucket",
+    "slices_in_buckets",
 ]
