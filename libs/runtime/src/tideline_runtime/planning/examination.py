@@ -123,14 +123,16 @@ def _demand(
     found = _planned(service, view, trigger, now)
     if isinstance(found, Reason):
         rest = left_over(service, view.state, thresholds.interval_s) if trigger.min_commits else None
-        at_once = replace(trigger, min_commits=0)
-        again = _planned(service, view, at_once, now) if rest is not None else found
-        if rest is None or isinstance(again, Reason) or rest.groups.isdisjoint(again.body.groups):  # type: ignore[union-attr]
+        if rest is None:
             return Held(HeldBy.NOT_DUE, found.why)
         if now < rest.due_at:
-            return Held(
-                HeldBy.NOT_DUE, f"{found.why}; what the last plan left over is due at {rest.due_at:%H:%M:%S} UTC", rest.due_at
-            )
+            # A plan of them is not made yet: for a table with many files, each write would cost another one.
+            when = f"file groups that the last plan left over are examined at {rest.due_at:%H:%M:%S} UTC"
+            return Held(HeldBy.NOT_DUE, f"{found.why}; {when}", rest.due_at)
+        at_once = replace(trigger, min_commits=0)
+        again = _planned(service, view, at_once, now)
+        if isinstance(again, Reason) or rest.groups.isdisjoint(again.body.groups):  # type: ignore[union-attr]
+            return Held(HeldBy.NOT_DUE, found.why)
         found, trigger = replace(again, why=f"{again.why}; the last plan left file groups over"), at_once
     why = f"{found.why}; {pressure.why}" if is_urgent else found.why
     made = _measured(service, view, found)
