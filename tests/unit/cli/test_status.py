@@ -234,3 +234,25 @@ def test_why_says_when_time_lets_a_service_run(done, filled, merging, tmp_path):
 def table_backlog(path: Path) -> Backlog:
     table = Table.open(str(path))
     return backlog_of(table.state, table.options)
+
+
+def test_a_policy_switches_log_compaction_on(done, merging, tmp_path):
+    file = tmp_path / "settings.toml"
+    file.write_text(f'policy_file = "{tmp_path}/policies.yaml"\n')
+
+    def verdict(policy: str) -> tuple[str, str]:
+        (tmp_path / "policies.yaml").write_text(f"version: 1\ndefaults: {{{policy}}}\n")
+        (found,) = done("why", merging, "logcompaction", "--settings", file, "--json").document["verdicts"]
+        return found["outcome"], found["why"]
+
+    switched = "services: {logcompaction: true}, log_compaction: {files: 3}"
+    assert verdict("priority: 50")[0] == "off"
+    assert verdict(switched) == ("due", "1 slice(s) have 3 log files or more")
+    outcome, why = verdict(f"{switched}, options: {{hoodie.compact.inline.max.delta.commits: 1}}")
+    assert (outcome, "a compaction is due" in why) == ("not_due", True)
+    outcome, why = verdict(f"{switched}, budget: {{bytes_per_day: 0}}")
+    assert (outcome, "0 of 0 bytes" in why) == ("held", True)
+    assert verdict(switched)[0] == "due"
+    ran = done("maintain", merging, "--settings", file, "--json").document["tables"][0]["services"]
+    assert {s["service"]: s["outcome"] for s in ran if s["outcome"] == "done"} == {"logcompaction": "done"}
+    assert verdict(switched)[0] == "not_due"

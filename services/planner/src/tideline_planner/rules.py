@@ -8,14 +8,12 @@ from datetime import datetime
 
 from tideline_planner.settings import PlannerSettings
 from tideline_runtime.planning import Demand, HeldBy, Ledger, Ledgers, Thresholds, View, examine
+from tideline_runtime.planning.examination import PLANNED
 from tideline_runtime.policy import TablePolicy, is_open, next_change
 from tideline_runtime.table_settings import TableSettings
 from tideline_table.action import Outcome, Reason, Rules, TableService, Trigger, Verdict
 from tideline_table.config import CLUSTERING_SORT_COLUMNS
 from tideline_table.table import Table
-
-_PLANNED = (TableService.CLUSTERING, TableService.COMPACTION)
-"""The services whose plans wait for a window."""
 
 
 def thresholds_of(own: PlannerSettings) -> Thresholds:
@@ -56,7 +54,7 @@ def with_planner(settings: PlannerSettings, policy: TablePolicy, table: Table, v
 
     It also knows objectives, windows, budgets and pauses after failures. The choice among all tables of a fleet is not part of it.
     """
-    if verdict.service not in _PLANNED or verdict.outcome not in (Outcome.DUE, Outcome.NOT_DUE):
+    if verdict.service not in PLANNED or verdict.outcome not in (Outcome.DUE, Outcome.NOT_DUE):
         return verdict
     own = TableSettings(settings, lambda _: policy.settings("planner")).of(table.base_path)
     now = table.clock.now()
@@ -94,7 +92,7 @@ def _held(policy: TablePolicy, now: datetime) -> dict[TableService, Reason]:
     if not is_open(policy.windows, now):
         opens = next_change(policy.windows, now)
         until = f"the window, which opens at {opens:%Y-%m-%d %H:%M} UTC" if opens is not None else "another window"
-        held |= {service: Reason(f"outside of the window of {policy.given['windows'].origin}", until) for service in _PLANNED}
+        held |= {service: Reason(f"outside of the window of {policy.given['windows'].origin}", until) for service in PLANNED}
     pause = policy.paused_at(now)
     if pause is not None:
         until = f"the end of the pause at {pause.until:%Y-%m-%d %H:%M} UTC" if pause.until is not None else "the end of the pause"

@@ -10,19 +10,32 @@ from hypothesis import strategies as st
 from tests.property.profile import few
 
 from tideline_runtime.planning import Demand, Held, HeldBy, Ledger, Thresholds, View, arbitrate, examine, score
-from tideline_runtime.planning.examination import shrunk
+from tideline_runtime.planning.examination import services_of, shrunk
+from tideline_runtime.planning.ledger import rewrite_in
 from tideline_runtime.policy import Fleet, parse_policies
-from tideline_table.action import Due, Reason, TableService, Trigger, plan_check, plan_clustering
+from tideline_table.action import (
+    Due,
+    Reason,
+    TableService,
+    Trigger,
+    pending_bytes,
+    pending_rewrites,
+    plan_check,
+    plan_clustering,
+    plan_compaction,
+    plan_log_compaction,
+)
 from tideline_table.config import Options
 from tideline_table.file_group import FileGroupId, FileSlice, LogFile
-from tideline_table.hudi import Action, State
-from tideline_table.log import ActionRecord, TableState
-from tideline_table.log.action import CLUSTER, COMPACT
+from tideline_table.hudi import Action, CommitMetadata, State
+from tideline_table.hudi.write_stats import WriteStat
+from tideline_table.log import ActionRecord, Entry, Published, TableState
+from tideline_table.log.action import CLUSTER, COMPACT, LOG_COMPACT
 from tideline_table.log.plan import CompactionPlanned
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)  # a Friday
 MIB = 1 << 20
-CLUSTERING, COMPACTION = TableService.CLUSTERING, TableService.COMPACTION
+CLUSTERING, COMPACTION, LOG_COMPACTION = TableService.CLUSTERING, TableService.COMPACTION, TableService.LOG_COMPACTION
 SCHEMA = pa.schema([("id", pa.string()), ("at", pa.int64())])
 PATH = "s3://lake/t"
 THRESHOLDS = Thresholds(min_files=3, min_commits=2)
@@ -219,6 +232,113 @@ def test_a_cancelled_compaction_is_not_planned_again_at_once():
     assert decision(COMPACTION, cancelled(1), AGED) == ("backing_off", 9 * 60), "a user wanted it"
 
 
+def many_logs(files=5, *, log_bytes=MIB, base_bytes=64 * MIB, delta_commits=4, options=None, merged=False):
+    """File groups f0 and f1, of which f0 has so many log files."""
+    enabled = {"hoodie.log.compaction.enable": True, **(options or {})}
+    view = table([base_bytes] * 2, writes=delta_commits, delta_commits=True, options=enabled)
+    group = FileGroupId("p", "f0")
+    names = [(n, f".f0_{at(9)}.log.{n}_0-1-1") for n in range(1, files + 1)]
+    logs = tuple(LogFile(name, log_bytes, at(8 - n / 10), n) for n, name in names)
+    if merged:
+        logs += (LogFile(f".f0_{at(9)}.log.{files}_0-9-9", log_bytes, at(1), files, merges_earlier=True),)
+    (held,) = view.state.slices[group].values()
+    view.state.slices[group] = {at(9): replace(held, log_files=logs)}
+    return view
+
+
+def log_compaction(state, *, view, minutes=1.0):
+    """The view with a log compaction of f0 in this state."""
+    view.state.actions["8"] = ActionRecord("8", Action.LOG_COMPACTION, state, LOG_COMPACT, 80, 79, "p", "", "9")
+    if state is State.ROLLED_BACK:
+        ended = (NOW - timedelta(minutes=minutes)).isoformat()
+        view.state.actions["9"] = ActionRecord("9", Action.ROLLBACK, State.COMPLETED, "", 82, 81, "p", ended)
+    else:
+        view.state.actions["8"] = replace(view.state.actions["8"], fenced_by="")
+        view.state.plans["8"] = CompactionPlanned({"operations": [{"partitionPath": "p", "fileId": "f0"}]})
+    return view
+
+
+AT_NIGHT = "windows: [{from: '22:00', to: '05:00', time_zone: UTC}]"
+
+
+@pytest.mark.parametrize(
+    ("view", "text", "spent", "verdict", "why"),
+    [
+        (many_logs(), "", 0, "due", "1 slice(s) have 5 log files or more"),
+        (many_logs(4), "", 0, "not_due", "at most 4 log file(s)"),
+        (many_logs(4, options={"hoodie.log.compaction.blocks.threshold": 4}), "", 0, "due", ""),
+        (many_logs(merged=True), "", 0, "not_due", "at most 1 log file(s)"),
+        (many_logs(log_bytes=30 * MIB), "", 0, "not_due", "more log bytes than tideline.log.compaction.max.bytes"),
+        (many_logs(), "services: {logcompaction: false}", 0, "off", "off by defaults"),
+        (many_logs(), "pause: {reason: audit}", 0, "paused", "audit"),
+        (many_logs(), AT_NIGHT, 0, "window", "2026-11-20 22:00"),
+        (many_logs(), "budget: {bytes_per_day: 5 MiB}", 0, "due", ""),
+        (many_logs(), "budget: {bytes_per_day: 5 MiB}", 1, "budget", "the plan reads 5242880"),
+        # A compaction that may run now merges the same files. One that is held leaves readers with them.
+        (many_logs(delta_commits=5), "", 0, "not_due", "a compaction is due"),
+        (many_logs(delta_commits=5), "services: {compaction: false}", 0, "due", ""),
+        (many_logs(delta_commits=5), "budget: {bytes_per_day: 50 MiB}", 0, "due", ""),
+        (log_compaction(State.ROLLED_BACK, view=many_logs(), minutes=0.1), "", 0, "backing_off", "logcompaction was rolled back"),
+        (log_compaction(State.ROLLED_BACK, view=many_logs()), "", 0, "due", ""),
+        (log_compaction(State.REQUESTED, view=many_logs()), "", 0, "not_due", "a slice that is free"),
+    ],
+)
+def test_when_log_files_are_merged(view, text, spent, verdict, why):
+    ledger = Ledger(((NOW - timedelta(hours=2), spent),) if spent else ())
+    found = examine(LOG_COMPACTION, view, policy(text), THRESHOLDS, ledger, NOW)
+    assert ("due" if isinstance(found, Demand) else found.by.value, why in found.why) == (verdict, True), found
+
+
+def test_a_log_compaction_costs_its_log_files_and_saves_readers_all_but_one():
+    found = examine(LOG_COMPACTION, many_logs(), policy(), THRESHOLDS, Ledger(), NOW)
+    assert isinstance(found, Demand)
+    assert (found.cost_bytes, found.files_saved, found.log_bytes) == (5 * MIB, 4, 0)
+    assert found.since == NOW - timedelta(hours=7.9)
+    smaller = shrunk(found, many_logs(), policy(), THRESHOLDS, NOW, 4 * MIB)
+    assert isinstance(smaller, Held)
+
+
+def test_log_compaction_is_examined_where_it_is_possible_and_switched_on():
+    assert services_of(many_logs()) == (CLUSTERING, COMPACTION, LOG_COMPACTION)
+    assert services_of(table(FOUR)) == (CLUSTERING, COMPACTION)
+    assert services_of(replace(many_logs(), has_mergeable_logs=False)) == (CLUSTERING, COMPACTION)
+
+
+def test_its_bytes_count_for_budgets():
+    view = log_compaction(State.REQUESTED, view=many_logs())
+    assert pending_bytes(view.state) == 5 * MIB
+    assert [(service, record.instant) for service, record in pending_rewrites(view.state)] == [(LOG_COMPACTION, "8")]
+    stat = WriteStat("f0", "p", ".f0_1.log.1_0-1-1", "", 1, file_size_bytes=7)
+    body = Published(CommitMetadata(LOG_COMPACT, (stat,), {}, compacted=True))
+    entry = Entry(9, "", NOW.isoformat(), "w", "8", Action.LOG_COMPACTION, State.INFLIGHT, State.COMPLETED, LOG_COMPACT, body)
+    assert rewrite_in(entry) == (NOW, 7)
+
+
+def test_the_last_check_of_a_log_compaction_and_of_plans_beside_it():
+    view = many_logs()
+    merging = plan_log_compaction(view.state, view.options)
+    compacting = plan_compaction(view.state, view.options, now=NOW, min_commits=0)
+    assert isinstance(merging, Due)
+    assert isinstance(compacting, Due)
+    assert plan_check(LOG_COMPACTION, 5 * MIB)(view.state, merging) is None
+    assert "reads 5242880 bytes" in _refusal(plan_check(LOG_COMPACTION, 4 * MIB), view, merging)
+    planned = log_compaction(State.REQUESTED, view=many_logs())
+    assert "overlaps plan 8" in _refusal(plan_check(LOG_COMPACTION), planned, merging)
+    assert plan_check(COMPACTION)(planned.state, compacting) is None, "it gives way"
+    running = log_compaction(State.INFLIGHT, view=many_logs())
+    assert "overlaps plan 8" in _refusal(plan_check(COMPACTION), running, compacting)
+    assert "other files" in _refusal(plan_check(LOG_COMPACTION), many_logs(6), merging)
+    assert "other files" in _refusal(plan_check(LOG_COMPACTION), many_logs(merged=True), merging)
+    again = plan_log_compaction(logged(many_logs(merged=True), "f0", sequence=600).state, view.options)
+    assert isinstance(again, Reason)
+
+
+def _refusal(check, view, plan) -> str:
+    refused = check(view.state, plan)
+    assert isinstance(refused, Reason)
+    return refused.why
+
+
 def test_a_reason_that_time_ends_says_when():
     def until(view, text, rewrites=()):
         found = examine(CLUSTERING, view, policy(text), THRESHOLDS, Ledger(rewrites), NOW)
@@ -336,7 +456,7 @@ def due(view, **trigger) -> Due:
 
 def test_the_last_check_refuses_plans_that_do_not_fit_the_state():
     view = table(FOUR)
-    plan, check = due(view), plan_check(4 * MIB)
+    plan, check = due(view), plan_check(CLUSTERING, 4 * MIB)
     assert check(view.state, plan) is None
     for damage, said in (
         (lambda s: s.replaced.update({FileGroupId("p", "f1"): "9"}), "does not exist or was replaced"),

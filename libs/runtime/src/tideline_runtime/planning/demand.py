@@ -9,7 +9,7 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from tideline_table.action import TableService, Trigger
+from tideline_table.action import TableService, Trigger, why_not_log_compacted
 from tideline_table.config import Options
 from tideline_table.log import TableState
 from tideline_table.table import Table, TableType
@@ -27,6 +27,8 @@ class View:
     schema: pa.Schema
     is_merge_on_read: bool
     has_buckets: bool
+    has_mergeable_logs: bool = True
+    """Whether log compactions of the table are possible (`why_not_log_compacted`)."""
 
     @classmethod
     def of(cls, table: Table, options: Mapping[str, object] | None = None) -> View:
@@ -40,6 +42,7 @@ class View:
             table.schema,
             table.definition.type is TableType.MOR,
             table.definition.buckets is not None,
+            why_not_log_compacted(table) is None,
         )
 
 
@@ -56,7 +59,7 @@ class Thresholds:
     min_commits: int = 4
     """Minimum number of writes since the last clustering plan."""
     backoff_s: float = 10.0
-    """Pause after a clustering that was rolled back, at least `SHORTEST_BACKOFF_S`; doubles with each further one in a row."""
+    """Pause after a clustering or log compaction that was rolled back, at least `SHORTEST_BACKOFF_S`; doubles with each further one in a row."""
     backoff_max_s: float = 600.0
     """Longest such pause."""
     interval_s: float = 600.0
@@ -109,6 +112,6 @@ class Demand:
     since: datetime | None = None
     """Since when the table waits for this service: the oldest file that it would rewrite, or its last run."""
     trigger: Trigger | None = None
-    """The thresholds with which the plan is due. Compaction has none for files."""
+    """The thresholds with which the plan is due. Compaction has none for files, log compaction none at all."""
     max_bytes: int | None = None
     """Most input of the plan, by the budget of the table or the fleet."""

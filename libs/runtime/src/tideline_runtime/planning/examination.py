@@ -1,4 +1,4 @@
-"""What one table needs of clustering or compaction, and whether its policy lets the planner publish it now. Pure."""
+"""What one table needs of clustering, compaction or log compaction, and whether its policy lets the planner publish it now. Pure."""
 
 from __future__ import annotations
 
@@ -21,13 +21,20 @@ from tideline_table.action import (
     pending_bytes,
     plan_bytes,
     plan_compaction,
+    plan_log_compaction,
 )
-from tideline_table.config import CLUSTERING_SORT_COLUMNS, COMPACTION_DELTA_COMMITS
+from tideline_table.config import CLUSTERING_SORT_COLUMNS, COMPACTION_DELTA_COMMITS, LOG_COMPACTION_ENABLE
 from tideline_table.hudi import Action, State
 from tideline_table.log import ActionRecord, TableState
 
-PLANNED = (TableService.CLUSTERING, TableService.COMPACTION)
+PLANNED = (TableService.CLUSTERING, TableService.COMPACTION, TableService.LOG_COMPACTION)
 """The services that the planner plans."""
+
+
+def services_of(view: View) -> tuple[TableService, ...]:
+    """Return the services that are examined for a table: log compaction where it is possible and switched on."""
+    merges = view.has_mergeable_logs and view.options[LOG_COMPACTION_ENABLE]
+    return PLANNED if merges else tuple(service for service in PLANNED if service is not TableService.LOG_COMPACTION)
 
 
 def examine(
@@ -45,6 +52,8 @@ def examine(
         return Held(HeldBy.PAUSED, f"paused by {policy.given['pause'].origin}: {pause.reason}", pause.until)
     pressure = pressure_of(service, policy.objectives, backlog_of(view.state, view.options), now)
     wanted = _demand(service, view, policy, thresholds, pressure, None, now)
+    if service is TableService.LOG_COMPACTION and isinstance(wanted, Demand):
+        wanted = _unless_compacted(wanted, examine(TableService.COMPACTION, view, policy, thresholds, ledger, now))
     if isinstance(wanted, Held):
         times = [at for at in (wanted.until, pressure.early_at) if at is not None and at > now]
         return replace(wanted, until=min(times, default=None))
@@ -56,6 +65,13 @@ def examine(
         when = f"; it opens at {opens:%Y-%m-%d %H:%M} UTC" if opens is not None else ""
         return Held(HeldBy.WINDOW, f"outside of the window of {policy.given['windows'].origin}{when}", opens)
     return _within_budget(service, view, policy, thresholds, pressure, wanted, ledger, now)
+
+
+def _unless_compacted(wanted: Demand, compaction: Demand | Held) -> Demand | Held:
+    """Return the log compaction that is wanted, unless a compaction may be published now: it merges these log files, too."""
+    if isinstance(compaction, Held):
+        return wanted
+    return Held(HeldBy.NOT_DUE, f"a compaction is due, which merges the same log files ({compaction.why})")
 
 
 def shrunk(demand: Demand, view: View, policy: TablePolicy, thresholds: Thresholds, now: datetime, max_bytes: int) -> Demand | Held:
@@ -107,14 +123,16 @@ def _demand(
     found = _planned(service, view, trigger, now)
     if isinstance(found, Reason):
         rest = left_over(service, view.state, thresholds.interval_s) if trigger.min_commits else None
-        at_once = replace(trigger, min_commits=0)
-        again = _planned(service, view, at_once, now) if rest is not None else found
-        if rest is None or isinstance(again, Reason) or rest.groups.isdisjoint(again.body.groups):  # type: ignore[union-attr]
+        if rest is None:
             return Held(HeldBy.NOT_DUE, found.why)
         if now < rest.due_at:
-            return Held(
-                HeldBy.NOT_DUE, f"{found.why}; what the last plan left over is due at {rest.due_at:%H:%M:%S} UTC", rest.due_at
-            )
+            # A plan of them is not made yet: for a table with many files, each write would cost another one.
+            when = f"file groups that the last plan left over are examined at {rest.due_at:%H:%M:%S} UTC"
+            return Held(HeldBy.NOT_DUE, f"{found.why}; {when}", rest.due_at)
+        at_once = replace(trigger, min_commits=0)
+        again = _planned(service, view, at_once, now)
+        if isinstance(again, Reason) or rest.groups.isdisjoint(again.body.groups):  # type: ignore[union-attr]
+            return Held(HeldBy.NOT_DUE, found.why)
         found, trigger = replace(again, why=f"{again.why}; the last plan left file groups over"), at_once
     why = f"{found.why}; {pressure.why}" if is_urgent else found.why
     made = _measured(service, view, found)
@@ -122,6 +140,8 @@ def _demand(
 
 
 def _trigger(service: TableService, view: View, thresholds: Thresholds, max_bytes: int | None, *, is_urgent: bool) -> Trigger:
+    if service is TableService.LOG_COMPACTION:
+        return Trigger(0, 0, max_bytes)
     if service is TableService.CLUSTERING:
         return Trigger(2, 0, max_bytes) if is_urgent else Trigger(thresholds.min_files, thresholds.min_commits, max_bytes)
     if is_urgent:
@@ -131,6 +151,8 @@ def _trigger(service: TableService, view: View, thresholds: Thresholds, max_byte
 
 
 def _planned(service: TableService, view: View, trigger: Trigger, now: datetime) -> Due | Reason:
+    if service is TableService.LOG_COMPACTION:
+        return plan_log_compaction(view.state, view.options, max_bytes=trigger.max_bytes)
     if service is TableService.CLUSTERING:
         has_buckets, hour = view.has_buckets, now.hour
         return decide_clustering(
@@ -143,26 +165,26 @@ def _measured(service: TableService, view: View, due: Due) -> Demand:
     """Return the demand with what the plan costs and brings."""
     groups = due.body.groups  # type: ignore[union-attr]
     slices = [found for group in groups if (found := view.state.latest_slice(group)) is not None]
-    inputs = sum(len(file_slice.paths) for file_slice in slices)
-    if service is TableService.CLUSTERING:
-        document = due.body.plan["clusteringPlan"]["inputGroups"]  # type: ignore[union-attr, index]
-        outputs = sum(int(group["numOutputFileGroups"]) for group in document)
-    else:
-        outputs = len(slices)
-    log_bytes = sum(log.size_bytes for file_slice in slices for log in file_slice.applied.log_files)
-    is_sorted = bool(view.options[CLUSTERING_SORT_COLUMNS])
-    unsorted = sum(s.total_bytes for s in slices if not is_clustered(view.state, s)) if is_sorted else 0
-    if service is TableService.CLUSTERING:
-        since = _later(oldest_of(s.base_instant for s in slices), _last_clustering(view.state))
-    else:
-        since = oldest_of(log.instant for s in slices for log in s.log_files)
-        unsorted = 0
+    inputs, outputs = sum(len(file_slice.paths) for file_slice in slices), len(slices)
+    log_bytes, unsorted = sum(log.size_bytes for file_slice in slices for log in file_slice.applied.log_files), 0
+    since = oldest_of(log.instant for s in slices for log in s.log_files)
+    match service:
+        case TableService.CLUSTERING:
+            document = due.body.plan["clusteringPlan"]["inputGroups"]  # type: ignore[union-attr, index]
+            outputs = sum(int(group["numOutputFileGroups"]) for group in document)
+            if view.options[CLUSTERING_SORT_COLUMNS]:
+                unsorted = sum(s.total_bytes for s in slices if not is_clustered(view.state, s))
+            since = _later(oldest_of(s.base_instant for s in slices), _last_clustering(view.state))
+        case TableService.LOG_COMPACTION:
+            # Readers open fewer files, and merge what they merged before.
+            inputs, log_bytes = sum(len(s.applied.log_files) for s in slices), 0
+            since = oldest_of(log.instant for s in slices for log in s.applied.log_files)
     return Demand(
         view.base_path,
         view.uid,
         service,
         due.why,
-        cost_bytes=plan_bytes(view.state, groups),
+        cost_bytes=plan_bytes(view.state, groups, service),
         files_saved=max(0, inputs - outputs),
         log_bytes=log_bytes,
         unsorted_bytes=unsorted,

@@ -67,6 +67,8 @@ class SimulatedTable:
                 self.tally.recorded_bytes += sum(stat.file_size_bytes for stat in metadata.stats)
             self._follow(metadata)
             return
+        if service == TableService.LOG_COMPACTION:
+            return
         self._write(entry, metadata, counts=counts)
 
     def publish(self, demand: Demand, root: str, now: datetime) -> tuple[str, float] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from tideline_table.action.decision import Check, Reason, TableService
+from tideline_table.action.decision import Check, Due, Reason, TableService
 from tideline_table.action.log_compaction.plan import find_log_compaction_conflict, plan_log_compaction, planned_slices
 from tideline_table.action.log_compaction.task import LogCompactionTask, check_merged, merge_log
 from tideline_table.action.planned_run import attempt_of, begin_attempt, delete_lost_attempt, lost_attempt, pending_plan
@@ -66,9 +66,9 @@ def schedule_log_compaction(table: Table, options: Mapping[str, object] | None =
 
 
 def request_log_compaction(
-    table: Table, options: Mapping[str, object] | None = None, *, check: Check | None = None
+    table: Table, options: Mapping[str, object] | None = None, *, max_bytes: int | None = None, check: Check | None = None
 ) -> str | Reason:
-    """Do as `schedule_log_compaction`, but return the reason if there is no plan. `check` as for `publish`.
+    """Do as `schedule_log_compaction`, but return the reason if there is no plan. `max_bytes` as for its plan, `check` for `publish`.
 
     Raises `UnsupportedTable` for tables without log files to merge, tables shared with Apache Hudi, and tables whose records are merged
     cell by cell, by several ordering fields, or have no meta fields.
@@ -76,7 +76,11 @@ def request_log_compaction(
     chosen = table.options.merged(options or {})
     table.check_writable()
     _check_possible(table)
-    return publish(table, Action.LOG_COMPACTION, LOG_COMPACT, lambda state: plan_log_compaction(state, chosen), check=check)
+
+    def decide(state: TableState) -> Due | Reason:
+        return plan_log_compaction(state, chosen, max_bytes=max_bytes)
+
+    return publish(table, Action.LOG_COMPACTION, LOG_COMPACT, decide, check=check)
 
 
 def _check_possible(table: Table) -> None:
