@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -78,14 +78,20 @@ class Fleet:
         rules = rules_of(self.settings, policy, table, self.options)
         return with_cleaner_options(rules, self.cleaner, policy, table, self.options)
 
-    def find(self) -> tuple[list[str], list[Document]]:
-        """Return the base paths that the patterns select, and a document for each pattern that selects none or cannot be searched."""
+    def find(self, on_found: Callable[[], None] = lambda: None) -> tuple[list[str], list[Document]]:
+        """Return the base paths that the patterns select, and a document for each pattern that selects none or cannot be searched.
+
+        `on_found` is called for each table that is found.
+        """
         found: dict[str, None] = {}
         failures: list[Document] = []
         for text in self.settings.tables:
             pattern = TablePattern.parse(text)
             try:
-                matches = list(find_tables(pattern, open_storage(pattern.root)))
+                matches = []
+                for base_path in find_tables(pattern, open_storage(pattern.root)):
+                    matches.append(base_path)
+                    on_found()
             except TidelineError as error:
                 failures.append(failure_document(text, Finding(FindingKind.CANNOT_OPEN, str(error))))
                 continue
@@ -129,7 +135,7 @@ class Fleet:
         failure = self.probe.failure() if table.timeline.wants_lock else ""
         return (Finding(FindingKind.LOCKS, f"the locks cannot be used: {failure}"),) if failure else ()
 
-    def verdicts(self, base_path: str, services: Sequence[TableService]) -> tuple[Table, list[Verdict]]:
+    def verdicts(self, base_path: str, services: Iterable[TableService]) -> tuple[Table, list[Verdict]]:
         """Return an open table, and the verdicts about its services. Raises the errors of `Table.open`."""
         table = self.open(base_path)
         rules = self.rules(table)

@@ -1,4 +1,4 @@
-"""Counts the data files that a command reads and deletes, for its progress bar."""
+"""Counts the files that a command reads and deletes, for its progress bar."""
 
 from __future__ import annotations
 
@@ -11,20 +11,25 @@ _COUNTED = frozenset({"read", "read_range", "open_input", "delete"})
 
 
 class WatchedStorage(StorageWrapper):
-    """Calls `seen` once for each data file: when it is first opened, or deleted. Thread-safe."""
+    """Calls `seen` once for each data file: when it is first opened, or deleted. Thread-safe.
+
+    With `every`, also for each file of metadata that is read or written, and each folder that is listed.
+    """
 
     only: frozenset[str] | None = None
     """The data files to count; None for all."""
 
-    def __init__(self, inner: Storage, seen: Callable[[], None]) -> None:
+    def __init__(self, inner: Storage, seen: Callable[[], None], *, every: bool = False) -> None:
         super().__init__(inner)
         self._seen = seen
+        self._every = every
         self._paths: set[str] = set()
         self._lock = threading.Lock()
 
     def on_request(self, kind: str, path: str) -> None:
         """Count a data file that is opened or deleted for the first time."""
-        if kind not in _COUNTED or path.startswith(".hoodie/") or not (path.endswith(".parquet") or ".log." in path):
+        is_data = not path.startswith(".hoodie/") and (path.endswith(".parquet") or ".log." in path)
+        if not self._every and not (is_data and kind in _COUNTED):
             return
         if self.only is not None and path not in self.only:
             return

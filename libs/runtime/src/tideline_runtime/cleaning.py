@@ -35,7 +35,11 @@ class Basis:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The last check of a table, or its first visit (`sequence` 0) if no check was made yet. `at_s` is monotonic time."""
+    """The last check of a table, or its first visit (`sequence` 0) if no check was made yet. `at_s` is monotonic time.
+
+    `sequence` is that of the state on which the check began. What is appended meanwhile, the entries of a clean among it, makes another
+    check due after the interval: a write that completes during the clean may be the last one.
+    """
 
     sequence: int
     at_s: float

@@ -69,6 +69,8 @@ class CleanerService:
             return
         if policy.paused_at(now) is not None:
             return
+        # As of before the decisions: what completes while they are carried out makes another check due.
+        seen = table.state.sequence
         table.timeline.tidy_up()
         self._delete_half_written(table)  # before the clean: it needs no free space, so it also works on a full disk
         has_leases = self._report_leases(table)
@@ -76,7 +78,7 @@ class CleanerService:
             self._clean(table)
         if archives and table.options[ARCHIVE_AUTOMATIC] and table.timeline.is_archived_here:
             self._archive(table)
-        self._checked[table.uid] = Check(table.state.sequence, self._context.clock.monotonic_s(), basis, has_leases)
+        self._checked[table.uid] = Check(seen, self._context.clock.monotonic_s(), basis, has_leases)
 
     def _report_leases(self, table: Table) -> bool:
         if not table.is_exclusive:
