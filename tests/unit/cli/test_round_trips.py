@@ -369,7 +369,7 @@ def test_create_passes_numbers_of_buckets_by_partition_on(done, cli, tmp_path):
     source = ["--schema-from", tmp_path / "s.csv", "--key", "a", "--partition", "b", "--index", "bucket"]
     path = tmp_path / "t"
     made = done("create", path, *source, "--buckets", "2", "--partition-buckets", "^1$, 6;", "--json").document
-    assert (made["buckets"], made["partition_buckets"]) == (2, "^1$,6")
+    assert (made["buckets"], made["partition_buckets"]) == (2, "^1$,6;.*,2")
     done("write", path, "--from", tmp_path / "s.csv")
     assert [len(list((path / day).glob("*.parquet"))) for day in ("1", "2")] == [6, 2]
     assert len(done("read", path, "--where", "a = 7").rows) == 2

@@ -14,21 +14,25 @@ from tests.unit.table.tables import Row, cluster, compact, contents, create, new
 
 from tideline_locks import open_peer_lock
 from tideline_table.action import delete_partitions, resize_buckets, schedule_clustering, write_rows
-from tideline_table.clock import ManualClock
+from tideline_table.clock import ManualClock, SystemClock
+from tideline_table.coordination.shared.hudi_rules import hold_to_rules
+from tideline_table.coordination.shared.partition_numbers import newest_rules
 from tideline_table.errors import InvalidOption, TableExists, TableNotFound, UnsupportedTable
 from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.hudi.properties import PROPERTIES_PATH, change_properties, read_properties
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.colocation import sampled_slices
-from tideline_table.index.partition_rules import RulesFile
+from tideline_table.index.partition_rules import RULES_FOLDER, RulesFile
 from tideline_table.log.sharing import PeerLockKind, Sharing
 from tideline_table.storage import LocalStorage, MemoryStorage
 from tideline_table.table import Table, TableType, advise, share_table
 from tideline_table.writer import Operation
 
 RULES = "^a,8;b$,2"
+KEPT = f"{RULES};.*,4"
+"""With a rule for all other partitions: see `PartitionRules.closed`."""
 NUMBERS = {"a1": 8, "xb": 2, "c": 4}
-CONFIG = RulesFile("00000000000000", RULES, 4)
+CONFIG = RulesFile("00000000000000", KEPT, 4)
 EXPRESSIONS = "hoodie.bucket.index.partition.expressions"
 KEYS = [f"k{n:03}" for n in range(80)]
 
@@ -118,7 +122,7 @@ def test_samples_count_buckets_off_by_the_common_divisor(table: Table) -> None:
 def test_advice_measures_the_buckets_of_each_partition(table: Table) -> None:
     write(table, rows([f"k{n}" for n in range(2000)], 1, "a", ["a1", "xb"]))
     found = advise(table)
-    assert found.index == f"4 bucket(s) by id, by partition {RULES}"
+    assert found.index == f"4 bucket(s) by id, by partition {KEPT}"
     assert found.rows_per_bucket_skew is not None
     # Counted off by four, half of the buckets of the second partition would be empty: a skew of 2.
     assert 1 < found.rows_per_bucket_skew < 1.5
@@ -139,10 +143,10 @@ def test_a_row_in_a_bucket_of_the_other_numbers_is_found_out(table: Table) -> No
 
 def test_rules_are_kept_in_the_file_that_apache_hudi_reads_and_in_the_properties(table: Table) -> None:
     assert table.storage.read(CONFIG.path) == CONFIG.content
-    assert read_properties(table.storage)[EXPRESSIONS] == RULES
+    assert read_properties(table.storage)[EXPRESSIONS] == KEPT
     assert read_properties(table.storage)["hoodie.bucket.index.partition.rule.type"] == "regex"
     assert table.identity is not None
-    assert table.identity.index == f"4 bucket(s) by id, by partition {RULES}"
+    assert table.identity.index == f"4 bucket(s) by id, by partition {KEPT}"
 
 
 class DyingStorage(MemoryStorage):
@@ -214,11 +218,69 @@ def test_rules_that_were_changed_by_hand_are_refused(table: Table, other: str) -
         write(changed, rows(KEYS[:2], 2, "b"))
 
 
-def test_a_table_with_rules_is_not_shared(tmp_path: Path) -> None:
-    table, _, _ = new_table(storage=LocalStorage(tmp_path / "t"), buckets=4, partition_buckets=RULES)
-    with pytest.raises(UnsupportedTable, match="one number of buckets"):
-        share_table(table, Sharing(PeerLockKind.FILE_SYSTEM, expire_min=5), open_peer_lock)
-    write(open_table(table.storage, table.clock), rows(KEYS[:3], 1, "a"))
+def shared_table(folder: Path, rules: str = RULES) -> Table:
+    storage, clock = LocalStorage(folder / "t"), SystemClock()
+    create(storage, clock, buckets=4, partition_buckets=rules)
+    table = open_table(storage, clock)
+    write(table, rows(KEYS[:20], 1, "a"))
+    return share_table(table, Sharing(PeerLockKind.FILE_SYSTEM, expire_min=5), open_peer_lock)
+
+
+def test_a_shared_table_is_written_by_its_rules(tmp_path: Path) -> None:
+    table = shared_table(tmp_path)
+    assert table.hudi_options()[EXPRESSIONS] == KEPT
+    write(table, rows(KEYS, 2, "b"))
+    check_places(table)
+    assert buckets_of(table) == NUMBERS
+    (one,) = {s.group for s in table.snapshot().only(pc.field("id") == "k003").slices if s.group.partition_path == "c"}
+    assert one.file_id.startswith("0000000")
+
+
+def changed_rules(table: Table, rules: str, number: int = 4, instant: str = "20991231000000000") -> RulesFile:
+    """Keep the rules of an instant as Apache Hudi's procedure does."""
+    found = RulesFile(instant, rules, number)
+    table.storage.put(found.path, found.content)
+    return found
+
+
+@pytest.mark.parametrize(("rules", "number"), [("^a,4;b$,2", 4), (RULES, 8), ("", 4), ("(?i)a,2", 4)])
+@pytest.mark.parametrize("kept", [RULES, ""])
+def test_newer_rules_of_apache_hudi_stop_writers_and_readers_read_all(tmp_path: Path, rules: str, number: int, kept: str) -> None:
+    """Numbers can shrink with all file ids in range, so readers must not leave out what the kept rules exclude."""
+    if not kept and not rules:
+        return
+    table = shared_table(tmp_path, kept)
+    write(table, rows(KEYS[:30], 2, "b"))
+    changed_rules(table, rules, number)
+    with pytest.raises(UnsupportedTable, match=r"partition rules.*20991231000000000\.hashing_config"):
+        write(table, rows(KEYS[:30], 3, "c"))
+    again = Table.open(table.base_path, peer_lock=open_peer_lock, clock=table.clock)
+    for found in (table, again):
+        assert len(found.snapshot().only(pc.field("id") == "k003").slices) == len(found.slices())
+        with pytest.raises(UnsupportedTable, match="partition rules"):
+            found.snapshot().sampled([0], 2)
+    with pytest.raises(UnsupportedTable, match="partition rules"):
+        write(again, rows(KEYS[:30], 3, "c"))
+    assert contents(again) == sorted(rows(KEYS[:30], 2, "b"), key=repr)
+
+
+def test_equal_rules_are_allowed_and_pending_ones_do_not_hide_others(tmp_path: Path) -> None:
+    table = shared_table(tmp_path)
+    same = changed_rules(table, " ^a , 8; b$,2; .*,4")
+    write(table, rows(KEYS[:30], 2, "b"))
+    older = changed_rules(table, "^a,4", instant="20991230000000000")
+    write(table, rows(KEYS[:30], 3, "c"))
+    assert [found.instant for found in newest_rules(table.storage)] == [same.instant]
+    requested = f".hoodie/{same.instant}.replacecommit.requested"
+    table.storage.put(requested, b"")
+    assert [found.instant for found in newest_rules(table.storage)] == [same.instant, older.instant]
+    with pytest.raises(UnsupportedTable, match=older.instant):
+        hold_to_rules(table.storage)
+    table.storage.put(f".hoodie/{same.instant}.replacecommit", b"{}")
+    assert not hold_to_rules(table.storage)
+    table.storage.delete_below(RULES_FOLDER)
+    with pytest.raises(UnsupportedTable, match="and none in"):
+        hold_to_rules(table.storage)
 
 
 def test_the_numbers_of_a_table_with_rules_are_not_changed(table: Table) -> None:

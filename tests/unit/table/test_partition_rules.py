@@ -39,6 +39,16 @@ def test_half_a_rule_and_numbers_out_of_range_are_refused(text: str) -> None:
         PartitionRules.parse(text)
 
 
+def test_closed_rules_say_all_numbers() -> None:
+    rules = PartitionRules.parse("a,8;b,2")
+    closed = rules.closed(4)
+    assert closed.text == closed.given == "a,8;b,2;.*,4"
+    assert closed.closed(9) is closed
+    for path in ("", "a", "xb", "c", "\n"):
+        assert closed.number_of(path, 99) == rules.number_of(path, 4)
+    assert PartitionRules.parse("").closed(4).text == ""
+
+
 def test_the_first_rule_that_is_found_decides() -> None:
     rules = PartitionRules.parse("^dt=2026-1,32;dt=2026,16;9$,8")
     assert [rules.number_of(path, 4) for path in ("dt=2026-11", "dt=2026-09", "x/dt=2026-11", "dt=2029", "dt=202", "")] == [

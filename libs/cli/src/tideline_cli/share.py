@@ -41,6 +41,13 @@ def share(
         list[str] | None,
         option(metavar="COLUMN", help="Hash fields of Hudi's bucket index, if the rows leave them open. Repeatable or a,b."),
     ] = None,
+    partition_buckets: Annotated[
+        str,
+        option(
+            metavar="RULES",
+            help="Numbers of buckets by partition, REGEX,N;REGEX,N, if Hudi's writers have them as options only. They are checked against all rows.",
+        ),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Let Apache Hudi's writers and Tideline's write one table from now on, under one lock.
@@ -55,7 +62,7 @@ def share(
         shared = table
     else:
         kind = choice("--lock-provider", lock_provider, PeerLockKind) if lock_provider else PeerLockKind.fitting(table.storage.root)
-        named = NamedBuckets(buckets or 0, column_names(hash_fields))
+        named = NamedBuckets(buckets or 0, column_names(hash_fields), partition_buckets)
         progress.describe("reading keys")
         with progress:
             shared = share_table(table, Sharing(kind, lock_expiry), open_peer_lock, named)

@@ -404,7 +404,8 @@ def check_index(index: BucketIndex | None, options: Options) -> None:
         wrong.append(f"{BUCKET_ENGINE.key}={given[BUCKET_ENGINE.key]}")
     if given.get(BUCKET_NUMBER.key, str(index.number)) != str(index.number):
         wrong.append(f"{BUCKET_NUMBER.key}={given[BUCKET_NUMBER.key]}")
-    if BUCKET_PARTITION_RULES.key in given and PartitionRules.parse(given[BUCKET_PARTITION_RULES.key]) != index.rules:
+    rules = PartitionRules.parse(given.get(BUCKET_PARTITION_RULES.key, ""))
+    if rules and rules.closed(index.number) != index.rules.closed(index.number):
         wrong.append(f"{BUCKET_PARTITION_RULES.key}={given[BUCKET_PARTITION_RULES.key]}")
     if BUCKET_HASH_FIELD.key in given and set(column_list(given[BUCKET_HASH_FIELD.key])) != set(index.fields):
         wrong.append(f"{BUCKET_HASH_FIELD.key}={given[BUCKET_HASH_FIELD.key]}")

@@ -43,6 +43,8 @@ class BucketPruning:
 
     ring_of: Callable[[str], HashRing] | None = None
     """With consistent hashing: returns the ring of a partition at the time of the query."""
+    check: Callable[[], None] | None = None
+    """Of a shared table: raises `UnsupportedTable` if Apache Hudi gave partitions other numbers of buckets, which file groups need not show."""
 
     def slices_for(
         self, slices: Iterable[FileSlice], schema: pa.Schema, where: pc.Expression | None, keys: pa.Array | None
@@ -59,6 +61,8 @@ class BucketPruning:
         for file_slice in given:
             partitions.setdefault(file_slice.group.partition_path, []).append(file_slice)
         try:
+            if self.check is not None:
+                self.check()
             chosen = {s for name, found in partitions.items() for s in self._held(name, found, wanted)}
         except (UnsupportedTable, CorruptMetadata) as error:
             _LOGGER.warning("a query reads all buckets: %s", error)

@@ -21,6 +21,7 @@ RULE_TYPE = "regex"
 RULES_FOLDER = ".hoodie/.bucket_index/partition_bucket_index_meta/configs"
 FIRST_INSTANT = "00000000000000"
 """The instant of the rules that a table was created with."""
+_ANY_PATH = ".*"
 _SUFFIX = ".hashing_config"
 _VERSION = 1
 _JAVA_BLANKS = "".join(map(chr, range(0x21)))
@@ -67,6 +68,17 @@ class PartitionRules:
         # Java's `split` drops empty texts at the end only.
         return cls(tuple(_rule(part) for part in trimmed.rstrip(";").split(";")), trimmed)
 
+    def closed(self, default: int) -> PartitionRules:
+        """Return rules with the same numbers of which one always applies; none stay none.
+
+        Apache Hudi keeps rules in memory by their text alone, with the default number of the table that it met first
+        (docs/peer-differences.md, 29). Rules that say all numbers are safe from this.
+        """
+        if not self.rules or self.rules[-1].expression == _ANY_PATH:
+            return self
+        rules = (*self.rules, PartitionRule(_ANY_PATH, default))
+        return PartitionRules(rules, PartitionRules(rules).text)
+
     def number_of(self, partition_path: str, default: int) -> int:
         """Return the number of buckets of a partition: that of the first rule that applies, otherwise `default`."""
         return next((rule.number for rule in self.rules if rule.applies(partition_path)), default)
@@ -100,9 +112,27 @@ class RulesFile:
     rule_type: str = RULE_TYPE
 
     @property
+    def rules(self) -> PartitionRules:
+        """The rules. Raises `InvalidOption` as `PartitionRules.parse`, and for rules of another type."""
+        if self.rule_type != RULE_TYPE:
+            raise InvalidOption(f"partition rules of the type {self.rule_type!r}", expected=RULE_TYPE)
+        return PartitionRules.parse(self.expressions)
+
+    @staticmethod
+    def instant_of(name: str) -> str:
+        """Return the instant in the name of a file, empty for other files."""
+        instant = name.removesuffix(_SUFFIX)
+        return instant if instant != name and instant.isascii() and instant.isdecimal() else ""
+
+    @staticmethod
+    def path_of(instant: str) -> str:
+        """Return the path of the file of an instant in the table."""
+        return f"{RULES_FOLDER}/{instant}{_SUFFIX}"
+
+    @property
     def path(self) -> str:
         """Its path in the table."""
-        return f"{RULES_FOLDER}/{self.instant}{_SUFFIX}"
+        return self.path_of(self.instant)
 
     @property
     def content(self) -> bytes:

@@ -248,7 +248,9 @@ def requested_index(request: TableRequest) -> BucketIndex | None:
             expected="a merge-on-read table: Apache Hudi allows consistent hashing only there",
             remedy="create it with the type mor, or with the simple engine",
         )
-    rules = PartitionRules.parse(PartitionRules.parse(request.partition_buckets).text)
+    named = PartitionRules.parse(request.partition_buckets)
+    # Apache Hudi compares the text with that of its writers: blanks would matter.
+    rules = PartitionRules.parse(named.closed(request.buckets).text)
     if rules and not request.partition_fields:
         raise InvalidOption(
             f"numbers of buckets by partition ({rules.text}) in a table without partitions", expected="partition columns"

@@ -298,7 +298,9 @@ class Table:
         chosen = without_logs(slices) if read_optimized else tuple(slices)
         schema = with_meta_fields(self.schema_at(as_of), operation=self.options[READ_OPERATION_FIELD] or self._has_operations())
         rule = self.log_rule(as_of, merges=any(s.log_files for s in chosen))
-        buckets = pruning_of(self._declared, self.identity, self.state, as_of, self.rings, is_exclusive=self.is_exclusive)
+        buckets = pruning_of(
+            self._declared, self.identity, self.state, as_of, self.rings, self.storage, is_exclusive=self.is_exclusive
+        )
         skipping = DataSkipping(self.timeline.replica.statistics, self.state, sequence) if self.is_exclusive else None
         return Snapshot(self.storage, schema, rule, chosen, buckets=buckets, skipping=skipping)
 

@@ -11,11 +11,11 @@ from tideline_table.coordination.shared.hudi_rules import (
     BUCKET_FOLDER,
     Bucketing,
     check_not_ahead,
-    check_one_number,
     check_rings,
     check_version,
     turn_off_metadata,
 )
+from tideline_table.coordination.shared.partition_numbers import adopted_rules, check_numbers
 from tideline_table.errors import InvalidOption, UnsupportedTable
 from tideline_table.hudi.instant import Action, State, next_instant, time_from_instant
 from tideline_table.hudi.properties import CREATE_SCHEMA, change_properties, read_properties
@@ -48,13 +48,13 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock, buckets
 
     A table made by Tideline keeps its log, and other Tideline writers must open it again. A table made by Apache Hudi gets a log
     that begins with the state of its timeline, and loses its metadata table. If Apache Hudi's writers use the bucket index, its number
-    and hash fields are found in the rows, or `buckets` names them; all record keys are read, and the table keeps them from then on.
+    and hash fields are found in the rows, its partition rules in their folder, or `buckets` names them; all record keys are read, and the table keeps them from then on.
     Raises `UnsupportedTable` for versions and types that
     cannot be written, for stores that ignore the conditions of puts and for Hudi actions that must end first, `InvalidOption` for a
     table shared by another lock and for a bucket index that the rows leave open, `ClockSkew` while its last instant is ahead of the clock.
     """
     named = buckets or NamedBuckets()
-    if (named.number or named.fields) and table.has_log:
+    if named and table.has_log:
         raise InvalidOption(
             "buckets of a table that has a Tideline log", expected="a table that Apache Hudi created: this one keeps its index"
         )
@@ -134,6 +134,7 @@ def why_unsharable(table: Table) -> str:
         if not table.has_log:
             shown = _bucketing(table)
             shown.refuse_other_engines()
+            adopted_rules(table.storage)
             if shown.ring:
                 check_rings(table.state)
     except UnsupportedTable as error:
@@ -145,7 +146,7 @@ def _check_kind(table: Table) -> None:
     table.definition.check_writable(keyed=False)
     properties = read_properties(table.storage)
     check_version(properties)
-    check_one_number(table.storage, properties)
+    check_numbers(table.storage, properties)
 
 
 def _share_ours(table: Table, sharing: Sharing) -> None:
@@ -188,6 +189,7 @@ def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption) -> None:
     found = foreign_state(storage, properties)
     turn_off_metadata(storage, properties)
     if index is not None:
+        adoption.keep_rules()
         change_properties(storage, {**read_properties(storage), **index.properties})
     waiting = [a for a in found.pending() if a.action in _UNSHARABLE]
     if waiting:

@@ -6,8 +6,7 @@
   Hudi does it: first its partitions are removed from the properties, then its folder is deleted.
 - No bucket index that the table does not keep: with one, Hudi's writers read a bucket number in every file id and fail on the file
   groups that this engine creates otherwise. A table keeps the one it was created or shared with, and all file groups fit it.
-- One number of buckets for all partitions. Hudi's procedure `partition_bucket_index_manager` can lower the number of a partition. File
-  ids do not show that, and a writer with the old number would write a key into a second file group.
+- The numbers of buckets that the table keeps, also by partition (`partition_numbers`).
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from tideline_table.clock import Clock
 from tideline_table.config import INDEX_TYPE, INSTANT_SKEW_S, Options, column_list
 from tideline_table.coordination.heartbeat import allowed_silence
+from tideline_table.coordination.shared.partition_numbers import check_numbers
 from tideline_table.errors import ClockSkew, UnsupportedTable
 from tideline_table.file_group.names import is_ring_file_id
 from tideline_table.file_group.slice import FileSlice
@@ -35,8 +35,7 @@ _HASHED_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-3")
 _GROUPS_FOR_ONE_NUMBER = 50
 BUCKET_FOLDER = ".hoodie/.bucket_index"
 _RING_FOLDER = "consistent_hashing_metadata"
-_NUMBERS_FOLDER = "partition_bucket_index_meta"
-_PARTITION_RULES = "hoodie.bucket.index.partition.expressions"
+_RULES_FOLDER = "partition_bucket_index_meta"
 _LOGGER = logging.getLogger(__name__)
 
 _ADVERTISED = (p.METADATA_PARTITIONS, p.METADATA_PARTITIONS_INFLIGHT)
@@ -47,7 +46,7 @@ def hold_to_rules(storage: Storage) -> bool:
     """Reject or mend what breaks the rules; return True if a metadata table was turned off. Raises `UnsupportedTable`."""
     properties = read_properties(storage)
     check_version(properties)
-    check_one_number(storage, properties)
+    check_numbers(storage, properties)
     advertised = [name for key in _ADVERTISED for name in properties.get(key, "").split(",") if name]
     if not advertised:
         return False
@@ -113,7 +112,7 @@ class Bucketing:
     ring: str
     """Of consistent hashing."""
     other: str
-    """Of numbers of buckets by partition."""
+    """Of another engine."""
 
     @classmethod
     def shown_by(cls, state: TableState, properties: Mapping[str, str], folders: Collection[str] = ()) -> Bucketing:
@@ -134,15 +133,15 @@ class Bucketing:
         elif properties.get(INDEX_TYPE.key, "").upper() == "BUCKET":
             simple = f"{INDEX_TYPE.key}=BUCKET"
         shown = {name: f"folder {BUCKET_FOLDER}/{name}" for name in sorted(folders)}
-        ring = shown.pop(_RING_FOLDER, "")
-        return cls(simple, f"file id {min(hashed)}" if hashed else ring, next(iter(shown.values()), ""))
+        ring, rules = shown.pop(_RING_FOLDER, ""), shown.pop(_RULES_FOLDER, "")
+        return cls(simple or rules, f"file id {min(hashed)}" if hashed else ring, next(iter(shown.values()), ""))
 
     def refuse_other_engines(self) -> None:
-        """Raise `UnsupportedTable` for numbers of buckets by partition."""
+        """Raise `UnsupportedTable` for an engine that is neither of the two."""
         if self.other:
             raise UnsupportedTable(
                 f"a table with Apache Hudi's bucket index ({self.other})",
-                expected="one number of buckets, or another index",
+                expected="the simple engine, consistent hashing, or another index",
                 remedy="read it, or write it with Apache Hudi",
             )
 
@@ -157,17 +156,6 @@ def check_not_bucketed(state: TableState, properties: Mapping[str, str], folders
             expected="another index: the bucket index fails over file groups without a bucket number, such as Tideline opens",
             remedy="read it, or write it with Apache Hudi",
         )
-
-
-def check_one_number(storage: Storage, properties: Mapping[str, str]) -> None:
-    """Raise `UnsupportedTable` if a bucket index has numbers of buckets by partition (format reference 12.3). Lists one folder."""
-    if properties.get(INDEX_TYPE.key, "").upper() != "BUCKET":
-        return
-    rules = properties.get(_PARTITION_RULES, "")
-    found = f"{_PARTITION_RULES}={rules}" if rules else ""
-    if not found and _NUMBERS_FOLDER in storage.list_folder(BUCKET_FOLDER).folders:
-        found = f"folder {BUCKET_FOLDER}/{_NUMBERS_FOLDER}"
-    Bucketing("", "", found).refuse_other_engines()
 
 
 def check_buckets(state: TableState, properties: Mapping[str, str]) -> None:

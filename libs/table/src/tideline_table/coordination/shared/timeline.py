@@ -26,10 +26,10 @@ from tideline_table.coordination.shared.hudi_rules import (
     check_buckets,
     check_lazy,
     check_not_ahead,
-    check_one_number,
     check_version,
     hold_to_rules,
 )
+from tideline_table.coordination.shared.partition_numbers import check_numbers
 from tideline_table.coordination.shared.timeline_file import create_file
 from tideline_table.coordination.timeline import ActiveTimeline, Decide
 from tideline_table.errors import (
@@ -123,7 +123,7 @@ class SharedTimeline(ActiveTimeline):
         """See `ActiveTimeline.check_writable`. Raises `UnsupportedTable` without a lock or for a broken rule (`hudi_rules`)."""
         properties = read_properties(self.storage)
         check_version(properties)
-        check_one_number(self.storage, properties)
+        check_numbers(self.storage, properties)
         if not self.can_write:
             raise UnsupportedTable(
                 f"table {table!r} is shared with Apache Hudi's writers and was opened without their lock",
