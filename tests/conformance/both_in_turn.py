@@ -93,7 +93,7 @@ class Turns:
 
     def share(self) -> Table:
         """Share what is there."""
-        return share_table(Table.open(str(self.path), options=FAST), SHARING, open_peer_lock)
+        return share_table(Table.open(str(self.path), options={**FAST, **self.own_options}), SHARING, open_peer_lock)
 
     def open(self) -> Table:
         """The table as a writer of Tideline that has just started sees it."""

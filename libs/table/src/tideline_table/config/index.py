@@ -21,6 +21,13 @@ METADATA_COLUMN_STATISTICS = Option(
     "`tideline.create` makes a metadata table with column statistics with the new table, for Apache Hudi's readers. For existing tables: "
     "`tideline index create --type column_stats`.",
 )
+SHARED_METADATA = Option(
+    "tideline.shared.metadata",
+    "off",
+    "What Tideline's writers do with the metadata table of a table that Apache Hudi also writes: turn it off, or keep its partition `files`. "
+    "All of Tideline's writers of a table need the same value (docs/design/shared-metadata.md).",
+    choices=("off", "files"),
+)
 INDEX_TYPE = Option(
     "hoodie.index.type",
     "SIMPLE",

@@ -6,8 +6,8 @@ import re
 import uuid
 from dataclasses import dataclass
 
-_BASE = re.compile(r"^([^_./][^_/]*)_([^_/]+)_(\d{14,20})\.([a-z]+)\Z", re.ASCII)
-_LOG = re.compile(r"^\.([^_/]+)_(\d{14,20})\.log\.(\d+)(?:_(\d+-\d+-\d+))?(\.cdc)?\Z", re.ASCII)
+_BASE = re.compile(r"^([^_./][^_/]*)_([^_/]+)_(\d{14,23})\.([a-z]+)\Z", re.ASCII)
+_LOG = re.compile(r"^\.([^_/]+)_(\d{14,23})\.log\.(\d+)(?:_(\d+-\d+-\d+))?(\.cdc)?\Z", re.ASCII)
 _BUCKET = re.compile(r"^(\d{8})-", re.ASCII)
 _RING = re.compile(r"^[0-9a-f]{8}-[0-9a-f]{4}-3[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}-0\Z", re.ASCII)
 _FILE_IDS = uuid.UUID("5f1d2a9c-6c4b-5c0e-9d8e-0b6f3b1f7a11")

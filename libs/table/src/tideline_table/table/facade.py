@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.clock import Clock, SystemClock
-from tideline_table.config import INDEX_TYPE, READ_OPERATION_FIELD, Options
+from tideline_table.config import INDEX_TYPE, READ_OPERATION_FIELD, SHARED_METADATA, Options
 from tideline_table.coordination import ActiveTimeline, IntentBoard, LogReplica, NoIntents, NoLock, OpenPeerLock, TableLock
 from tideline_table.coordination.intruders import check_not_upgraded, properties_in
 from tideline_table.errors import InstantNotFound, InvalidOption, ObjectNotFound, SchemaMismatch, UnsupportedTable
@@ -160,7 +160,8 @@ class Table:
         assert self.sharing is not None
         index, kept = self.definition.buckets, self.definition.kept_index
         own = index.properties if index is not None else {INDEX_TYPE.key: kept} if kept else {}
-        return {**self.sharing.hudi_options(), **own}
+        with_metadata = self.options[SHARED_METADATA] != SHARED_METADATA.default
+        return {**self.sharing.hudi_options(with_metadata=with_metadata), **own}
 
     @property
     def uid(self) -> str:

@@ -13,8 +13,8 @@ from tideline_table.coordination.shared.hudi_rules import (
     check_not_ahead,
     check_rings,
     check_version,
-    turn_off_metadata,
 )
+from tideline_table.coordination.shared.metadata import follow_step, keep_files_only, keeps_files, turn_off_metadata
 from tideline_table.coordination.shared.partition_numbers import adopted_rules, check_numbers
 from tideline_table.errors import InvalidOption, UnsupportedTable
 from tideline_table.hudi.instant import Action, State, next_instant, time_from_instant
@@ -47,8 +47,9 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock, buckets
     """Share `table` with Apache Hudi's writers, beginning with an empty commit; return it, opened again.
 
     A table made by Tideline keeps its log, and other Tideline writers must open it again. A table made by Apache Hudi gets a log
-    that begins with the state of its timeline, and loses its metadata table. If Apache Hudi's writers use the bucket index, its number
-    and hash fields are found in the rows, its partition rules in their folder, or `buckets` names them; all record keys are read, and the table keeps them from then on.
+    that begins with the state of its timeline, and loses its metadata table, except for `files` with `tideline.shared.metadata`. If Apache Hudi's
+    writers use the bucket index, its number and hash fields are found in the rows, its partition rules in their folder, or `buckets` names
+    them; all record keys are read, and the table keeps them from then on.
     Raises `UnsupportedTable` for versions and types that
     cannot be written, for stores that ignore the conditions of puts and for Hudi actions that must end first, `InvalidOption` for a
     table shared by another lock and for a bucket index that the rows leave open, `ClockSkew` while its last instant is ahead of the clock.
@@ -187,7 +188,8 @@ def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption) -> None:
     table.refresh()
     index = adoption.look() if adoption.applies(_bucketing(table)) else None
     found = foreign_state(storage, properties)
-    turn_off_metadata(storage, properties)
+    if not (keeps_files(table.options) and keep_files_only(storage, properties)):
+        turn_off_metadata(storage, properties)
     if index is not None:
         adoption.keep_rules()
         change_properties(storage, {**read_properties(storage), **index.properties})
@@ -210,7 +212,9 @@ def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption) -> None:
     )
     state = TableState()
     for sequence, draft in enumerate(drafts, 1):
-        for path, content in timeline_files(draft.entry(sequence, table.clock.now())).create:
+        step = draft.entry(sequence, table.clock.now())
+        follow_step(storage, found, step)
+        for path, content in timeline_files(step).create:
             storage.put_if_absent(path, content)
         entry = table.timeline.log.append(draft, sequence)
         assert entry is not None  # under this lock, no other writer appends to the log of a table without an identity

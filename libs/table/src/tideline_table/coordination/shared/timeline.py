@@ -29,6 +29,7 @@ from tideline_table.coordination.shared.hudi_rules import (
     check_version,
     hold_to_rules,
 )
+from tideline_table.coordination.shared.metadata import follow_step, keeps_files, turn_off_if_known
 from tideline_table.coordination.shared.partition_numbers import check_numbers
 from tideline_table.coordination.shared.timeline_file import create_file
 from tideline_table.coordination.timeline import ActiveTimeline, Decide
@@ -167,6 +168,7 @@ class SharedTimeline(ActiveTimeline):
     def _take_back(self, begun: Sequence[ActionRecord]) -> None:
         """Remove actions that will never complete, and log them as rolled back. Hudi's rollback undoes no clean and no rollback."""
         with self._checked_lock().hold(), self.replica.mutex:
+            turn_off_if_known(self.storage, (a.instant for a in begun))
             for path in (timeline_path(Instant(a.instant, a.action, s)) for a in begun for s in (State.INFLIGHT, State.REQUESTED)):
                 self.storage.delete(path)
             self.follower.adopt()
@@ -230,7 +232,7 @@ class SharedTimeline(ActiveTimeline):
         return self._lock
 
     def _append_under(self, held: HeldPeerLock, decide: Decide) -> Entry:
-        hold_to_rules(self.storage)
+        hold_to_rules(self.storage, keep_files=keeps_files(self.replica.options))
         self.follower.adopt()
         draft = decide(self.state)
         self.state.check(draft)
@@ -287,6 +289,8 @@ class SharedTimeline(ActiveTimeline):
         if draft.after is State.COMPLETED:
             self._check_begun(draft)
         files = self._with_inflight(draft, files)
+        if follow_step(self.storage, self.state, draft.entry(self.state.sequence + 1, self.clock.now())) and not held.is_held():
+            raise _LockLost
         for path in files.delete:
             self.storage.delete(path)
         if draft.before is not State.NONE or draft.after is not State.INFLIGHT or draft.action not in WRITE_ACTIONS:
