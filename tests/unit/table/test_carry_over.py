@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.table.tables import cluster, compact, contents, listing, new_table, open_table, rows_of, write
+from tests.simulation.faults import SimulatedCrash
+from tests.unit.table.tables import DEATH_S, cluster, compact, contents, listing, new_table, open_table, rows_of, write
 
 from tideline_table.action import (
     check_index,
@@ -23,8 +24,9 @@ from tideline_table.action import (
 from tideline_table.action.clustering import carried_file, carry_over
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.coordination import Heartbeat
 from tideline_table.coordination.committed import Committed
-from tideline_table.errors import UnsupportedTable, VerificationFailed, WriteConflict
+from tideline_table.errors import ClusteringFirst, UnsupportedTable, VerificationFailed, WriteConflict
 from tideline_table.log.carried import CARRIED_KEY
 from tideline_table.log.checkpoint import write_checkpoint
 from tideline_table.log.metadata import RECORD_INDEX
@@ -333,11 +335,58 @@ def test_more_writes_during_each_round(monkeypatch):
         return found
 
     monkeypatch.setattr(carry_over.CarryOver, "follow", follow)
+    monkeypatch.setattr(Heartbeat, "hold_writers", lambda _: None)
     assert clustered(table, lambda _: write(writer, [("a1", "p", 30, "first")])) is not None
     write(expected, [("a1", "p", 30, "first")])
     for n in reversed(range(7)):
         write(expected, [("a0", "p", 30 + n, f"u{n}"), (f"b{n % 4}", "p", 40 + n, f"u{n}")])
     assert contents(table) == contents(expected)
+
+
+def test_writers_that_are_faster_wait_for_the_last_round(monkeypatch):
+    table = filled()
+    writer = open_table(table.storage, table.clock, "writer")
+    real, done, held = carry_over.CarryOver.follow, [("a1", "p", 30, "first")], []
+
+    def follow(self: Any, state: Any) -> bool:
+        found = real(self, state)
+        row = (f"b{len(done) % 4}", "p", 30 + len(done), "more")
+        try:
+            write(writer, [row], **NO_RETRY, **{"tideline.write.priority.wait": 0})
+            done.append(row)
+        except ClusteringFirst:
+            held.append(row)
+        return found
+
+    monkeypatch.setattr(carry_over.CarryOver, "follow", follow)
+    committed = clustered(table, lambda _: write(writer, done))
+    assert committed is not None
+    assert (len(done), len(held)) == (2, 1), "the second round has as much to do as the first one"
+    assert sum(stat.is_log for stat in committed.stats) == 2
+    assert set(done) <= set(contents(table))
+    write(writer, held, **NO_RETRY)
+    assert {*done, *held} <= set(contents(open_table(table.storage, table.clock)))
+
+
+def test_an_executor_that_died_holds_no_writer_up(monkeypatch):
+    table = filled()
+    writer = open_table(table.storage, table.clock, "writer")
+
+    def die(self: Heartbeat) -> None:
+        real(self)
+        self._stopped.set()  # neither renewed nor deleted
+        raise SimulatedCrash
+
+    real = Heartbeat.hold_writers
+    monkeypatch.setattr(Heartbeat, "hold_writers", die)
+    monkeypatch.setattr(carry_over.CarryOver, "follow", lambda *_: write(writer, [("a1", "p", 31, "second")]))
+    with pytest.raises(SimulatedCrash):
+        clustered(table, lambda _: write(writer, [("a1", "p", 30, "first")]))
+    with pytest.raises(ClusteringFirst):
+        write(writer, [("a1", "p", 32, "u")], **NO_RETRY, **{"tideline.write.priority.wait": 0})
+    table.clock.advance(DEATH_S)
+    write(writer, [("a1", "p", 32, "u")], **NO_RETRY, **{"tideline.write.priority.wait": 0})
+    assert ("a1", "p", 32, "u") in contents(open_table(table.storage, table.clock))
 
 
 def test_shared_tables_refuse_it(monkeypatch):

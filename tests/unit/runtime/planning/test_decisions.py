@@ -232,15 +232,15 @@ def test_a_cancelled_compaction_is_not_planned_again_at_once():
     assert decision(COMPACTION, cancelled(1), AGED) == ("backing_off", 9 * 60), "a user wanted it"
 
 
-def many_logs(files=5, *, log_bytes=MIB, base_bytes=64 * MIB, delta_commits=4, options=None, merged=False):
-    """File groups f0 and f1, of which f0 has so many log files."""
+def many_logs(files=5, *, log_bytes=MIB, base_bytes=64 * MIB, delta_commits=4, options=None, merged=False, name="f0"):
+    """File groups f0 and f1, of which one has so many log files."""
     enabled = {"hoodie.log.compaction.enable": True, **(options or {})}
     view = table([base_bytes] * 2, writes=delta_commits, delta_commits=True, options=enabled)
-    group = FileGroupId("p", "f0")
-    names = [(n, f".f0_{at(9)}.log.{n}_0-1-1") for n in range(1, files + 1)]
-    logs = tuple(LogFile(name, log_bytes, at(8 - n / 10), n) for n, name in names)
+    group = FileGroupId("p", name)
+    names = [(n, f".{name}_{at(9)}.log.{n}_0-1-1") for n in range(1, files + 1)]
+    logs = tuple(LogFile(text, log_bytes, at(8 - n / 10), n) for n, text in names)
     if merged:
-        logs += (LogFile(f".f0_{at(9)}.log.{files}_0-9-9", log_bytes, at(1), files, merges_earlier=True),)
+        logs += (LogFile(f".{name}_{at(9)}.log.{files}_0-9-9", log_bytes, at(1), files, merges_earlier=True),)
     (held,) = view.state.slices[group].values()
     view.state.slices[group] = {at(9): replace(held, log_files=logs)}
     return view
@@ -280,7 +280,8 @@ AT_NIGHT = "windows: [{from: '22:00', to: '05:00', time_zone: UTC}]"
         (many_logs(delta_commits=5), "budget: {bytes_per_day: 50 MiB}", 0, "due", ""),
         (log_compaction(State.ROLLED_BACK, view=many_logs(), minutes=0.1), "", 0, "backing_off", "logcompaction was rolled back"),
         (log_compaction(State.ROLLED_BACK, view=many_logs()), "", 0, "due", ""),
-        (log_compaction(State.REQUESTED, view=many_logs()), "", 0, "not_due", "a slice that is free"),
+        (log_compaction(State.REQUESTED, view=many_logs()), "", 0, "not_due", "log compaction 8 is pending"),
+        (log_compaction(State.INFLIGHT, view=many_logs(name="f1")), "", 0, "not_due", "log compaction 8 is pending"),
     ],
 )
 def test_when_log_files_are_merged(view, text, spent, verdict, why):
@@ -329,8 +330,13 @@ def test_the_last_check_of_a_log_compaction_and_of_plans_beside_it():
     assert "overlaps plan 8" in _refusal(plan_check(COMPACTION), running, compacting)
     assert "other files" in _refusal(plan_check(LOG_COMPACTION), many_logs(6), merging)
     assert "other files" in _refusal(plan_check(LOG_COMPACTION), many_logs(merged=True), merging)
-    again = plan_log_compaction(logged(many_logs(merged=True), "f0", sequence=600).state, view.options)
-    assert isinstance(again, Reason)
+    grown = many_logs(merged=True, options={"hoodie.log.compaction.blocks.threshold": 2})
+    (held,) = grown.state.slices[FileGroupId("p", "f0")].values()
+    more = LogFile(f".f0_{at(9)}.log.6_0-1-1", MIB, at(0.5), 6)
+    grown.state.slices[held.group] = {at(9): replace(held, log_files=(*held.log_files, more))}
+    again = plan_log_compaction(grown.state, grown.options)
+    assert isinstance(again, Due)
+    assert plan_check(LOG_COMPACTION, 2 * MIB)(grown.state, again) is None, "it reads what readers open"
 
 
 def _refusal(check, view, plan) -> str:

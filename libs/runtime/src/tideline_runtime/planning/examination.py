@@ -152,6 +152,10 @@ def _trigger(service: TableService, view: View, thresholds: Thresholds, max_byte
 
 def _planned(service: TableService, view: View, trigger: Trigger, now: datetime) -> Due | Reason:
     if service is TableService.LOG_COMPACTION:
+        pending = view.state.pending_log_compactions()
+        if pending:
+            # Slices reach the threshold one by one. A plan for each write would be an application for each write.
+            return Reason(f"log compaction {pending[0].instant} is pending", f"the end of log compaction {pending[0].instant}")
         return plan_log_compaction(view.state, view.options, max_bytes=trigger.max_bytes)
     if service is TableService.CLUSTERING:
         has_buckets, hour = view.has_buckets, now.hour

@@ -1,4 +1,7 @@
-"""Heartbeats of writers (format reference 13.2): an empty file per instant, renewed while its writer is alive."""
+"""Heartbeats of writers (format reference 13.2): a file per instant, renewed while its writer is alive.
+
+It is empty, except while a clustering in an exclusive table holds writers up (`Heartbeat.hold_writers`).
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ from tideline_table.writer.marker import last_marked
 
 _LOGGER = logging.getLogger(__name__)
 _FOLDER = ".hoodie/.heartbeat"
+_HOLD = b"hold"
 
 
 STORE_TIME_PATH = ".hoodie/.tideline/now"
@@ -114,6 +118,14 @@ def beats(storage: Storage, instant: str, clock: Clock, options: Options) -> boo
     return silence <= allowed
 
 
+def holds_writers(storage: Storage, instant: str) -> bool:
+    """Return whether the heartbeat of a clustering asks writers to wait (`Heartbeat.hold_writers`)."""
+    try:
+        return storage.read(heartbeat_path(instant)) == _HOLD
+    except ObjectNotFound:
+        return False
+
+
 def is_given_up(storage: Storage, record: ActionRecord, clock: Clock, options: Options) -> bool:
     """Return whether a plan that Apache Hudi runs showed no sign of life for `hoodie.clustering.expiration.threshold.mins`.
 
@@ -168,13 +180,14 @@ class Heartbeat:
     def __init__(self, storage: Storage, instant: str, options: Options) -> None:
         self._storage = storage
         self._path = heartbeat_path(instant)
+        self._content = b""
         self._interval_s = options[HEARTBEAT_INTERVAL_MS] / 1000
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._beat, name=f"heartbeat-{instant}", daemon=True)
 
     def __enter__(self) -> Heartbeat:
         try:
-            self._storage.put(self._path, b"")
+            self._storage.put(self._path, self._content)
         except StorageFull as error:
             # The action has begun: its files may still find space, and its rollback can spend the reserve.
             _LOGGER.warning("heartbeat %s was not created: %s; trying again", self._path, error)
@@ -183,6 +196,17 @@ class Heartbeat:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
+
+    def hold_writers(self) -> None:
+        """Ask writers to wait until this heartbeat ends or expires: those that meet this clustering at their commit.
+
+        It only saves the clustering's work, so a failure is a warning.
+        """
+        self._content = _HOLD
+        try:
+            self._storage.put(self._path, _HOLD)
+        except TidelineError as error:
+            _LOGGER.warning("heartbeat %s does not hold writers up: %s", self._path, error)
 
     def stop(self) -> None:
         """End the heartbeat and delete its file. Safe to repeat."""
@@ -199,7 +223,7 @@ class Heartbeat:
     def _beat(self) -> None:
         while not self._stopped.wait(self._interval_s):
             try:
-                self._storage.put(self._path, b"")
+                self._storage.put(self._path, self._content)
             except Exception as error:
                 _LOGGER.warning("heartbeat %s was not renewed: %s; trying again", self._path, error, exc_info=_unexpected(error))
 

@@ -14,9 +14,10 @@ from typing import Any
 import tenacity
 
 from tideline_table.config import CLUSTERING_PRIORITY_LAPSE_S, CLUSTERING_UPDATE_STRATEGY, CLUSTERING_UPDATES_STRATEGY, Options
-from tideline_table.coordination.heartbeat import allowed_silence, is_silent
+from tideline_table.coordination.heartbeat import allowed_silence, holds_writers, is_silent
 from tideline_table.coordination.timeline import ActiveTimeline
 from tideline_table.coordination.write_set import UPDATE_STRATEGIES, UpdateStrategy
+from tideline_table.log.plan import ClusteringPlanned
 from tideline_table.log.state import TableState
 from tideline_table.plugin import Strategies
 
@@ -49,11 +50,17 @@ class ClusteringPriority:
         self._lapsed: set[str] = set()
 
     def goes_first(self, state: TableState, clustering: str) -> bool:
-        """Return whether the clustering is pending with a priority that has not lapsed; the `UpdateStrategy` of `yield`."""
-        record = state.actions.get(clustering)
-        if record is None or not record.is_pending or record.fenced_by or not state.has_priority(clustering):
+        """Return whether the clustering is pending and has a priority that has not lapsed, or holds writers up; the `UpdateStrategy` of `yield`."""
+        record, timeline = state.actions.get(clustering), self._timeline
+        if record is None or not record.is_pending or record.fenced_by:
             return False
-        timeline = self._timeline
+        if not state.has_priority(clustering):
+            planned = state.plans.get(clustering)
+            if not isinstance(planned, ClusteringPlanned) or not plan_carries_over(planned.plan):
+                return False
+            return holds_writers(timeline.storage, clustering) and not is_silent(
+                timeline.storage, record, timeline.clock, allowed_silence(timeline.options)
+            )
         if clustering not in self._lapsed and is_silent(timeline.storage, record, timeline.clock, self._allowed):
             self._lapsed.add(clustering)
         return clustering not in self._lapsed

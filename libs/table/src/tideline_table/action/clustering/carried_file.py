@@ -99,7 +99,7 @@ def write_carried(
     # The instant of the token is the clustering's: if it is rolled back, cleanup finds late files by it.
     name = log_file_name(group.file_id, made.base_instant, version, log_write_token(task.number, task.attempt, task.instant))
     path = join_path(group.partition_path, name)
-    chosen = [part for part in (each.of(keys) for each in events) if part.rows.num_rows]
+    chosen = _joined([part for part in (each.of(keys) for each in events) if part.rows.num_rows])
     blocks = [block for part in chosen for block in _framed(part, group.partition_path, group.file_id, task.avro_schema, instant)]
     create_marker(storage, task.instant, path, MarkerType.APPEND)
     written = write_blocks(storage, path, blocks, instant)
@@ -123,6 +123,25 @@ def write_carried(
         log_version=version,
         statistics=_statistics(task, rows, options),
     )
+
+
+def _joined(parts: list[CarriedEvents]) -> list[CarriedEvents]:
+    """Return the same events in as few blocks as possible; in the same ones if a key is in several, because then their order counts."""
+    keys = pa.chunked_array([part.keys for part in parts], pa.string())
+    if len(parts) < 2 or len(pc.unique(keys)) < len(keys):
+        return parts
+    alike: list[list[CarriedEvents]] = []
+    for part in parts:
+        block = part.block
+        for found in alike:
+            other = found[0]
+            same = (block.type, block.schema_json) == (other.block.type, other.block.schema_json)
+            if same and part.rows.schema.equals(other.rows.schema):
+                found.append(part)
+                break
+        else:
+            alike.append([part])
+    return [CarriedEvents(found[0].block, pa.concat_tables([part.rows for part in found])) for found in alike]
 
 
 def _framed(part: CarriedEvents, partition: str, file_id: str, avro_schema: str, instant: str) -> list[FramedBlock]:

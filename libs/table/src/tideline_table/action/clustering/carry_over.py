@@ -119,6 +119,13 @@ class CarryOver:
         """The extra metadata that names the carried files; empty if there are none."""
         return {CARRIED_KEY: carried_text(self._files)} if self._files else {}
 
+    def waiting(self, state: TableState) -> int:
+        """Return the number of log files that `follow` would carry over; 0 if it cannot."""
+        try:
+            return len(self._appended(state)[0])
+        except NotCarried:
+            return 0
+
     def follow(self, state: TableState) -> bool:
         """Carry over what was appended since the last call; return whether anything was, and `versions` is that of `state`.
 

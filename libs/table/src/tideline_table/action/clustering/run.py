@@ -140,11 +140,11 @@ def run_clustering(
     begun = _begin_clustering(table, record.instant, chosen)
     stats: list[WriteStat] = []
     carried: list[WriteStat] = []
-    with Heartbeat(table.storage, begun.instant, chosen):
+    with Heartbeat(table.storage, begun.instant, chosen) as heartbeat:
         try:
             results = run(begun.tasks)
             stats += [stat for result in results for stat in result.stats]
-            return _commit_clustering(begun, check_clustered(begun.tasks, results), carried)
+            return _commit_clustering(begun, check_clustered(begun.tasks, results), carried, heartbeat.hold_writers)
         except CommitUnknown:
             raise  # only the log knows the outcome
         except TransactionRolledBack:
@@ -188,7 +188,9 @@ def _check_update_strategy(table: Table, options: Options) -> None:
         )
 
 
-def _commit_clustering(begun: ClusteringRun, stats: Sequence[WriteStat], carried: list[WriteStat]) -> Committed:
+def _commit_clustering(
+    begun: ClusteringRun, stats: Sequence[WriteStat], carried: list[WriteStat], hold_writers: Callable[[], None] = lambda: None
+) -> Committed:
     """Commit the files `stats`. Log files that are carried over are added to `carried` as soon as they are written."""
     table, instant = begun.table, begun.instant
     _delete_earlier_attempts(begun)
@@ -216,25 +218,38 @@ def _commit_clustering(begun: ClusteringRun, stats: Sequence[WriteStat], carried
         metadata = CommitMetadata(CLUSTER, (*stats, *carried), extra, replaced)
         return Draft(instant, Action.REPLACE_COMMIT, State.INFLIGHT, State.COMPLETED, CLUSTER, Published(metadata))
 
-    entry = _append(table, decide, carry)
+    entry = _append(table, decide, carry, hold_writers)
     forget_markers(table.storage, instant)
     return Committed(instant, entry.sequence, (*stats, *carried))
 
 
-def _append(table: Table, decide: Callable[[TableState], Draft], carry: CarryOver | None) -> Entry:
+def _append(
+    table: Table, decide: Callable[[TableState], Draft], carry: CarryOver | None, hold_writers: Callable[[], None]
+) -> Entry:
     """Append the commit, after rounds of `carry` (None: nothing is carried over).
 
-    Each round is shorter than the one before, because fewer writes complete meanwhile; the last ones hold up commits of writers.
+    Each round should have less to carry than the one before, because fewer writes complete meanwhile. As soon as it has more than half as
+    much, writers commit faster than this process carries, and are held up for the last round.
     """
-    for _ in range(_ROUNDS):
-        if carry is None or not carry.follow(table.refresh()):
+    before = 0
+    for number in range(_ROUNDS):
+        if carry is None:
             break
+        waiting = carry.waiting(table.refresh())
+        if number and 2 * waiting > before:
+            hold_writers()
+        if not waiting or not carry.follow(table.refresh()):
+            break
+        before = waiting
     with table.lock.hold(table.timeline.head_sequence):
         for left in reversed(range(_LOCKED_ROUNDS + 1)):
             try:
                 return table.timeline.append(decide)
             except WriteConflict:
-                if carry is None or not left or not carry.follow(table.state):
+                if carry is None or not left:
+                    raise
+                hold_writers()
+                if not carry.follow(table.state):
                     raise
     raise AssertionError("the last round returns or raises")
 
