@@ -160,7 +160,7 @@ class Table:
         assert self.sharing is not None
         index, kept = self.definition.buckets, self.definition.kept_index
         own = index.properties if index is not None else {INDEX_TYPE.key: kept} if kept else {}
-        return {**self.sharing.hudi_options(), **own}
+        return {**self.sharing.hudi_options(), **{key: value for key, value in own.items() if value}}
 
     @property
     def uid(self) -> str:
