@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.conformance.both_in_turn import SHARING, Turns, trips
+from tests.conformance.both_in_turn import SHARING, Turns, meet_rules, trips
 from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.peers.hudi_rs import read_hudi_rs
@@ -111,6 +111,7 @@ def test_both_write_partitions_by_the_rules_of_a_table_of_tideline(apache_hudi: 
     """Hudi's writers are not told of the rules: they take them from `hoodie.properties`."""
     rules = rf"^p[0]$,7;p\d$,{2 if kind is Kind.COW else 3}"
     turns = Turns(apache_hudi, workdir / "table", kind, request={"buckets": 4, "partition_buckets": rules})
+    meet_rules(apache_hudi, workdir / "met", f"{rules};.*,4", 4)
     turns.create_here()
     held = Held(turns, {}, {"p0": 7, "p1": 2 if kind is Kind.COW else 3})
     write_in_turn(held)
@@ -127,6 +128,7 @@ def test_both_write_partitions_by_rules_that_hudi_made(apache_hudi: ApacheHudi, 
     own = {**NEW_TABLE, **BUCKETS}
     turns = Turns(apache_hudi, workdir / "table", kind, own)
     held = Held(turns, {}, {"p0": 6 if kind is Kind.COW else 5, "p1": 3})
+    meet_rules(apache_hudi, workdir / "met", rules, 3)
     held.upsert(range(40), 0, here=False)
     name = f"ruled_{kind.name.lower()}"
     apache_hudi.sql(
@@ -156,6 +158,7 @@ def test_rules_that_are_options_of_hudis_writers_are_named_at_sharing(apache_hud
     rules = f"^p0$,{6 if kind is Kind.COW else 5};p[1]+,2"
     turns = Turns(apache_hudi, workdir / "table", kind, {**NEW_TABLE, **BUCKETS, EXPRESSIONS: rules})
     held = Held(turns, {}, {"p0": 6 if kind is Kind.COW else 5, "p1": 2})
+    meet_rules(apache_hudi, workdir / "met", rules, 3)
     held.upsert(range(40), 0, here=False)
     table = Table.open(str(turns.path))
     with pytest.raises(UnsupportedTable, match="rows are not where it puts them"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.conformance.both_in_turn import meet_rules
 from tests.conformance.matrix import KEY, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.peers.environment import REPOSITORY
@@ -381,6 +382,8 @@ def test_28_hudi_rs_merges_logs_by_arrival_if_the_ordering_column_is_inside_of_a
 
 
 def test_29_hudi_counts_buckets_off_by_the_number_of_another_table(maker: Maker) -> None:
+    meet_rules(maker.hudi, maker.base / "met", "^other$,2", 3)
+    meet_rules(maker.hudi, maker.base / "also met", "^other$,2;.*,5", 5)
     held = {}
     for number in ("3", "5"):
         index = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": number, RULES: "^other$,2"}
@@ -396,6 +399,7 @@ def test_29_hudi_counts_buckets_off_by_the_number_of_another_table(maker: Maker)
 
 
 def test_30_hudi_writes_keys_twice_with_the_partitioner_of_its_bucket_layout(maker: Maker) -> None:
+    meet_rules(maker.hudi, maker.base / "met", "^a,5;^thirty,2", 3)
     found = {}
     layout = {
         "hoodie.storage.layout.type": "BUCKET",

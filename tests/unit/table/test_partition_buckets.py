@@ -236,6 +236,18 @@ def test_a_shared_table_is_written_by_its_rules(tmp_path: Path) -> None:
     assert one.file_id.startswith("0000000")
 
 
+def test_sharing_a_table_of_an_earlier_release_keeps_rules_of_hudis_writers_out(tmp_path: Path) -> None:
+    """An empty text in its place makes Apache Hudi refuse them; it is no option that a writer must set."""
+    storage, clock = LocalStorage(tmp_path / "t"), SystemClock()
+    create(storage, clock, buckets=4)
+    change_properties(storage, {k: v for k, v in read_properties(storage).items() if k != EXPRESSIONS})
+    table = share_table(open_table(storage, clock), Sharing(PeerLockKind.FILE_SYSTEM, expire_min=5), open_peer_lock)
+    assert read_properties(storage)[EXPRESSIONS] == ""
+    assert EXPRESSIONS not in table.hudi_options()
+    write(table, rows(KEYS[:20], 1, "a"))
+    assert table.snapshot().buckets is not None
+
+
 def changed_rules(table: Table, rules: str, number: int = 4, instant: str = "20991231000000000") -> RulesFile:
     """Keep the rules of an instant as Apache Hudi's procedure does."""
     found = RulesFile(instant, rules, number)

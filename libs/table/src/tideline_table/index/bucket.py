@@ -176,9 +176,16 @@ class BucketIndex:
             BUCKET_ENGINE.key: self.engine.value,
             BUCKET_NUMBER.key: str(self.number),
             BUCKET_HASH_FIELD.key: ",".join(self.fields),
-            **({BUCKET_PARTITION_RULES.key: self.rules.given, BUCKET_PARTITION_RULE_TYPE.key: RULE_TYPE} if self.rules else {}),
+            **self._rule_properties,
             **({SEVERAL_FILE_GROUPS: "true"} if self.has_several else {}),
         }
+
+    @property
+    def _rule_properties(self) -> dict[str, str]:
+        """An empty text without rules: with the key in its place, Apache Hudi refuses writers that come with rules of their own."""
+        if self.is_consistent:
+            return {}
+        return {BUCKET_PARTITION_RULES.key: self.rules.given, **({BUCKET_PARTITION_RULE_TYPE.key: RULE_TYPE} if self.rules else {})}
 
     def buckets(self, keys: pa.ChunkedArray | pa.Array, ring: HashRing | None = None) -> np.ndarray:
         """Return the bucket number of each record key, of the partition with this `ring` if there is consistent hashing."""

@@ -161,7 +161,8 @@ class Table:
         index, kept = self.definition.buckets, self.definition.kept_index
         own = index.properties if index is not None else {INDEX_TYPE.key: kept} if kept else {}
         with_metadata = self.options[SHARED_METADATA] != SHARED_METADATA.default
-        return {**self.sharing.hudi_options(with_metadata=with_metadata), **own}
+        given = {key: value for key, value in own.items() if value}
+        return {**self.sharing.hudi_options(with_metadata=with_metadata), **given}
 
     @property
     def uid(self) -> str:

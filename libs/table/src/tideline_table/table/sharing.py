@@ -165,7 +165,10 @@ def _share_ours(table: Table, sharing: Sharing) -> None:
         return Draft(begun.instant, action, State.INFLIGHT, State.COMPLETED, OPERATION, body)
 
     table.timeline.append(complete)
-    index = table.definition.buckets
+    index, properties = table.definition.buckets, read_properties(table.storage)
+    if index is not None and index.properties.keys() - properties.keys():
+        # A table of an earlier release lacks what keeps rules of Hudi's writers out.
+        change_properties(table.storage, {**index.properties, **properties})
     if index is not None and index.is_consistent:
         rings = table.rings(index)
         rings.store.sweep(rings.resizes)
