@@ -9,22 +9,24 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.conformance.both_in_turn import Turns, trips
+from tests.conformance.both_in_turn import FAST, Turns, trips
 from tests.conformance.matrix import Comparison, Kind
-from tests.conformance.peers.apache_hudi import ApacheHudi
-from tests.conformance.test_both_in_turn import AT_ONCE, WHOLE
+from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
+from tests.conformance.test_both_in_turn import IMPATIENT, WHOLE, abandoned_write
+from tests.unit.table.hudi_metadata import dying
 
+from tideline_locks import open_peer_lock
 from tideline_table.action import (
     check_index,
+    roll_back_dead,
     run_clean,
     run_clustering,
-    run_compaction,
     schedule_clean,
     schedule_clustering,
-    schedule_compaction,
 )
 from tideline_table.config import SHARED_METADATA
 from tideline_table.coordination.shared import timeline as shared_timeline
+from tideline_table.hudi.instant import State
 from tideline_table.metadata_table import StoredMetadata
 from tideline_table.metadata_table.finding import FindingKind
 from tideline_table.table import Table
@@ -35,14 +37,13 @@ pytestmark = pytest.mark.timeout(900)
 KEPT = {SHARED_METADATA.key: "files"}
 WITH_METADATA = {"hoodie.metadata.enable": "true", "hoodie.metadata.index.column.stats.enable": "false"}
 OFTEN = {"hoodie.metadata.compact.max.delta.commits": "4"}
-AT_ONCE_THERE = {key: str(value) for key, value in AT_ONCE.items()}
 CLEANING = {"hoodie.clean.automatic": "true", "hoodie.clean.commits.retained": "1"}
 
 
-@pytest.fixture(params=list(Kind))
-def turns(request: pytest.FixtureRequest, apache_hudi: ApacheHudi, workdir: Path) -> Turns:
-    """A table of Tideline, for which Apache Hudi's first write has made a metadata table."""
-    made = Turns(apache_hudi, workdir / "table", request.param, {**WITH_METADATA, **OFTEN}, own_options=KEPT, metadata=True)
+@pytest.fixture
+def turns(apache_hudi: ApacheHudi, workdir: Path) -> Turns:
+    """A copy-on-write table of Tideline, for which Apache Hudi's first write has made a metadata table."""
+    made = Turns(apache_hudi, workdir / "table", Kind.COW, {**WITH_METADATA, **OFTEN}, own_options=KEPT, metadata=True)
     made.create_here()
     made.ours(trips(range(10), 1), Operation.BULK_INSERT)
     made.theirs(trips(range(5, 20), 2))
@@ -60,8 +61,8 @@ def agree(turns: Turns, what: str) -> None:
     assert check_index(table) == [], what
 
 
-def call(turns: Turns, procedure: str, **more: str) -> None:
-    turns.call(procedure, **{**turns.options, **more})
+def call(turns: Turns, procedure: str) -> None:
+    turns.call(procedure, **turns.options)
 
 
 def slices(turns: Turns) -> set[str]:
@@ -85,17 +86,6 @@ def test_both_write_in_turn(turns: Turns) -> None:
 
 
 def test_services_of_both(turns: Turns) -> None:
-    if turns.kind is Kind.MOR:
-        assert schedule_compaction(turns.open(), AT_ONCE)
-        turns.ours(trips(range(6, 9), 3))
-        call(turns, f"run_compaction(op => 'run', path => '{turns.path}')")
-        agree(turns, "they run our compaction")
-        turns.theirs(trips(range(4, 9), 4))
-        call(turns, f"run_compaction(op => 'schedule', path => '{turns.path}')", **AT_ONCE_THERE)
-        turns.ours(trips(range(5, 8), 5))
-        agree(turns, "we append under their plan")
-        assert run_compaction(turns.open())
-        agree(turns, "we run their compaction")
     turns.ours(trips(range(20, 24), 1), Operation.BULK_INSERT)
     assert schedule_clustering(turns.open(), WHOLE)
     assert run_clustering(turns.open())
@@ -108,15 +98,47 @@ def test_services_of_both(turns: Turns) -> None:
     agree(turns, "they clean")
     for ts in (7, 8, 9):
         turns.ours(trips(range(20, 24), ts))
-    if turns.kind is Kind.MOR:
-        assert schedule_compaction(turns.open(), AT_ONCE)
-        assert run_compaction(turns.open())
-        turns.ours(trips(range(20, 24), 10))
     assert schedule_clean(turns.open(), {"hoodie.cleaner.commits.retained": 1})
     assert run_clean(turns.open())
     agree(turns, "we clean")
     turns.theirs(trips(range(20, 24), 11))
     agree(turns, "they go on after our clean")
+
+
+def test_writers_that_die(turns: Turns) -> None:
+    spoiled = {"price": "if(id = 'k0029', cast(raise_error('spoiled') as double), price)"}
+    with pytest.raises(PeerFailed):
+        turns.theirs(trips(range(26, 30), 3), "bulk_insert", computed=spoiled)
+    (dead,) = (a.instant for a in turns.open().state.pending() if a.is_peers)
+    impatient = Table.open(str(turns.path), options={**FAST, **IMPATIENT, **KEPT}, peer_lock=open_peer_lock)
+    turns.wait_for_death(dead)
+    assert roll_back_dead(impatient) == [dead]
+    agree(turns, "we rolled theirs back")
+    died = [abandoned_write(turns.open(), trips(range(18, 24), 4))]
+    for at in (3, 4):
+        with dying(at):
+            turns.ours(trips(range(18, 24), 4))
+        died += [a.instant for a in turns.open().state.pending()]
+        agree(turns, f"our write died at file {at}")
+        turns.theirs(trips(range(3, 6), 5 + at), **CLEANING)
+        assert all(turns.open().state.actions[instant].state is State.ROLLED_BACK for instant in died)
+        agree(turns, f"they rolled it back, at file {at}")
+        turns.ours(trips(range(18, 21), 5 + at))
+        agree(turns, f"both went on, at file {at}")
+
+
+@pytest.mark.parametrize("at", [3, 4])
+def test_a_clean_that_dies(turns: Turns, at: int) -> None:
+    for ts in (4, 5, 6):
+        turns.ours(trips(range(5, 9), ts))
+    assert schedule_clean(turns.open(), {"hoodie.cleaner.commits.retained": 1})
+    with dying(at):
+        run_clean(turns.open())
+    agree(turns, "our clean died")
+    turns.theirs(trips(range(5, 9), 8), **CLEANING)
+    agree(turns, "they ran it again")
+    turns.ours(trips(range(5, 9), 9))
+    agree(turns, "and we go on")
 
 
 def test_apache_hudi_takes_the_files_from_it(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +153,7 @@ def test_apache_hudi_takes_the_files_from_it(turns: Turns, monkeypatch: pytest.M
 
 def test_a_table_of_apache_hudi_keeps_it_when_it_is_shared(turns: Turns) -> None:
     theirs: Mapping[str, str] = {"hoodie.metadata.enable": "true"}
-    made = Turns(turns.peer, turns.path.with_name("theirs"), turns.kind, theirs, own_options=KEPT, metadata=True)
+    made = Turns(turns.peer, turns.path.with_name("theirs"), Kind.COW, theirs, own_options=KEPT, metadata=True)
     made.theirs(trips(range(10), 1), "bulk_insert")
     assert turns.peer.properties(made.path)["hoodie.table.metadata.partitions"] == "column_stats,files"
     made.share()
@@ -145,3 +167,14 @@ def test_a_table_of_apache_hudi_keeps_it_when_it_is_shared(turns: Turns) -> None
     agree(made, "they are dropped again")
     assert turns.peer.properties(made.path)["hoodie.table.metadata.partitions"] == "files"
     assert StoredMetadata.read(Table.open(str(made.path)).storage).pending == []
+
+
+def test_that_of_a_merge_on_read_table_is_turned_off(apache_hudi: ApacheHudi, workdir: Path) -> None:
+    turns = Turns(apache_hudi, workdir / "logs", Kind.MOR, WITH_METADATA, own_options=KEPT, metadata=True)
+    turns.create_here()
+    turns.ours(trips(range(10), 1), Operation.BULK_INSERT)
+    turns.theirs(trips(range(5, 20), 2))
+    assert turns.peer.properties(turns.path)["hoodie.table.metadata.partitions"] == "files"
+    turns.ours(trips(range(3), 3))
+    assert turns.peer.properties(turns.path)["hoodie.table.metadata.partitions"] == ""
+    turns.agree(Comparison(), "it is turned off", 20)

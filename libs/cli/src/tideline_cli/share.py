@@ -53,7 +53,7 @@ def share(
         str,
         option(
             metavar="off|files",
-            help="What Tideline's writers do with a metadata table: turn it off, or keep its partition files. Give all of them the option tideline.shared.metadata.",
+            help="What Tideline's writers do with a metadata table: turn it off, or keep its partition files (copy-on-write only). Give all of them the option tideline.shared.metadata.",
         ),
     ] = "off",
     as_json: AsJson = False,

@@ -24,8 +24,8 @@ METADATA_COLUMN_STATISTICS = Option(
 SHARED_METADATA = Option(
     "tideline.shared.metadata",
     "off",
-    "What Tideline's writers do with the metadata table of a table that Apache Hudi also writes: turn it off, or keep its partition `files`. "
-    "All of Tideline's writers of a table need the same value (docs/design/shared-metadata.md).",
+    "What Tideline's writers do with the metadata table of a table that Apache Hudi also writes: turn it off, or keep its partition `files` "
+    "if the table is copy-on-write. All of Tideline's writers of a table need the same value (docs/design/shared-metadata.md).",
     choices=("off", "files"),
 )
 INDEX_TYPE = Option(

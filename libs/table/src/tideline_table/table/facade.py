@@ -160,7 +160,7 @@ class Table:
         assert self.sharing is not None
         index, kept = self.definition.buckets, self.definition.kept_index
         own = index.properties if index is not None else {INDEX_TYPE.key: kept} if kept else {}
-        with_metadata = self.options[SHARED_METADATA] != SHARED_METADATA.default
+        with_metadata = self.options[SHARED_METADATA] != SHARED_METADATA.default and self.definition.type is TableType.COW
         given = {key: value for key, value in own.items() if value}
         return {**self.sharing.hudi_options(with_metadata=with_metadata), **given}
 

@@ -3,6 +3,9 @@
 Only the partition `files` is kept, and only where the option says so. As in Apache Hudi, the delta commit of a step comes before the timeline
 file that completes it, with the same instant: readers ignore it until then. Whatever Tideline does not follow turns the metadata table off,
 which is always safe: readers list folders, and Apache Hudi's next writer makes it anew.
+
+That of a merge-on-read table is always turned off. With a metadata table, Apache Hudi 1.2.0 does not see the log files of a write that failed: its next
+write takes their names first, and claims them in its commit and, by a path that its readers cannot parse, in the metadata table.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from tideline_table.storage import Storage
 
 _LOGGER = logging.getLogger(__name__)
 _ADVERTISED = (p.METADATA_PARTITIONS, p.METADATA_PARTITIONS_INFLIGHT)
+_KEPT_TYPE = "COPY_ON_WRITE"
 _MOST_DELTAS = 200
 """Delta commits after which a metadata table that no writer of Apache Hudi compacts is turned off. Hudi's writers fail at 1,000."""
 _UNREADABLE = (CorruptMetadata, ObjectNotFound, SchemaMismatch, UnsupportedTable, *MALFORMED)
@@ -43,8 +47,8 @@ def advertised(properties: Mapping[str, str]) -> list[str]:
 
 
 def keep_files_only(storage: Storage, properties: Mapping[str, str]) -> bool:
-    """Drop all partitions but `files` as Apache Hudi does; return False if that is not possible. The caller holds the lock."""
-    if FILES not in properties.get(p.METADATA_PARTITIONS, "").split(","):
+    """Drop all partitions but `files` as Apache Hudi does; return False if `files` cannot be kept. The caller holds the lock."""
+    if FILES not in properties.get(p.METADATA_PARTITIONS, "").split(",") or properties.get(p.TYPE) != _KEPT_TYPE:
         return False
     dropped = [name for name in advertised(properties) if name != FILES]
     if dropped:
@@ -111,11 +115,12 @@ def why_not_followed(stored: StoredMetadata, state: TableState, entry: Entry) ->
 
 def turn_off_if_known(storage: Storage, instants: Iterable[str]) -> None:
     """Turn the metadata table off if it knows one of the `instants`, which leave the timeline without a rollback."""
-    properties = read_properties(storage)
+    wanted = set(instants)
+    properties = read_properties(storage) if wanted else {}
     if not advertised(properties):
         return
     try:
-        known = sorted(StoredMetadata.read(storage).instants & set(instants))
+        known = sorted(StoredMetadata.read(storage).instants & wanted)
     except _UNREADABLE as error:
         _turn_off(storage, properties, str(error))
         return

@@ -82,6 +82,8 @@ class SharedTimeline(ActiveTimeline):
         self._view: tuple[int, TableState] | None = None
         self._given_up: set[str] = set()
         """Tideline writes that failed before they began: on the timeline they look like Apache Hudi's."""
+        self._late: set[str] = set()
+        """Instants whose delta commit in the metadata table may have come after the loss of the lock."""
 
     # --- reading -------------------------------------------------------------------------------------------------------------
 
@@ -233,6 +235,8 @@ class SharedTimeline(ActiveTimeline):
 
     def _append_under(self, held: HeldPeerLock, decide: Decide) -> Entry:
         hold_to_rules(self.storage, keep_files=keeps_files(self.replica.options))
+        turn_off_if_known(self.storage, self._late)
+        self._late.clear()
         self.follower.adopt()
         draft = decide(self.state)
         self.state.check(draft)
@@ -289,7 +293,9 @@ class SharedTimeline(ActiveTimeline):
         if draft.after is State.COMPLETED:
             self._check_begun(draft)
         files = self._with_inflight(draft, files)
-        if follow_step(self.storage, self.state, draft.entry(self.state.sequence + 1, self.clock.now())) and not held.is_held():
+        step = draft.entry(self.state.sequence + 1, self.clock.now())
+        if keeps_files(self.replica.options) and follow_step(self.storage, self.state, step) and not held.is_held():
+            self._late.add(draft.instant)
             raise _LockLost
         for path in files.delete:
             self.storage.delete(path)
