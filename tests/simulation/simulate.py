@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
+import pyarrow as pa
 from tests.simulation import actors, ingest_actors, mirror_actors, service_actors
 from tests.simulation.actors import Cluster
 from tests.simulation.casting import cast_of, options_of
@@ -45,6 +46,8 @@ from tideline_table.writer import Operation
 LOAD = "load"
 """The operation that filled a table before its history."""
 BUCKETS = 2
+RULES = "^p$,3;q,1"
+"""Numbers of buckets of two partitions, in every other history with a bucket index of the simple engine."""
 LOG_INDEX = ".hoodie/.tideline/log_index/"
 
 Sabotage = Callable[[World], AbstractContextManager[object]]
@@ -139,7 +142,7 @@ def _work(cluster: Cluster) -> Counter[str]:
 
 @functools.cache
 def _first_table(
-    kind: TableType, *, is_loaded: bool, buckets: int | None, engine: Engine, has_several: bool
+    kind: TableType, *, is_loaded: bool, buckets: int | None, engine: Engine, rules: str, has_several: bool
 ) -> dict[str, tuple[bytes, object]]:
     # The same for every history: making it is not what is looked at here.
     world = World(0, faulty=False)
@@ -152,7 +155,7 @@ def _first_table(
             buckets=buckets,
             bucket_engine=engine,
             hash_fields=(),
-            partition_buckets="",
+            partition_buckets=rules,
             several_file_groups=has_several,
         )
         request = TableRequest("t", actors.SCHEMA, ("id",), ("part",), type=kind, **index)
@@ -173,8 +176,9 @@ def _lay_out(world: World, oracle: Oracle) -> None:
     """The table with which the history begins: empty, or with every key, in one file group per partition."""
     kind = TableType.MOR if world.is_merge_on_read else TableType.COW
     buckets, engine = BUCKETS if world.is_bucketed else None, Engine.CONSISTENT if world.is_ringed else Engine.SIMPLE
+    rules = RULES if buckets and world.seed % 2 and not world.is_ringed else ""
     world.disk._objects.update(
-        _first_table(kind, is_loaded=world.is_loaded, buckets=buckets, engine=engine, has_several=world.has_several)
+        _first_table(kind, is_loaded=world.is_loaded, buckets=buckets, engine=engine, rules=rules, has_several=world.has_several)
     )
     if world.is_loaded:
         oracle.ops[LOAD] = Op(LOAD, "append", actors.KEYS, 0)
@@ -274,15 +278,14 @@ def _check(cluster: Cluster) -> None:
 
 def _check_buckets(cluster: Cluster) -> None:
     """Each bucket of a partition has one file group, unless it may have several, and each row is in its bucket."""
-    index = BucketIndex.checked(BUCKETS, ["id"], ["id"])
     oracle = cluster.oracle
     groups = [(s.group.partition_path, bucket_of_file_id(s.group.file_id)) for s in oracle.state.latest_slices()]
     for partition, bucket in sorted(key for key, count in Counter(groups).items() if count > 1 and not cluster.world.has_several):
         oracle.report(f"bucket {bucket} of partition {partition!r} has more than one file group")
     rows = Table.open(cluster.world.disk.root, storage=cluster.world.disk, writer_id="checker").read()
-    for key, name, bucket in zip(
-        rows["id"].to_pylist(), rows["_hoodie_file_name"].to_pylist(), index.buckets(rows["id"]).tolist(), strict=True
-    ):
+    for partition, key, name in zip(*(rows[n].to_pylist() for n in ("part", "id", "_hoodie_file_name")), strict=True):
+        number = {"p": 3, "q": 1}.get(partition, BUCKETS) if cluster.world.seed % 2 else BUCKETS
+        (bucket,) = BucketIndex.checked(number, ["id"], ["id"]).buckets(pa.array([key])).tolist()
         if bucket_of_file_id(name.split("_")[0]) != bucket:
             oracle.report(f"key {key} of bucket {bucket} is in {name}")
 
