@@ -26,6 +26,7 @@ from tests.real.object_store import running_object_store
 from tests.real.s3_proxy import proxy_before
 
 from tideline_events import TIMELINE, EventLog, Hint, Subscription, Transition, decode, encode, open_event_log
+from tideline_runtime.metrics import STORAGE_REQUESTS
 from tideline_runtime.running import read_running
 from tideline_table.action import write_rows
 from tideline_table.clock import SystemClock
@@ -42,6 +43,7 @@ IDLE_S = 30.0
 SETTLE_S = 3.0
 SEED = 19
 BUCKET = "fleet"
+REQUESTS = STORAGE_REQUESTS.name
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -250,9 +252,17 @@ def _check(uids: Mapping[str, str], events: EventLog) -> None:
     assert not wrong, f"{len(wrong)} tables do not have each entry as one event"
 
 
-def requests_per_hour(count: int, folder: Path, duration_s: float, cores: int) -> dict[str, float]:
-    """Return the storage requests of each service per idle table and hour, on a real object store, counted by a proxy before it."""
-    found: dict[str, float] = {}
+@dataclass(frozen=True)
+class Requests:
+    """Storage requests per idle table and hour: as a proxy before the object store counts them, and by the metric of the service."""
+
+    seen: float
+    by_metric: float
+
+
+def requests_per_hour(count: int, folder: Path, duration_s: float, cores: int) -> dict[str, Requests]:
+    """Return the storage requests of each service, on a real object store."""
+    found: dict[str, Requests] = {}
     with running_object_store("minio") as server, proxy_before(server) as proxy:
         server.make_bucket(BUCKET)
         os.environ.update({**server.settings, "AWS_ALLOW_HTTP": "true"})
@@ -261,10 +271,11 @@ def requests_per_hour(count: int, folder: Path, duration_s: float, cores: int) -
         for name in ("mirror", "planner", "cleaner"):
             with running(name, folder, f"s3://{BUCKET}/tables/*", environment) as service:
                 _wait(lambda service=service: service.metric("tideline_runtime_ticks_total", 'outcome="done"') >= 2, service)
-                before, began_s = len(proxy.requests), time.monotonic()
+                before, counted, began_s = len(proxy.requests), service.metric(REQUESTS), time.monotonic()
                 time.sleep(duration_s)
-                asked = len(proxy.requests) - before
-                found[name] = asked * 3600 / (time.monotonic() - began_s) / len(uids)
+                asked, by_metric = len(proxy.requests) - before, service.metric(REQUESTS) - counted
+                per_table_and_hour = 3600 / (time.monotonic() - began_s) / len(uids)
+                found[name] = Requests(asked * per_table_and_hour, by_metric * per_table_and_hour)
     return found
 
 

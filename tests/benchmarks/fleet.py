@@ -197,7 +197,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=given.folder, prefix="tideline-fleet-") as name:
             found = requests_per_hour(given.idle_tables, Path(name), given.idle_s, given.cores)
         for service, requests in found.items():
-            console.print(f"{service}: {requests:.0f} storage requests per idle table and hour", highlight=False)
+            console.print(
+                f"{service}: {requests.seen:.0f} storage requests per idle table and hour, {requests.by_metric:.0f} by its metric",
+                highlight=False,
+            )
     rates: dict[str, Rate] = {}
     for variant in variants(given.cores, given.plans, given.spark_plans, given.shared_plans):
         if variant.plans:

@@ -47,6 +47,12 @@ def grown(name: str, series: str, by: int, quietly: int, **expected: Any) -> Cas
     )
 
 
+def requests(of_reads: int) -> dict[str, str]:
+    """So many reads, and 100 listings, in each minute."""
+    kinds = {"read": of_reads, "list": 100}
+    return {f'tideline_runtime_storage_requests_total{{{POD}, kind="{k}"}}': f"0+{by}x200" for k, by in kinds.items()}
+
+
 def finding(alert: str, kind: str, after_min: int, summary: str, *, by_kind: bool = False) -> Case:
     labels = {"namespace": "data", **({"kind": kind} if by_kind else {})}
     series = f'tideline_planner_findings{{{POD}, kind="{kind}"}}'
@@ -101,6 +107,14 @@ ALERTS = {
             {"namespace": "data", "pod": "p"},
             "A tick of p takes 15m 50s",
             31,
+        ),
+        Case(
+            "TidelineStorageRequestsHigh",
+            {**requests(of_reads=601), f"tideline_runtime_tables{{{POD}}}": "2x200"},
+            {**requests(of_reads=500), f"tideline_runtime_tables{{{POD}}}": "2x200"},
+            {"namespace": "data", "pod": "p"},
+            "p makes 21.03k storage requests per table and hour",
+            88,
         ),
         Case(
             "TidelineTablesOutOfReach",

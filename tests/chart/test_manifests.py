@@ -66,7 +66,7 @@ def schemas() -> dict[tuple[str, str], Any]:
 @pytest.fixture(scope="module")
 def settings_classes() -> dict[str, Any]:
     import_all_declarations()
-    return {c.__module__.partition(".")[0]: c for c in declared_settings() if c.section}
+    return {f"tideline_{c.section}": c for c in declared_settings() if c.section and c.__module__.startswith("tideline_")}
 
 
 @combinations
@@ -305,6 +305,17 @@ def test_values_for_applications_reach_the_launcher(settings_classes):
     assert settings.kubernetes.environment_secrets == ("object-store",)
     (own,) = settings.kubernetes.environment_config_maps
     assert named(near, "ConfigMap", own)["data"]["AWS_REGION"] == "eu-central-1"
+
+
+def test_the_planner_judges_cleans_by_the_settings_of_the_cleaner(settings_classes):
+    retained = {"hoodie.cleaner.commits.retained": "3"}
+    own = {"options": retained, "clean_min_commits": 2, "poll_interval_s": 9}
+    manifests = changed(BASE, cleaner={"settings": own})
+    found = environment(manifests, named(manifests, "Deployment", "tideline-planner-0"))
+    cleaner = settings_classes["tideline_cleaner"].load(environment=found)
+    assert (cleaner.options, cleaner.clean_min_commits) == (retained, 2)
+    assert settings_classes["tideline_planner"].load(environment=found).poll_interval_s == 5
+    assert "TIDELINE_CLEANER__POLL_INTERVAL_S" not in found
 
 
 def test_own_settings_of_the_launcher_join_those_of_the_chart(settings_classes):

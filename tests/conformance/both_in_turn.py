@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 from tests.conformance.matrix import Comparison, Kind
-from tests.conformance.peers.apache_hudi import ApacheHudi
+from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 
 from tideline_locks import open_peer_lock
 from tideline_table.action import write_rows
@@ -49,6 +50,19 @@ def trips(numbers: Iterable[int], ts: int, price: Callable[[int], float] = lambd
         },
         schema=SCHEMA,
     )
+
+
+def meet_rules(peer: ApacheHudi, folder: Path, rules: str, number: int) -> None:
+    """Let Apache Hudi keep partition rules of buckets in memory: two tasks that meet new ones at once may fail (docs/peer-differences.md, 29)."""
+    options = {
+        "hoodie.write.table.version": "6",
+        "hoodie.write.auto.upgrade": "false",
+        "hoodie.index.type": "BUCKET",
+        "hoodie.bucket.index.num.buckets": str(number),
+        "hoodie.bucket.index.partition.expressions": rules,
+    }
+    with contextlib.suppress(PeerFailed):  # then one of the tasks has kept them
+        Turns(peer, folder, Kind.COW, options).theirs(trips([0], 0))
 
 
 @dataclass
@@ -93,7 +107,7 @@ class Turns:
 
     def share(self) -> Table:
         """Share what is there."""
-        return share_table(Table.open(str(self.path), options=FAST), SHARING, open_peer_lock)
+        return share_table(Table.open(str(self.path), options={**FAST, **self.own_options}), SHARING, open_peer_lock)
 
     def open(self) -> Table:
         """The table as a writer of Tideline that has just started sees it."""

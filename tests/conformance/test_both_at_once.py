@@ -23,6 +23,7 @@ from tests.conformance.both_in_turn import Turns, trips
 from tests.conformance.crashing_writer import DIED
 from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
+from tests.conformance.test_shared_metadata import KEPT, OFTEN, WITH_METADATA, agree
 
 from tideline_table.action import (
     roll_back_dead,
@@ -251,13 +252,16 @@ def ended(race: Race, ours: Counter[str], attempts: int) -> None:
     print(f"{race.turns.kind}: {ours}, Apache Hudi lost {race.conflicts} of {attempts} attempts")
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize(("kind", "with_metadata"), [(Kind.COW, False), (Kind.MOR, False), (Kind.COW, True)])
 def test_no_acknowledged_update_is_lost(
-    apache_hudi: ApacheHudi, workdir: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
+    apache_hudi: ApacheHudi, workdir: Path, kind: Kind, with_metadata: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns = Turns(apache_hudi, workdir / "table", kind)
+    options, kept = ({**WITH_METADATA, **OFTEN}, KEPT) if with_metadata else ({}, {})
+    turns = Turns(apache_hudi, workdir / "table", kind, options, kept, metadata=with_metadata)
     turns.create_here()
     turns.ours(trips([*OURS, *THEIRS, *BOTH], 1, lambda _: -1.0), Operation.BULK_INSERT)
+    if with_metadata:  # Apache Hudi makes it only while no other action is pending
+        turns.theirs(trips(THEIRS, 1, lambda _: -1.0))
     race = Race(turns)
     with ThreadPoolExecutor(1) as pool:
         theirs = pool.submit(hudi_writes, race)
@@ -268,6 +272,8 @@ def test_no_acknowledged_update_is_lost(
         attempts = theirs.result(WAIT_S)
     assert race.has_collided, "the two never collided: nothing was shown"
     ended(race, ours, attempts)
+    if with_metadata:
+        agree(turns, "the metadata table after the race")
 
 
 @pytest.mark.parametrize("kind", list(Kind))

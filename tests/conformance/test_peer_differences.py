@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.conformance.both_in_turn import meet_rules
 from tests.conformance.matrix import KEY, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.peers.environment import REPOSITORY
@@ -24,6 +25,8 @@ from tests.conformance.stories.story import Library, Maker, Recorded, Story
 from tideline_table.errors import InstantNotFound, UnsupportedTable
 from tideline_table.log_format import BlockType, scan_log
 from tideline_table.table import Table
+
+RULES = "hoodie.bucket.index.partition.expressions"
 
 
 def _step(library: Library, story: str, step: str) -> Recorded:
@@ -376,6 +379,42 @@ def test_28_hudi_rs_merges_logs_by_arrival_if_the_ordering_column_is_inside_of_a
     theirs, independent, ours = (found.column("place").to_pylist() for found in _three_answers(mine))
     assert theirs == ours == [{"at": 5, "name": "first"}]
     assert independent == [{"at": 4, "name": "late"}]
+
+
+def test_29_hudi_counts_buckets_off_by_the_number_of_another_table(maker: Maker) -> None:
+    meet_rules(maker.hudi, maker.base / "met", "^other$,2", 3)
+    meet_rules(maker.hudi, maker.base / "also met", "^other$,2;.*,5", 5)
+    held = {}
+    for number in ("3", "5"):
+        index = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": number, RULES: "^other$,2"}
+        mine = Maker(maker.hudi, maker.base / number, Story("difference", Kind.COW, (), {**KEYS, **EVENT_TIME, **index}))
+        mine.write(trips(range(60), 5, lambda n: "a"), "upsert")
+        held[number] = len(list((mine.base / "a").glob("*.parquet")))
+    # A rule for all partitions says the number in the text.
+    index = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "5", RULES: "^other$,2;.*,5"}
+    mine = Maker(maker.hudi, maker.base / "closed", Story("difference", Kind.COW, (), {**KEYS, **EVENT_TIME, **index}))
+    mine.write(trips(range(60), 5, lambda n: "a"), "upsert")
+    assert held == {"3": 3, "5": 3}
+    assert len(list((mine.base / "a").glob("*.parquet"))) == 5
+
+
+def test_30_hudi_writes_keys_twice_with_the_partitioner_of_its_bucket_layout(maker: Maker) -> None:
+    meet_rules(maker.hudi, maker.base / "met", "^a,5;^thirty,2", 3)
+    found = {}
+    layout = {
+        "hoodie.storage.layout.type": "BUCKET",
+        "hoodie.storage.layout.partitioner.class": "org.apache.hudi.table.action.commit.SparkBucketIndexPartitioner",
+    }
+    for name, more in (("plain", {}), ("layout", layout)):
+        index = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "3", RULES: "^a,5;^thirty,2"}
+        mine = Maker(maker.hudi, maker.base / name, Story("difference", Kind.COW, (), {**KEYS, **EVENT_TIME, **index, **more}))
+        for ts in (5, 6):
+            mine.write(trips(range(60), ts, lambda n: "a"), "upsert")
+        keys = mine.read().column("id").to_pylist()
+        assert len(set(keys)) == 60
+        found[name] = len(keys) - 60
+    assert found["plain"] == 0
+    assert found["layout"] > 0
 
 
 def _three_answers(maker: Maker) -> tuple[pa.Table, pa.Table, pa.Table]:

@@ -13,7 +13,6 @@ from typing import Any
 from tests.fleet.tables import EARLY, FRUGAL, LATE, PAUSED, TIMED
 
 BUDGET_BYTES = 48 * 2**10
-UNMERGED_LOG_AGE_S = 90
 SMALL_FILES = 400
 AT_REST_SMALL_FILES = 8
 """The objective of the last phase: without one, a clustering that lost to the last writes would wait for more writes."""
@@ -66,6 +65,8 @@ class Rules:
 
     roots: Sequence[str]
     special: str
+    unmerged_log_age_s: float
+    """The objective of the first phases about the age of log files."""
     phases: list[tuple[datetime, Phase]] = field(default_factory=list)
 
     def document(self, phase: Phase) -> dict[str, Any]:
@@ -74,7 +75,7 @@ class Rules:
             {"name": f"special {name}", "match": {"tables": [f"{self.special}/{name}"]}, **given}
             for name, given in special(phase.is_cured).items()
         ]
-        objectives = {"small_files": SMALL_FILES, "unmerged_log_age": f"{UNMERGED_LOG_AGE_S}s"}
+        objectives = {"small_files": SMALL_FILES, "unmerged_log_age": f"{self.unmerged_log_age_s:g}s"}
         return {
             "version": 1,
             "fleet": {"pending_plans": PENDING_PLANS},

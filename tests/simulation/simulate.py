@@ -38,6 +38,7 @@ from tideline_table.index.bucket import BucketIndex, Engine
 from tideline_table.log.entry import Entry
 from tideline_table.log_format.key_index import index_path
 from tideline_table.table import Table, TableRequest, create_table
+from tideline_table.table.create import IndexRequest
 from tideline_table.table.definition import TableType
 from tideline_table.writer import Operation
 
@@ -137,14 +138,24 @@ def _work(cluster: Cluster) -> Counter[str]:
 
 
 @functools.cache
-def _first_table(kind: TableType, *, is_loaded: bool, buckets: int | None, engine: Engine) -> dict[str, tuple[bytes, object]]:
+def _first_table(
+    kind: TableType, *, is_loaded: bool, buckets: int | None, engine: Engine, has_several: bool
+) -> dict[str, tuple[bytes, object]]:
     # The same for every history: making it is not what is looked at here.
     world = World(0, faulty=False)
     process = Process(LOAD, LOAD)
 
     def make() -> None:
         clock = SimulatedClock(world.scheduler, process)
-        request = TableRequest("t", actors.SCHEMA, ("id",), ("part",), type=kind, buckets=buckets, bucket_engine=engine)
+        index = IndexRequest(
+            index_type="",
+            buckets=buckets,
+            bucket_engine=engine,
+            hash_fields=(),
+            partition_buckets="",
+            several_file_groups=has_several,
+        )
+        request = TableRequest("t", actors.SCHEMA, ("id",), ("part",), type=kind, **index)
         create_table(world.disk.root, request, clock, world.disk)
         if is_loaded:
             table = Table.open(world.disk.root, clock=clock, writer_id=LOAD, storage=world.disk)
@@ -162,7 +173,9 @@ def _lay_out(world: World, oracle: Oracle) -> None:
     """The table with which the history begins: empty, or with every key, in one file group per partition."""
     kind = TableType.MOR if world.is_merge_on_read else TableType.COW
     buckets, engine = BUCKETS if world.is_bucketed else None, Engine.CONSISTENT if world.is_ringed else Engine.SIMPLE
-    world.disk._objects.update(_first_table(kind, is_loaded=world.is_loaded, buckets=buckets, engine=engine))
+    world.disk._objects.update(
+        _first_table(kind, is_loaded=world.is_loaded, buckets=buckets, engine=engine, has_several=world.has_several)
+    )
     if world.is_loaded:
         oracle.ops[LOAD] = Op(LOAD, "append", actors.KEYS, 0)
     for path in sorted(world.disk._objects):
@@ -260,11 +273,11 @@ def _check(cluster: Cluster) -> None:
 
 
 def _check_buckets(cluster: Cluster) -> None:
-    """Each bucket of a partition has one file group, and each row is in that of its bucket."""
+    """Each bucket of a partition has one file group, unless it may have several, and each row is in its bucket."""
     index = BucketIndex.checked(BUCKETS, ["id"], ["id"])
     oracle = cluster.oracle
     groups = [(s.group.partition_path, bucket_of_file_id(s.group.file_id)) for s in oracle.state.latest_slices()]
-    for partition, bucket in sorted(key for key, count in Counter(groups).items() if count > 1):
+    for partition, bucket in sorted(key for key, count in Counter(groups).items() if count > 1 and not cluster.world.has_several):
         oracle.report(f"bucket {bucket} of partition {partition!r} has more than one file group")
     rows = Table.open(cluster.world.disk.root, storage=cluster.world.disk, writer_id="checker").read()
     for key, name, bucket in zip(

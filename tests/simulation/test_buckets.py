@@ -1,4 +1,4 @@
-"""Histories of tables with a bucket index hold, and without the rule for empty buckets they do not."""
+"""Histories of tables with a bucket index hold, and without the rules for new file groups they do not."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 import pytest
+from tests.simulation.sabotage import sabotage
 from tests.simulation.simulate import simulate, story
 from tests.simulation.world import World
+
+from tideline_table.action.write.run import _Attempt
 
 SEEDS = range(1, 61)
 
@@ -41,4 +44,23 @@ def test_two_groups_in_one_bucket_are_found() -> None:
             yield
 
     found = next((o for o in (simulate(seed, without_the_rule, "bucketed") for seed in SEEDS) if o.problems), None)
+    assert found is not None
+
+
+@pytest.mark.timeout(900)
+def test_histories_with_several_file_groups_in_a_bucket_hold() -> None:
+    work: Counter[str] = Counter()
+    for seed in SEEDS:
+        outcome = simulate(seed, focus="several")
+        assert not outcome.problems, story(outcome)
+        work += outcome.work
+    for kind in ("commit UPSERT", "deltacommit UPSERT", "compaction COMPACT", "clean CLEAN", "rollback ROLLBACK"):
+        assert work[kind] > 0, kind
+
+
+@pytest.mark.timeout(900)
+def test_one_key_in_two_file_groups_of_a_bucket_is_found() -> None:
+    """Without the look-up of keys in what others added, as in buckets with one file group."""
+    blind = sabotage((_Attempt, "_look_up", lambda _self: None))
+    found = next((o for o in (simulate(seed, blind, "several") for seed in SEEDS) if o.problems), None)
     assert found is not None

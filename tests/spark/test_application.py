@@ -19,7 +19,15 @@ from tideline_locks.table_lock import BESIDE_TABLE, LOCKS_VARIABLE
 from tideline_spark.application import main, run_tasks
 from tideline_spark.invocation import ExitCode
 from tideline_spark.plan_run import Termination, exit_code
-from tideline_table.action import run_clustering, schedule_clustering, schedule_compaction, write_rows
+from tideline_table.action import (
+    merge_log,
+    run_clustering,
+    run_log_compaction,
+    schedule_clustering,
+    schedule_compaction,
+    schedule_log_compaction,
+    write_rows,
+)
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.coordination import roll_back
 from tideline_table.errors import ObjectNotFound, VerificationFailed, WriteConflict
@@ -102,6 +110,19 @@ def test_a_compaction_plan_is_run(tables: Tables, tmp_path: Path) -> None:
     assert all(s.base_instant == instant for s in table.slices())
     assert main(["compaction", "--table", table.storage.root, "--instant", instant]) == ExitCode.SUCCEEDED
     assert main(["clustering", "--table", table.storage.root, "--instant", instant]) == ExitCode.FAILED
+
+
+def test_a_log_compaction_plan_is_run(spark: SparkSession, tables: Tables) -> None:
+    table = tables.create("t", type=TableType.MOR, options={"hoodie.log.compaction.blocks.threshold": 2})
+    for ts in (1, 2, 3):
+        write_rows(table, rows(0, 40, ts), Operation.UPSERT)
+    instant = schedule_log_compaction(table)
+    assert instant is not None
+    before = content(table.read())
+    assert run_log_compaction(table, instant, run=lambda tasks: run_tasks(spark, tasks, Termination(), merge_log)) is not None
+    assert table.refresh().actions[instant].state is State.COMPLETED
+    assert content(table.read()) == before
+    assert all(len(s.applied.log_files) == 1 for s in table.slices())
 
 
 def test_writers_win_and_the_plan_yields(spark: SparkSession, tables: Tables) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from tideline_spark.buckets import bucket_number
 from tideline_spark.data_source import register
 from tideline_spark.read import read
 from tideline_spark.report import WriteReport
+from tideline_spark.small_source import DriverAndTasks, DriverLimits
 from tideline_spark.write import explain_write, write_dataframe
+from tideline_table.action import write_rows
 from tideline_table.errors import DuplicateKey, InvalidRecord, UnsupportedTable
 from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.index import BucketIndex, Engine
@@ -50,7 +53,7 @@ def test_the_native_expression_counts_buckets_as_the_engine_does(spark: SparkSes
     frame = spark.createDataFrame(pa.table({"key": TEXTS}))
     for fields, key_fields in ((("id",), ("id",)), (("id",), ("id", "n")), (("id", "w"), ("id", "n", "w")), (("n",), ("id", "n"))):
         index = BucketIndex.checked(97, fields, key_fields)
-        found = frame.select(bucket_number(f.col("key"), index).alias("bucket")).toArrow()
+        found = frame.select(bucket_number(f.col("key"), index, f.lit("")).alias("bucket")).toArrow()
         assert found["bucket"].to_pylist() == index.buckets(pa.array(TEXTS)).tolist(), fields
 
 
@@ -171,3 +174,72 @@ def test_small_sources_and_queries_go_by_hash_rings(spark: SparkSession, tmp_pat
     large = Table.open(path, options=ROUTED)
     with pytest.raises(UnsupportedTable, match="with consistent hashing"):
         write_dataframe(large, spark.createDataFrame(rows(0, 80, 3)), Operation.UPSERT)
+
+
+def test_small_sources_and_queries_go_by_buckets_with_several_file_groups(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "several")
+    create_table(path, TableRequest("t", SCHEMA, ("id",), ("region",), "ts", buckets=2, several_file_groups=True))
+    files = {"hoodie.parquet.max.file.size": 4_000, "hoodie.parquet.small.file.limit": 0}
+    table = Table.open(path, options=files)
+    for first, ts in ((0, 1), (40, 2)):
+        write_dataframe(table, spark.createDataFrame(rows(first, first + 80, ts)), Operation.UPSERT)
+    found = table.read()
+    assert found.num_rows == len(set(found["id"].to_pylist())) == 120
+    index = table.definition.buckets
+    assert index is not None
+    held = [bucket_of_file_id(name.split("_")[0]) for name in found["_hoodie_file_name"].to_pylist()]
+    assert held == index.buckets(found["id"]).tolist()
+    assert len(table.slices()) > 2 * len({s.group.partition_path for s in table.slices()})
+    one = found["id"][7].as_py()
+    assert [row["id"] for row in read(spark, table, where=f"id = '{one}'").collect()] == [one]
+    # Keys looked up by Spark's tasks, and files written by them.
+    spread_out = DriverAndTasks(spark, lambda: None, DriverLimits(files=0, keys=0, merged_bytes=0))
+    write_rows(table, found.select(SCHEMA.names), Operation.UPSERT, executor=spread_out)
+    assert table.read().num_rows == 120
+
+
+@pytest.mark.parametrize(("kind", "to_log"), [(TableType.COW, False), (TableType.MOR, True)])
+def test_large_sources_go_to_buckets_with_several_file_groups(
+    spark: SparkSession, tmp_path: Path, kind: TableType, *, to_log: bool
+) -> None:
+    path = str(tmp_path / "several")
+    create_table(path, TableRequest("t", SCHEMA, ("id",), ("region",), "ts", kind, buckets=2, several_file_groups=True))
+    files = {
+        "hoodie.parquet.max.file.size": 6_000,
+        "hoodie.parquet.small.file.limit": 3_000,
+        "hoodie.copyonwrite.record.size.estimate": 200,
+        "tideline.insert.to.log": to_log,
+    }
+    table = Table.open(path, options={**ROUTED, **files})
+    write_dataframe(table, spark.createDataFrame(rows(0, 200, 1)), Operation.INSERT)
+    write_dataframe(table, spark.createDataFrame(rows(100, 300, 2)), Operation.UPSERT)
+    write_dataframe(table, spark.createDataFrame(rows(50, 150, 3)), Operation.BULK_INSERT)
+    write_dataframe(table, spark.createDataFrame(rows(0, 20, 4)), Operation.DELETE)
+    found = table.read()
+    assert dict(Counter(found["ts"].to_pylist())) == {1: 30, 2: 150, 3: 100}
+    assert len(set(found["id"].to_pylist())) == found.num_rows
+    index = table.definition.buckets
+    assert index is not None
+    held = [bucket_of_file_id(name.split("_")[0]) for name in found["_hoodie_file_name"].to_pylist()]
+    assert held == index.buckets(found["id"]).tolist()
+    groups = [(s.group.partition_path, bucket_of_file_id(s.group.file_id)) for s in table.slices()]
+    assert max(Counter(groups).values()) > 1
+    write_dataframe(table, spark.createDataFrame(rows(0, 40, 5)), Operation.INSERT_OVERWRITE_TABLE)
+    assert table.read()["ts"].to_pylist() == [5] * 40
+
+
+def test_two_large_writers_of_one_new_key_leave_it_once(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "several")
+    create_table(path, TableRequest("t", SCHEMA, ("id",), ("region",), "ts", buckets=2, several_file_groups=True))
+    table, other = Table.open(path, options=ROUTED), Table.open(path, options={"hoodie.parquet.small.file.limit": 0})
+    committed = []
+
+    def first(_: WriteReport) -> None:
+        if not committed:
+            committed.append(write_rows(other, rows(0, 50, 1), Operation.UPSERT))
+
+    done = write_dataframe(table, spark.createDataFrame(rows(40, 90, 2)), Operation.INSERT, on_report=first)
+    assert done.attempts == 2
+    found = table.read()
+    assert dict(Counter(found["ts"].to_pylist())) == {1: 40, 2: 50}
+    assert len(set(found["id"].to_pylist())) == 90

@@ -14,6 +14,13 @@ TIDELINE_{{ $section }}__{{ upper $name }}: {{ include "tideline.settingText" $v
 {{- end }}
 {{- end -}}
 
+{{/* Variables of the settings that only the cleaner has. */}}
+{{- define "tideline.cleaner.variables" -}}
+{{- range $name, $value := pick .Values.cleaner.settings "options" "clean_min_commits" "clean_interval_s" }}
+TIDELINE_CLEANER__{{ upper $name }}: {{ include "tideline.settingText" $value | quote }}
+{{- end }}
+{{- end -}}
+
 {{/* The data of a component's ConfigMap: `root`, `section`, `own`, `shards`, `instances`. Everything but secrets and the shard's index. */}}
 {{- define "tideline.configuration" -}}
 TIDELINE_STATE_FOLDER: /var/lib/tideline

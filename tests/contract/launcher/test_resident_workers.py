@@ -16,7 +16,7 @@ from tests.contract.launcher import faulty_worker
 from tests.contract.launcher.conftest import ended, wait_until
 from tests.unit.services.fleet import Fleet, update, write
 
-from tideline_events import JOBS
+from tideline_events import DECISIONS, JOBS, VerdictEvent
 from tideline_launcher import worker_process
 from tideline_launcher.application import ApplicationSpec, EndKind, Place, PlanKey, PlanRequest
 from tideline_launcher.job_logs import read_job_log
@@ -26,6 +26,9 @@ from tideline_launcher.resident_workers import ResidentWorkers
 from tideline_launcher.resources import Resources
 from tideline_launcher.settings import LauncherSettings, WorkerSettings
 from tideline_launcher.worker_process import WorkerNotStarted, memory_of, start_worker
+from tideline_planner.metrics import PLANS, REWRITTEN
+from tideline_planner.planning import PlannerService
+from tideline_planner.settings import PlannerSettings
 from tideline_runtime.metrics import Metrics
 from tideline_table.action import TableService, run_clustering, schedule_clustering, schedule_compaction
 from tideline_table.errors import Recovery
@@ -257,6 +260,39 @@ def test_the_launcher_runs_small_plans_of_both_services_without_spark(fleet, mon
     assert json.loads(log.splitlines()[-1])["error"] == "ObjectNotFound"
     assert context.metrics.value(WORKER_PLANS) == 0
     assert service._applications.known() == []
+
+
+def test_log_files_that_pile_up_are_merged_by_planner_and_worker(fleet, monkeypatch):
+    """A policy switches log compaction on; compaction waits for many more writes."""
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    rule = "services: {logcompaction: true}, log_compaction: {files: 3}, options: {hoodie.compact.inline.max.delta.commits: 100}"
+    file = fleet.folder / "policies.yaml"
+    file.write_text(f"version: 1\nfleet: {{bytes_per_day: 1 GiB}}\ndefaults: {{{rule}}}\n")
+    table = fleet.create("a", type=TableType.MOR)
+    write(table, 0)
+    planner, planned = fleet.service(PlannerService, PlannerSettings, "planner", policy_file=str(file))
+    launcher, _ = fleet.service(LauncherService, LauncherSettings, "launcher", policy_file=str(file), workers={"count": 1})
+    for _ in range(3):
+        planner.tick()
+        assert table.refresh().pending_log_compactions() == []
+        update(table, 0)
+    rows = table.read().sort_by("id")
+    planner.tick()
+    (plan,) = table.refresh().pending_log_compactions()
+    assert planned.metrics.value(PLANS, service="logcompaction") == 1
+    run_until(launcher, lambda: table.refresh().actions[plan.instant].state is State.COMPLETED)
+    run_until(launcher, lambda: fleet.events(JOBS.name)[-1].state == "succeeded")
+    assert {(e.action, e.plan_instant, e.runner) for e in fleet.events(JOBS.name)} == {("logcompaction", plan.instant, "worker")}
+    (merged,) = table.slices()
+    assert [log.instant for log in merged.applied.log_files] == [plan.instant]
+    assert table.read().sort_by("id").equals(rows)
+    planner.tick()
+    assert table.refresh().pending_log_compactions() == []
+    written = sum(log.size_bytes for log in merged.applied.log_files)
+    assert planned.metrics.value(REWRITTEN) == written > 0
+    fleet.stop(planner)
+    verdicts = [e.verdict for e in fleet.events(DECISIONS.name) if isinstance(e, VerdictEvent) and e.service == "logcompaction"]
+    assert verdicts == ["not_due", "planned", "not_due"]
 
 
 def test_a_plan_whose_worker_was_killed_is_tried_again_on_spark(fleet, monkeypatch):

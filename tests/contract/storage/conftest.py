@@ -10,13 +10,13 @@ import pytest
 from tests.real.object_store import ObjectStoreServer, running_object_store
 
 from tideline_table.clock import SystemClock
-from tideline_table.storage import ConditionalStorage, LocalStorage, MemoryStorage, Storage
+from tideline_table.storage import ConditionalStorage, LocalStorage, MemoryStorage, Storage, StorageWrapper
 
 BUCKET = "contract"
 _prefixes = (f"run/{number:04d} é%2F" for number in itertools.count())
 
 REAL = [pytest.param(kind, marks=pytest.mark.real) for kind in ("minio", "seaweedfs")]
-ADAPTERS = ["memory", "local", *REAL]
+ADAPTERS = ["memory", "local", "wrapped", *REAL]
 
 
 def _server(kind: str) -> Iterator[ObjectStoreServer]:
@@ -49,15 +49,19 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path, prefix: str) -> Calla
         return lambda: storage
     if request.param == "local":
         return lambda: LocalStorage(tmp_path / "root")
+    if request.param == "wrapped":
+        return lambda: StorageWrapper(LocalStorage(tmp_path / "root"))
     server: ObjectStoreServer = request.getfixturevalue(request.param)
     return lambda: server.storage(BUCKET, prefix)
 
 
-@pytest.fixture(params=["memory", *REAL])
+@pytest.fixture(params=["memory", "wrapped", *REAL])
 def conditional(request: pytest.FixtureRequest, prefix: str) -> ConditionalStorage:
     """Adapters that replace an object only if it is still the one that was seen."""
     if request.param == "memory":
         return MemoryStorage()
+    if request.param == "wrapped":
+        return StorageWrapper(MemoryStorage())
     server: ObjectStoreServer = request.getfixturevalue(request.param)
     return server.storage(BUCKET, prefix)
 

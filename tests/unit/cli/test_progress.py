@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from tideline_cli import advise, index, read, resize, restore, services, share
+from tideline_cli import advise, index, inspection, jobs, read, resize, restore, savepoints, services, share, status, write
 from tideline_cli.main import run
 from tideline_cli.progress import Progress
 from tideline_table.action import write_rows
@@ -62,7 +62,7 @@ def bars(monkeypatch) -> list[Progress]:
         made.append(Progress(unit, total, console=terminal(), shown_after_s=0.0))
         return made[-1]
 
-    for module in (index, read, resize, restore, share, advise, services):
+    for module in (index, read, resize, restore, share, advise, services, inspection, jobs, savepoints, status, write):
         monkeypatch.setattr(module, "Progress", progress)
     return made
 
@@ -101,6 +101,7 @@ def test_a_restore_counts_the_files_that_it_deletes(tmp_path, bars):
         write_rows(Table.open(path), pa.table({"id": [key]}), Operation.UPSERT)
     saved = Table.open(path).state.completed_writes()[0].instant
     assert run(["savepoint", "create", path, "--instant", saved]) == 0
+    bars.clear()
     assert run(["restore", path, "--to", saved, "--yes"]) == 0
     assert [counts(bar) for bar in bars] == [(1, None)]
 
@@ -113,7 +114,53 @@ def test_a_table_behind_a_bar_can_be_shared(tmp_path, bars):
     rows.write_text('{"id": "a"}\n')
     assert run(["write", path, "--from", str(rows)]) == 0
     assert run(["run", "rollback", path]) == 0
-    assert [counts(bar) for bar in bars] == [(0, None)] * 2
+    assert [counts(bar) for bar in bars] == [(0, None), (1, 1), (1, 1), (0, None)], "share, input, write, rollback"
+
+
+def test_commands_about_metadata_count_what_they_read_and_write(tmp_path, bars):
+    path = str(tmp_path / "t")
+    create_table(path, TableRequest("t", pa.schema([("id", pa.string()), ("p", pa.string())]), ("id",), ("p",)))
+    for key in "abc":
+        rows = pa.table({"id": [key, key], "p": ["x", "y"]})
+        write_rows(Table.open(path), rows, Operation.INSERT, options={"hoodie.parquet.small.file.limit": 0})
+    saved = Table.open(path).state.completed_writes()[0].instant
+    page = str(tmp_path / "page.html")
+    assert run(["timeline", path, "--limit", "2"]) == 0
+    assert run(["show", path, "--html", page]) == 0
+    # The footers count from 0 again.
+    assert [counts(bar) for bar in bars] == [(2, 2), (6, 6)]
+    small = ["--option", "hoodie.clustering.plan.strategy.small.file.limit=1000000"]
+    commands = [
+        ["show", path],
+        ["plan", "clustering", path, "--dry-run", *small],
+        ["plan", "archival", path, "--dry-run"],
+        ["plan", "clustering", path, *small],
+        ["run", "clustering", path, "--dry-run"],
+        ["savepoint", "create", path, "--instant", saved],
+        ["savepoint", "list", path],
+        ["savepoint", "delete", path, saved],
+        ["delete-partition", path, "y"],
+        ["adopt", path, "--yes"],
+    ]
+    for command in commands:
+        bars.clear()
+        assert run(command) == 0, command
+        (bar,) = bars
+        assert counts(bar)[0] > 0, command
+    write_rows(Table.open(path), pa.table({"id": ["d"], "p": ["x"]}), Operation.INSERT)
+    assert run(["plan", "clustering", path, *small]) == 0
+    (pending,) = Table.open(path).state.pending_clusterings()
+    bars.clear()
+    assert run(["job", "list", path]) == 0
+    assert run(["job", "cancel", path, pending.instant]) == 0
+    listed, cancelled = bars
+    assert counts(listed) == (1, 1)
+    bars.clear()
+    assert run(["why", path]) == 0
+    assert run(["status", path]) == 0
+    assert run(["maintain", path, "--dry-run"]) == 0
+    assert [counts(bar) for bar in bars] == [(6, 6), (1, 1), (1, 1)]
+    assert counts(cancelled)[0] > 0
 
 
 def test_items_count_when_they_are_done():

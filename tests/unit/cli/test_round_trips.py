@@ -361,3 +361,28 @@ def test_create_passes_the_bucket_index_on(done, cli, tmp_path):
     refused = cli("write", path, "--from", tmp_path / "s.csv", "--option", "hoodie.bucket.index.num.buckets=4")
     assert "expected 8 bucket(s) by a" in refused.stderr
     assert "names no columns to sort by" in done("plan", "clustering", path).text
+
+
+def test_create_passes_numbers_of_buckets_by_partition_on(done, cli, tmp_path):
+    rows = [f"{n},{day}" for day in (1, 2) for n in range(60)]
+    (tmp_path / "s.csv").write_text("\n".join(["a,b", *rows]))
+    source = ["--schema-from", tmp_path / "s.csv", "--key", "a", "--partition", "b", "--index", "bucket"]
+    path = tmp_path / "t"
+    made = done("create", path, *source, "--buckets", "2", "--partition-buckets", "^1$, 6;", "--json").document
+    assert (made["buckets"], made["partition_buckets"]) == (2, "^1$,6;.*,2")
+    done("write", path, "--from", tmp_path / "s.csv")
+    assert [len(list((path / day).glob("*.parquet"))) for day in ("1", "2")] == [6, 2]
+    assert len(done("read", path, "--where", "a = 7").rows) == 2
+    assert "2 bucket(s) by a, by partition ^1$,6" in done("advise", path).text
+    for wrong, said in [
+        (["--buckets", "2", "--partition-buckets", "1"], "the partition rule '1'"),
+        (["--buckets", "2", "--partition-buckets", "(?i)a,2"], "the group '(?i'"),
+        (["--partition-buckets", "1,2"], "without a number of buckets"),
+    ]:
+        refused = cli("create", tmp_path / "w", *source, *wrong)
+        assert refused.code != 0
+        assert said in refused.stderr
+        assert not (tmp_path / "w").exists()
+    refused = cli("write", path, "--from", tmp_path / "s.csv", "--option", "hoodie.bucket.index.partition.expressions=1,4")
+    assert "expected 2 bucket(s) by a, by partition ^1$,6" in refused.stderr
+    assert "rules of partitions" in cli("resize-buckets", path, "--buckets", "4").stderr

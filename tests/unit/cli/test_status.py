@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from datetime import datetime, timedelta
+from pathlib import Path
 
 from tests.real.ports import free_ports
 
 import tideline
-from tideline_table.action import request_compaction
+from tideline_table.action import Backlog, backlog_of, request_compaction
 from tideline_table.hudi import Action
 from tideline_table.table import Table
 
@@ -71,6 +73,36 @@ def test_the_settings_of_the_planner_decide(done, filled, tmp_path):
     file.write_text("[planner]\nclustering_min_files = 2\nclustering_min_commits = 1\n")
     (verdict,) = done("why", filled, "clustering", "--settings", file, "--json").document["verdicts"]
     assert verdict["outcome"] == "due"
+
+
+def test_the_settings_of_the_cleaner_decide_about_cleans(cli, done, filled, tmp_path):
+    """Neither the options of the planner nor their absence say what the cleaner retains."""
+    file, policies = tmp_path / "settings.toml", tmp_path / "policies.yaml"
+    row = b'{"id": "b", "city": "Paris", "n": 21}'
+    done("write", filled, "--from", "-", stdin=row)
+    policies.write_text("version: 1\ndefaults: {settings: {cleaner: {clean_interval_s: 30.0}}}\n")
+    retained = "[{}]\noptions = {{ 'hoodie.cleaner.commits.retained' = '1' }}\n"
+
+    def verdict():
+        (found,) = done("why", filled, "clean", "--settings", file, "--json").document["verdicts"]
+        assert (
+            by_name(done("status", f"{tmp_path}/*", "--settings", file, "--json"))["trips"]["services"]["clean"]["why"]
+            == found["why"]
+        )
+        return found
+
+    file.write_text(f'policy_file = "{policies}"\n' + retained.format("planner"))
+    assert verdict()["outcome"] == "not_due"
+    assert "hoodie.cleaner.commits.retained=10" in verdict()["why"]
+    file.write_text(f'policy_file = "{policies}"\n' + retained.format("cleaner"))
+    assert verdict()["outcome"] == "due"
+    assert "after 5 write(s) (clean_min_commits), or 30 s (clean_interval_s)" in verdict()["until"]
+    (step,) = [
+        s
+        for s in done("maintain", filled, "--settings", file, "--json").document["tables"][0]["services"]
+        if s["service"] == "clean"
+    ]
+    assert (step["outcome"], step["files"]) == ("done", 1)
 
 
 def test_a_plan_that_cannot_be_made_is_a_finding(done, filled, tmp_path):
@@ -167,3 +199,60 @@ def test_a_policy_decides(done, filled, tmp_path):
     assert {s["outcome"] for s in done("maintain", filled, "--settings", file, "--json").document["tables"][0]["services"]} == {
         "nothing"
     }
+
+
+def test_why_says_when_time_lets_a_service_run(done, filled, merging, tmp_path):
+    file = tmp_path / "settings.toml"
+    file.write_text(f'policy_file = "{tmp_path}/policies.yaml"\n')
+
+    def why(policy: str, service: str, path: Path = filled) -> tuple[str, str]:
+        (tmp_path / "policies.yaml").write_text(f"version: 1\ndefaults: {{{policy}}}\n")
+        (verdict,) = done("why", path, service, "--settings", file, "--json").document["verdicts"]
+        return verdict["outcome"], verdict["until"]
+
+    eager = "settings: {planner: {clustering_min_files: 2, clustering_min_commits: 1, clustering_backoff_s: 500.0}}"
+    assert why(eager, "clustering")[0] == "due"
+    assert why(f"{eager}, budget: {{bytes_per_day: 0}}", "clustering") == ("held", "the end of pending plans, or a larger budget")
+    done(
+        "job",
+        "cancel",
+        filled,
+        done("plan", "clustering", filled, "--option=tideline.clustering.min.input.files=2", "--json").document["instant"],
+    )
+    table = Table.open(str(filled))
+    (rollback,) = [a for a in table.state.actions.values() if a.action is Action.ROLLBACK]
+    again = datetime.fromisoformat(rollback.since) + timedelta(seconds=500)
+    assert why(eager, "clustering") == ("held", f"{again:%Y-%m-%d %H:%M:%S} UTC")
+    oldest = table_backlog(merging).oldest_log
+    assert oldest is not None
+    outcome, until = why("objectives: {unmerged_log_age: 10h}", "compaction", merging)
+    assert outcome == "not_due"
+    assert until.startswith("1 more delta commit(s)")
+    assert until.endswith(f" or {oldest + timedelta(hours=8):%Y-%m-%d %H:%M:%S} UTC")
+
+
+def table_backlog(path: Path) -> Backlog:
+    table = Table.open(str(path))
+    return backlog_of(table.state, table.options)
+
+
+def test_a_policy_switches_log_compaction_on(done, merging, tmp_path):
+    file = tmp_path / "settings.toml"
+    file.write_text(f'policy_file = "{tmp_path}/policies.yaml"\n')
+
+    def verdict(policy: str) -> tuple[str, str]:
+        (tmp_path / "policies.yaml").write_text(f"version: 1\ndefaults: {{{policy}}}\n")
+        (found,) = done("why", merging, "logcompaction", "--settings", file, "--json").document["verdicts"]
+        return found["outcome"], found["why"]
+
+    switched = "services: {logcompaction: true}, log_compaction: {files: 3}"
+    assert verdict("priority: 50")[0] == "off"
+    assert verdict(switched) == ("due", "1 slice(s) have 3 log files or more")
+    outcome, why = verdict(f"{switched}, options: {{hoodie.compact.inline.max.delta.commits: 1}}")
+    assert (outcome, "a compaction is due" in why) == ("not_due", True)
+    outcome, why = verdict(f"{switched}, budget: {{bytes_per_day: 0}}")
+    assert (outcome, "0 of 0 bytes" in why) == ("held", True)
+    assert verdict(switched)[0] == "due"
+    ran = done("maintain", merging, "--settings", file, "--json").document["tables"][0]["services"]
+    assert {s["service"]: s["outcome"] for s in ran if s["outcome"] == "done"} == {"logcompaction": "done"}
+    assert verdict(switched)[0] == "not_due"

@@ -35,7 +35,13 @@ RESOURCES = (
 )
 DECLARED = {
     "mirror": ("batch_entries",),
-    "planner": ("clustering_min_files", "clustering_min_commits", "clustering_backoff_s", "clustering_backoff_max_s"),
+    "planner": (
+        "clustering_min_files",
+        "clustering_min_commits",
+        "clustering_backoff_s",
+        "clustering_backoff_max_s",
+        "plan_interval_s",
+    ),
     "launcher": (
         "max_attempts",
         "application_timeout_s",

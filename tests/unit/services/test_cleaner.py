@@ -151,7 +151,26 @@ def test_a_table_whose_writes_end_before_enough_commits_is_cleaned_after_the_int
     for _ in range(3):
         fleet.clock.advance(61.0)
         service.tick()
-    assert len(made) == 2, "a table without new entries is not checked again"
+    assert len(made) == 3, "one more check after the entries of the clean, and none without new entries"
+
+
+def test_a_write_that_completes_during_a_check_is_cleaned_after_the_interval(fleet, monkeypatch):
+    table = fleet.create()
+    for _ in range(3):
+        upsert(table)
+    service, _ = cleaner(fleet, clean_min_commits=3, clean_interval_s=60.0)
+    run_clean = cleaning.run_clean
+
+    def beside(checked):
+        deleted = run_clean(checked)
+        upsert(table)
+        checked.refresh()
+        return deleted
+
+    with monkeypatch.context() as during:
+        during.setattr(cleaning, "run_clean", beside)
+        service.tick()
+    assert files_before_and_after(fleet, service, 61.0) == (3, 2)
 
 
 def test_files_whose_reader_gave_its_lease_back_are_cleaned_after_the_interval(fleet):

@@ -190,15 +190,19 @@ def test_the_api_serves_what_the_command_prints(fleet):
     write(table, 0)
     for _ in range(2):
         update(table, 0)
-    service, context = planner(fleet)
+    file = fleet.folder / "settings.toml"
+    file.write_text("[cleaner]\noptions = { 'hoodie.cleaner.commits.retained' = '1' }\n")
+    service, context = planner(fleet, file=file)
     service.tick()
-    cli = CliFleet(PlannerSettings.load(tables=(table.base_path,)), {})
+    cli = CliFleet.load((table.base_path,), file, {})
     with served(context) as client:
         (shown,) = client.get("/api/v1/tables").json()["tables"]
         printed = json.loads(json.dumps(cli.status(table.storage.root)))
         same = ("table", "uid", "base_path", "type", "sequence", "verdict", "error", "pending", "findings")
         assert {name: shown[name] for name in same} == {name: printed[name] for name in same}
         assert {s: v["outcome"] for s, v in shown["services"].items()} == {s: v["outcome"] for s, v in printed["services"].items()}
+        assert shown["services"]["clean"]["why"] == printed["services"]["clean"]["why"]
+        assert "hoodie.cleaner.commits.retained=1 " in shown["services"]["clean"]["why"]
         assert client.get(f"/api/v1/tables/{table.uid}").json() == shown
         why = client.get(f"/api/v1/tables/{table.uid}/why", params={"service": "compaction"}).json()
         (verdict,) = why["verdicts"]

@@ -13,6 +13,7 @@ from tideline_mirror.mirroring import MirrorService
 from tideline_mirror.settings import MirrorSettings
 from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
+from tideline_runtime.metrics import STORAGE_REQUESTS
 from tideline_table.coordination.exclusive import ExclusiveTimeline
 from tideline_table.storage import LocalStorage
 
@@ -65,14 +66,16 @@ def test_an_idle_table_has_a_bounded_number_of_requests(
         table = fleet.create(f"idle{number}")
         for first in range(2):
             write(table, first * 10)
-    service, _ = fleet.service(kind, settings, name)
+    service, context = fleet.service(kind, settings, name)
     for _ in range(4):
         service.tick()
     asked.clear()
+    before = context.metrics.value(STORAGE_REQUESTS, kind="read")
     for _ in range(10):
         service.tick()
     assert set(asked) == {"read"}
     assert asked.total() == 3 * 10 * per_tick
+    assert context.metrics.value(STORAGE_REQUESTS, kind="read") - before == asked.total()
     asked.clear()
     fleet.clock.advance(61)
     service.tick()

@@ -32,14 +32,20 @@ from tideline_launcher.settings import GIB, LauncherSettings
 from tideline_runtime.errors import DependencyDown
 from tideline_spark.invocation import Invocation, parse
 from tideline_spark.outcomes import Outcomes
-from tideline_table.action import run_clustering, run_compaction, schedule_clustering, schedule_compaction
+from tideline_table.action import (
+    run_clustering,
+    run_compaction,
+    schedule_clustering,
+    schedule_compaction,
+    schedule_log_compaction,
+)
 from tideline_table.action.decision import TableService
 from tideline_table.coordination import roll_back
 from tideline_table.errors import Recovery
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log.body import Bare
 from tideline_table.log.table_log import Draft
-from tideline_table.table import TableType
+from tideline_table.table import TableType, is_given_up_plan
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 NOT_SHARED = {"max_plans": 1}
@@ -522,3 +528,20 @@ def test_every_setting_reaches_the_application(fleet, tmp_path):
         assert (end.kind, end.reason, end.recovery) == (EndKind.FAILED, "exit code 1", Recovery.STOP), log
         assert key in log
         assert "no-such-value" in log
+
+
+def test_a_log_compaction_is_launched_and_rolled_back_when_it_is_given_up(fleet):
+    table = fleet.create(type=TableType.MOR)
+    write(table, 0)
+    for _ in range(2):
+        update(table, 0)
+    instant = schedule_log_compaction(table, {"hoodie.log.compaction.blocks.threshold": 2})
+    platform = HeldPlatform()
+    service, _ = launcher(fleet, platform, max_attempts=1)
+    service.tick()
+    assert (platform.plan.service, platform.plan.key.instant) == (TableService.LOG_COMPACTION, instant)
+    platform.end(EndKind.FAILED, "broken")
+    service.tick()
+    assert table.refresh().actions[instant].state is State.ROLLED_BACK
+    assert not is_given_up_plan(table.storage, instant), "nobody has to retry or cancel it"
+    assert [state for state, *_ in jobs(fleet)][-1] == "given_up"

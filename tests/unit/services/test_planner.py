@@ -1,5 +1,8 @@
+from dataclasses import replace
+
+import pyarrow as pa
 import pytest
-from tests.unit.services.fleet import SCHEMA, Fleet, update, write
+from tests.unit.services.fleet import SCHEMA, Fleet, rows, update, write
 
 from tideline_events import TIMELINE
 from tideline_mirror.mirroring import MirrorService
@@ -7,15 +10,16 @@ from tideline_mirror.settings import MirrorSettings
 from tideline_planner.metrics import PLANS
 from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
-from tideline_table.action import run_clustering
+from tideline_table.action import run_clustering, run_compaction, write_rows
 from tideline_table.action.clustering.plan import Trigger, plan_clustering
-from tideline_table.action.decision import Due
+from tideline_table.action.decision import Due, Reason
 from tideline_table.config import Options
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log import TableState
 from tideline_table.log.action import CLUSTER, ActionRecord
 from tideline_table.table import TableType
+from tideline_table.writer import Operation
 
 SORT = "hoodie.clustering.plan.strategy.sort.columns"
 OPTIONS = Options({"hoodie.clustering.plan.strategy.small.file.limit": 100})
@@ -57,13 +61,22 @@ def state(*, sizes=(), commits=0, clusterings=(), elsewhere=(), log_bytes=0):
         (state(sizes=[50] * 3, commits=5, clusterings=[(State.INFLIGHT, 3)]), False, "clustering r0 is pending"),
         (state(sizes=[50] * 3, commits=5, clusterings=[(State.COMPLETED, 4)]), False, "1 of 2 commits"),
         (state(sizes=[50] * 3, commits=5, clusterings=[(State.COMPLETED, 3)]), True, "2 writes"),
-        (state(sizes=[50] * 3, commits=5, clusterings=[(State.ROLLED_BACK, 4)]), False, "1 of 2 commits"),
+        (state(sizes=[50] * 3, commits=5, clusterings=[(State.ROLLED_BACK, 4)]), True, "5 writes since the last plan"),
+        (state(sizes=[50] * 3, commits=5, clusterings=[(State.COMPLETED, 2), (State.ROLLED_BACK, 4)]), True, "3 writes"),
         (state(sizes=[50] * 3, commits=5, clusterings=[(State.COMPLETED, 1), (State.COMPLETED, 4)]), False, "1 of 2 commits"),
     ],
 )
 def test_when_the_planner_clusters(given, is_due, reason):
     answer = plan_clustering(given, "memory:/t", OPTIONS, SCHEMA, trigger=TRIGGER)
     assert (isinstance(answer, Due), reason in answer.why) == (is_due, True), answer
+
+
+def test_for_a_writer_that_clusters_behind_its_commits_a_lost_clustering_is_an_attempt():
+    """It has no back-off: at once, it would meet the same writers again."""
+    given = state(sizes=[50] * 3, commits=5, clusterings=[(State.ROLLED_BACK, 4)])
+    answer = plan_clustering(given, "memory:/t", OPTIONS, SCHEMA, trigger=replace(TRIGGER, counts_lost=True))
+    assert isinstance(answer, Reason)
+    assert "1 of 2 commits" in answer.why
 
 
 def planner(fleet: Fleet, **explicit):
@@ -213,3 +226,26 @@ def test_tables_with_a_bucket_index_are_compacted_and_never_clustered(fleet):
         assert table.state.pending_clusterings() == []
     assert len(logged.state.pending_compactions()) == 1
     assert context.metrics.value(PLANS, service="clustering") == 1
+
+
+def test_what_a_bounded_compaction_left_over_is_planned_when_writes_have_ended(fleet):
+    table = fleet.create(type=TableType.MOR)
+    write(table, 0)
+    write(table, 10, city="bergen")
+    both = pa.concat_tables([rows(0), rows(10, city="bergen")])
+    for _ in range(3):
+        write_rows(table, both, Operation.UPSERT, parallelism=1)
+    options = {"hoodie.compact.inline.max.delta.commits": "3", "tideline.compaction.max.groups": "1"}
+    service, _ = fleet.service(PlannerService, PlannerSettings, "planner", clustering_min_files=100, options=options)
+    cities = []
+    for ahead_s in (0.0, 300.0, 310.0):
+        fleet.clock.advance(ahead_s)
+        service.tick()
+        for plan in table.refresh().pending_compactions():
+            cities += [(ahead_s, group.partition_path) for group in table.state.planned_groups(plan.instant)]
+            run_compaction(table, plan.instant)
+        service.tick()
+        assert table.refresh().pending_compactions() == []
+    assert sorted(cities) == [(0.0, cities[0][1]), (310.0, cities[1][1])]
+    assert {city for _, city in cities} == {"oslo", "bergen"}
+    assert not any(file_slice.log_files for file_slice in table.slices())

@@ -8,6 +8,7 @@ from tests.unit.services.fleet import Fleet, update, write
 
 from tideline_cleaner.cleaning import CleanerService
 from tideline_cleaner.settings import CleanerSettings
+from tideline_events import DECISIONS, VerdictEvent
 from tideline_planner.metrics import CHANGES, PLANS, VERDICTS
 from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
@@ -123,6 +124,14 @@ def test_the_budget_of_the_fleet_goes_to_the_table_with_the_higher_priority(flee
     assert [clusterings(table) for table in tables] == [0, 1]
     assert context.metrics.value(VERDICTS, service="clustering", verdict="fleet_budget") == 1
     run_clustering(tables[1])
+    fleet.stop(service)
+    service, _ = planner(fleet, file)
+    service.tick()
+    fleet.stop(service)
+    found = [event for event in fleet.events(DECISIONS.name) if isinstance(event, VerdictEvent) and event.verdict == "fleet_budget"]
+    (done,) = [a for a in tables[1].refresh().completed_writes() if a.is_clustering]
+    assert found[-1].until == datetime.fromisoformat(done.since) + timedelta(days=1)
+    service, _ = planner(fleet, file)
     fleet.clock.advance(23 * HOUR_S)
     service.tick()
     assert clusterings(tables[0]) == 0
@@ -237,3 +246,38 @@ rules:
     left = {name: len(table.refresh().every_slice()) for name, table in tables.items()}
     assert left["plain"] < 7
     assert (left["kept"], left["paused"], left["off"]) == (7, 7, 7)
+
+
+def replace_policies(fleet: Fleet, service, text: str) -> None:
+    """Change the policy file, and let the service read it: the file has to be unchanged for a second."""
+    put(fleet, text)
+    service.tick()
+    fleet.clock.advance(2)
+    service.tick()
+
+
+def test_a_table_without_new_writes_is_checked_again_when_its_retention_is_lowered(fleet):
+    table = fleet.create()
+    write(table, 0)
+    for _ in range(6):
+        update(table, 0)
+    file = put(fleet, "defaults: {retention: {commits: 100}}\n")
+    service, _ = fleet.service(CleanerService, CleanerSettings, "cleaner", policy_file=file, clean_min_commits=1)
+    service.tick()
+    assert len(table.refresh().every_slice()) == 7
+    replace_policies(fleet, service, "defaults: {retention: {commits: 2}}\n")
+    assert len(table.refresh().every_slice()) == 3
+
+
+def test_a_table_without_new_writes_is_archived_when_archival_is_switched_on(fleet):
+    table = fleet.create()
+    for n in range(6):
+        write(table, 10 * n)
+    fleet.clock.advance(3601)  # an archival leaves instants of the last hour
+    few = "{retention: {commits: 1, timeline_commits: 2}, options: {hoodie.keep.max.commits: 3}"
+    file = put(fleet, f"defaults: {few}, services: {{archival: false}}}}\n")
+    service, _ = fleet.service(CleanerService, CleanerSettings, "cleaner", policy_file=file, clean_min_commits=1)
+    service.tick()
+    before = len(table.refresh().completed_writes())
+    replace_policies(fleet, service, f"defaults: {few}}}\n")
+    assert (before, before > len(table.refresh().completed_writes())) == (6, True)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from tideline_table.action import run_clustering, run_compaction, schedule_compaction, write_rows
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask
 from tideline_table.action.compaction.plan import compact_slice
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import Clock, ManualClock
 from tideline_table.coordination.committed import Committed
 from tideline_table.file_group.slice import FileGroupId
@@ -77,6 +79,19 @@ def cluster(table: Table, instant: str = "") -> Committed | None:
 def compact(table: Table) -> Committed | None:
     schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
     return run_compaction(table, run=lambda tasks: [compact_slice(task, table.storage) for task in tasks])
+
+
+def beside(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Let `act` happen once, just before the next commit."""
+    commit, acted = WriteTransaction.commit, []
+
+    def after(self: WriteTransaction, *args: Any, **more: Any) -> Any:
+        if not acted:
+            acted.append(True)
+            act()
+        return commit(self, *args, **more)
+
+    monkeypatch.setattr(WriteTransaction, "commit", after)
 
 
 def contents(table: Table, as_of: str = "") -> list[Row]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.table.tables import SCHEMA, Row, cluster, compact, contents, create, new_table, open_table, rows_of, write
+from tests.unit.table.tables import SCHEMA, Row, beside, cluster, compact, contents, create, new_table, open_table, rows_of, write
 
 from tideline_table.action import (
     Reason,
@@ -28,7 +28,6 @@ from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.plan import checked_order, due_plan
 from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask, clustering_tasks
 from tideline_table.action.compaction.plan import compact_slice
-from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.coordination.shared.hudi_rules import check_buckets
 from tideline_table.errors import (
@@ -81,19 +80,6 @@ def check_places(table: Table) -> None:
     assert [bucket_of_file_id(name) for name in names] == index.buckets(found.column("_hoodie_record_key")).tolist()
     identities = list(zip(found.column("part").to_pylist(), found.column("_hoodie_record_key").to_pylist(), strict=True))
     assert len(set(identities)) == len(identities)
-
-
-def beside(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Let `act` happen once, just before the next commit."""
-    commit, acted = WriteTransaction.commit, []
-
-    def after(self: WriteTransaction, *args: Any, **more: Any) -> Any:
-        if not acted:
-            acted.append(True)
-            act()
-        return commit(self, *args, **more)
-
-    monkeypatch.setattr(WriteTransaction, "commit", after)
 
 
 def test_upserts_and_deletes_find_rows_by_their_buckets(table: Table) -> None:

@@ -252,6 +252,48 @@ def test_it_gives_way_to_a_compaction_and_to_a_clustering():
         assert not [path for path in storage._objects if path.startswith(f".hoodie/{instant}.logcompaction")]
 
 
+def test_it_gives_way_to_a_plan_before_it_writes():
+    table, storage, clock = grown()
+    schedule_log_compaction(table)
+    schedule_compaction(open_table(storage, clock, "other"), AT_ONCE)
+    ran = []
+    with pytest.raises(WriteConflict, match="under compaction"):
+        run_log_compaction(table, run=ran.append)
+    assert ran == [], "no task ran"
+
+
+@pytest.mark.parametrize("buckets", [0, 2])
+def test_plans_leave_out_the_groups_of_one_that_runs(buckets):
+    """A plan over them would make what it has written so far worthless."""
+    table, storage, clock = grown() if not buckets else _in_buckets(buckets)
+    merging = set(table.state.planned_groups(schedule_log_compaction(table)))
+    other = open_table(storage, clock, "other")
+    sorting = {"tideline.clustering.min.input.files": 1, "hoodie.clustering.plan.strategy.sort.columns": "id"}
+
+    def plan_beside(tasks):
+        other.refresh()
+        for instant in (schedule_clustering(other, sorting), schedule_compaction(other, AT_ONCE)):
+            assert instant is None or not merging & set(other.state.planned_groups(instant))
+        return [merge_log(task, table.storage) for task in tasks]
+
+    assert run_log_compaction(table, run=plan_beside) is not None
+    write(other, [("b", "q", 2, "y")])
+    behind = schedule_compaction(other, AT_ONCE)
+    assert behind is not None
+    assert merging <= set(other.state.planned_groups(behind)), "they are free again"
+
+
+def _in_buckets(buckets):
+    clock = ManualClock()
+    storage = MemoryStorage(clock=clock)
+    create(storage, clock, type=TableType.MOR, buckets=buckets)
+    table = open_table(storage, clock, **NOW)
+    write(table, [("a", "p", 1, "x")])
+    for number in range(4):
+        write(table, [("a", "p", 2 + number, "y")])
+    return table, storage, clock
+
+
 def _cluster(table):
     assert schedule_clustering(table, {"tideline.clustering.min.input.files": 1}) is not None
     return cluster(table)

@@ -19,6 +19,7 @@ from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import Action, State, instant_from_time
 from tideline_table.hudi.plans import REQUESTED_REPLACE, encode_document
 from tideline_table.hudi.properties import change_properties, read_properties
+from tideline_table.index.partition_rules import RulesFile
 from tideline_table.log.checkpoint import read_opening, write_checkpoint
 from tideline_table.log.sharing import PEER_WRITER, PeerLockKind, Sharing
 from tideline_table.log.state import TableState
@@ -278,7 +279,8 @@ def test_numbers_of_buckets_by_partition_that_came_after_the_sharing_are_refused
     p.change_properties(storage, kept)
     assert not hold_to_rules(storage)
     if trace == "folder":
-        storage.put(".hoodie/.bucket_index/partition_bucket_index_meta/configs/00000000000000.hashing_config", b"{}")
+        rules = RulesFile("20260101000000000", "p,2", 4)
+        storage.put(rules.path, rules.content)
     else:
         p.change_properties(storage, {**kept, "hoodie.bucket.index.partition.expressions": "p,2"})
     with pytest.raises(UnsupportedTable, match="partition"):

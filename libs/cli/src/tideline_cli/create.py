@@ -26,6 +26,9 @@ tideline create ./log --schema-from log.avsc --key host,line --partition day --h
 
 tideline create ./users --schema-from users.parquet --key id --index bucket --buckets 16
 
+tideline create ./visits --schema-from visits.parquet --key id --partition day --index bucket --buckets 8 \
+  --partition-buckets '^2026-,32;^2025-,16'
+
 tideline create ./users --schema-from users.parquet --key id --partition country --index global_bloom
 
 tideline create ./rides --schema-from rides.parquet --key id --partition at --key-generator timestamp \
@@ -115,6 +118,21 @@ _HashFields = Annotated[
         help="With --index bucket: the record key columns that decide the bucket. Default: all. Repeatable or a,b.",
     ),
 ]
+_SeveralFileGroups = Annotated[
+    bool,
+    option(
+        help="With --index bucket: a bucket that outgrows the largest file gets more file groups, among which key ranges and Bloom "
+        "filters find a key. Without it, a bucket is one file group.",
+    ),
+]
+_PartitionBuckets = Annotated[
+    str,
+    option(
+        metavar="RULES",
+        help="With --index bucket: numbers of buckets by partition, REGEX,N;REGEX,N. The first regular expression that is found in the partition path "
+        "decides, otherwise --buckets.",
+    ),
+]
 
 
 @app.command(epilog=_EXAMPLES)
@@ -136,6 +154,8 @@ def create(
     buckets: _Buckets = None,
     bucket_engine: _BucketEngine = "",
     hash_fields: _HashFields = None,
+    partition_buckets: _PartitionBuckets = "",
+    several_file_groups: _SeveralFileGroups = False,
     as_json: AsJson = False,
 ) -> None:
     """Create an empty Hudi table that Tideline writes. If any part of the request is invalid, nothing is created."""
@@ -151,7 +171,14 @@ def create(
         key_generator=key_generator.upper().replace("-", "_"),
         key_settings=settings_from(key_option, "--key-option"),
         meta_fields=meta_fields,
-        **index_request(index, buckets, column_names(hash_fields), bucket_engine),
+        **index_request(
+            index,
+            buckets,
+            column_names(hash_fields),
+            bucket_engine,
+            partition_buckets,
+            several_file_groups=several_file_groups,
+        ),
     )
     create_table(path, request)
     if request.index_type == RECORD_INDEX:
@@ -177,6 +204,8 @@ def _report(table: Table, *, as_json: bool) -> None:
                 "buckets": definition.buckets.number if definition.buckets is not None else None,
                 "bucket_engine": definition.buckets.engine.value if definition.buckets is not None else None,
                 "hash_fields": definition.buckets.fields if definition.buckets is not None else [],
+                "partition_buckets": definition.buckets.rules.text or None if definition.buckets is not None else None,
+                "several_file_groups": definition.buckets is not None and definition.buckets.has_several,
                 "columns": columns,
             }
         )

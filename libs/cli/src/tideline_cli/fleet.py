@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +12,8 @@ from tideline_locks import LockProbe, open_peer_lock
 from tideline_locks.table_lock import attach_lock
 from tideline_planner.rules import rules_of, with_planner
 from tideline_planner.settings import PlannerSettings
+from tideline_runtime.cleaner_settings import CleanerSettings
+from tideline_runtime.cleaning import with_cleaner, with_cleaner_options
 from tideline_runtime.policy import Policies, read_policies
 from tideline_runtime.registry import TablePattern, find_tables
 from tideline_table.action import (
@@ -38,9 +40,10 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The settings by which tables are judged: those of the planner, with engine options of the command on top."""
+    """The settings by which tables are judged: of the planner and the cleaner, with engine options of the command on top."""
 
     settings: PlannerSettings
+    cleaner: CleanerSettings
     options: Mapping[str, object]
     locks: str = ""
     policies: Policies = field(default_factory=Policies)
@@ -48,11 +51,12 @@ class Fleet:
 
     @classmethod
     def load(cls, patterns: Sequence[str], settings: Path | None, options: Mapping[str, object], locks: str = "") -> Fleet:
-        """Read the settings of the planner: file, environment variables, defaults. Raises `InvalidSetting` and `PolicyRefused`."""
+        """Read the settings of planner and cleaner: file, environment variables, defaults. Raises `InvalidSetting` and `PolicyRefused`."""
         given: dict[str, Any] = {"tables": tuple(patterns)} if patterns else {}
         loaded = PlannerSettings.load(file=settings, **given)
         policies = read_policies(loaded.policy_file) if loaded.policy_file is not None else Policies()
-        return cls(loaded, options, locks, policies, LockProbe(locks or loaded.locks, SystemClock()))
+        cleaner = CleanerSettings.load(file=settings)
+        return cls(loaded, cleaner, options, locks, policies, LockProbe(locks or loaded.locks, SystemClock()))
 
     def open(self, base_path: str) -> Table:
         """Open a table for looking at it. Raises the errors of `Table.open`, and `ContradictoryRules`."""
@@ -66,20 +70,28 @@ class Fleet:
         return {**self.settings.options, **policy.options, **self.options}
 
     def rules(self, table: Table) -> Rules:
-        """Return the rules by which the planner judges a table: its settings, and what the policy file gives the table.
+        """Return the rules by which planner and cleaner judge a table: their settings, and what the policy file gives the table.
 
         Options of the command override those of policies. Raises `ContradictoryRules`.
         """
-        return rules_of(self.settings, self.policies.of(table.storage.root, table.uid), table, self.options)
+        policy = self.policies.of(table.storage.root, table.uid)
+        rules = rules_of(self.settings, policy, table, self.options)
+        return with_cleaner_options(rules, self.cleaner, policy, table, self.options)
 
-    def find(self) -> tuple[list[str], list[Document]]:
-        """Return the base paths that the patterns select, and a document for each pattern that selects none or cannot be searched."""
+    def find(self, on_found: Callable[[], None] = lambda: None) -> tuple[list[str], list[Document]]:
+        """Return the base paths that the patterns select, and a document for each pattern that selects none or cannot be searched.
+
+        `on_found` is called for each table that is found.
+        """
         found: dict[str, None] = {}
         failures: list[Document] = []
         for text in self.settings.tables:
             pattern = TablePattern.parse(text)
             try:
-                matches = list(find_tables(pattern, open_storage(pattern.root)))
+                matches = []
+                for base_path in find_tables(pattern, open_storage(pattern.root)):
+                    matches.append(base_path)
+                    on_found()
             except TidelineError as error:
                 failures.append(failure_document(text, Finding(FindingKind.CANNOT_OPEN, str(error))))
                 continue
@@ -93,7 +105,7 @@ class Fleet:
         try:
             table = self.open(base_path)
             status = examine(table, self.rules(table))
-            status = replace(status, verdicts=tuple(self._with_planner(table, verdict) for verdict in status.verdicts))
+            status = replace(status, verdicts=tuple(self._of_services(table, verdict) for verdict in status.verdicts))
             unlocked = self._lock_finding(table)
             return status_document(replace(status, findings=(*status.findings, *unlocked)))
         except TidelineError as error:
@@ -123,16 +135,17 @@ class Fleet:
         failure = self.probe.failure() if table.timeline.wants_lock else ""
         return (Finding(FindingKind.LOCKS, f"the locks cannot be used: {failure}"),) if failure else ()
 
-    def verdicts(self, base_path: str, services: Sequence[TableService]) -> tuple[Table, list[Verdict]]:
+    def verdicts(self, base_path: str, services: Iterable[TableService]) -> tuple[Table, list[Verdict]]:
         """Return an open table, and the verdicts about its services. Raises the errors of `Table.open`."""
         table = self.open(base_path)
         rules = self.rules(table)
-        return table, [self._with_planner(table, judge(table, service, rules)) for service in services]
+        return table, [self._of_services(table, judge(table, service, rules)) for service in services]
 
-    def _with_planner(self, table: Table, verdict: Verdict) -> Verdict:
+    def _of_services(self, table: Table, verdict: Verdict) -> Verdict:
         if self.options:
-            return verdict  # the planner does not have the options of this command
-        return with_planner(self.settings, self.policies.of(table.storage.root, table.uid), table, verdict)
+            return verdict  # the services do not have the options of this command
+        policy = self.policies.of(table.storage.root, table.uid)
+        return with_cleaner(self.cleaner, policy, table, with_planner(self.settings, policy, table, verdict))
 
 
 def examined(

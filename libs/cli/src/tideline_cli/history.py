@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from tideline_cli.progress import Progress
 from tideline_table.errors import ObjectNotFound
 from tideline_table.hudi import WRITE_ACTIONS, Action, CommitMetadata, Instant, State, decode_document, timeline_file_name
 from tideline_table.log import ActionRecord, Body, Cleaned, Published
 from tideline_table.table import Table
 
 
-def instant_documents(table: Table, limit: int) -> list[dict[str, Any]]:
-    """Return the documents of the newest `limit` instants, latest first. Reads one object per completed instant.
+def instant_documents(table: Table, limit: int, progress: Progress) -> list[dict[str, Any]]:
+    """Return the documents of the newest `limit` instants, latest first. Reads one object per completed instant, which `progress` counts.
 
     `files` is the number of files written, or deleted by a clean. Rows and files are null if they were not recorded. Raises
     `CorruptMetadata` with the name of a file that cannot be read.
     """
     records = sorted(table.state.actions.values(), key=lambda a: a.instant, reverse=True)[:limit]
     saved = table.timeline.savepoints()
-    return [{**instant_document(table, record), "has_savepoint": record.instant in saved} for record in records]
+    return [{**instant_document(table, record), "has_savepoint": record.instant in saved} for record in progress.over(records)]
 
 
 def instant_document(table: Table, record: ActionRecord) -> dict[str, Any]:

@@ -10,8 +10,10 @@ import typer
 from tideline_cli.arguments import AsJson, Settings, TablePath, column_names, settings_from
 from tideline_cli.arguments import option as text_option
 from tideline_cli.history import instant_documents
+from tideline_cli.opening import open_readable
 from tideline_cli.picture_facts import picture_facts
 from tideline_cli.pictures import write_page
+from tideline_cli.progress import Progress
 from tideline_cli.report import print_facts, print_json, print_line, print_listing, print_result, size_text
 from tideline_cli.savepoints import savepoint_documents
 from tideline_cli.tables import column_documents, known_rows, slice_document
@@ -42,15 +44,19 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a table: keys, columns, partitions, file groups, sizes, pending actions, and remedies if an action is stuck."""
-    table = Table.open(path, options=settings_from(option))
     if columns and not page:
         raise InvalidOption("--columns without --html", expected="both")
+    with Progress("files", None) as progress:
+        progress.describe("reading metadata")
+        table = open_readable(path, settings_from(option), progress, every=True)
+        if page:
+            progress.describe("reading footers")
+            size_bytes = write_page(page, picture_facts(table, column_names(columns), progress.expect))
+        else:
+            summary, slices = summarise(table), table.slices()
     if page:
-        size_bytes = write_page(page, picture_facts(table, column_names(columns)))
         print_result({"html": page, "size_bytes": size_bytes}, f"{size_text(size_bytes)} written to {page}", as_json=as_json)
         return
-    summary = summarise(table)
-    slices = table.slices()
     if as_json:
         print_json(_show_document(table, summary, slices, files=files))
         return
@@ -168,8 +174,10 @@ def timeline(
     Also works for tables that Tideline did not create. SEQUENCE is the position in the order of completion. It differs from the
     order of instants if writes overlapped.
     """
-    table = Table.open(path)
-    instants = instant_documents(table, limit)
+    with Progress("instants", None) as progress:
+        progress.describe("reading the timeline")
+        table = open_readable(path)
+        instants = instant_documents(table, limit, progress)
     if as_json:
         archived = {"archived_before": table.state.archived_before} if table.state.archived_sequence else {}
         print_json({"base_path": table.storage.root, "total": len(table.state.actions), **archived, "instants": instants})

@@ -16,8 +16,9 @@ import typer
 from tideline_cli.arguments import AsJson, LockUrl, Settings, TablePath, settings_from
 from tideline_cli.failure import EXIT_FAILED
 from tideline_cli.opening import open_writable
+from tideline_cli.progress import Progress
 from tideline_cli.report import print_json, print_line, print_listing, print_result
-from tideline_cli.status import FLEET, SettingsFile, age_text
+from tideline_cli.status import FLEET, SettingsFile, age_text, searched
 from tideline_table.action import cancel_plan
 from tideline_table.errors import InstantNotFound
 from tideline_table.table import Table, forget_given_up, given_up_plans
@@ -71,8 +72,9 @@ def list_jobs(
     """
     loaded = importlib.import_module(FLEET)
     fleet = loaded.Fleet.load(patterns or (), settings, {})
-    found, failures = fleet.find()
-    tables = [*loaded.examined(found, fleet.jobs), *failures]
+    with Progress("tables", None) as progress:
+        found, failures = searched(fleet, progress)
+        tables = [*loaded.examined(found, fleet.jobs, progress.advance), *failures]
     jobs: list[dict[str, Any]] = sorted((job for table in tables for job in table.get("jobs", ())), key=lambda j: str(j["instant"]))
     errors = {table["base_path"]: table["error"] for table in tables if table["error"]}
     if as_json:
@@ -105,9 +107,11 @@ def cancel(path: TablePath, instant: Instant, *, option: Settings = None, locks:
     No row of the table changes. Clusterings and compactions can be cancelled until they complete; cleans and archivals until they
     begin. The planner may plan the same work again. In a table shared with Apache Hudi only clusterings can be cancelled.
     """
-    table = open_writable(path, settings_from(option), locks)
-    done = cancel_plan(table, instant)
-    forget_given_up(table.storage, instant)
+    with Progress("files", None) as progress:
+        progress.describe(f"cancelling {instant}")
+        table = open_writable(path, settings_from(option), locks, progress, every=True)
+        done = cancel_plan(table, instant)
+        forget_given_up(table.storage, instant)
     text = f"cancelled {done.service} {done.instant} by rollback {done.rollback}"
     text += "; an executor that still runs it fails at its commit" if done.was_begun else ""
     text += f"; {done.moved_log_files} log files written since went back to the slice before" if done.moved_log_files else ""

@@ -1,4 +1,4 @@
-"""Opens tables for commands that write, and for commands that show which of the table's files they have read."""
+"""Opens tables for commands that write, and for commands that show which of the table's files they have read or written."""
 
 from __future__ import annotations
 
@@ -6,26 +6,31 @@ from collections.abc import Mapping
 
 from tideline_cli.progress import Progress
 from tideline_cli.watched import WatchedStorage
-from tideline_locks import HudiPeerLock, open_peer_lock
+from tideline_locks import open_peer_lock
 from tideline_locks.table_lock import attach_lock
-from tideline_table.clock import Clock
-from tideline_table.config import Options
-from tideline_table.log import Sharing
-from tideline_table.storage import Storage, open_storage
+from tideline_table.storage import open_storage
 from tideline_table.table import Table
 
 
-def open_readable(path: str, settings: Mapping[str, object] | None = None, progress: Progress | None = None) -> Table:
-    """Open the table at `path`. `progress` advances with each data file that is read. Raises the errors of `Table.open`."""
-    return Table.open(path, options=settings, peer_lock=open_shared_lock, storage=_watched(path, progress))
+def open_readable(
+    path: str, settings: Mapping[str, object] | None = None, progress: Progress | None = None, *, every: bool = False
+) -> Table:
+    """Open the table at `path`. `progress` advances with each data file that is read; with `every`, with each file of metadata, too.
+
+    Raises the errors of `Table.open`.
+    """
+    storage = None if progress is None else WatchedStorage(open_storage(path), progress.advance, every=every)
+    return Table.open(path, options=settings, peer_lock=open_peer_lock, storage=storage)
 
 
-def open_writable(path: str, settings: Mapping[str, object], lock_url: str = "", progress: Progress | None = None) -> Table:
+def open_writable(
+    path: str, settings: Mapping[str, object], lock_url: str = "", progress: Progress | None = None, *, every: bool = False
+) -> Table:
     """Open the table at `path` and check that it is writable, before any input is read. Commits use `lock_url` if given.
 
-    `progress` advances with each data file that is read or deleted. Raises the errors of `Table.open` and `Table.check_writable`, and `InvalidOption` for a lock URL that no provider supports.
+    `progress` and `every` are as in `open_readable`; files that are deleted count, too. Raises the errors of `Table.open` and `Table.check_writable`, and `InvalidOption` for a lock URL that no provider supports.
     """
-    table = open_readable(path, settings, progress)
+    table = open_readable(path, settings, progress, every=every)
     attach_lock(table, lock_url)
     # The operation itself checks whether it needs record keys.
     table.check_writable(keyed=False)
@@ -38,13 +43,3 @@ def expect_files(table: Table, progress: Progress) -> None:
     assert isinstance(table.storage, WatchedStorage)
     table.storage.only = paths
     progress.expect(len(paths))
-
-
-def _watched(path: str, progress: Progress | None) -> Storage | None:
-    return None if progress is None else WatchedStorage(open_storage(path), progress.advance)
-
-
-def open_shared_lock(storage: Storage, sharing: Sharing, owner: str, clock: Clock, options: Options) -> HudiPeerLock:
-    """Open the lock that a shared table needs, as `open_peer_lock` does. The lock of a local disk must see that it is one."""
-    own = storage.inner if isinstance(storage, WatchedStorage) else storage
-    return open_peer_lock(own, sharing, owner, clock, options)

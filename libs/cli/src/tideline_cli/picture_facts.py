@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,10 +44,14 @@ class PictureFacts:
     """Instant, action, state and operation, oldest first."""
 
 
-def picture_facts(table: Table, columns: Sequence[str] = ()) -> PictureFacts:
-    """Return the facts of a table; `columns` are those whose ranges are drawn (default: key, ordering and further columns)."""
+def picture_facts(table: Table, columns: Sequence[str] = (), on_files: Callable[[int], None] = lambda _: None) -> PictureFacts:
+    """Return the facts of a table; `columns` are those whose ranges are drawn (default: key, ordering and further columns).
+
+    Before their footers are read, `on_files` is called with the number of files.
+    """
     slices = table.slices()
     drawn = sorted(slices, key=lambda s: (-s.total_bytes, s.group))[:MOST_FILES]
+    on_files(sum(1 for s in drawn if s.base_file))
     names = list(columns) or _default_columns(table)
     known = [(s, _bounds(table, s, names)) for s in drawn if s.base_file]
     ranges = [_ranges(name, [(s, bounds[name]) for s, bounds in known if name in bounds]) for name in names]

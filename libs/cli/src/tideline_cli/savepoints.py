@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from tideline_cli.arguments import AsJson, LockUrl, TablePath, option
-from tideline_cli.opening import open_writable
+from tideline_cli.opening import open_readable, open_writable
+from tideline_cli.progress import Progress
 from tideline_cli.report import print_json, print_line, print_listing, print_result
 from tideline_table.action import create_savepoint, delete_savepoint
 from tideline_table.log import Savepoint
@@ -44,7 +45,9 @@ def create(
 
     Until it is deleted, a savepoint needs storage for the files that later writes replace.
     """
-    made = create_savepoint(open_writable(path, {}, locks), instant, comment=comment, user=user)
+    with Progress("files", None) as progress:
+        progress.describe("creating the savepoint")
+        made = create_savepoint(open_writable(path, {}, locks, progress, every=True), instant, comment=comment, user=user)
     text = f"savepoint {made.instant} created; read it: tideline read {path} --as-of {made.instant}"
     print_result(savepoint_document(made), text, as_json=as_json)
 
@@ -58,15 +61,19 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete a savepoint: the next clean may delete the files that only it kept. The write itself stays."""
-    delete_savepoint(open_writable(path, {}, locks), instant)
+    with Progress("files", None) as progress:
+        progress.describe("deleting the savepoint")
+        delete_savepoint(open_writable(path, {}, locks, progress, every=True), instant)
     print_result({"instant": instant, "deleted": True}, f"savepoint {instant} deleted", as_json=as_json)
 
 
 @savepoint.command(name="list", epilog="Example: tideline savepoint list ./trips")
 def list_(path: TablePath, *, as_json: AsJson = False) -> None:
     """List the savepoints of a table, latest first. If Apache Hudi also writes the table, only the instants are known."""
-    table = Table.open(path)
-    documents = savepoint_documents(table)
+    with Progress("files", None) as progress:
+        progress.describe("reading metadata")
+        table = open_readable(path, progress=progress, every=True)
+        documents = savepoint_documents(table)
     if as_json:
         print_json({"base_path": table.storage.root, "savepoints": documents})
         return

@@ -11,13 +11,13 @@ import typer
 
 from tideline_cli.arguments import AsJson, LockUrl, Settings, TablePath, choice, option, settings_from
 from tideline_cli.dry_run import DryRun, preview_plan, preview_run, print_preview
-from tideline_cli.opening import open_writable
+from tideline_cli.opening import open_readable, open_writable
 from tideline_cli.progress import Progress
 from tideline_cli.report import print_result
 from tideline_cli.tables import committed_document
-from tideline_locks import open_peer_lock
 from tideline_table.action import (
     ClusteringPreview,
+    Due,
     Reason,
     Rules,
     TableService,
@@ -87,18 +87,19 @@ def plan(
     if dry_run or where:
         _preview(chosen, path, settings_from(option), where, is_dry_run=dry_run, as_json=as_json)
         return
-    table = open_writable(path, settings_from(option), locks)
-    if chosen is TableService.ARCHIVAL:
-        answer = request_archival(table, cleaned_up=delete_late_files(table).cleaned_up)
-    else:
-        answer = _REQUESTS[chosen](table)
+    with Progress("files", None) as progress:
+        progress.describe(f"planning {chosen}")
+        table = open_writable(path, settings_from(option), locks, progress, every=True)
+        if chosen is TableService.ARCHIVAL:
+            answer = request_archival(table, cleaned_up=delete_late_files(table).cleaned_up)
+        else:
+            answer = _REQUESTS[chosen](table)
     instant, why = (None, answer.why) if isinstance(answer, Reason) else (answer, "")
     text = f"planned {chosen} {instant}; run it: tideline run {chosen} {path}" if instant else f"nothing to do: {why}"
     print_result({"service": chosen.value, "instant": instant, "reason": why}, text, as_json=as_json)
 
 
-def _show_plan(table: Table, service: TableService, *, as_json: bool) -> None:
-    found = decide(table, service, Rules(trigger=None))
+def _print_decision(service: TableService, found: Due | Reason, *, as_json: bool) -> None:
     if isinstance(found, Reason):
         plan, text = None, f"nothing to do: {found.why}" + (f"; changed by: {found.until}" if found.until else "")
     else:
@@ -111,17 +112,34 @@ def _preview(service: TableService, path: str, settings: dict[str, str], where: 
         raise InvalidOption("--where without --dry-run", expected="both", remedy="add --dry-run: a plan has no condition")
     if where and service is not TableService.CLUSTERING:
         raise InvalidOption(f"--where with {service}", expected="clustering", remedy="leave it out")
-    table = Table.open(path, options=settings, peer_lock=open_peer_lock)
+    with Progress("files", None) as progress:
+        progress.describe(f"planning {service}")
+        table = open_readable(path, settings, progress, every=True)
+        show = _previewed(service, table, where)
+    show(as_json)
+
+
+def _previewed(service: TableService, table: Table, where: str) -> Callable[[bool], None]:
+    """Return what prints the preview of a plan, as JSON or as text. It is made before: a bar must not meet the text."""
     if service is TableService.CLUSTERING:
-        found = preview_clustering(table, where=where)
-        about = {"service": service.value, "due": not found.reason, "files": found.files_read, "bytes": found.bytes_read}
-        print_result(
-            {**dataclasses.asdict(found), **about, "reason": found.reason or found.why}, _preview_text(found), as_json=as_json
-        )
-    elif service is TableService.ARCHIVAL:
-        _show_plan(table, service, as_json=as_json)
-    else:
-        print_preview(preview_plan(service, table), as_json=as_json)
+        clustering = preview_clustering(table, where=where)
+        return lambda as_json: _print_clustering(clustering, as_json=as_json)
+    if service is TableService.ARCHIVAL:
+        found = decide(table, service, Rules(trigger=None))
+        return lambda as_json: _print_decision(service, found, as_json=as_json)
+    document = preview_plan(service, table)
+    return lambda as_json: print_preview(document, as_json=as_json)
+
+
+def _print_clustering(found: ClusteringPreview, *, as_json: bool) -> None:
+    about = {
+        "service": TableService.CLUSTERING.value,
+        "due": not found.reason,
+        "files": found.files_read,
+        "bytes": found.bytes_read,
+    }
+    document = {**dataclasses.asdict(found), **about, "reason": found.reason or found.why}
+    print_result(document, _preview_text(found), as_json=as_json)
 
 
 def _preview_text(found: ClusteringPreview) -> str:
@@ -164,12 +182,15 @@ def run(
             remedy="run rollback without --instant: it finds writes without a heartbeat",
         )
     if dry_run:
-        print_preview(preview_run(chosen, Table.open(path, options=settings_from(option)), instant), as_json=as_json)
+        with Progress("files", None) as progress:
+            progress.describe(f"reading the plan of {chosen}")
+            document = preview_run(chosen, open_readable(path, settings_from(option), progress, every=True), instant)
+        print_preview(document, as_json=as_json)
         return
     deletes = chosen not in (TableService.CLUSTERING, TableService.COMPACTION)
-    progress = Progress("files deleted", None) if deletes else None
-    table = open_writable(path, settings_from(option), locks, progress)
-    with progress or nullcontext():
+    bar = Progress("files deleted", None) if deletes else None
+    table = open_writable(path, settings_from(option), locks, bar)
+    with bar or nullcontext():
         document = _RUNS[chosen](table, instant) if chosen in _RUNS else _roll_back(table)
     print_result({"service": chosen.value, **document}, document["outcome"], as_json=as_json)
 
@@ -278,9 +299,11 @@ def adopt(
     because they name files of the original; the services plan the work again. A table that was neither copied nor moved is
     refused without --yes.
     """
-    table = Table.open(path, peer_lock=open_peer_lock)
-    before = table.uid
-    done = adopt_table(table, in_place=yes)
+    with Progress("files", None) as progress:
+        progress.describe("adopting the table")
+        table = open_readable(path, progress=progress, every=True)
+        before = table.uid
+        done = adopt_table(table, in_place=yes)
     identity, cancelled = done.identity, [{"service": c.service.value, "instant": c.instant} for c in done.cancelled]
     text = f"table {table.definition.name} at {identity.base_path} now has uid {identity.uid} (before: {before})"
     if cancelled:

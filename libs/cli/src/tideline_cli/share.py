@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 from tideline_cli.arguments import AsJson, TablePath, choice, column_names, option
-from tideline_cli.opening import open_readable, open_shared_lock
+from tideline_cli.opening import open_readable
 from tideline_cli.progress import Progress
 from tideline_cli.report import print_facts, print_json, print_line
+from tideline_locks import open_peer_lock
+from tideline_table.config import SHARED_METADATA
 from tideline_table.log import DEFAULT_EXPIRE_MIN, PeerLockKind, Sharing
 from tideline_table.table import NamedBuckets, share_table
 
@@ -40,24 +42,38 @@ def share(
         list[str] | None,
         option(metavar="COLUMN", help="Hash fields of Hudi's bucket index, if the rows leave them open. Repeatable or a,b."),
     ] = None,
+    partition_buckets: Annotated[
+        str,
+        option(
+            metavar="RULES",
+            help="Numbers of buckets by partition, REGEX,N;REGEX,N, if Hudi's writers have them as options only. They are checked against all rows.",
+        ),
+    ] = "",
+    metadata: Annotated[
+        str,
+        option(
+            metavar="off|files",
+            help="What Tideline's writers do with a metadata table: turn it off, or keep its partition files (copy-on-write only). Give all of them the option tideline.shared.metadata.",
+        ),
+    ] = "off",
     as_json: AsJson = False,
 ) -> None:
     """Let Apache Hudi's writers and Tideline's write one table from now on, under one lock.
 
-    The table may be Tideline's or made by Apache Hudi (version 6). Its metadata table is turned off. Number and hash fields of a
+    The table may be Tideline's or made by Apache Hudi (version 6). Its metadata table is turned off unless --metadata keeps it. Number and hash fields of a
     bucket index are found in the rows and kept with the table. Prints the options that every
     Hudi writer of the table needs; running the command again prints them again.
     """
     progress = Progress("files", None)
-    table = open_readable(path, progress=progress)
+    table = open_readable(path, {SHARED_METADATA.key: metadata}, progress=progress)
     if table.sharing is not None and not lock_provider:
         shared = table
     else:
         kind = choice("--lock-provider", lock_provider, PeerLockKind) if lock_provider else PeerLockKind.fitting(table.storage.root)
-        named = NamedBuckets(buckets or 0, column_names(hash_fields))
+        named = NamedBuckets(buckets or 0, column_names(hash_fields), partition_buckets)
         progress.describe("reading keys")
         with progress:
-            shared = share_table(table, Sharing(kind, lock_expiry), open_shared_lock, named)
+            shared = share_table(table, Sharing(kind, lock_expiry), open_peer_lock, named)
     assert shared.sharing is not None
     options = shared.hudi_options()
     if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import PurePath
 
 import pyarrow as pa
@@ -44,7 +44,7 @@ _BY_ENDING = {
 _ROWS = ".parquet, .csv, .json, .jsonl, .ndjson, .arrow or .feather"
 
 
-def read_rows(files: Sequence[str], schema: pa.Schema) -> pa.Table:
+def read_rows(files: Iterable[str], schema: pa.Schema) -> pa.Table:
     """Return the rows of all `files` (`-` is JSON lines on stdin), with text parsed to the types of `schema`.
 
     Raises `InvalidInput` with the file, the line and the column.

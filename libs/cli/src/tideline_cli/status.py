@@ -23,7 +23,8 @@ app = typer.Typer()
 FLEET = "tideline_cli.fleet"
 """The module that knows the settings of the services, which other commands start without."""
 SettingsFile = Annotated[
-    Path | None, typer.Option("--settings", help="Settings file (TOML) of the planner. Without it: its defaults and environment.")
+    Path | None,
+    typer.Option("--settings", help="Settings file (TOML) of planner and cleaner. Without it: their defaults and environment."),
 ]
 _WORDS = {"not_applicable": "-", "not_due": "idle"}
 
@@ -46,8 +47,8 @@ def status(
     opened gets a line with the error. The exit code is 0 if every table was examined, 1 otherwise.
     """
     fleet = _fleet(patterns or (), settings, settings_from(option), locks)
-    found, failures = fleet.find()
-    with Progress("tables", len(found)) as progress:
+    with Progress("tables", None) as progress:
+        found, failures = searched(fleet, progress)
         documents = [*importlib.import_module(FLEET).examined(found, fleet.status, progress.advance), *failures]
     if as_json:
         print_json({"tables": documents})
@@ -74,7 +75,9 @@ def why(
     """
     chosen = [choice("service", service, TableService)] if service else list(TableService)
     fleet = _fleet((), settings, settings_from(option))
-    table, verdicts = fleet.verdicts(path, chosen)
+    with Progress("services", None) as progress:
+        progress.describe("opening the table")
+        table, verdicts = fleet.verdicts(path, progress.over(chosen))
     if as_json:
         named = {
             "table": table.definition.name,
@@ -107,9 +110,9 @@ def maintain_tables(
     the exit code is then 1.
     """
     fleet = _fleet(paths, settings, settings_from(option))
-    found, failures = fleet.find()
-    documents = [{"base_path": f["base_path"], "ok": False, "error": f["error"], "services": []} for f in failures]
-    with Progress("tables", len(found)) as progress:
+    with Progress("tables", None) as progress:
+        found, failures = searched(fleet, progress)
+        documents = [{"base_path": f["base_path"], "ok": False, "error": f["error"], "services": []} for f in failures]
         for base_path in found:
             progress.describe(base_path.rpartition("/")[2])
             documents.append(_maintained(fleet, base_path, locks, dry_run=dry_run, progress=progress))
@@ -120,6 +123,15 @@ def maintain_tables(
         _print_maintenance(documents)
     if not all(document["ok"] for document in documents):
         raise typer.Exit(EXIT_FAILED)
+
+
+def searched(fleet: Any, progress: Progress) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return the result of `Fleet.find`; `progress` counts the tables as they are found, and then expects as many."""
+    progress.describe("searching for tables")
+    found, failures = fleet.find(progress.advance)
+    progress.expect(len(found))
+    progress.describe("")
+    return found, failures
 
 
 def _maintained(fleet: Any, base_path: str, locks: str, *, dry_run: bool, progress: Progress) -> dict[str, Any]:

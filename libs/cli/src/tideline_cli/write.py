@@ -19,7 +19,7 @@ from tideline_cli.tables import committed_document
 from tideline_table.action import InlineService, RoutedWrite, ThisProcess, delete_partitions, run_inline, write_rows
 from tideline_table.coordination import Committed
 from tideline_table.file_group import FileSlice
-from tideline_table.index import Location
+from tideline_table.index import Location, PlaceT
 from tideline_table.schema import named_field
 from tideline_table.table import Table
 from tideline_table.writer import ROW_OPERATIONS, FileGroupResult, Operation
@@ -47,11 +47,11 @@ class _Counted:
     def locate(
         self,
         table: Table,
-        wanted: Mapping[str, pa.ChunkedArray],
-        slices: Mapping[str, Sequence[FileSlice]],
+        wanted: Mapping[PlaceT, pa.ChunkedArray],
+        slices: Mapping[PlaceT, Sequence[FileSlice]],
         *,
         by_filters: bool = False,
-    ) -> Mapping[str, Location]:
+    ) -> Mapping[PlaceT, Location]:
         return self.inner.locate(table, wanted, slices, by_filters=by_filters)
 
     def write(self, work: RoutedWrite) -> list[FileGroupResult]:
@@ -91,7 +91,9 @@ def write(
     """
     chosen = choice("--operation", operation, Operation)
     table = open_writable(path, settings_from(option), locks)
-    rows = read_rows(files, _columns(table, chosen))
+    with Progress("files", None) as progress:
+        progress.describe("reading rows")
+        rows = read_rows(progress.over(files), _columns(table, chosen))
     if not rows.num_rows and not allow_empty:
         reason = f"no rows in {', '.join(files)}"
         text = f"nothing to do: {reason}; no commit was made (--allow-empty makes one)"
@@ -100,7 +102,8 @@ def write(
     with Progress("files", None) as progress:
         progress.describe(f"{chosen} of {rows.num_rows} rows")
         committed = write_rows(table, rows, chosen, executor=_Counted(ThisProcess(os.cpu_count() or 1), progress))
-    _report(chosen, committed, run_inline(table), as_json=as_json)
+        inline = run_inline(table)
+    _report(chosen, committed, inline, as_json=as_json)
 
 
 @app.command(epilog="Example:\n\ntideline delete-partition ./trips 2024-05-01 2024-05-02")
@@ -115,9 +118,12 @@ def delete_partition(
     as_json: AsJson = False,
 ) -> None:
     """Delete all rows of whole partitions as one commit. Cleaning deletes the files later; until then old instants are readable."""
-    table = open_writable(path, settings_from(option), locks)
-    committed = delete_partitions(table, partitions)
-    _report(Operation.DELETE_PARTITION, committed, run_inline(table), as_json=as_json)
+    with Progress("files", None) as progress:
+        progress.describe(f"{Operation.DELETE_PARTITION.value} of {len(partitions)} partition(s)")
+        table = open_writable(path, settings_from(option), locks, progress, every=True)
+        committed = delete_partitions(table, partitions)
+        inline = run_inline(table)
+    _report(Operation.DELETE_PARTITION, committed, inline, as_json=as_json)
 
 
 def _columns(table: Table, operation: Operation) -> pa.Schema:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import cast
 from urllib.parse import urlsplit
 
 from tideline_locks.http import HttpLockProvider, checked_service
@@ -18,7 +19,16 @@ from tideline_locks.storage_lease import StorageLockProvider
 from tideline_table.clock import Clock
 from tideline_table.coordination import IntentBoard
 from tideline_table.errors import InvalidOption, UnsupportedTable
-from tideline_table.storage import LocalStorage, MemoryStorage, ObjectStorage, Storage, open_storage, root_uri
+from tideline_table.storage import (
+    ConditionalStorage,
+    LocalStorage,
+    MemoryStorage,
+    ObjectStorage,
+    Storage,
+    open_storage,
+    root_uri,
+    unwrapped,
+)
 
 HUDI_FILE_SYSTEM, HUDI_STORAGE = "hudi-filesystem", "hudi-storage"
 SERVICE_SCHEMES = frozenset({"http", "https"})
@@ -83,25 +93,26 @@ def check_lock_url(url: str) -> None:
 
 def hudi_file_lock(storage: Storage, *, clock: Clock, expire_min: int = 0) -> HudiLockProvider:
     """Open the lock of Hudi's file-system based provider for a table. Raises `InvalidOption` unless it is on a local disk."""
-    if not isinstance(storage, LocalStorage):
+    disk = unwrapped(storage)
+    if not isinstance(disk, LocalStorage):
         raise InvalidOption(
             f"lock provider {HUDI_FILE_SYSTEM} for {storage.root}",
             expected="a table on a local disk, where files can be created exclusively",
             remedy=f"use {HUDI_STORAGE}",
         )
-    base_path = storage.local_path(".hoodie").parent
+    base_path = disk.local_path(".hoodie").parent
     return HudiLockProvider(FileLockCell(lambda _: base_path, lambda: (), clock=clock, expire_min=expire_min), clock=clock)
 
 
 def hudi_storage_lock(storage: Storage, *, clock: Clock, validity_s: float = 300.0) -> HudiLockProvider:
     """Open the lock of Hudi's storage based provider for a table. Raises `InvalidOption` without conditional puts."""
-    if not isinstance(storage, MemoryStorage | ObjectStorage):
+    if not isinstance(unwrapped(storage), MemoryStorage | ObjectStorage):
         raise InvalidOption(
             f"lock provider {HUDI_STORAGE} for {storage.root}",
             expected="a table in an object store, the only storage for which Hudi has this lock",
             remedy=f"use {HUDI_FILE_SYSTEM}",
         )
-    cell = StorageLockCell(storage, lambda _: LOCK_OBJECT, lambda: (), validity_s=validity_s)
+    cell = StorageLockCell(cast("ConditionalStorage", storage), lambda _: LOCK_OBJECT, lambda: (), validity_s=validity_s)
     return HudiLockProvider(cell, clock=clock)
 
 

@@ -7,6 +7,7 @@ A declaration is a module constant in `tideline_<member>.metrics`:
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from threading import Lock
@@ -80,6 +81,7 @@ class Histogram(Metric):
     kind: ClassVar[str] = "histogram"
 
 
+Count = Callable[[], None]
 _declared: dict[str, Metric] = {}
 
 
@@ -114,6 +116,10 @@ class Metrics:
     def increment(self, metric: Counter, amount: float = 1, **labels: str) -> None:
         """Add `amount` (not negative)."""
         self._labelled(prometheus.Counter, metric, labels).inc(amount)
+
+    def counting(self, metric: Counter, **labels: str) -> Count:
+        """Return a function that adds 1, for what is counted too often to look up its labels. The value is shown from now on."""
+        return self._labelled(prometheus.Counter, metric, labels).inc
 
     def set(self, metric: Gauge, value: float, **labels: str) -> None:
         """Set the value to `value`."""
@@ -203,6 +209,14 @@ TABLE_TROUBLE = Gauge(
     unit="boolean",
     doc="1 while the service can work on no table, by kind: search (every search for tables fails) or open (no table that was found "
     "can be opened).",
+    labels=("kind",),
+)
+STORAGE_REQUESTS = Counter(
+    "tideline_runtime_storage_requests_total",
+    unit="requests",
+    doc="Requests of the service to the storage of its tables, and of its search for them, by kind: read, head, list, open (a data file is "
+    "opened to be read; its reads are not counted), write or delete. A listing of more than 1,000 objects, an upload in parts and a request "
+    "that the client repeats count once.",
     labels=("kind",),
 )
 POLICY_RELOADS = Counter(

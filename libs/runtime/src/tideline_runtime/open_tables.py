@@ -15,6 +15,7 @@ from tideline_runtime.registry import TableRegistry
 from tideline_runtime.settings import ServiceSettings
 from tideline_runtime.shard_leases import open_shards
 from tideline_runtime.shards import ShardLost, Shards, StaticShards, holds
+from tideline_runtime.storage_requests import StorageRequests
 from tideline_runtime.table_reach import TableReach
 from tideline_runtime.table_source import JobFacts, NamedTable, TableFacts, TableSource, Trouble, open_table_source
 from tideline_table.clock import Clock
@@ -35,12 +36,14 @@ def open_tables(settings: ServiceSettings, context: ServiceContext, options: Map
     check_unreachable(settings.locks, OnUnreachable(Options(options)[LOCK_UNREACHABLE]))
     shards = open_shards(settings, context)
     source = open_table_source(settings, context, shards)
+    requests = StorageRequests(context.metrics)
     registry = TableRegistry(
         settings.tables,
         context.clock,
         rescan_s=settings.tables_rescan_s,
         shards=shards,
         metrics=context.metrics,
+        storage_of=requests.open,
         source=source,
         beat=context.health.beat,
     )
@@ -49,7 +52,7 @@ def open_tables(settings: ServiceSettings, context: ServiceContext, options: Map
     policies = LivePolicies(settings.policy_file, context.clock, context.metrics)
     locks = LockProviders(settings.locks, context.clock)
     service = str(settings.section or "").replace("_", "-")
-    return OpenTables(registry, context.clock, writer_id, locks, options, source, reach, policies, service, shards)
+    return OpenTables(registry, context.clock, writer_id, locks, options, source, reach, policies, service, shards, requests)
 
 
 @dataclass(slots=True)
@@ -71,6 +74,8 @@ class OpenTables:
     service: str = ""
     """Name of the service by which policies give it settings."""
     shards: Shards = field(default_factory=StaticShards)
+    requests: StorageRequests | None = None
+    """None: the requests to storage are not counted."""
     _in_force: Policies = field(default_factory=Policies, init=False)
     _own: dict[str, tuple[Policies, NamedTable, str, TablePolicy]] = field(default_factory=dict, init=False)
     _uids: dict[str, str] = field(default_factory=dict, init=False)
@@ -261,6 +266,8 @@ class OpenTables:
 
     def _opened(self, base_path: str) -> Table:
         storage = open_storage(base_path)
+        if self.requests is not None:
+            storage = self.requests.counted(storage)
         identity = read_identity(storage)
         if identity is None:
             # Checked before opening, because opening lists a table that Apache Hudi owns.

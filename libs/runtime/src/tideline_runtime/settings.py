@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 from urllib.parse import quote
 
 from pydantic import (
@@ -246,6 +246,8 @@ class ServiceSettings(BaseSettings):
     stop_grace_s: float = setting(25.0, unit="s", description="Time that a service has to stop before its process is ended.", gt=0)
 
     _origins: dict[str, str] = {}
+    _file: Path | None = None
+    _environment: Mapping[str, str] | None = None
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -270,6 +272,7 @@ class ServiceSettings(BaseSettings):
         except ValidationError as error:
             raise invalid_setting(type(self), error, layers, explicit) from None
         self._origins = layers[1].origins | layers[0].origins | dict.fromkeys(explicit, "argument")
+        self._file, self._environment = _file, _environment
 
     @classmethod
     def load(cls, *, file: Path | None = None, environment: Mapping[str, str] | None = None, **explicit: Any) -> Self:
@@ -278,6 +281,10 @@ class ServiceSettings(BaseSettings):
         Raises `InvalidSetting` for the first setting that is unknown or wrong.
         """
         return cls(_file=file, _environment=environment, **explicit)
+
+    def of(self, other: type[SettingsOf]) -> SettingsOf:
+        """Return the settings of another service from the same settings file and environment. Raises as `load` does."""
+        return other.load(file=self._file, environment=self._environment)
 
     @field_validator("shard_index")
     @classmethod
@@ -308,6 +315,7 @@ class ServiceSettings(BaseSettings):
         return tuple(_secrets(self))
 
 
+SettingsOf = TypeVar("SettingsOf", bound=ServiceSettings)
 _declared: list[type[ServiceSettings]] = []
 
 

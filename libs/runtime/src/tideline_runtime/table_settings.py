@@ -58,7 +58,8 @@ def settings_by_service() -> Mapping[str, type[ServiceSettings]]:
         member = f"{PREFIX}{section}"
         import_declarations(member, "settings")
         for declared in declared_settings():
-            if declared.section == section and declared.__module__.startswith(f"{member}.") and per_table_fields(declared):
+            is_members = declared.__module__.startswith((f"{member}.", f"{__package__}."))
+            if declared.section == section and is_members and per_table_fields(declared):
                 found[section.replace("_", "-")] = declared
     return found
 

@@ -115,7 +115,7 @@ def bucket_aggregate(
     schema = _distinct([*(pa.field(n, side.type_of(n)) for n in names), *(pa.field(a.name, a.type) for a in made)])
     needed = {a.column: a.column for a in made if a.column}
     rows = BucketRows(bucketed.name, needed, names, check, side.table.options[SPARK_BUCKET_MEMORY_BYTES], side.where)
-    parts = side.parts(bucketed.index.number)
+    parts = side.parts(bucketed.number)
     return _run(spark, parts, [_size(part) for part in parts], BucketGroups(rows, made, schema), schema)
 
 
@@ -159,7 +159,8 @@ class _Side:
         return cls(scan, table, found, found.filtered(scan.where))
 
     def bucketed(self) -> BucketTable:
-        return BucketTable(self.table.definition.name, self.found.known_buckets(), self.found.schema)
+        partitions = frozenset(s.group.partition_path for s in self.found.slices)
+        return BucketTable(self.table.definition.name, self.found.known_buckets(), self.found.schema, partitions)
 
     def type_of(self, name: str) -> pa.DataType:
         return self.found.schema.field(name).type

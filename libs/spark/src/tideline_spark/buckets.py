@@ -16,12 +16,20 @@ _PAIR = r"(?s)\G([^:]*):(.*?)(?:,(?=[^,:]*:)|\z)"
 """A name and its value: the value ends at the last ',' before the ':' of the next name, or at the end of the key."""
 
 
-def bucket_number(key: Column, index: BucketIndex) -> Column:
-    """Return the bucket of each record key; 0 for a null key, which the task refuses."""
+def bucket_number(key: Column, index: BucketIndex, partition: Column) -> Column:
+    """Return the bucket of each record key in its partition; 0 for a null key, which the task refuses."""
     whole = _step(f.lit(1).cast("bigint"), string_hash(key))
     is_pairs = f.contains(key, f.lit(",")) & f.contains(key, f.lit(":"))
     code = f.when(is_pairs, _pairs_hash(key, index, whole)).otherwise(whole)
-    return f.coalesce(f.pmod(code.bitwiseAND(f.lit(0x7FFFFFFF).cast("bigint")), f.lit(index.number)), f.lit(0))
+    return f.coalesce(f.pmod(code.bitwiseAND(f.lit(0x7FFFFFFF).cast("bigint")), _number(index, partition)), f.lit(0))
+
+
+def _number(index: BucketIndex, partition: Column) -> Column:
+    """Return the number of buckets of a partition path. Spark searches by Java's regular expressions, as Apache Hudi does."""
+    found = f.lit(index.number)
+    for rule in reversed(index.rules.rules):
+        found = f.when(partition.rlike(rule.expression), f.lit(rule.number)).otherwise(found)
+    return found
 
 
 def string_hash(text: Column) -> Column:

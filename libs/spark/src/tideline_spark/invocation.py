@@ -14,7 +14,7 @@ from tideline_table.action import TableService
 from tideline_table.errors import InvalidOption
 
 MODULE = "tideline_spark.application"
-SERVICES = (TableService.CLUSTERING, TableService.COMPACTION)
+SERVICES = (TableService.CLUSTERING, TableService.COMPACTION, TableService.LOG_COMPACTION)
 SEVERAL = "several"
 _LOCAL_CORES = "number of cores in this process; 0: all, or the cluster of spark-submit"
 

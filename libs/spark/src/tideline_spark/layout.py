@@ -9,6 +9,7 @@ so that a single exchange is enough.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from tideline_spark.options import SPARK_BROADCAST_KEYS, SPARK_INSERT_PARALLELIS
 from tideline_table.action import may_delete
 from tideline_table.config import INSERT_TO_LOG, Options
 from tideline_table.file_group import FileGroupId, FileSlice, SliceVersion
-from tideline_table.index import BucketIndex, slices_by_bucket
+from tideline_table.index import BucketIndex, slices_in_buckets
 from tideline_table.writer import FilePlacement, Operation, minds_known_keys
 
 _KEYS_PER_JOIN_TASK = 250_000
@@ -34,6 +35,15 @@ class Filler:
 
     file_slice: FileSlice
     free_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class InBucket:
+    """Where inserts into a bucket with several file groups go."""
+
+    placement: FilePlacement
+    closed: frozenset[FileGroupId]
+    """File groups that take no inserts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +68,10 @@ class WriteLayout:
     """Whether inserted rows are written to log files."""
     index: BucketIndex | None = None
     """The bucket index of the table: then each unit is a bucket of it."""
-    held: Mapping[tuple[str, int], FileSlice] = field(default_factory=dict)
-    """With a bucket index, the file slice of each bucket that has one, by partition path and number."""
+    held: Mapping[tuple[str, int], Sequence[FileSlice]] = field(default_factory=dict)
+    """With a bucket index, the file slices of each bucket that has some, by partition path and number."""
+    in_bucket: InBucket | None = None
+    """Where inserts go, if a bucket may have several file groups."""
 
     def unit_of(self, file_slice: FileSlice) -> str:
         """Return the unit that updates a slice: the number of the bucket that fills it, otherwise the name of the slice."""
@@ -70,7 +82,7 @@ class WriteLayout:
     def met(self) -> dict[FileGroupId, SliceVersion]:
         """File groups that the write may add files to, with the version of the slice that its tasks read."""
         filled = (filler.file_slice for filler in self.fillers.values())
-        return {s.group: s.version for s in (*self.looked_up, *filled, *self.held.values())}
+        return {s.group: s.version for s in (*self.looked_up, *filled, *itertools.chain.from_iterable(self.held.values()))}
 
     @property
     def with_deletions(self) -> tuple[FileSlice, ...]:
@@ -94,19 +106,29 @@ def unit_name(file_slice: FileSlice) -> str:
 
 
 def bucket_layout(
-    visible: Sequence[FileSlice], index: BucketIndex, operation: Operation, options: Options, *, is_merge_on_read: bool, cores: int
+    visible: Sequence[FileSlice],
+    closed: Iterable[FileGroupId],
+    index: BucketIndex,
+    operation: Operation,
+    options: Options,
+    *,
+    is_merge_on_read: bool,
+    cores: int,
 ) -> WriteLayout:
-    """Lay a write into a table with a bucket index out: no key is looked up, and each bucket is written by one task.
+    """Lay a write into a table with a bucket index out: each bucket is written by one task.
+
+    No key is looked up, unless a bucket may have several file groups: then its task does it. `closed` as for `decide_layout`.
 
     Raises `UnsupportedTable` for file groups that the index does not allow, except where an overwrite replaces them.
     """
-    held: dict[tuple[str, int], FileSlice] = {}
+    held: dict[tuple[str, int], Sequence[FileSlice]] = {}
     if not operation.overwrites:
         partitions: dict[str, list[FileSlice]] = {}
         for file_slice in visible:
             partitions.setdefault(file_slice.group.partition_path, []).append(file_slice)
         for name, slices in partitions.items():
-            held.update({(name, bucket): found for bucket, found in slices_by_bucket(index, slices).items()})
+            held.update({(name, bucket): found for bucket, found in slices_in_buckets(index, slices).items()})
+    placement = FilePlacement.of(options, visible).for_inserts(operation, options, is_merge_on_read=is_merge_on_read)
     return WriteLayout(
         looked_up=(),
         buckets=index.number,
@@ -116,6 +138,7 @@ def bucket_layout(
         inserts_to_log=options[INSERT_TO_LOG] and is_merge_on_read and not operation.opens_groups_only,
         index=index,
         held=held,
+        in_bucket=InBucket(placement, frozenset(closed)) if index.has_several else None,
     )
 
 

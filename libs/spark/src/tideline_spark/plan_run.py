@@ -20,9 +20,19 @@ from tideline_locks import open_peer_lock
 from tideline_locks.table_lock import LOCKS_VARIABLE, attach_lock
 from tideline_spark.invocation import MODULE, SEVERAL, ExitCode, Invocation, SharedInvocation, parse
 from tideline_spark.outcomes import PLAN_BEGINS, PLAN_ENDED, PLANS_BEGIN, OutcomeFile, PlanOutcome
-from tideline_table.action import ClusteredGroup, ClusteringTask, TableService, compact_slice, run_clustering, run_compaction
+from tideline_table.action import (
+    ClusteredGroup,
+    ClusteringTask,
+    TableService,
+    compact_slice,
+    merge_log,
+    run_clustering,
+    run_compaction,
+    run_log_compaction,
+    service_of,
+)
 from tideline_table.errors import Recovery, TidelineError, TransactionRolledBack, WriteConflict
-from tideline_table.hudi import Action, State
+from tideline_table.hudi import State
 from tideline_table.storage import writing
 from tideline_table.table import Table
 
@@ -198,9 +208,7 @@ def _run(arguments: Invocation, termination: Termination, runner: TaskRunner) ->
     writer_id = f"{service}-{arguments.instant}-{os.getpid()}"
     table = Table.open(arguments.table, options=arguments.options, writer_id=writer_id, peer_lock=open_peer_lock)
     record = table.state.actions.get(arguments.instant)
-    is_ours = record is not None and (
-        record.is_clustering if service is TableService.CLUSTERING else record.action is Action.COMPACTION
-    )
+    is_ours = record is not None and service_of(record) is service
     if record is not None and is_ours and record.state is State.COMPLETED:
         return {"instant": arguments.instant, "state": "completed before", "sequence": record.sequence}
     if record is not None and record.state is State.ROLLED_BACK:
@@ -211,10 +219,14 @@ def _run(arguments: Invocation, termination: Termination, runner: TaskRunner) ->
     termination.check()
     runner.start()
     termination.check()
-    if service is TableService.CLUSTERING:
-        committed = run_clustering(table, arguments.instant, run=lambda tasks: runner.cluster(tasks, termination))
-    else:
-        committed = run_compaction(table, arguments.instant, run=lambda tasks: runner.run(tasks, termination, compact_slice))
+    instant = arguments.instant
+    match service:
+        case TableService.CLUSTERING:
+            committed = run_clustering(table, instant, run=lambda tasks: runner.cluster(tasks, termination))
+        case TableService.LOG_COMPACTION:
+            committed = run_log_compaction(table, instant, run=lambda tasks: runner.run(tasks, termination, merge_log))
+        case _:
+            committed = run_compaction(table, instant, run=lambda tasks: runner.run(tasks, termination, compact_slice))
     assert committed is not None
     return {
         "instant": committed.instant,

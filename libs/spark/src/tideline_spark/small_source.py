@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,7 @@ from tideline_spark.options import SPARK_COLLECT_BYTES, SPARK_INSERT_PARALLELISM
 from tideline_table.action import RoutedWrite, ThisProcess
 from tideline_table.config import Options
 from tideline_table.file_group import FileGroupId, FileSlice
-from tideline_table.index import Location, SimpleIndex
+from tideline_table.index import BucketPlace, Location, PlaceT, SimpleIndex
 from tideline_table.table import Snapshot, Table
 from tideline_table.writer import FileGroupResult, FileGroupTask, Operation, WriteContext, minds_known_keys, write_file_group
 
@@ -98,11 +99,11 @@ class DriverAndTasks:
     def locate(
         self,
         table: Table,
-        wanted: Mapping[str, pa.ChunkedArray],
-        slices: Mapping[str, Sequence[FileSlice]],
+        wanted: Mapping[PlaceT, pa.ChunkedArray],
+        slices: Mapping[PlaceT, Sequence[FileSlice]],
         *,
         by_filters: bool = False,
-    ) -> Mapping[str, Location]:
+    ) -> Mapping[PlaceT, Location]:
         """See `WriteExecutor`. Raises `SparkFailed`."""
         asked = [s for name in wanted for s in slices[name]]
         files = sum(bool(s.base_file) + len(s.log_files) for s in asked)
@@ -112,8 +113,7 @@ class DriverAndTasks:
             return self._driver.locate(table, wanted, slices, by_filters=by_filters)
         context = self.spark.sparkContext
         tasks = spread(replace(table.snapshot(), slices=tuple(asked)), 2 * context.defaultParallelism)
-        shipped: Broadcast[Mapping[str, pa.ChunkedArray]] = context.broadcast(dict(wanted))
-
+        shipped = context.broadcast(cast("Mapping[str | BucketPlace, pa.ChunkedArray]", dict(wanted)))
         try:
             with translated():
                 found = dict(
@@ -151,11 +151,16 @@ class DriverAndTasks:
 
 
 def _hits(
-    wanted: Broadcast[Mapping[str, pa.ChunkedArray]], part: Snapshot, *, by_filters: bool
+    wanted: Broadcast[Mapping[str | BucketPlace, pa.ChunkedArray]], part: Snapshot, *, by_filters: bool
 ) -> list[tuple[FileGroupId, np.ndarray]]:
-    """Return which keys of its partition each slice of a task holds, without slices that hold none."""
-    index = SimpleIndex(part.storage)
-    found = [(s.group, index.locate(wanted.value[s.group.partition_path], [s], by_filters=by_filters)) for s in part.slices]
+    """Return which keys of its place each slice of a task holds, without slices that hold none."""
+    index, asked = SimpleIndex(part.storage), wanted.value
+
+    def keys_for(group: FileGroupId) -> pa.ChunkedArray:
+        in_partition = asked.get(group.partition_path)
+        return asked[BucketPlace.of(group)] if in_partition is None else in_partition
+
+    found = [(s.group, index.locate(keys_for(s.group), [s], by_filters=by_filters)) for s in part.slices]
     return [(group, location.hits[0]) for group, location in found if location.hits]
 
 

@@ -125,7 +125,11 @@ def routed_rows(
     if routing.keeps_position or anywhere is not None:
         extra[POSITION] = f.monotonically_increasing_id()
     keyed = keyed.withColumns(extra)
-    own = f.pmod(f.xxhash64(KEY), f.lit(layout.buckets)) if layout.index is None else bucket_number(f.col(KEY), layout.index)
+    own = (
+        f.pmod(f.xxhash64(KEY), f.lit(layout.buckets))
+        if layout.index is None
+        else bucket_number(f.col(KEY), layout.index, f.col(PARTITION))
+    )
     bucket = own.cast("string")
     if anywhere is not None:
         keyed = anywhere(keyed, routing, bucket)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from tideline_spark.layout import Filler
+from tideline_spark.layout import Filler, InBucket
 from tideline_spark.tagging import KEY, KNOWN, LOCATED, ORDER, OWN, PARTITION, POSITION, PURGES, TWICE, UNIT
 from tideline_table.action import combines_input, write_partition_metafile
 from tideline_table.config import Options
 from tideline_table.errors import DuplicateKey, Recovery, TidelineError, VerificationFailed
-from tideline_table.file_group import FileGroupId, FileSlice, new_bucket_file_id, new_file_id, parse_base_file_name
-from tideline_table.index import BucketIndex, KeyScope
+from tideline_table.file_group import FileGroupId, FileSlice, in_bucket, new_bucket_file_id, new_file_id, parse_base_file_name
+from tideline_table.index import BucketIndex, BucketPlace, KeyScope, SimpleIndex
 from tideline_table.keygen import KeyGenerator
 from tideline_table.storage import Storage
 from tideline_table.writer import (
@@ -30,6 +30,7 @@ from tideline_table.writer import (
     prepare_input,
     promises_unique_keys,
     refuse_duplicates,
+    route_input,
     with_marked_purges,
     write_file_group,
 )
@@ -52,8 +53,10 @@ class UnitWriter:
     """Visible slices that the name of their base file does not fully describe, by partition path and unit; see `WriteLayout`."""
     inserts_to_log: bool = False
     """Whether inserted rows are written to log files."""
-    held: Mapping[tuple[str, int], FileSlice] = field(default_factory=dict)
-    """With a bucket index (`context.buckets`), the file slice of each bucket that has one."""
+    held: Mapping[tuple[str, int], Sequence[FileSlice]] = field(default_factory=dict)
+    """With a bucket index (`context.buckets`), the file slices of each bucket that has some."""
+    in_bucket: InBucket | None = None
+    """As in `WriteLayout`."""
     plain_keys: bool = False
     """Whether a key that `BucketIndex.check_plain` refuses is refused."""
 
@@ -205,14 +208,14 @@ class _RunningTask:
             yield from self._add(unit, prepared, located)
 
     def _write_bucket(self, unit: _Unit, rows: pa.Table, index: BucketIndex) -> Iterator[FileGroupResult]:
-        """Write the rows of a bucket of the table's bucket index into its file group, or into a new one."""
+        """Write the rows of a bucket of the table's bucket index into its file group or file groups, or into new ones."""
         context = self.shared.context
         prepared, _ = self._kept(self._prepared(unit, rows), rows)
         if not self.combines:
             refuse_duplicates(prepared)
         deletes = context.operation is Operation.DELETE
         bucket = int(unit.name)
-        if (index.buckets(prepared.keys) != bucket).any():
+        if (index.in_partition(unit.partition).buckets(prepared.keys) != bucket).any():
             raise VerificationFailed(
                 f"rows of partition {unit.partition!r} for which Spark computed another bucket than {index.text} gives",
                 expected=f"rows of bucket {bucket}",
@@ -222,12 +225,31 @@ class _RunningTask:
             index.check_values(prepared.keys)
             if self.shared.plain_keys:
                 index.check_plain(prepared.keys)
-        base = self.shared.held.get((unit.partition, bucket))
-        if base is not None:
-            yield self._write_group(unit.partition, base, prepared, added=0 if context.is_merge_on_read else prepared.rows.num_rows)
+        held = self.shared.held.get((unit.partition, bucket), ())
+        if self.shared.in_bucket is not None:
+            yield from self._write_in_bucket(unit, prepared, held, self.shared.in_bucket)
+        elif held:
+            yield self._write_group(
+                unit.partition, held[0], prepared, added=0 if context.is_merge_on_read else prepared.rows.num_rows
+            )
         elif not deletes:
             file_id = new_bucket_file_id(context.instant, unit.partition, bucket)
             yield self._write_group(unit.partition, None, prepared, file_id, added=prepared.rows.num_rows)
+
+    def _write_in_bucket(
+        self, unit: _Unit, prepared: PreparedInput, held: Sequence[FileSlice], into: InBucket
+    ) -> Iterator[FileGroupResult]:
+        """Write the rows of a bucket that may have several file groups: updates where the keys are, the rest as `route_input` says."""
+        context, place = self.shared.context, BucketPlace(unit.partition, int(unit.name))
+        looks_up = context.operation.looks_up_keys
+        located = {place: SimpleIndex(self.storage).locate(prepared.keys, held, by_filters=True)} if looks_up else {}
+        numbers = {place: np.arange(prepared.rows.num_rows)}
+        for routed in route_input(context.instant, context.operation, numbers, located, {place: held}, into.placement, into.closed):
+            opens = routed.task.base is None
+            file_id = in_bucket(self._new_file_id(unit), place.bucket) if opens else routed.task.file_id
+            unit.new_groups += opens
+            task = replace(routed.task, file_id=file_id, number=self._next_number(), attempt=self.attempt)
+            yield self._write(task, prepared.take(routed.positions))
 
     def _prepared(self, unit: _Unit, rows: pa.Table) -> PreparedInput:
         """Fit and key the rows by the engine. Raises `VerificationFailed` if Spark computed another key or partition path."""
@@ -299,16 +321,24 @@ class _RunningTask:
         self, partition: str, base: FileSlice | None, rows: PreparedInput, file_id: str = "", *, added: int = 0
     ) -> FileGroupResult:
         """Write rows over `base`, or to a new group if it is None. The last `added` rows are new to the group."""
-        if base is None and partition not in self.partitions:
-            write_partition_metafile(self.storage, partition, self.shared.context.instant)
-            self.partitions.add(partition)
-        # Unique in the commit, and equal in every attempt of the task.
-        number = self.groups * self.shared.tasks + self.number
-        self.groups += 1
+        number = self._next_number()
         in_log = self.shared.inserts_to_log and (self.unique or _has_each_key_once(rows))
         # What a bucket of the bucket index has already gets its rows as updates, in a log file in any case.
         to_log = added if in_log and (base is None or self.shared.context.buckets is None) else 0
         task = FileGroupTask(number, partition, base.group.file_id if base else file_id, base, self.attempt, added > 0, to_log)
+        return self._write(task, rows)
+
+    def _next_number(self) -> int:
+        """Return a number that is unique in the commit, and equal in every attempt of the task."""
+        number = self.groups * self.shared.tasks + self.number
+        self.groups += 1
+        return number
+
+    def _write(self, task: FileGroupTask, rows: PreparedInput) -> FileGroupResult:
+        partition = task.partition_path
+        if task.base is None and partition not in self.partitions:
+            write_partition_metafile(self.storage, partition, self.shared.context.instant)
+            self.partitions.add(partition)
         return write_file_group(self.shared.context, task, rows.rows, self.storage)
 
     def _named_slice(self, unit: _Unit) -> FileSlice:

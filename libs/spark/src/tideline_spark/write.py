@@ -258,6 +258,7 @@ class _Attempt:
         if index is not None:
             return bucket_layout(
                 state.latest_slices(),
+                closed_to_inserts(state),
                 index,
                 self.routing.operation,
                 options or self.options,
@@ -287,6 +288,7 @@ class _Attempt:
             appended=layout.appended,
             inserts_to_log=layout.inserts_to_log,
             held=layout.held,
+            in_bucket=layout.in_bucket,
             plain_keys=self.table.is_exclusive and self.table.definition.has_plain_keys,
         )
         with planning_settings(self.df.sparkSession, _settings(self.table.storage.root, layout)):
@@ -316,8 +318,8 @@ class _Attempt:
         results = read_results(rows)
         held = [r.stat for r in results if r.stat is not None and r.read is not None]
         self.contention.needs((s.file_id for s in held if not s.is_log), (s.file_id for s in held if s.is_log))
-        # Two writers of one key meet in its bucket, where the rules for file groups decide.
-        unique = layout.index is None and promises_unique_keys(self.routing.operation, self.options)
+        # Two writers of one key meet in its bucket, where the rules for file groups decide, if it has one file group.
+        unique = (layout.index is None or layout.index.has_several) and promises_unique_keys(self.written_as, self.options)
         look_up = _key_look_up(self.table, results, KeyScope.of(self.options)) if unique else None
         overwrite = overwrite_of(self.routing.operation, results)
         target = self.target

@@ -32,6 +32,8 @@ def create(
     buckets: int | None = None,
     bucket_engine: str = "",
     hash_fields: str | Iterable[str] = (),
+    partition_buckets: str = "",
+    several_file_groups: bool = False,
     options: Options = None,
     locks: str = "",
 ) -> Table:
@@ -43,7 +45,9 @@ def create(
 
     With `index="bucket"`, the hash of the record key, or of its columns `hash_fields`, says in which of `buckets` file groups of its
     partition a row is. Writes then look up no keys. Number and columns are kept with the table; `resize_buckets` multiplies the number (docs/design/bucket-index.md).
+    `partition_buckets` gives partitions other numbers, `"^dt=2026-,32;^dt=2025-,16"`: the first regular expression that is found in the partition path decides.
     With `bucket_engine="consistent"` (merge-on-read only; default `"simple"`), a hash ring for each partition decides, as Apache Hudi's consistent hashing.
+    With `several_file_groups`, a bucket that outgrows the largest file gets more file groups; writes look keys up in those of their bucket.
     With `index="bloom"` or `"global_bloom"`, writes look keys up by the key ranges and Bloom filters of base files; keys are unique in
     their partition, or in the table (docs/design/bloom-index.md). With `index="record_index"`, the metadata table of the table says
     where each key is; keys are unique in the table (docs/design/record-index.md). By default each writer sets `hoodie.index.type`.
@@ -66,7 +70,9 @@ def create(
         key_generator=key_generator.upper().replace("-", "_"),
         key_settings=key_settings or {},
         meta_fields=meta_fields,
-        **engine.index_request(index, buckets, column_list(hash_fields), bucket_engine),
+        **engine.index_request(
+            index, buckets, column_list(hash_fields), bucket_engine, partition_buckets, several_file_groups=several_file_groups
+        ),
     )
     engine.create_table(base_path, request)
     table = open(base_path, options=options, locks=locks)

@@ -392,15 +392,16 @@ class Table:
         lock_expiry_min: int = engine.DEFAULT_EXPIRE_MIN,
         buckets: int | None = None,
         hash_fields: str | Iterable[str] = (),
+        partition_buckets: str = "",
     ) -> dict[str, str]:
         """Share this table between Apache Hudi's writers and Tideline's under one lock; return the options for each Hudi writer.
 
         `lock` is `filesystem` or `storage`, by default what fits the storage. A table that is already shared keeps its lock.
-        `buckets` and `hash_fields` name the bucket index of a table that Apache Hudi created, where its rows leave that open.
+        `buckets`, `hash_fields` and `partition_buckets` name the bucket index of a table that Apache Hudi created, where its rows leave that open.
         """
         if self._table.sharing is None or lock:
             kind = _lock_kind(lock) if lock else engine.PeerLockKind.fitting(self._table.storage.root)
-            named = engine.NamedBuckets(buckets or 0, column_list(hash_fields))
+            named = engine.NamedBuckets(buckets or 0, column_list(hash_fields), partition_buckets)
             self._table = engine.share_table(self._table, engine.Sharing(kind, lock_expiry_min), open_peer_lock, named)
             attach_lock(self._table, self._locks)
         return self._table.hudi_options()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tideline_cleaner.metrics import ARCHIVED, FILES_DELETED, HALF_WRITTEN, LATE_FILES, LEASES, ROLLBACKS
 from tideline_cleaner.settings import CleanerSettings
+from tideline_runtime.cleaning import Basis, Check, is_check_due
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
 from tideline_runtime.open_tables import OpenTables, open_tables
 from tideline_runtime.table_settings import TableSettings
 from tideline_table.action import (
-    CleaningPolicy,
     TableService,
     archive,
     delete_half_written,
@@ -19,23 +17,13 @@ from tideline_table.action import (
     run_clean,
     schedule_clean,
 )
-from tideline_table.config import ARCHIVE_AUTOMATIC, CLEAN_POLICY
+from tideline_table.config import ARCHIVE_AUTOMATIC
 from tideline_table.coordination import forget_expired, is_alive
 from tideline_table.hudi import Action, State
 from tideline_table.log import ActionRecord
 from tideline_table.table import Table, leases_of
 
 _log = get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class _Check:
-    """The last check of a table, or the first visit if none was made yet."""
-
-    sequence: int
-    at_s: float
-    may_end_alone: bool = False
-    """Whether what prevented a clean can end without a new log entry: a reader lease, or a policy that turned cleaning off."""
 
 
 class CleanerService:
@@ -45,7 +33,7 @@ class CleanerService:
         self._context = context
         self._tables: OpenTables = open_tables(settings, context, settings.options)
         self._per_table = TableSettings(settings, self._tables.own_settings)
-        self._checked: dict[str, _Check] = {}
+        self._checked: dict[str, Check] = {}
 
     def start(self) -> None:
         """Do nothing: each tick opens the tables it needs."""
@@ -75,10 +63,14 @@ class CleanerService:
             self._clean(table)  # a clean whose process died before it completed
         if archives and any(record.action is Action.ARCHIVAL for record in pending):
             self._archive(table)
-        if not self._is_check_due(table):
+        basis, own, now_s = Basis.of(table.options, policy), self._per_table.of(table.base_path), self._context.clock.monotonic_s()
+        last = self._checked.setdefault(table.uid, Check(0, now_s, basis))
+        if not is_check_due(table.state, last, basis, own, now_s):
             return
         if policy.paused_at(now) is not None:
             return
+        # As of before the decisions: what completes while they are carried out makes another check due.
+        seen = table.state.sequence
         table.timeline.tidy_up()
         self._delete_half_written(table)  # before the clean: it needs no free space, so it also works on a full disk
         has_leases = self._report_leases(table)
@@ -86,7 +78,7 @@ class CleanerService:
             self._clean(table)
         if archives and table.options[ARCHIVE_AUTOMATIC] and table.timeline.is_archived_here:
             self._archive(table)
-        self._checked[table.uid] = _Check(table.state.sequence, self._context.clock.monotonic_s(), has_leases or not cleans)
+        self._checked[table.uid] = Check(seen, self._context.clock.monotonic_s(), basis, has_leases)
 
     def _report_leases(self, table: Table) -> bool:
         if not table.is_exclusive:
@@ -100,22 +92,6 @@ class CleanerService:
             about = {"lease": first.lease_id, "holder": first.holder, "instant": first.instant, "since": first.since}
             _log.info("cleaning stays behind a reader", table=table.uid, name=table.definition.name, leases=len(leases), **about)
         return bool(leases)
-
-    def _is_check_due(self, table: Table) -> bool:
-        """Return whether enough writes completed since the last check, or enough time passed.
-
-        Not only writes make a clean due, but also the end of a plan that needed files, the end of a lease, and retention by hours.
-        Without the interval, a table would never be cleaned if its last write came before that.
-        """
-        now_s, own = self._context.clock.monotonic_s(), self._per_table.of(table.base_path)
-        last = self._checked.setdefault(table.uid, _Check(0, now_s))
-        if sum(1 for a in table.state.completed_writes() if a.sequence > last.sequence) >= own.clean_min_commits:
-            return True
-        if now_s - last.at_s < own.clean_interval_s:
-            return False
-        if table.state.sequence > last.sequence:
-            return True
-        return last.may_end_alone or table.options[CLEAN_POLICY] == CleaningPolicy.HOURS
 
     def _clean(self, table: Table) -> None:
         deleted = run_clean(table)

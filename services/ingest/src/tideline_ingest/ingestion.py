@@ -16,11 +16,12 @@ from tideline_locks import open_peer_lock
 from tideline_locks.table_lock import LockProviders
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
+from tideline_runtime.storage_requests import StorageRequests
 from tideline_table.action import write_rows
 from tideline_table.config import PRIORITY_WAIT_S
 from tideline_table.errors import ProgressMoved
 from tideline_table.log import ProgressStep
-from tideline_table.storage import Storage
+from tideline_table.storage import Storage, open_storage
 from tideline_table.table import Table, check_stands
 from tideline_table.writer import Operation
 
@@ -62,6 +63,7 @@ class IngestService:
         }
         self._registry: SchemaRegistry | None = None
         self._storage = storage
+        self._requests = StorageRequests(context.metrics)
         self._reader = reader
         self._dead_letters: DeadLetters | None = None
         self._held: str | None = None
@@ -80,7 +82,7 @@ class IngestService:
             options=settings.options,
             clock=clock,
             writer_id=self._instance,
-            storage=self._storage,
+            storage=self._requests.counted(self._storage or open_storage(settings.table)),
             peer_lock=open_peer_lock,
         )
         table.check_writable(keyed=settings.operation == "upsert")

@@ -37,7 +37,7 @@ from tideline_runtime.open_tables import OpenTables, open_tables
 from tideline_runtime.policy import is_open
 from tideline_runtime.table_settings import TableSettings
 from tideline_runtime.table_source import JobFacts
-from tideline_table.action import TableService, is_run_by_hudi
+from tideline_table.action import TableService, is_run_by_hudi, pending_rewrites
 from tideline_table.coordination import is_dead, roll_back
 from tideline_table.errors import StorageError, TidelineError
 from tideline_table.hudi import State
@@ -125,11 +125,10 @@ class LauncherService:
             own, policy, now = self._per_table.of(table.base_path), self._tables.policy(table.base_path), self._context.clock.now()
             is_time = is_open(policy.windows, now)
             limits = None if own is self._settings else TableLimits(own.max_attempts, own.resources, own.workers)
-            for record in (*table.state.pending_clusterings(), *table.state.pending_compactions()):
+            for service, record in pending_rewrites(table.state):
                 driven = record.state is State.INFLIGHT and (
                     is_run_by_hudi(table, record, table.options) or not is_dead(table.storage, record, table.clock, table.options)
                 )
-                service = TableService.CLUSTERING if record.is_clustering else TableService.COMPACTION
                 key = PlanKey(record.instant, table.uid)
                 if key in self._left_alone:
                     if is_given_up_plan(table.storage, record.instant):
@@ -190,7 +189,7 @@ class LauncherService:
         key, attempt = request.key, request.attempt
         self._seen.add((spec.name, key))
         table = self._tables.by_uid(key.table_uid)
-        if table is not None and request.service is not TableService.CLUSTERING:
+        if table is not None and request.service is TableService.COMPACTION:
             with suppress(StorageError):
                 forget_given_up(table.storage, key.instant)  # of a launcher before this one
         self._histories[key] = replace(self._histories[key], condition=None)
@@ -314,7 +313,7 @@ class LauncherService:
         if table is None:
             return
         history = self._histories.pop(plan.key)
-        if plan.service is TableService.CLUSTERING:
+        if plan.service is not TableService.COMPACTION:
             # Its applications have ended, so the plan is rolled back and its file groups are free for a new plan.
             roll_back(table.timeline, plan.key.instant, force=True)
         else:
@@ -323,7 +322,7 @@ class LauncherService:
         self._context.metrics.increment(APPLICATIONS, outcome="given_up")
         name = application_name(plan.table_name, plan.base_path, plan.key.instant, history.attempt)
         why = "its error is permanent" if history.is_hopeless else f"{history.failures} attempts failed"
-        if plan.service is not TableService.CLUSTERING:
+        if plan.service is TableService.COMPACTION:
             now = self._context.clock.now().isoformat()
             with suppress(StorageError):  # without the record, this launcher tries again
                 keep_given_up(table.storage, GivenUp(plan.key.instant, plan.service.value, history.attempt, why, now))

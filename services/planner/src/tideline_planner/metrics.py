@@ -20,7 +20,7 @@ CHANGES = Counter(
 REWRITTEN = Gauge(
     "tideline_planner_rewritten_day_bytes",
     unit="bytes",
-    doc="Bytes that clustering and compaction of the tables of this shard rewrote in the last 24 hours, by the table logs. Tables "
+    doc="Bytes that clustering, compaction and log compaction of the tables of this shard rewrote in the last 24 hours, by the table logs. Tables "
     "without a budget count only if the fleet has one.",
 )
 FINDINGS = Gauge(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -12,6 +12,7 @@ from tideline_planner.metrics import CHANGES, VERDICTS
 from tideline_runtime.logging import get_logger
 from tideline_runtime.metrics import Metrics
 from tideline_runtime.planning import Held, HeldBy
+from tideline_runtime.planning.examination import PLANNED as SERVICES
 from tideline_table.action import TableService
 from tideline_table.clock import Clock
 
@@ -40,11 +41,16 @@ class Verdicts:
             until = None if held.until is None else held.until.isoformat()
             log("held", table=uid, base_path=base_path, service=service.value, by=held.by.value, reason=held.why, until=until)
 
+    def forget(self, uid: str, services: Iterable[TableService]) -> None:
+        """Forget services that are not examined for a table any more."""
+        for service in services:
+            self._known.pop((uid, service), None)
+
     def show(self, uids: set[str]) -> None:
         """Forget other tables, and show how many tables have each verdict."""
         self._known = {key: verdict for key, verdict in self._known.items() if key[0] in uids}
         found = Counter((service, verdict) for (_, service), verdict in self._known.items())
-        for service in (TableService.CLUSTERING, TableService.COMPACTION):
+        for service in SERVICES:
             for verdict in (PLANNED, *(by.value for by in HeldBy)):
                 self.metrics.set(VERDICTS, found[service, verdict], service=service.value, verdict=verdict)
 

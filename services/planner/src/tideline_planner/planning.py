@@ -23,7 +23,7 @@ from tideline_runtime.logging import get_logger
 from tideline_runtime.loop import Backoff
 from tideline_runtime.open_tables import OpenTables, open_tables
 from tideline_runtime.planning import Choice, Demand, Held, HeldBy, Ledger, Ledgers, View, arbitrate, examine
-from tideline_runtime.planning.examination import PLANNED, shrunk
+from tideline_runtime.planning.examination import PLANNED, services_of, shrunk
 from tideline_runtime.policy import Fleet, TablePolicy, is_open
 from tideline_runtime.table_settings import TableSettings
 from tideline_table.action import (
@@ -32,9 +32,11 @@ from tideline_table.action import (
     Reason,
     TableService,
     pending_bytes,
+    pending_rewrites,
     plan_check,
     request_clustering,
     request_compaction,
+    request_log_compaction,
 )
 from tideline_table.errors import ClockSkew, Recovery, TidelineError
 from tideline_table.log import TableState
@@ -129,19 +131,20 @@ class PlannerService:
         options = plan_options(settings, table, policy)
         ledger = self._ledgers.of(table, now) if policy.bytes_per_day is not None else Ledger()
         found: dict[TableService, Demand | Held] = {}
-        for service in PLANNED:
+        view = View.of(table, options)
+        for service in services_of(view):
             try:
-                found[service] = examine(service, View.of(table, options), policy, thresholds_of(settings), ledger, now)
+                found[service] = examine(service, view, policy, thresholds_of(settings), ledger, now)
             except TidelineError as error:
                 found[service] = _refused(table, service, error)
-        pending = [*table.state.pending_clusterings(), *table.state.pending_compactions()]
-        return Decided(basis, table, found, len(pending), pending_bytes(table.state), _until(found))
+        return Decided(basis, table, found, len(pending_rewrites(table.state)), pending_bytes(table.state), _until(found))
 
     def _serve(self) -> TidelineError | None:
         """Publish the plans that are chosen among all demands. Return the first error that a retry may cure."""
         now, fleet = self._context.clock.now(), self._fleet()
         every = self._decided.values()
         for decided in every:
+            self._verdicts.forget(decided.table.uid, set(PLANNED) - decided.found.keys())
             for service, held in decided.found.items():
                 if isinstance(held, Held):
                     self._verdicts.held(decided.table.uid, decided.table.base_path, service, held)
@@ -150,7 +153,8 @@ class PlannerService:
         self._context.metrics.set(REWRITTEN, rewritten)
         spent, pending = rewritten + sum(d.pending_bytes for d in every), sum(d.pending_plans for d in every)
         curable: TidelineError | None = None
-        for choice in arbitrate(demands, fleet, spent, pending, now, self._shrunk):
+        frees_at = self._ledgers.frees_at(self._visited, now)
+        for choice in arbitrate(demands, fleet, spent, pending, now, self._shrunk, frees_at):
             if self._context.stopping.is_set():
                 break
             self._context.health.beat()
@@ -196,16 +200,19 @@ class PlannerService:
 
     def _publish(self, decided: Decided, demand: Demand) -> str | Reason:
         _, settings, policy = decided.basis
-        options = {**plan_options(settings, decided.table, policy), **demand.options}
+        options = plan_options(settings, decided.table, policy)
         check = self._check(decided.table.base_path, policy, demand)
         if demand.service is TableService.CLUSTERING:
             trigger = None if demand.trigger is None else replace(demand.trigger, max_bytes=demand.max_bytes)
             return request_clustering(decided.table, options, trigger, check=check)
-        return request_compaction(decided.table, options, max_bytes=demand.max_bytes, check=check)
+        if demand.service is TableService.LOG_COMPACTION:
+            return request_log_compaction(decided.table, options, max_bytes=demand.max_bytes, check=check)
+        least = None if demand.trigger is None else demand.trigger.min_commits
+        return request_compaction(decided.table, options, max_bytes=demand.max_bytes, min_commits=least, check=check)
 
     def _check(self, base_path: str, policy: TablePolicy, demand: Demand) -> Check:
         """Return the last check of a plan, on the state on which it is published: time may have passed since the decision."""
-        fits = plan_check(demand.max_bytes)
+        fits = plan_check(demand.service, demand.max_bytes)
 
         def check(state: TableState, due: Due) -> Reason | None:
             if not self._tables.owns(base_path):

@@ -8,19 +8,23 @@ from datetime import datetime
 
 from tideline_planner.settings import PlannerSettings
 from tideline_runtime.planning import Demand, HeldBy, Ledger, Ledgers, Thresholds, View, examine
+from tideline_runtime.planning.examination import PLANNED
 from tideline_runtime.policy import TablePolicy, is_open, next_change
 from tideline_runtime.table_settings import TableSettings
 from tideline_table.action import Outcome, Reason, Rules, TableService, Trigger, Verdict
 from tideline_table.config import CLUSTERING_SORT_COLUMNS
 from tideline_table.table import Table
 
-_PLANNED = (TableService.CLUSTERING, TableService.COMPACTION)
-"""The services whose plans wait for a window."""
-
 
 def thresholds_of(own: PlannerSettings) -> Thresholds:
     """Return the thresholds of a table from the settings that hold for it."""
-    return Thresholds(own.clustering_min_files, own.clustering_min_commits, own.clustering_backoff_s, own.clustering_backoff_max_s)
+    return Thresholds(
+        own.clustering_min_files,
+        own.clustering_min_commits,
+        own.clustering_backoff_s,
+        own.clustering_backoff_max_s,
+        own.plan_interval_s,
+    )
 
 
 def plan_options(settings: PlannerSettings, table: Table, policy: TablePolicy) -> dict[str, str]:
@@ -50,7 +54,7 @@ def with_planner(settings: PlannerSettings, policy: TablePolicy, table: Table, v
 
     It also knows objectives, windows, budgets and pauses after failures. The choice among all tables of a fleet is not part of it.
     """
-    if verdict.service not in _PLANNED or verdict.outcome not in (Outcome.DUE, Outcome.NOT_DUE):
+    if verdict.service not in PLANNED or verdict.outcome not in (Outcome.DUE, Outcome.NOT_DUE):
         return verdict
     own = TableSettings(settings, lambda _: policy.settings("planner")).of(table.base_path)
     now = table.clock.now()
@@ -67,11 +71,19 @@ def with_planner(settings: PlannerSettings, policy: TablePolicy, table: Table, v
         return replace(
             verdict, outcome=Outcome.DUE, why=found.why, until=f"tideline plan {verdict.service} PATH publishes the plan"
         )
+    at = f"{found.until:%Y-%m-%d %H:%M:%S} UTC" if found.until is not None else ""
     if found.by is HeldBy.NOT_DUE:
-        until = verdict.until if verdict.outcome is Outcome.NOT_DUE else ""
-        return replace(verdict, outcome=Outcome.NOT_DUE, why=found.why, until=until)
-    until = f"{found.until:%Y-%m-%d %H:%M:%S} UTC" if found.until is not None else "another policy"
-    return replace(verdict, outcome=Outcome.HELD, why=found.why, until=until)
+        known = verdict.until if verdict.outcome is Outcome.NOT_DUE else ""
+        return replace(verdict, outcome=Outcome.NOT_DUE, why=found.why, until=" or ".join(filter(None, (known, at))))
+    return replace(verdict, outcome=Outcome.HELD, why=found.why, until=at or _ENDS.get(found.by, "another policy"))
+
+
+_ENDS = {
+    HeldBy.PAUSED: "the end of the pause",
+    HeldBy.WINDOW: "another window",
+    HeldBy.BUDGET: "the end of pending plans, or a larger budget",
+}
+"""What ends a reason that time does not end."""
 
 
 def _held(policy: TablePolicy, now: datetime) -> dict[TableService, Reason]:
@@ -80,7 +92,7 @@ def _held(policy: TablePolicy, now: datetime) -> dict[TableService, Reason]:
     if not is_open(policy.windows, now):
         opens = next_change(policy.windows, now)
         until = f"the window, which opens at {opens:%Y-%m-%d %H:%M} UTC" if opens is not None else "another window"
-        held |= {service: Reason(f"outside of the window of {policy.given['windows'].origin}", until) for service in _PLANNED}
+        held |= {service: Reason(f"outside of the window of {policy.given['windows'].origin}", until) for service in PLANNED}
     pause = policy.paused_at(now)
     if pause is not None:
         until = f"the end of the pause at {pause.until:%Y-%m-%d %H:%M} UTC" if pause.until is not None else "the end of the pause"

@@ -29,13 +29,25 @@ class PlannerSettings(ServiceSettings):
     clustering_backoff_s: float = setting(
         10.0,
         unit="s",
-        description="Pause after a clustering that was rolled back, because it failed or lost to a writer. Each further one in a row "
-        "doubles it.",
+        description="Pause after a clustering or log compaction that was rolled back, because it failed or lost to a writer; at least one second. Each "
+        "further one in a row doubles it.",
         per_table=True,
         ge=0,
     )
     clustering_backoff_max_s: float = setting(
-        600.0, unit="s", description="Longest pause after clusterings that were rolled back.", per_table=True, ge=0
+        600.0,
+        unit="s",
+        description="Longest pause after clusterings or log compactions that were rolled back.",
+        per_table=True,
+        ge=0,
+    )
+    plan_interval_s: float = setting(
+        600.0,
+        unit="s",
+        description="Pause from the end of a clustering or compaction to a plan of the file groups that it left over, because a budget or "
+        "a bound made it smaller, if too few writes came since. It is also the pause after a compaction that was cancelled.",
+        per_table=True,
+        ge=1,
     )
     clustering_sort_columns: dict[str, str] = setting(
         {},

@@ -13,6 +13,8 @@ from tideline_locks import LockProbe
 from tideline_planner.metrics import FINDINGS
 from tideline_planner.rules import rules_of, with_planner
 from tideline_planner.settings import PlannerSettings
+from tideline_runtime.cleaner_settings import CleanerSettings
+from tideline_runtime.cleaning import with_cleaner, with_cleaner_options
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
 from tideline_runtime.open_tables import OpenTables
@@ -47,6 +49,7 @@ class FleetWatch:
     ) -> None:
         self._publish = publish
         self._settings = settings
+        self._cleaner = settings.of(CleanerSettings)
         self._context = context
         self._tables = tables
         self._seen: dict[str, _Seen] = {}
@@ -64,7 +67,7 @@ class FleetWatch:
             if not has_pending:
                 return
         status = examine(table, self._rules(table, policy))
-        verdicts = tuple(with_planner(self._settings, policy, table, verdict) for verdict in status.verdicts)
+        verdicts = tuple(self._of_services(table, policy, verdict) for verdict in status.verdicts)
         document = status_document(replace(status, verdicts=verdicts))
         with self._lock:
             self._seen[table.uid] = _Seen(table, policy, table.state.sequence, now_s, document)
@@ -113,10 +116,13 @@ class FleetWatch:
             return None
         rules = self._rules(seen.table, seen.policy)
         judged = (judge(seen.table, service, rules) for service in services)
-        return seen.document, [with_planner(self._settings, seen.policy, seen.table, verdict) for verdict in judged]
+        return seen.document, [self._of_services(seen.table, seen.policy, verdict) for verdict in judged]
 
     def _rules(self, table: Table, policy: TablePolicy) -> Rules:
-        return rules_of(self._settings, policy, table)
+        return with_cleaner_options(rules_of(self._settings, policy, table), self._cleaner, policy, table)
+
+    def _of_services(self, table: Table, policy: TablePolicy, verdict: Verdict) -> Verdict:
+        return with_cleaner(self._cleaner, policy, table, with_planner(self._settings, policy, table, verdict))
 
     def _show(self) -> None:
         """Set the gauges; log and publish each finding when it begins and when it ends.

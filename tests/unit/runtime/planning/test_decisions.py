@@ -10,18 +10,32 @@ from hypothesis import strategies as st
 from tests.property.profile import few
 
 from tideline_runtime.planning import Demand, Held, HeldBy, Ledger, Thresholds, View, arbitrate, examine, score
-from tideline_runtime.planning.examination import shrunk
+from tideline_runtime.planning.examination import services_of, shrunk
+from tideline_runtime.planning.ledger import rewrite_in
 from tideline_runtime.policy import Fleet, parse_policies
-from tideline_table.action import Due, Reason, TableService, Trigger, plan_check, plan_clustering
+from tideline_table.action import (
+    Due,
+    Reason,
+    TableService,
+    Trigger,
+    pending_bytes,
+    pending_rewrites,
+    plan_check,
+    plan_clustering,
+    plan_compaction,
+    plan_log_compaction,
+)
 from tideline_table.config import Options
 from tideline_table.file_group import FileGroupId, FileSlice, LogFile
-from tideline_table.hudi import Action, State
-from tideline_table.log import ActionRecord, TableState
-from tideline_table.log.action import CLUSTER
+from tideline_table.hudi import Action, CommitMetadata, State
+from tideline_table.hudi.write_stats import WriteStat
+from tideline_table.log import ActionRecord, Entry, Published, TableState
+from tideline_table.log.action import CLUSTER, COMPACT, LOG_COMPACT
+from tideline_table.log.plan import CompactionPlanned
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)  # a Friday
 MIB = 1 << 20
-CLUSTERING, COMPACTION = TableService.CLUSTERING, TableService.COMPACTION
+CLUSTERING, COMPACTION, LOG_COMPACTION = TableService.CLUSTERING, TableService.COMPACTION, TableService.LOG_COMPACTION
 SCHEMA = pa.schema([("id", pa.string()), ("at", pa.int64())])
 PATH = "s3://lake/t"
 THRESHOLDS = Thresholds(min_files=3, min_commits=2)
@@ -114,6 +128,223 @@ def test_what_is_decided_for_a_table(service, view, text, spent, verdict, why):
     assert ("due" if isinstance(found, Demand) else found.by.value, why in found.why) == (verdict, True), found
 
 
+def planned_before(view, service, *, ended_min, state=State.COMPLETED, groups=()):
+    """The view with a plan of the service that began behind all writes so far, and ended so many minutes ago."""
+    action, operation = (Action.COMPACTION, COMPACT) if service is COMPACTION else (Action.REPLACE_COMMIT, CLUSTER)
+    ended = (NOW - timedelta(minutes=ended_min)).isoformat()
+    view.state.actions["5"] = ActionRecord("5", action, state, operation, 501, 500, "p", ended)
+    if state is not State.COMPLETED:
+        named = [{"partitionPath": "p", "fileId": g, "baseInstantTime": at(9), "deltaFilePaths": []} for g in groups]
+        view.state.plans["5"] = CompactionPlanned({"operations": named})
+    return view
+
+
+def logged(view, name, *, sequence, log_age_h=0.1):
+    """The view with one more write, which appended to file group `name`."""
+    instant, group = at(log_age_h), FileGroupId("p", name)
+    view.state.actions[instant] = ActionRecord(instant, Action.DELTA_COMMIT, State.COMPLETED, "UPSERT", sequence, sequence - 1, "w")
+    (held,) = view.state.slices[group].values()
+    more = LogFile(f".{name}_2.log.2_0-0-0", MIB, instant, 2)
+    view.state.slices[group] = {held.base_instant: replace(held, log_files=(*held.log_files, more))}
+    return view
+
+
+def decision(service, view, text="", thresholds=THRESHOLDS):
+    found = examine(service, view, policy(text), thresholds, Ledger(), NOW)
+    return "due" if isinstance(found, Demand) else (found.by.value, found.until and (found.until - NOW).total_seconds())
+
+
+AGED = "objectives: {unmerged_log_age: 30m}"
+
+
+def merging(log_bytes=MIB):
+    """Five delta commits, whose log files wait in two of three file groups."""
+    view = table([MIB] * 2, writes=5, log_bytes=log_bytes, delta_commits=True)
+    view.state.slices |= table([MIB] * 3).state.slices | view.state.slices
+    return view
+
+
+def test_an_urgent_objective_is_met_although_no_write_came_since_a_plan_that_was_too_small():
+    assert decision(COMPACTION, planned_before(merging(), COMPACTION, ended_min=1)) == ("not_due", 9 * 60)
+    assert decision(COMPACTION, planned_before(merging(), COMPACTION, ended_min=1), AGED) == "due"
+    # One plan at a time, so that the bound on a plan bounds what is rewritten at once.
+    pending = planned_before(merging(), COMPACTION, ended_min=1, state=State.REQUESTED, groups=["f0"])
+    assert decision(COMPACTION, pending, AGED) == ("not_due", None)
+    assert decision(COMPACTION, logged(pending, "f1", sequence=600), AGED) == "due"
+
+
+def test_what_a_compaction_left_over_is_planned_after_the_interval():
+    assert decision(COMPACTION, planned_before(merging(), COMPACTION, ended_min=9)) == ("not_due", 60)
+    assert decision(COMPACTION, planned_before(merging(), COMPACTION, ended_min=10)) == "due"
+    assert (
+        decision(COMPACTION, planned_before(merging(), COMPACTION, ended_min=1), thresholds=replace(THRESHOLDS, interval_s=60))
+        == "due"
+    )
+    pending = planned_before(merging(), COMPACTION, ended_min=99)
+    pending.state.actions["4"] = ActionRecord("4", Action.COMPACTION, State.INFLIGHT, COMPACT, 490, 489, "p", "")
+    assert decision(COMPACTION, pending) == ("not_due", None), "one plan after the other"
+
+
+def test_log_files_that_came_since_the_last_compaction_wait_for_more_of_them():
+    """Otherwise a table with one write an hour would be rewritten each hour."""
+    fresh = logged(planned_before(table([MIB] * 3, delta_commits=True), COMPACTION, ended_min=99), "f0", sequence=600)
+    assert decision(COMPACTION, fresh) == ("not_due", None)
+
+
+def test_what_a_strategy_leaves_out_is_not_left_over():
+    """Another job takes it. Plans of the rest must not come every ten minutes because of it."""
+    view = logged(planned_before(merging(), COMPACTION, ended_min=99), "f2", sequence=600)
+    least = {"hoodie.compaction.strategy": "log_size", "hoodie.compaction.logfile.size.threshold": MIB}
+    for log_bytes, verdict in ((MIB, "due"), (1, ("not_due", None))):
+        view = logged(planned_before(merging(log_bytes), COMPACTION, ended_min=99), "f2", sequence=600)
+        assert decision(COMPACTION, replace(view, options=Options(least))) == verdict
+
+
+def test_what_a_clustering_left_over_is_planned_after_the_interval():
+    assert decision(CLUSTERING, planned_before(table(FOUR), CLUSTERING, ended_min=9)) == ("not_due", 60)
+    assert decision(CLUSTERING, planned_before(table(FOUR), CLUSTERING, ended_min=10)) == "due"
+    # Outputs of clusterings, and files that came since, are not left over.
+    for base_instant in ("3", "5", at(0.1)):
+        view = planned_before(table(), CLUSTERING, ended_min=99)
+        view.state.actions["3"] = ActionRecord("3", Action.REPLACE_COMMIT, State.COMPLETED, CLUSTER, 480, 479, "p")
+        view.state.actions[at(0.1)] = ActionRecord(at(0.1), Action.COMMIT, State.COMPLETED, "INSERT", 600, 599, "w")
+        for n in range(4):
+            group = FileGroupId("p", f"f{n}")
+            view.state.slices[group] = {base_instant: FileSlice(group, base_instant, f"f{n}.parquet", MIB, 1)}
+        assert decision(CLUSTERING, view) == ("not_due", None)
+
+
+def test_a_back_off_is_never_zero():
+    view, at_once = table(FOUR, failed=[0]), replace(THRESHOLDS, backoff_s=0.0)
+    assert decision(CLUSTERING, view, thresholds=at_once) == ("backing_off", 1.0)
+
+
+def test_a_cancelled_compaction_is_not_planned_again_at_once():
+    def cancelled(ended_min):
+        view = merging()
+        ended = (NOW - timedelta(minutes=ended_min)).isoformat()
+        view.state.actions["8"] = ActionRecord("8", Action.COMPACTION, State.ROLLED_BACK, COMPACT, 80, 79, "p", "", "9")
+        view.state.actions["9"] = ActionRecord("9", Action.ROLLBACK, State.COMPLETED, "", 82, 81, "p", ended)
+        return view
+
+    assert decision(COMPACTION, cancelled(1)) == ("backing_off", 9 * 60)
+    assert decision(COMPACTION, cancelled(10)) == "due"
+    assert decision(COMPACTION, cancelled(1), AGED) == ("backing_off", 9 * 60), "a user wanted it"
+
+
+def many_logs(files=5, *, log_bytes=MIB, base_bytes=64 * MIB, delta_commits=4, options=None, merged=False, name="f0"):
+    """File groups f0 and f1, of which one has so many log files."""
+    enabled = {"hoodie.log.compaction.enable": True, **(options or {})}
+    view = table([base_bytes] * 2, writes=delta_commits, delta_commits=True, options=enabled)
+    group = FileGroupId("p", name)
+    names = [(n, f".{name}_{at(9)}.log.{n}_0-1-1") for n in range(1, files + 1)]
+    logs = tuple(LogFile(text, log_bytes, at(8 - n / 10), n) for n, text in names)
+    if merged:
+        logs += (LogFile(f".{name}_{at(9)}.log.{files}_0-9-9", log_bytes, at(1), files, merges_earlier=True),)
+    (held,) = view.state.slices[group].values()
+    view.state.slices[group] = {at(9): replace(held, log_files=logs)}
+    return view
+
+
+def log_compaction(state, *, view, minutes=1.0):
+    """The view with a log compaction of f0 in this state."""
+    view.state.actions["8"] = ActionRecord("8", Action.LOG_COMPACTION, state, LOG_COMPACT, 80, 79, "p", "", "9")
+    if state is State.ROLLED_BACK:
+        ended = (NOW - timedelta(minutes=minutes)).isoformat()
+        view.state.actions["9"] = ActionRecord("9", Action.ROLLBACK, State.COMPLETED, "", 82, 81, "p", ended)
+    else:
+        view.state.actions["8"] = replace(view.state.actions["8"], fenced_by="")
+        view.state.plans["8"] = CompactionPlanned({"operations": [{"partitionPath": "p", "fileId": "f0"}]})
+    return view
+
+
+AT_NIGHT = "windows: [{from: '22:00', to: '05:00', time_zone: UTC}]"
+
+
+@pytest.mark.parametrize(
+    ("view", "text", "spent", "verdict", "why"),
+    [
+        (many_logs(), "", 0, "due", "1 slice(s) have 5 log files or more"),
+        (many_logs(4), "", 0, "not_due", "at most 4 log file(s)"),
+        (many_logs(4, options={"hoodie.log.compaction.blocks.threshold": 4}), "", 0, "due", ""),
+        (many_logs(merged=True), "", 0, "not_due", "at most 1 log file(s)"),
+        (many_logs(log_bytes=30 * MIB), "", 0, "not_due", "more log bytes than tideline.log.compaction.max.bytes"),
+        (many_logs(), "services: {logcompaction: false}", 0, "off", "off by defaults"),
+        (many_logs(), "pause: {reason: audit}", 0, "paused", "audit"),
+        (many_logs(), AT_NIGHT, 0, "window", "2026-11-20 22:00"),
+        (many_logs(), "budget: {bytes_per_day: 5 MiB}", 0, "due", ""),
+        (many_logs(), "budget: {bytes_per_day: 5 MiB}", 1, "budget", "the plan reads 5242880"),
+        # A compaction that may run now merges the same files. One that is held leaves readers with them.
+        (many_logs(delta_commits=5), "", 0, "not_due", "a compaction is due"),
+        (many_logs(delta_commits=5), "services: {compaction: false}", 0, "due", ""),
+        (many_logs(delta_commits=5), "budget: {bytes_per_day: 50 MiB}", 0, "due", ""),
+        (log_compaction(State.ROLLED_BACK, view=many_logs(), minutes=0.1), "", 0, "backing_off", "logcompaction was rolled back"),
+        (log_compaction(State.ROLLED_BACK, view=many_logs()), "", 0, "due", ""),
+        (log_compaction(State.REQUESTED, view=many_logs()), "", 0, "not_due", "log compaction 8 is pending"),
+        (log_compaction(State.INFLIGHT, view=many_logs(name="f1")), "", 0, "not_due", "log compaction 8 is pending"),
+    ],
+)
+def test_when_log_files_are_merged(view, text, spent, verdict, why):
+    ledger = Ledger(((NOW - timedelta(hours=2), spent),) if spent else ())
+    found = examine(LOG_COMPACTION, view, policy(text), THRESHOLDS, ledger, NOW)
+    assert ("due" if isinstance(found, Demand) else found.by.value, why in found.why) == (verdict, True), found
+
+
+def test_a_log_compaction_costs_its_log_files_and_saves_readers_all_but_one():
+    found = examine(LOG_COMPACTION, many_logs(), policy(), THRESHOLDS, Ledger(), NOW)
+    assert isinstance(found, Demand)
+    assert (found.cost_bytes, found.files_saved, found.log_bytes) == (5 * MIB, 4, 0)
+    assert found.since == NOW - timedelta(hours=7.9)
+    smaller = shrunk(found, many_logs(), policy(), THRESHOLDS, NOW, 4 * MIB)
+    assert isinstance(smaller, Held)
+
+
+def test_log_compaction_is_examined_where_it_is_possible_and_switched_on():
+    assert services_of(many_logs()) == (CLUSTERING, COMPACTION, LOG_COMPACTION)
+    assert services_of(table(FOUR)) == (CLUSTERING, COMPACTION)
+    assert services_of(replace(many_logs(), has_mergeable_logs=False)) == (CLUSTERING, COMPACTION)
+
+
+def test_its_bytes_count_for_budgets():
+    view = log_compaction(State.REQUESTED, view=many_logs())
+    assert pending_bytes(view.state) == 5 * MIB
+    assert [(service, record.instant) for service, record in pending_rewrites(view.state)] == [(LOG_COMPACTION, "8")]
+    stat = WriteStat("f0", "p", ".f0_1.log.1_0-1-1", "", 1, file_size_bytes=7)
+    body = Published(CommitMetadata(LOG_COMPACT, (stat,), {}, compacted=True))
+    entry = Entry(9, "", NOW.isoformat(), "w", "8", Action.LOG_COMPACTION, State.INFLIGHT, State.COMPLETED, LOG_COMPACT, body)
+    assert rewrite_in(entry) == (NOW, 7)
+
+
+def test_the_last_check_of_a_log_compaction_and_of_plans_beside_it():
+    view = many_logs()
+    merging = plan_log_compaction(view.state, view.options)
+    compacting = plan_compaction(view.state, view.options, now=NOW, min_commits=0)
+    assert isinstance(merging, Due)
+    assert isinstance(compacting, Due)
+    assert plan_check(LOG_COMPACTION, 5 * MIB)(view.state, merging) is None
+    assert "reads 5242880 bytes" in _refusal(plan_check(LOG_COMPACTION, 4 * MIB), view, merging)
+    planned = log_compaction(State.REQUESTED, view=many_logs())
+    assert "overlaps plan 8" in _refusal(plan_check(LOG_COMPACTION), planned, merging)
+    assert plan_check(COMPACTION)(planned.state, compacting) is None, "it gives way"
+    running = log_compaction(State.INFLIGHT, view=many_logs())
+    assert "overlaps plan 8" in _refusal(plan_check(COMPACTION), running, compacting)
+    assert "other files" in _refusal(plan_check(LOG_COMPACTION), many_logs(6), merging)
+    assert "other files" in _refusal(plan_check(LOG_COMPACTION), many_logs(merged=True), merging)
+    grown = many_logs(merged=True, options={"hoodie.log.compaction.blocks.threshold": 2})
+    (held,) = grown.state.slices[FileGroupId("p", "f0")].values()
+    more = LogFile(f".f0_{at(9)}.log.6_0-1-1", MIB, at(0.5), 6)
+    grown.state.slices[held.group] = {at(9): replace(held, log_files=(*held.log_files, more))}
+    again = plan_log_compaction(grown.state, grown.options)
+    assert isinstance(again, Due)
+    assert plan_check(LOG_COMPACTION, 2 * MIB)(grown.state, again) is None, "it reads what readers open"
+
+
+def _refusal(check, view, plan) -> str:
+    refused = check(view.state, plan)
+    assert isinstance(refused, Reason)
+    return refused.why
+
+
 def test_a_reason_that_time_ends_says_when():
     def until(view, text, rewrites=()):
         found = examine(CLUSTERING, view, policy(text), THRESHOLDS, Ledger(rewrites), NOW)
@@ -181,6 +412,12 @@ def test_the_fleet_serves_the_best_first_within_its_bounds():
     ]
 
 
+def test_what_waits_for_the_budget_of_the_fleet_says_when_some_of_it_is_free_again():
+    frees_at = NOW + timedelta(hours=2)
+    found = arbitrate([demand()], Fleet(bytes_per_day=MIB), MIB, 0, NOW, cut, frees_at)
+    assert [(c.held and (c.held.by, c.held.until)) for c in found] == [(HeldBy.FLEET_BUDGET, frees_at)]
+
+
 def test_small_demands_do_not_use_up_what_a_better_one_waits_for_but_pass_one_that_never_fits():
     def whole(found, max_bytes):
         return found if found.cost_bytes <= max_bytes else Held(HeldBy.NOT_DUE, "")
@@ -225,7 +462,7 @@ def due(view, **trigger) -> Due:
 
 def test_the_last_check_refuses_plans_that_do_not_fit_the_state():
     view = table(FOUR)
-    plan, check = due(view), plan_check(4 * MIB)
+    plan, check = due(view), plan_check(CLUSTERING, 4 * MIB)
     assert check(view.state, plan) is None
     for damage, said in (
         (lambda s: s.replaced.update({FileGroupId("p", "f1"): "9"}), "does not exist or was replaced"),

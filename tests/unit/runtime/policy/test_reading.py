@@ -106,6 +106,30 @@ def test_rules_of_equal_rank_that_differ_are_named_for_the_table_that_both_match
         policies.of("s3://lake/x/t")
 
 
+def test_log_compaction_is_switched_on_and_bounded_by_names_of_the_policy():
+    on, files, most = (
+        f"{key}"
+        for key in ("hoodie.log.compaction.enable", "hoodie.log.compaction.blocks.threshold", "tideline.log.compaction.max.bytes")
+    )
+    policies = read(
+        f"""\
+        version: 1
+        defaults: {{services: {{logcompaction: true}}, log_compaction: {{files: 10}}}}
+        rules:
+          - {{match: {{paths: ["{LAKE}/raw/*"]}}, services: {{logcompaction: false}}, log_compaction: {{max_bytes: 1 MiB}}}}
+          - {{match: {{paths: ["{LAKE}/old/*"]}}, services: {{logcompaction: true}}, options: {{{on}: false}}}}
+        """
+    )
+    other, raw, old = (policies.of(f"{LAKE}/{name}/a") for name in ("other", "raw", "old"))
+    assert other.options == {on: "true", files: "10"}
+    assert str(other.given[f"options.{on}"].origin) == "defaults (line 2)"
+    assert raw.options == {on: "true", files: "10", most: str(1 << 20)}
+    assert [policy.is_on(TableService.LOG_COMPACTION) for policy in (other, raw, old)] == [True, False, True]
+    assert old.options[on] == "false", "a rule that gives the option says what it is"
+    silent = read("version: 1\ndefaults: {services: {clustering: true}}\n").of(f"{LAKE}/a/b")
+    assert (silent.options, silent.is_on(TableService.LOG_COMPACTION)) == ({}, True), "the option decides"
+
+
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
@@ -129,6 +153,13 @@ def test_rules_of_equal_rank_that_differ_are_named_for_the_table_that_both_match
         ),
         ("version: 1\ndefaults:\n  settings:\n    planner: {clustering_min_file: 4}\n", 4, "did you mean clustering_min_files?"),
         ("version: 1\ndefaults:\n  settings:\n    plannr: {}\n", 4, "plannr has no settings per table"),
+        (
+            "version: 1\ndefaults:\n  log_compaction: {files: 3}\n  options: {hoodie.log.compaction.blocks.threshold: 4}\n",
+            3,
+            "one of the two",
+        ),
+        ("version: 1\ndefaults:\n  log_compaction: {files: 1}\n", 3, "greater than or equal to 2"),
+        ("version: 1\ndefaults:\n  log_compaction: {blocks: 2}\n", 3, "is no field of a policy"),
         ("version: 1\ndefaults:\n  budget: {bytes_per_day: 2 GB}\n", 3, "200 GiB"),
         ("version: 1\ndefaults:\n  budget: {bytes_per_day: -1}\n", 3, "greater than or equal to 0"),
         ("version: 1\ndefaults:\n  objectives: {unmerged_log_age: 6}\n", 3, "a duration with its unit"),

@@ -45,12 +45,19 @@ def score(demand: Demand, now: datetime) -> float:
 
 
 def arbitrate(
-    demands: Iterable[Demand], fleet: Fleet, spent_bytes: int, pending_plans: int, now: datetime, shrink: Shrink
+    demands: Iterable[Demand],
+    fleet: Fleet,
+    spent_bytes: int,
+    pending_plans: int,
+    now: datetime,
+    shrink: Shrink,
+    frees_at: datetime | None = None,
 ) -> list[Choice]:
     """Return the outcome for each demand, in order of service.
 
     `spent_bytes`: rewritten in the last day, with what pending plans read. A demand that waits for the budget of the fleet lets those
-    behind it wait, too, so that small ones never use up what a large one waits for; one that never fits is passed over.
+    behind it wait, too, so that small ones never use up what a large one waits for; one that never fits is passed over. `frees_at`: when
+    the oldest of the rewrites is a day old.
     """
     left = None if fleet.bytes_per_day is None else max(0, fleet.bytes_per_day - spent_bytes)
     outcome: list[Choice] = []
@@ -69,7 +76,7 @@ def arbitrate(
         fitting = None if waits_for_budget else _fitting(demand, left, shrink)
         if fitting is None:
             why = f"{left} of {fleet.bytes_per_day} bytes of the fleet's budget are left in 24 hours; the plan reads {demand.cost_bytes}"
-            outcome.append(Choice(demand, points, Held(HeldBy.FLEET_BUDGET, why)))
+            outcome.append(Choice(demand, points, Held(HeldBy.FLEET_BUDGET, why, frees_at)))
             waits_for_budget = waits_for_budget or isinstance(_fitting(demand, fleet.bytes_per_day, shrink), Demand)
             continue
         outcome.append(Choice(fitting, points))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 import pyarrow as pa
 
-from tideline_table.action import TableService, Trigger
+from tideline_table.action import TableService, Trigger, why_not_log_compacted
 from tideline_table.config import Options
 from tideline_table.log import TableState
 from tideline_table.table import Table, TableType
@@ -27,6 +27,8 @@ class View:
     schema: pa.Schema
     is_merge_on_read: bool
     has_buckets: bool
+    has_mergeable_logs: bool = True
+    """Whether log compactions of the table are possible (`why_not_log_compacted`)."""
 
     @classmethod
     def of(cls, table: Table, options: Mapping[str, object] | None = None) -> View:
@@ -40,7 +42,12 @@ class View:
             table.schema,
             table.definition.type is TableType.MOR,
             table.definition.buckets is not None,
+            why_not_log_compacted(table) is None,
         )
+
+
+SHORTEST_BACKOFF_S = 1.0
+"""A plan that was rolled back is never planned again without a pause: a setting of 0 would let planner and executor loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +59,12 @@ class Thresholds:
     min_commits: int = 4
     """Minimum number of writes since the last clustering plan."""
     backoff_s: float = 10.0
-    """Pause after a clustering that was rolled back; doubles with each further one in a row."""
+    """Pause after a clustering or log compaction that was rolled back, at least `SHORTEST_BACKOFF_S`; doubles with each further one in a row."""
     backoff_max_s: float = 600.0
     """Longest such pause."""
+    interval_s: float = 600.0
+    """Time from the end of a plan to the next one for what it left over without further writes, and from the cancellation of a
+    compaction to the next one."""
 
 
 class HeldBy(enum.StrEnum):
@@ -101,9 +111,7 @@ class Demand:
     priority: int = 50
     since: datetime | None = None
     """Since when the table waits for this service: the oldest file that it would rewrite, or its last run."""
-    options: Mapping[str, str] = field(default_factory=dict)
-    """Engine options to request the plan with, beside the table's."""
     trigger: Trigger | None = None
-    """For clustering."""
+    """The thresholds with which the plan is due. Compaction has none for files, log compaction none at all."""
     max_bytes: int | None = None
     """Most input of the plan, by the budget of the table or the fleet."""

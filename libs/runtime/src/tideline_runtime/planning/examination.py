@@ -1,12 +1,13 @@
-"""What one table needs of clustering or compaction, and whether its policy lets the planner publish it now. Pure."""
+"""What one table needs of clustering, compaction or log compaction, and whether its policy lets the planner publish it now. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from tideline_runtime.planning.demand import Demand, Held, HeldBy, Thresholds, View
+from tideline_runtime.planning.demand import SHORTEST_BACKOFF_S, Demand, Held, HeldBy, Thresholds, View
 from tideline_runtime.planning.ledger import Ledger
+from tideline_runtime.planning.left_over import is_clustered, left_over, plans_of
 from tideline_runtime.planning.pressure import EARLY, Pressure, pressure_of
 from tideline_runtime.policy import TablePolicy, is_open, next_change
 from tideline_table.action import (
@@ -20,14 +21,20 @@ from tideline_table.action import (
     pending_bytes,
     plan_bytes,
     plan_compaction,
+    plan_log_compaction,
 )
-from tideline_table.config import CLUSTERING_SORT_COLUMNS, COMPACTION_DELTA_COMMITS
-from tideline_table.file_group import FileSlice
+from tideline_table.config import CLUSTERING_SORT_COLUMNS, COMPACTION_DELTA_COMMITS, LOG_COMPACTION_ENABLE
 from tideline_table.hudi import Action, State
 from tideline_table.log import ActionRecord, TableState
 
-PLANNED = (TableService.CLUSTERING, TableService.COMPACTION)
+PLANNED = (TableService.CLUSTERING, TableService.COMPACTION, TableService.LOG_COMPACTION)
 """The services that the planner plans."""
+
+
+def services_of(view: View) -> tuple[TableService, ...]:
+    """Return the services that are examined for a table: log compaction where it is possible and switched on."""
+    merges = view.has_mergeable_logs and view.options[LOG_COMPACTION_ENABLE]
+    return PLANNED if merges else tuple(service for service in PLANNED if service is not TableService.LOG_COMPACTION)
 
 
 def examine(
@@ -45,9 +52,11 @@ def examine(
         return Held(HeldBy.PAUSED, f"paused by {policy.given['pause'].origin}: {pause.reason}", pause.until)
     pressure = pressure_of(service, policy.objectives, backlog_of(view.state, view.options), now)
     wanted = _demand(service, view, policy, thresholds, pressure, None, now)
+    if service is TableService.LOG_COMPACTION and isinstance(wanted, Demand):
+        wanted = _unless_compacted(wanted, examine(TableService.COMPACTION, view, policy, thresholds, ledger, now))
     if isinstance(wanted, Held):
-        later = pressure.early_at
-        return replace(wanted, until=later if later is not None and later > now else None)
+        times = [at for at in (wanted.until, pressure.early_at) if at is not None and at > now]
+        return replace(wanted, until=min(times, default=None))
     until = _backing_off_until(service, view.state, thresholds)
     if until is not None and until > now:
         return Held(HeldBy.BACKING_OFF, f"the last {service} was rolled back; next try at {until:%H:%M:%S} UTC", until)
@@ -56,6 +65,13 @@ def examine(
         when = f"; it opens at {opens:%Y-%m-%d %H:%M} UTC" if opens is not None else ""
         return Held(HeldBy.WINDOW, f"outside of the window of {policy.given['windows'].origin}{when}", opens)
     return _within_budget(service, view, policy, thresholds, pressure, wanted, ledger, now)
+
+
+def _unless_compacted(wanted: Demand, compaction: Demand | Held) -> Demand | Held:
+    """Return the log compaction that is wanted, unless a compaction may be published now: it merges these log files, too."""
+    if isinstance(compaction, Held):
+        return wanted
+    return Held(HeldBy.NOT_DUE, f"a compaction is due, which merges the same log files ({compaction.why})")
 
 
 def shrunk(demand: Demand, view: View, policy: TablePolicy, thresholds: Thresholds, now: datetime, max_bytes: int) -> Demand | Held:
@@ -100,62 +116,84 @@ def _demand(
     now: datetime,
 ) -> Demand | Held:
     """Return the plan that the state asks for, without regard to windows and budgets."""
+    if service is TableService.COMPACTION and not view.is_merge_on_read:
+        return Held(HeldBy.NOT_DUE, "only merge-on-read tables have log files to merge")
     is_urgent = pressure.part >= EARLY
-    if service is TableService.CLUSTERING:
-        trigger = Trigger(2, 0, max_bytes) if is_urgent else Trigger(thresholds.min_files, thresholds.min_commits, max_bytes)
-        options: dict[str, str] = {}
-        found = decide_clustering(
-            view.state, view.root, view.options, view.schema, trigger=trigger, has_buckets=view.has_buckets, hour=now.hour
-        )
-    else:
-        if not view.is_merge_on_read:
-            return Held(HeldBy.NOT_DUE, "only merge-on-read tables have log files to merge")
-        trigger = None
-        options = {COMPACTION_DELTA_COMMITS.key: "1"} if is_urgent else {}
-        found = plan_compaction(view.state, view.options.merged(options), now=now, max_bytes=max_bytes)
+    trigger = _trigger(service, view, thresholds, max_bytes, is_urgent=is_urgent)
+    found = _planned(service, view, trigger, now)
     if isinstance(found, Reason):
-        return Held(HeldBy.NOT_DUE, found.why)
+        rest = left_over(service, view.state, thresholds.interval_s) if trigger.min_commits else None
+        if rest is None:
+            return Held(HeldBy.NOT_DUE, found.why)
+        if now < rest.due_at:
+            # A plan of them is not made yet: for a table with many files, each write would cost another one.
+            when = f"file groups that the last plan left over are examined at {rest.due_at:%H:%M:%S} UTC"
+            return Held(HeldBy.NOT_DUE, f"{found.why}; {when}", rest.due_at)
+        at_once = replace(trigger, min_commits=0)
+        again = _planned(service, view, at_once, now)
+        if isinstance(again, Reason) or rest.groups.isdisjoint(again.body.groups):  # type: ignore[union-attr]
+            return Held(HeldBy.NOT_DUE, found.why)
+        found, trigger = replace(again, why=f"{again.why}; the last plan left file groups over"), at_once
     why = f"{found.why}; {pressure.why}" if is_urgent else found.why
     made = _measured(service, view, found)
-    return replace(
-        made, why=why, pressure=pressure.part, priority=policy.priority, options=options, trigger=trigger, max_bytes=max_bytes
-    )
+    return replace(made, why=why, pressure=pressure.part, priority=policy.priority, trigger=trigger, max_bytes=max_bytes)
+
+
+def _trigger(service: TableService, view: View, thresholds: Thresholds, max_bytes: int | None, *, is_urgent: bool) -> Trigger:
+    if service is TableService.LOG_COMPACTION:
+        return Trigger(0, 0, max_bytes)
+    if service is TableService.CLUSTERING:
+        return Trigger(2, 0, max_bytes) if is_urgent else Trigger(thresholds.min_files, thresholds.min_commits, max_bytes)
+    if is_urgent:
+        # While a plan is pending, the backlog is as large as before it. So one without new writes waits for the end of the plan.
+        return Trigger(0, 1 if view.state.pending_compactions() else 0, max_bytes)
+    return Trigger(0, view.options[COMPACTION_DELTA_COMMITS], max_bytes)
+
+
+def _planned(service: TableService, view: View, trigger: Trigger, now: datetime) -> Due | Reason:
+    if service is TableService.LOG_COMPACTION:
+        pending = view.state.pending_log_compactions()
+        if pending:
+            # Slices reach the threshold one by one. A plan for each write would be an application for each write.
+            return Reason(f"log compaction {pending[0].instant} is pending", f"the end of log compaction {pending[0].instant}")
+        return plan_log_compaction(view.state, view.options, max_bytes=trigger.max_bytes)
+    if service is TableService.CLUSTERING:
+        has_buckets, hour = view.has_buckets, now.hour
+        return decide_clustering(
+            view.state, view.root, view.options, view.schema, trigger=trigger, has_buckets=has_buckets, hour=hour
+        )
+    return plan_compaction(view.state, view.options, now=now, max_bytes=trigger.max_bytes, min_commits=trigger.min_commits)
 
 
 def _measured(service: TableService, view: View, due: Due) -> Demand:
     """Return the demand with what the plan costs and brings."""
     groups = due.body.groups  # type: ignore[union-attr]
     slices = [found for group in groups if (found := view.state.latest_slice(group)) is not None]
-    inputs = sum(len(file_slice.paths) for file_slice in slices)
-    if service is TableService.CLUSTERING:
-        document = due.body.plan["clusteringPlan"]["inputGroups"]  # type: ignore[union-attr, index]
-        outputs = sum(int(group["numOutputFileGroups"]) for group in document)
-    else:
-        outputs = len(slices)
-    log_bytes = sum(log.size_bytes for file_slice in slices for log in file_slice.applied.log_files)
-    is_sorted = bool(view.options[CLUSTERING_SORT_COLUMNS])
-    unsorted = sum(s.total_bytes for s in slices if not _is_clustered(view.state, s)) if is_sorted else 0
-    if service is TableService.CLUSTERING:
-        since = _later(oldest_of(s.base_instant for s in slices), _last_clustering(view.state))
-    else:
-        since = oldest_of(log.instant for s in slices for log in s.log_files)
-        unsorted = 0
+    inputs, outputs = sum(len(file_slice.paths) for file_slice in slices), len(slices)
+    log_bytes, unsorted = sum(log.size_bytes for file_slice in slices for log in file_slice.applied.log_files), 0
+    since = oldest_of(log.instant for s in slices for log in s.log_files)
+    match service:
+        case TableService.CLUSTERING:
+            document = due.body.plan["clusteringPlan"]["inputGroups"]  # type: ignore[union-attr, index]
+            outputs = sum(int(group["numOutputFileGroups"]) for group in document)
+            if view.options[CLUSTERING_SORT_COLUMNS]:
+                unsorted = sum(s.total_bytes for s in slices if not is_clustered(view.state, s))
+            since = _later(oldest_of(s.base_instant for s in slices), _last_clustering(view.state))
+        case TableService.LOG_COMPACTION:
+            # Readers open fewer files, and merge what they merged before.
+            inputs, log_bytes = sum(len(s.applied.log_files) for s in slices), 0
+            since = oldest_of(log.instant for s in slices for log in s.applied.log_files)
     return Demand(
         view.base_path,
         view.uid,
         service,
         due.why,
-        cost_bytes=plan_bytes(view.state, groups),
+        cost_bytes=plan_bytes(view.state, groups, service),
         files_saved=max(0, inputs - outputs),
         log_bytes=log_bytes,
         unsorted_bytes=unsorted,
         since=since,
     )
-
-
-def _is_clustered(state: TableState, file_slice: FileSlice) -> bool:
-    record = state.actions.get(file_slice.base_instant)
-    return record is not None and record.is_clustering and not file_slice.log_files
 
 
 def _last_clustering(state: TableState) -> datetime | None:
@@ -168,11 +206,12 @@ def _later(one: datetime | None, other: datetime | None) -> datetime | None:
 
 
 def _backing_off_until(service: TableService, state: TableState, thresholds: Thresholds) -> datetime | None:
-    """Return when clustering is tried again after it was rolled back: by the launcher that gave it up, or because a writer won."""
-    if service is not TableService.CLUSTERING:
-        return None
+    """Return when a service is tried again after its last plans were rolled back.
+
+    The launcher gave them up, or a writer won: the pause doubles. A compaction is rolled back only if a user cancels it.
+    """
     failed: list[datetime] = []
-    for record in sorted((a for a in state.actions.values() if a.is_clustering), key=lambda a: a.instant, reverse=True):
+    for record in reversed(plans_of(service, state)):
         if record.state is State.COMPLETED:
             break
         ended = _rolled_back_at(state, record)
@@ -180,8 +219,10 @@ def _backing_off_until(service: TableService, state: TableState, thresholds: Thr
             failed.append(ended)
     if not failed:
         return None
+    if service is TableService.COMPACTION:
+        return max(failed) + timedelta(seconds=thresholds.interval_s)
     pause_s = min(thresholds.backoff_max_s, thresholds.backoff_s * 2.0 ** min(len(failed) - 1, 30))
-    return max(failed) + timedelta(seconds=pause_s)
+    return max(failed) + timedelta(seconds=max(SHORTEST_BACKOFF_S, pause_s))
 
 
 def _rolled_back_at(state: TableState, record: ActionRecord) -> datetime | None:

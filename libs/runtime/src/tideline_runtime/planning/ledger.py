@@ -1,4 +1,4 @@
-"""How much clustering and compaction rewrote in the last day: read from the table logs, so that every process finds the same."""
+"""How much clustering, compaction and log compaction rewrote in the last day: read from the table logs, so that every process finds the same."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from tideline_table.action import TableService, action_name
-from tideline_table.hudi import Action, State
+from tideline_table.hudi import State
 from tideline_table.log import Entry, Published, TableState
 from tideline_table.table import Table
 
 DAY = timedelta(days=1)
+REWRITES = frozenset({TableService.CLUSTERING, TableService.COMPACTION, TableService.LOG_COMPACTION})
+"""The services whose bytes count for budgets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,8 @@ class Ledger:
 
 
 def rewrite_in(entry: Entry) -> tuple[datetime, int] | None:
-    """Return the time and the written bytes of the clustering or compaction that this entry completes; None for another entry."""
-    is_rewrite = action_name(entry.action, entry.operation) in (TableService.CLUSTERING, TableService.COMPACTION)
+    """Return the time and the written bytes of the rewrite that this entry completes; None for another entry."""
+    is_rewrite = action_name(entry.action, entry.operation) in REWRITES
     if not is_rewrite or entry.after is not State.COMPLETED or not isinstance(entry.body, Published):
         return None
     return datetime.fromisoformat(entry.recorded), sum(stat.file_size_bytes for stat in entry.body.metadata.stats)
@@ -65,6 +67,11 @@ class Ledgers:
         """Return what these tables rewrote in the last day, as of their last update."""
         return sum(self._known[uid][1].spent(now) for uid in uids if uid in self._known)
 
+    def frees_at(self, uids: Iterable[str], now: datetime) -> datetime | None:
+        """Return when the oldest of these rewrites is a day old; None without one."""
+        times = (self._known[uid][1].frees_at(now) for uid in uids if uid in self._known)
+        return min((at for at in times if at is not None), default=None)
+
     def keep(self, uids: Iterable[str]) -> None:
         """Forget all other tables."""
         wanted = set(uids)
@@ -83,7 +90,7 @@ def _entries_since(table: Table, cursor: int, now: datetime) -> Iterable[Entry]:
     done = [
         a.sequence
         for a in state.actions.values()
-        if a.state is State.COMPLETED and a.sequence > cursor and (a.is_clustering or a.action is Action.COMPACTION)
+        if a.state is State.COMPLETED and a.sequence > cursor and action_name(a.action, a.operation) in REWRITES
     ]
     for sequence in sorted(done):
         entry = log.read(sequence)

@@ -21,7 +21,9 @@ class Pressure:
 
 
 def pressure_of(service: TableService, objectives: Objectives, found: Backlog, now: datetime) -> Pressure:
-    """Return how close a table is to the objectives that clustering or compaction keeps."""
+    """Return how close a table is to the objectives that clustering or compaction keeps. A log compaction keeps none of them."""
+    if service is TableService.LOG_COMPACTION:
+        return Pressure()
     if service is TableService.CLUSTERING:
         bound = objectives.small_files
         return (

@@ -13,7 +13,7 @@ from typing import Any
 
 from tideline_runtime.planning.arbitration import arbitrate
 from tideline_runtime.planning.demand import Demand, Held, Thresholds, View
-from tideline_runtime.planning.examination import PLANNED, examine, shrunk
+from tideline_runtime.planning.examination import examine, shrunk
 from tideline_runtime.planning.ledger import Ledger
 from tideline_runtime.planning.replay_table import BYTES_PER_S, START_S, SimulatedTable, Tally, recorded_entries
 from tideline_runtime.policy import Policies, TablePolicy
@@ -28,8 +28,10 @@ ASSUMPTIONS = (
     f"a job starts {START_S:g} s after its plan, rewrites {BYTES_PER_S >> 20} MiB/s, one at a time, and never fails but by writers",
     "clustering keeps the bytes of its input; compaction writes the bytes of the base file and all log files",
     "recorded writes go to the simulated file group with most of their rows, change it by the recorded bytes, and come at their time",
+    "log compactions are left out, the recorded ones, too",
     "writes that filled small files, waited, or were repeated because of a recorded service are not undone",
 )
+_REPLAYED = (TableService.CLUSTERING, TableService.COMPACTION)
 _TICK = timedelta(minutes=15)
 """How often decisions are made without an event: windows, budgets and ages change by time."""
 ThresholdsOf = Callable[[TablePolicy], Thresholds]
@@ -191,7 +193,7 @@ class _Replay:
 
     def _decide(self, now: datetime, changed: list[str]) -> None:
         demands = [
-            found for base in changed for service in PLANNED if isinstance(found := self._examined(base, service, now), Demand)
+            found for base in changed for service in _REPLAYED if isinstance(found := self._examined(base, service, now), Demand)
         ]
         if not demands:
             return

@@ -67,19 +67,21 @@ class SimulatedTable:
                 self.tally.recorded_bytes += sum(stat.file_size_bytes for stat in metadata.stats)
             self._follow(metadata)
             return
+        if service == TableService.LOG_COMPACTION:
+            return
         self._write(entry, metadata, counts=counts)
 
     def publish(self, demand: Demand, root: str, now: datetime) -> tuple[str, float] | None:
         """Publish the plan of a demand. Return its instant and how long its job takes; None if no plan is that small."""
-        chosen = self.options.merged(demand.options)
         if demand.service is TableService.CLUSTERING:
             trigger = None if demand.trigger is None else replace(demand.trigger, max_bytes=demand.max_bytes)
             has_buckets = self.table.definition.buckets is not None
             found = decide_clustering(
-                self.state, root, chosen, self.table.schema, trigger=trigger, has_buckets=has_buckets, hour=now.hour
+                self.state, root, self.options, self.table.schema, trigger=trigger, has_buckets=has_buckets, hour=now.hour
             )
         else:
-            found = plan_compaction(self.state, chosen, now=now, max_bytes=demand.max_bytes)
+            least = None if demand.trigger is None else demand.trigger.min_commits
+            found = plan_compaction(self.state, self.options, now=now, max_bytes=demand.max_bytes, min_commits=least)
         if not isinstance(found, Due):
             return None
         is_clustering = demand.service is TableService.CLUSTERING

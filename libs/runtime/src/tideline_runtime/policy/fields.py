@@ -14,6 +14,9 @@ from tideline_table.config import (
     CLEANER_COMMITS_RETAINED,
     CLUSTERING_SORT_COLUMNS,
     KEEP_MIN_COMMITS,
+    LOG_COMPACTION_ENABLE,
+    LOG_COMPACTION_FILES,
+    LOG_COMPACTION_MAX_BYTES,
     LOG_RETENTION_S,
 )
 
@@ -21,10 +24,13 @@ OPTION = "options."
 SETTING = "settings."
 _GROUPS = ("services", "budget", "objectives")
 _WHOLE = ("windows", "priority", "pause")
-_RETENTION = {
-    "commits": CLEANER_COMMITS_RETAINED.key,
-    "timeline_commits": KEEP_MIN_COMMITS.key,
-    "log": LOG_RETENTION_S.key,
+_SHORTHANDS = {
+    "retention": {
+        "commits": CLEANER_COMMITS_RETAINED.key,
+        "timeline_commits": KEEP_MIN_COMMITS.key,
+        "log": LOG_RETENTION_S.key,
+    },
+    "log_compaction": {"files": LOG_COMPACTION_FILES.key, "max_bytes": LOG_COMPACTION_MAX_BYTES.key},
 }
 FLEET_OPTIONS = ("tideline.lock.",)
 """Options that all processes of a fleet must agree on, so that no rule and no resource may set them."""
@@ -50,13 +56,20 @@ def fields_of(body: Body) -> Iterator[Field]:
         yield Field(f"{OPTION}{key}", option_text(value), ("options", key))
     if body.sort_columns is not None:
         yield Field(f"{OPTION}{CLUSTERING_SORT_COLUMNS.key}", ",".join(body.sort_columns), ("sort_columns",))
-    if body.retention is not None:
-        for name in sorted(body.retention.model_fields_set):
-            value = getattr(body.retention, name)
-            if value is not None:
-                yield Field(f"{OPTION}{_RETENTION[name]}", option_text(value), ("retention", name))
+    for group, keys in _SHORTHANDS.items():
+        for given in _of_group(group, getattr(body, group)):
+            if given.value is not None:
+                yield Field(f"{OPTION}{keys[str(given.place[-1])]}", option_text(given.value), given.place)
+    if _switches_log_compaction_on(body):
+        yield Field(f"{OPTION}{LOG_COMPACTION_ENABLE.key}", "true", ("services", "logcompaction"))
     for service, own in (body.settings or {}).items():
         yield from _of_settings(service, own, ())
+
+
+def _switches_log_compaction_on(body: Body) -> bool:
+    """Return whether the rule gives `services.logcompaction: true`, without a value of its own for the option that this stands for."""
+    given = body.services is not None and "logcompaction" in body.services.model_fields_set and body.services.logcompaction
+    return given and LOG_COMPACTION_ENABLE.key not in (body.options or {})
 
 
 def option_text(value: Any) -> str:

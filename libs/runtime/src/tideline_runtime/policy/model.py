@@ -27,7 +27,8 @@ class Services(_Part):
     clustering: bool = Field(default=True, description="Rewrites small files as fewer, sorted ones.")
     compaction: bool = Field(default=True, description="Merges log files into base files (merge-on-read).")
     logcompaction: bool = Field(
-        default=True, description="Merges many log files of a slice into one, where hoodie.log.compaction.enable is true."
+        default=True,
+        description="Merges many log files of a slice into one. true sets hoodie.log.compaction.enable; if absent, that option decides.",
     )
     clean: bool = Field(default=True, description="Deletes file slices that no retained query reads.")
     archival: bool = Field(default=True, description="Moves old instants off the timeline, after a clean.")
@@ -38,7 +39,9 @@ class Budget(_Part):
     """How much services may rewrite."""
 
     bytes_per_day: Bytes | None = Field(
-        default=None, ge=0, description="Most bytes that clustering and compaction rewrite in any 24 hours; null: no limit."
+        default=None,
+        ge=0,
+        description="Most bytes that clustering, compaction and log compaction rewrite in any 24 hours; null: no limit.",
     )
 
 
@@ -64,6 +67,21 @@ class Retention(_Part):
     )
     log: Seconds | None = Field(
         default=None, description="How long entries of the table log are kept at least (tideline.log.retention)."
+    )
+
+
+class LogCompactionModel(_Part):
+    """Which slices a log compaction takes. The same as engine options, by names of their own."""
+
+    files: int | None = Field(
+        default=None,
+        ge=2,
+        description="Slices of which a reader opens this many log files (hoodie.log.compaction.blocks.threshold).",
+    )
+    max_bytes: Bytes | None = Field(
+        default=None,
+        ge=1,
+        description="Slices with more bytes in these log files are left to compaction (tideline.log.compaction.max.bytes).",
     )
 
 
@@ -100,13 +118,14 @@ class Body(_Part):
         default=None, description="Columns by which clustering sorts (hoodie.clustering.plan.strategy.sort.columns)."
     )
     windows: list[WindowModel] | None = Field(
-        default=None, description="When clustering and compaction may be planned; [] or absent: always."
+        default=None, description="When clustering, compaction and log compaction may be planned; [] or absent: always."
     )
     priority: int | None = Field(
         default=None, ge=0, le=100, description="Of two tables, the one with more is served first; 50 if absent."
     )
     budget: Budget | None = None
     retention: Retention | None = None
+    log_compaction: LogCompactionModel | None = None
     objectives: ObjectivesModel | None = None
     pause: PauseModel | None = Field(default=None, description="null in a narrower rule lifts the pause of a wider one.")
 
@@ -151,7 +170,9 @@ class FleetModel(_Part):
     """Bounds for all tables of the fleet together. Each of N shards gets an Nth of them."""
 
     bytes_per_day: Bytes | None = Field(
-        default=None, ge=0, description="Most bytes that clustering and compaction rewrite in any 24 hours, over all tables."
+        default=None,
+        ge=0,
+        description="Most bytes that clustering, compaction and log compaction rewrite in any 24 hours, over all tables.",
     )
     pending_plans: int | None = Field(default=None, ge=1, description="Most plans that wait or run at once, over all tables.")
 

@@ -88,7 +88,7 @@ class TablePolicy:
 
     @property
     def bytes_per_day(self) -> int | None:
-        """Most bytes that clustering and compaction may rewrite in any 24 hours; None: no limit."""
+        """Most bytes that clustering, compaction and log compaction may rewrite in any 24 hours; None: no limit."""
         found = self._value("budget.bytes_per_day", None)
         return None if found is None else int(found)
 

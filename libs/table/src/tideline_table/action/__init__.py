@@ -36,18 +36,21 @@ from tideline_table.action.compaction.run import compact_here, request_compactio
 from tideline_table.action.decision import Check, Due, Reason, TableService, action_name
 from tideline_table.action.index.run import INDEX_TYPES, check_index, create_index, drop_index, repair_index
 from tideline_table.action.inline import InlineService, run_inline
+from tideline_table.action.log_compaction.plan import plan_log_compaction
 from tideline_table.action.log_compaction.run import (
     log_compact_here,
     request_log_compaction,
     run_log_compaction,
     schedule_log_compaction,
+    why_not_log_compacted,
 )
+from tideline_table.action.log_compaction.task import merge_log
 from tideline_table.action.planned_run import is_run_by_hudi
 from tideline_table.action.preview import PREVIEWED, GroupPreview, Preview, preview_due, preview_plan_of
 from tideline_table.action.recovery import roll_back_dead
 from tideline_table.action.restore.run import preview_restore, restore_to_savepoint
 from tideline_table.action.savepoint.run import create_savepoint, delete_savepoint
-from tideline_table.action.soundness import pending_bytes, plan_bytes, plan_check
+from tideline_table.action.soundness import pending_bytes, pending_rewrites, plan_bytes, plan_check
 from tideline_table.action.upkeep.backlog import Backlog, Objectives, backlog_of, oldest_of
 from tideline_table.action.upkeep.cancel import Adopted, Cancelled, adopt, cancel_plan
 from tideline_table.action.upkeep.document import (
@@ -175,14 +178,17 @@ __all__ = [
     "maintain",
     "maintenance_document",
     "may_delete",
+    "merge_log",
     "oldest_of",
     "overwrite_of",
     "pending_bytes",
     "pending_jobs",
+    "pending_rewrites",
     "plan_bytes",
     "plan_check",
     "plan_clustering",
     "plan_compaction",
+    "plan_log_compaction",
     "preview_clustering",
     "preview_due",
     "preview_plan_of",
@@ -216,6 +222,7 @@ __all__ = [
     "target_schema",
     "verdict_document",
     "whole_group",
+    "why_not_log_compacted",
     "write_context",
     "write_partition_metafile",
     "write_range",

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tideline_table.hudi.instant import Action
+from tideline_table.file_group.slice import FileGroupId
+from tideline_table.hudi.instant import Action, State
 from tideline_table.log.action import CLUSTER
 from tideline_table.log.plan import Plan
 from tideline_table.log.state import TableState
@@ -60,6 +61,17 @@ def within(found: Iterable[T], max_bytes: int | None, size_of: Callable[[T], int
                 continue
             left -= size_of(item)
         yield item
+
+
+def taken_groups(state: TableState) -> dict[FileGroupId, str]:
+    """Return file group → instant of the pending plan for which a new clustering or compaction leaves the group out.
+
+    A log compaction counts while it runs, because such a plan would end it. One that has not begun gives way: it has written nothing,
+    and a compaction must not wait for a plan that no process runs. Those of Apache Hudi do not count, as in its own plans.
+    """
+    running = {a.instant for a in state.pending_log_compactions() if a.state is State.INFLIGHT and not a.is_peers}
+    merging = {group: at for group, at in state.groups_under_log_compaction().items() if at in running}
+    return {**merging, **state.groups_under_clustering(), **state.groups_under_compaction()}
 
 
 def obstacle(state: TableState, alone: Action | None = None) -> Reason | None:

@@ -84,7 +84,7 @@ def run_inline(
 
 
 def _trigger(options: Options) -> Trigger:
-    return Trigger(min_files=1, min_commits=options[CLUSTERING_INLINE_COMMITS])
+    return Trigger(min_files=1, min_commits=options[CLUSTERING_INLINE_COMMITS], counts_lost=True)
 
 
 def _behind_commit(

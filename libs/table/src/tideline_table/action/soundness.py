@@ -1,4 +1,4 @@
-"""The last look at a clustering or compaction plan before it is published: does it fit the state? Pure."""
+"""The last look at a plan of clustering, compaction or log compaction before it is published: does it fit the state? Pure."""
 
 from __future__ import annotations
 
@@ -6,27 +6,40 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tideline_table.action.decision import Check, Due, Reason
+from tideline_table.action.decision import Check, Due, Reason, TableService, taken_groups
 from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.log.action import ActionRecord
 from tideline_table.log.plan import ClusteringPlanned, CompactionPlanned
 from tideline_table.log.state import TableState
 
 
-def plan_bytes(state: TableState, groups: Sequence[FileGroupId]) -> int:
-    """Return the bytes that a plan of these file groups reads: base and log files of their latest slices."""
-    return sum(found.total_bytes for group in groups if (found := state.latest_slice(group)) is not None)
+def plan_bytes(state: TableState, groups: Sequence[FileGroupId], service: TableService = TableService.COMPACTION) -> int:
+    """Return the bytes that a plan of these file groups reads: base and log files of their latest slices, a log compaction no base files."""
+    slices = [found for group in groups if (found := state.latest_slice(group)) is not None]
+    if service is TableService.LOG_COMPACTION:
+        return sum(log.size_bytes for found in slices for log in found.applied.log_files)
+    return sum(found.total_bytes for found in slices)
+
+
+def pending_rewrites(state: TableState) -> list[tuple[TableService, ActionRecord]]:
+    """Return the pending plans that rewrite files, of Apache Hudi's log compactions none: clusterings, compactions, log compactions."""
+    merges = (record for record in state.pending_log_compactions() if not record.is_peers)
+    return [
+        *((TableService.CLUSTERING, record) for record in state.pending_clusterings()),
+        *((TableService.COMPACTION, record) for record in state.pending_compactions()),
+        *((TableService.LOG_COMPACTION, record) for record in merges),
+    ]
 
 
 def pending_bytes(state: TableState) -> int:
-    """Return the bytes that the pending clusterings and compactions read."""
-    pending = (*state.pending_clusterings(), *state.pending_compactions())
-    return sum(plan_bytes(state, state.planned_groups(record.instant)) for record in pending)
+    """Return the bytes that the pending plans of `pending_rewrites` read."""
+    return sum(plan_bytes(state, state.planned_groups(record.instant), service) for service, record in pending_rewrites(state))
 
 
-def plan_check(max_bytes: int | None = None) -> Check:
-    """Return the check of a plan that may read at most `max_bytes` (None: any).
+def plan_check(service: TableService, max_bytes: int | None = None) -> Check:
+    """Return the check of a plan of clustering, compaction or log compaction that may read at most `max_bytes` (None: any).
 
-    A plan is refused if it names a file group twice, one that another pending plan names, one that does not exist or was replaced,
+    A plan is refused if it names a file group twice, one that another pending plan takes, one that does not exist or was replaced,
     or files that are not those of the group's latest slice; and a compaction of a slice without log files.
     """
 
@@ -35,18 +48,18 @@ def plan_check(max_bytes: int | None = None) -> Check:
             return None
         groups = due.body.groups
         twice = [group.file_id for group, count in Counter(groups).items() if count > 1]
-        taken = {**state.groups_under_clustering(), **state.groups_under_compaction()}
+        merges = service is TableService.LOG_COMPACTION
+        taken = {**taken_groups(state), **(state.groups_under_log_compaction() if merges else {})}
         met = next((group for group in groups if group in taken), None)
         if not groups or twice:
             return Reason(f"the plan is not sound: it names {f'file group {twice[0]} twice' if twice else 'no file group'}")
         if met is not None:
             return Reason(f"the plan overlaps plan {taken[met]}: both name file group {met.file_id}")
         for group, named in zip(groups, _named_files(due.body), strict=True):
-            found = state.latest_slice(group)
-            wrong = _misfit(found, named, isinstance(due.body, CompactionPlanned))
+            wrong = _misfit(service, state.latest_slice(group), named)
             if wrong:
                 return Reason(f"the plan does not fit the table: file group {group.file_id} {wrong}")
-        size = plan_bytes(state, groups)
+        size = plan_bytes(state, groups, service)
         if max_bytes is not None and size > max_bytes:
             return Reason(f"the plan reads {size} bytes, of {max_bytes} that are left")
         return None
@@ -54,13 +67,15 @@ def plan_check(max_bytes: int | None = None) -> Check:
     return check
 
 
-def _misfit(found: FileSlice | None, named: frozenset[str], is_compaction: bool) -> str:  # noqa: FBT001 - private
+def _misfit(service: TableService, found: FileSlice | None, named: frozenset[str]) -> str:
     if found is None:
         return "does not exist or was replaced"
-    if is_compaction and not found.log_files:
+    if service is not TableService.CLUSTERING and not found.log_files:
         return "has no log files"
+    # A log compaction names the log files that a reader opens, the others all of the slice.
+    logs = found.applied.log_files if service is TableService.LOG_COMPACTION else found.log_files
     names = {found.base_file} if found.base_file else set()
-    return "" if named == names | {log.name for log in found.log_files} else "has other files than the plan names"
+    return "" if named == names | {log.name for log in logs} else "has other files than the plan names"
 
 
 def _named_files(plan: ClusteringPlanned | CompactionPlanned) -> list[frozenset[str]]:

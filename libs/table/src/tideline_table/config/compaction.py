@@ -88,8 +88,8 @@ COMPACTION_MEMORY_LIMIT = Option(
 LOG_COMPACTION_ENABLE = Option(
     "hoodie.log.compaction.enable",
     False,
-    "`tideline maintain`, `Table.maintain()` and verdicts include log compaction: the log files of a slice are merged into one, and its "
-    "base file stays as it is.",
+    "The planner, `tideline maintain`, `Table.maintain()` and verdicts include log compaction: the log files of a slice are merged into "
+    "one, and its base file stays as it is.",
 )
 LOG_COMPACTION_INLINE = Option(
     "hoodie.log.compaction.inline",

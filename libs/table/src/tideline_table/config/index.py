@@ -21,6 +21,13 @@ METADATA_COLUMN_STATISTICS = Option(
     "`tideline.create` makes a metadata table with column statistics with the new table, for Apache Hudi's readers. For existing tables: "
     "`tideline index create --type column_stats`.",
 )
+SHARED_METADATA = Option(
+    "tideline.shared.metadata",
+    "off",
+    "What Tideline's writers do with the metadata table of a table that Apache Hudi also writes: turn it off, or keep its partition `files` "
+    "if the table is copy-on-write. All of Tideline's writers of a table need the same value (docs/design/shared-metadata.md).",
+    choices=("off", "files"),
+)
 INDEX_TYPE = Option(
     "hoodie.index.type",
     "SIMPLE",
@@ -38,6 +45,18 @@ BUCKET_NUMBER = Option(
     "refused; 0 stands for the table's.",
     unit="buckets",
     minimum=0,
+)
+BUCKET_PARTITION_RULES = Option(
+    "hoodie.bucket.index.partition.expressions",
+    "",
+    "Numbers of buckets by partition path, `regex,n;regex,n`: the first regular expression that is found in the path decides, otherwise "
+    "`hoodie.bucket.index.num.buckets`. The table keeps them, and a writer that sets others is refused.",
+)
+BUCKET_PARTITION_RULE_TYPE = Option(
+    "hoodie.bucket.index.partition.rule.type",
+    "regex",
+    "How `hoodie.bucket.index.partition.expressions` are read. Apache Hudi has one way.",
+    choices=("regex",),
 )
 BUCKET_ENGINE = Option(
     "hoodie.index.bucket.engine",

@@ -56,6 +56,11 @@ class Options:
         """Return these options, overridden by `more`."""
         return Options({**self._given, **more})
 
+    def changed_to(self, wanted: Options) -> dict[str, int | float | bool | str]:
+        """Return the values by which `merged` turns these options into `wanted`."""
+        defaults = {key: _BY_KEY[key].default for key in self._given.keys() - wanted._given.keys()}
+        return {**defaults, **wanted._given}
+
 
 def column_list(text: str) -> tuple[str, ...]:
     """Return the column names in a comma-separated list."""

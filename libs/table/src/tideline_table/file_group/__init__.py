@@ -3,7 +3,7 @@
 Reading and writing of rows does not belong here.
 """
 
-from tideline_table.file_group.names import new_bucket_file_id, new_file_id, parse_base_file_name
+from tideline_table.file_group.names import in_bucket, new_bucket_file_id, new_file_id, parse_base_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, SliceVersion
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "FileSlice",
     "LogFile",
     "SliceVersion",
+    "in_bucket",
     "new_bucket_file_id",
     "new_file_id",
     "parse_base_file_name",

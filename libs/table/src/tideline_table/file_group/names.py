@@ -6,8 +6,8 @@ import re
 import uuid
 from dataclasses import dataclass
 
-_BASE = re.compile(r"^([^_./][^_/]*)_([^_/]+)_(\d{14,20})\.([a-z]+)\Z", re.ASCII)
-_LOG = re.compile(r"^\.([^_/]+)_(\d{14,20})\.log\.(\d+)(?:_(\d+-\d+-\d+))?(\.cdc)?\Z", re.ASCII)
+_BASE = re.compile(r"^([^_./][^_/]*)_([^_/]+)_(\d{14,23})\.([a-z]+)\Z", re.ASCII)
+_LOG = re.compile(r"^\.([^_/]+)_(\d{14,23})\.log\.(\d+)(?:_(\d+-\d+-\d+))?(\.cdc)?\Z", re.ASCII)
 _BUCKET = re.compile(r"^(\d{8})-", re.ASCII)
 _RING = re.compile(r"^[0-9a-f]{8}-[0-9a-f]{4}-3[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}-0\Z", re.ASCII)
 _FILE_IDS = uuid.UUID("5f1d2a9c-6c4b-5c0e-9d8e-0b6f3b1f7a11")
@@ -68,8 +68,13 @@ def new_file_id(instant: str, task: str, number: int = 0) -> str:
 
 
 def new_bucket_file_id(instant: str, partition_path: str, bucket: int) -> str:
-    """Return the id of a new file group of a bucket: the bucket number in place of the first eight characters (8.1)."""
-    return f"{bucket:08}{new_file_id(instant, f'{partition_path}/{bucket}')[8:]}"
+    """Return the id of the new file group of a bucket that has one only: the bucket number in place of the first eight characters (8.1)."""
+    return in_bucket(new_file_id(instant, f"{partition_path}/{bucket}"), bucket)
+
+
+def in_bucket(file_id: str, bucket: int) -> str:
+    """Return `file_id` with the bucket number in place of its first eight characters."""
+    return f"{bucket:08}{file_id[8:]}"
 
 
 def bucket_of_file_id(file_id: str) -> int | None:

@@ -130,7 +130,7 @@ class Instant:
     state: State
 
 
-_FILE = re.compile(r"^(\d{14,20})\.(?:(inflight)|([a-z]+)(?:\.(requested|inflight))?)\Z", re.ASCII)
+_FILE = re.compile(r"^(\d{14,23})\.(?:(inflight)|([a-z]+)(?:\.(requested|inflight))?)\Z", re.ASCII)
 _LAYOUT_TWO = re.compile(r"^(\d{14,20})(?:_(\d{14,20}))?\.(.+)\Z", re.ASCII)
 _ON_TIMELINE = frozenset(Action) - {Action.ARCHIVAL}
 COMPLETED_AS = {Action.COMPACTION: Action.COMMIT, Action.LOG_COMPACTION: Action.DELTA_COMMIT}

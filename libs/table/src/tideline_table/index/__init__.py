@@ -1,16 +1,21 @@
 """Indexes: which file group holds a record key."""
 
-from tideline_table.index.bucket import BucketIndex, Engine, check_index, slices_by_bucket
+from tideline_table.index.bucket import BucketIndex, Engine, check_index, slices_by_bucket, slices_in_buckets
 from tideline_table.index.key_hash import key_hashes
+from tideline_table.index.partition_rules import PartitionRules
+from tideline_table.index.place import BucketPlace, PlaceT
 from tideline_table.index.scope import RECORD_INDEX, KeyScope, asks_record_index, check_scope, moves_rows
 from tideline_table.index.simple import Location, SimpleIndex
 
 __all__ = [
     "RECORD_INDEX",
     "BucketIndex",
+    "BucketPlace",
     "Engine",
     "KeyScope",
     "Location",
+    "PartitionRules",
+    "PlaceT",
     "SimpleIndex",
     "asks_record_index",
     "check_index",
@@ -18,4 +23,5 @@ __all__ = [
     "key_hashes",
     "moves_rows",
     "slices_by_bucket",
+    "slices_in_buckets",
 ]

@@ -1,39 +1,56 @@
-"""The bucket index: the record key alone says which file group of its partition holds a row (RFC-29, pattern 1).
+"""The bucket index: the record key alone says which bucket of its partition holds a row (RFC-29).
 
 Apache Hudi's simple engine, bit for bit (format reference 12.1): the values of the hash fields are cut out of the text of the record
 key, hashed as a Java list of strings, and counted off by the number of buckets. The first eight characters of a file id are the
-bucket number, so tagging reads no file.
+bucket number. A bucket is one file group (pattern 1 of the RFC), so tagging reads no file, or several (pattern 2), among which key
+ranges and Bloom filters find the one of a key.
 
 With consistent hashing (12.2), the same values have another hash, and a ring for each partition says to which bucket it belongs
 (`hash_ring`). A bucket number is then the position of a node in the ring of its partition.
+
+With rules (12.3), the path of a partition says how many buckets it has: `BucketIndex.in_partition` returns the index to use there.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tideline_table.config import BUCKET_ENGINE, BUCKET_HASH_FIELD, BUCKET_NUMBER, INDEX_TYPE, Options, column_list
+from tideline_table.config import (
+    BUCKET_ENGINE,
+    BUCKET_HASH_FIELD,
+    BUCKET_NUMBER,
+    BUCKET_PARTITION_RULE_TYPE,
+    BUCKET_PARTITION_RULES,
+    INDEX_TYPE,
+    Options,
+    column_list,
+)
 from tideline_table.errors import InvalidOption, InvalidRecord, UnsupportedTable
 from tideline_table.file_group.names import MAX_BUCKETS, bucket_of_file_id
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.index.hash_ring import MAX_NODES, HashRing
 from tideline_table.index.java_hash import string_hashes
+from tideline_table.index.partition_rules import NO_RULES, RULE_TYPE, PartitionRules
 from tideline_table.index.xx_hash import text_hashes
 from tideline_table.keygen import EMPTY_KEY, NULL_KEY
 
 BUCKET = "BUCKET"
 RESIZING = "tideline.bucket.index.resizing"
 """The number of buckets before a resize that is under way, in place of the properties of the index that Apache Hudi reads."""
+SEVERAL_FILE_GROUPS = "tideline.bucket.index.several.file.groups"
+"""Property of a table whose buckets grow by file groups (pattern 2 of RFC-29); absent otherwise."""
 PLAIN_KEYS = "tideline.bucket.index.plain.keys"
 """Property of a table all of whose writers refuse what `BucketIndex.check_plain` refuses."""
+_SEVERAL = ", several file groups each"
 _RESTORE = "restore hoodie.properties as the table was created, or write the table with Apache Hudi"
 
 
@@ -49,10 +66,14 @@ class BucketIndex:
     """`number` buckets in each partition, by the hash of `fields` (columns of the record key, in its order)."""
 
     number: int
-    """With consistent hashing, the number of buckets with which each partition begins."""
+    """With consistent hashing, the number of buckets with which each partition begins; with rules, that of partitions without one."""
     fields: tuple[str, ...]
     key_fields: tuple[str, ...]
     engine: Engine = Engine.SIMPLE
+    rules: PartitionRules = NO_RULES
+    """Numbers of buckets by partition path. With rules, only the index of a partition (`in_partition`) says buckets."""
+    has_several: bool = False
+    """Whether a bucket may have several file groups of a partition (pattern 2 of RFC-29). A key is then looked up in those of its bucket."""
 
     @property
     def is_consistent(self) -> bool:
@@ -61,12 +82,53 @@ class BucketIndex:
 
     @property
     def text(self) -> str:
-        """The number of buckets and the hash fields, for messages and comparison."""
-        return f"{self.number} {'consistent ' if self.is_consistent else ''}bucket(s) by {','.join(self.fields)}"
+        """The number of buckets, the hash fields and the rules, for messages and comparison."""
+        rules = f", by partition {self.rules.text}" if self.rules else ""
+        kind = "consistent " if self.is_consistent else ""
+        return f"{self.number} {kind}bucket(s) by {','.join(self.fields)}{rules}{_SEVERAL if self.has_several else ''}"
+
+    def in_partition(self, partition_path: str) -> BucketIndex:
+        """Return the index of one partition, which has no rules."""
+        if not self.rules:
+            return self
+        return replace(self, number=self.rules.number_of(partition_path, self.number), rules=NO_RULES)
+
+    def common_number(self, partitions: Iterable[str]) -> int:
+        """Return the greatest number by which bucket numbers of all these partitions are counted off alike: their greatest common divisor.
+
+        Rows with one hash are in buckets that are equal modulo this number. Raises `InvalidOption` if it is 1 because of the rules.
+        """
+        numbers = {self.in_partition(name).number for name in partitions} if self.rules else {self.number}
+        found = math.gcd(*numbers) or self.number
+        if found == 1 and len(numbers) > 1:
+            raise InvalidOption(
+                f"partitions with {', '.join(map(str, sorted(numbers)[:5]))} buckets",
+                expected="numbers with a common divisor, such as N and multiples of N: the buckets of one hash have no common number",
+                remedy="read the table without buckets",
+            )
+        return found
 
     @classmethod
-    def checked(cls, number: int, fields: Sequence[str], key_fields: Sequence[str], engine: Engine = Engine.SIMPLE) -> BucketIndex:
-        """Return the index. Raises `InvalidOption` for a number out of range and for hash fields outside the record key."""
+    def checked(
+        cls,
+        number: int,
+        fields: Sequence[str],
+        key_fields: Sequence[str],
+        engine: Engine = Engine.SIMPLE,
+        rules: PartitionRules = NO_RULES,
+        *,
+        has_several: bool = False,
+    ) -> BucketIndex:
+        """Return the index.
+
+        Raises `InvalidOption` for a number out of range, for hash fields outside the record key, and for rules or several file groups in
+        each bucket with a hash ring, which fixes the file ids.
+        """
+        if has_several and engine is Engine.CONSISTENT:
+            raise InvalidOption(
+                "several file groups in each bucket, with consistent hashing",
+                expected="one of them: consistent hashing splits a bucket that outgrows its size",
+            )
         largest = MAX_NODES if engine is Engine.CONSISTENT else MAX_BUCKETS
         if not 1 <= number <= largest:
             raise InvalidOption(f"{number} buckets", expected=f"1 to {largest}")
@@ -75,28 +137,34 @@ class BucketIndex:
             raise InvalidOption(
                 f"hash fields {', '.join(fields)}", expected=f"each once, and columns of the record key ({', '.join(key_fields)})"
             )
+        if rules and engine is not Engine.SIMPLE:
+            raise InvalidOption(f"the partition rules {rules.text} with consistent hashing", expected="the simple engine")
         # Hudi takes the values in the order of the key, whatever the order of the hash fields.
-        return cls(number, tuple(name for name in key_fields if not fields or name in fields), tuple(key_fields), engine)
+        own = tuple(name for name in key_fields if not fields or name in fields)
+        return cls(number, own, tuple(key_fields), engine, rules, has_several)
 
     @classmethod
     def of_properties(cls, properties: Mapping[str, str], key_fields: Sequence[str]) -> BucketIndex | None:
         """Return the index that a table's properties declare, None if they declare none.
 
-        Raises `UnsupportedTable` for an engine, a number or hash fields that cannot be written.
+        Raises `UnsupportedTable` for an engine, a number, hash fields or partition rules that cannot be written.
         """
         is_resizing = RESIZING in properties
         if properties.get(INDEX_TYPE.key, "").upper() != BUCKET and not is_resizing:
             return None
         engine = properties.get(BUCKET_ENGINE.key, Engine.SIMPLE).upper()
         number = properties[RESIZING] if is_resizing else properties.get(BUCKET_NUMBER.key, "")
-        if engine not in set(Engine) or not (number.isascii() and number.isdecimal()):
+        kind = properties.get(BUCKET_PARTITION_RULE_TYPE.key, RULE_TYPE)
+        if engine not in set(Engine) or not (number.isascii() and number.isdecimal()) or kind != RULE_TYPE:
             raise UnsupportedTable(
-                f"a bucket index with {BUCKET_ENGINE.key}={engine} and {BUCKET_NUMBER.key}={number}",
-                expected=f"the engine {' or '.join(Engine)} and a number of buckets",
+                f"a bucket index with {BUCKET_ENGINE.key}={engine}, {BUCKET_NUMBER.key}={number} and {BUCKET_PARTITION_RULE_TYPE.key}={kind}",
+                expected=f"the engine {' or '.join(Engine)}, a number of buckets and, for partition rules, {RULE_TYPE}",
                 remedy=_RESTORE,
             )
         try:
-            return cls.checked(int(number), column_list(properties.get(BUCKET_HASH_FIELD.key, "")), key_fields, Engine(engine))
+            rules = PartitionRules.parse(properties.get(BUCKET_PARTITION_RULES.key, ""))
+            fields, several = column_list(properties.get(BUCKET_HASH_FIELD.key, "")), SEVERAL_FILE_GROUPS in properties
+            return cls.checked(int(number), fields, key_fields, Engine(engine), rules, has_several=several)
         except InvalidOption as error:
             raise UnsupportedTable(f"a bucket index with {error.found}", expected=error.expected, remedy=_RESTORE) from None
 
@@ -108,7 +176,16 @@ class BucketIndex:
             BUCKET_ENGINE.key: self.engine.value,
             BUCKET_NUMBER.key: str(self.number),
             BUCKET_HASH_FIELD.key: ",".join(self.fields),
+            **self._rule_properties,
+            **({SEVERAL_FILE_GROUPS: "true"} if self.has_several else {}),
         }
+
+    @property
+    def _rule_properties(self) -> dict[str, str]:
+        """An empty text without rules: with the key in its place, Apache Hudi refuses writers that come with rules of their own."""
+        if self.is_consistent:
+            return {}
+        return {BUCKET_PARTITION_RULES.key: self.rules.given, **({BUCKET_PARTITION_RULE_TYPE.key: RULE_TYPE} if self.rules else {})}
 
     def buckets(self, keys: pa.ChunkedArray | pa.Array, ring: HashRing | None = None) -> np.ndarray:
         """Return the bucket number of each record key, of the partition with this `ring` if there is consistent hashing."""
@@ -117,6 +194,7 @@ class BucketIndex:
     def buckets_of(self, codes: np.ndarray, ring: HashRing | None = None) -> np.ndarray:
         """Return the bucket number of each result of `hash_codes`."""
         assert (ring is not None) == self.is_consistent, "a ring for consistent hashing, and for nothing else"
+        assert not self.rules, "the index of a partition says the bucket"
         return codes % self.number if ring is None else ring.nodes_of(codes)
 
     def hash_codes(self, keys: pa.ChunkedArray | pa.Array) -> np.ndarray:
@@ -266,33 +344,52 @@ def with_number(properties: Mapping[str, str], number: int) -> dict[str, str]:
     return {**{k: v for k, v in properties.items() if k != RESIZING}, INDEX_TYPE.key: BUCKET, BUCKET_NUMBER.key: str(number)}
 
 
+def rows_by_bucket(buckets: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield each bucket number of `buckets` (one for each row) with the positions of its rows, ascending."""
+    order = np.argsort(buckets, kind="stable")
+    numbers, starts = np.unique(buckets[order], return_index=True)
+    yield from zip(numbers.tolist(), np.split(order, starts[1:]), strict=True)
+
+
 def slices_by_bucket(index: BucketIndex, slices: Iterable[FileSlice], ring: HashRing | None = None) -> dict[int, FileSlice]:
     """Return the slice of each bucket of one partition, which has this `ring` if there is consistent hashing.
 
-    Raises `UnsupportedTable` for a file group that the index does not allow: without a bucket number, with one that is too large, or a
-    second one in a bucket. A row must not be written there, because no look-up by key would find it.
+    `index` is that of the table, with one file group in each bucket. Raises as `slices_in_buckets`.
     """
     assert (ring is not None) == index.is_consistent, "a ring for consistent hashing, and for nothing else"
+    assert not index.has_several, "one slice in each bucket"
     if ring is not None:
         return ring.by_node(tuple(slices))
-    found: dict[int, FileSlice] = {}
+    return {bucket: found for bucket, (found,) in slices_in_buckets(index, slices).items()}
+
+
+def slices_in_buckets(index: BucketIndex, slices: Iterable[FileSlice], ring: HashRing | None = None) -> dict[int, list[FileSlice]]:
+    """Return the slices of each bucket of one partition: one, unless the index allows several. `ring` as for `slices_by_bucket`.
+
+    Raises `UnsupportedTable` for a file group that the index does not allow: without a bucket number, with one that is too large, or a
+    second one in a bucket that has one only. A row must not be written there, because no look-up by key would find it.
+    """
+    if ring is not None:
+        return {node: [held] for node, held in ring.by_node(tuple(slices)).items()}
+    found: dict[int, list[FileSlice]] = {}
     for file_slice in slices:
         partition, file_id = file_slice.group
+        index = index.in_partition(partition)
         bucket = bucket_of_file_id(file_id)
         problem = ""
         if bucket is None:
             problem = f"file group {file_id} in {partition!r} has no bucket number"
         elif bucket >= index.number:
             problem = f"file group {file_id} in {partition!r} is of bucket {bucket}, and the table has {index.text}"
-        elif bucket in found:
-            problem = f"file groups {found[bucket].group.file_id} and {file_id} in {partition!r} are of one bucket"
+        elif bucket in found and not index.has_several:
+            problem = f"file groups {found[bucket][0].group.file_id} and {file_id} in {partition!r} are of one bucket"
         if problem or bucket is None:
             raise UnsupportedTable(
                 problem,
-                expected=f"one file group for each of {index.text}",
+                expected=f"{'' if index.has_several else 'one file group for each of '}{index.text}",
                 remedy="a writer with other settings wrote the table: read it, and write its rows into a new table",
             )
-        found[bucket] = file_slice
+        found.setdefault(bucket, []).append(file_slice)
     return found
 
 
@@ -314,6 +411,9 @@ def check_index(index: BucketIndex | None, options: Options) -> None:
         wrong.append(f"{BUCKET_ENGINE.key}={given[BUCKET_ENGINE.key]}")
     if given.get(BUCKET_NUMBER.key, str(index.number)) != str(index.number):
         wrong.append(f"{BUCKET_NUMBER.key}={given[BUCKET_NUMBER.key]}")
+    rules = PartitionRules.parse(given.get(BUCKET_PARTITION_RULES.key, ""))
+    if rules and rules.closed(index.number) != index.rules.closed(index.number):
+        wrong.append(f"{BUCKET_PARTITION_RULES.key}={given[BUCKET_PARTITION_RULES.key]}")
     if BUCKET_HASH_FIELD.key in given and set(column_list(given[BUCKET_HASH_FIELD.key])) != set(index.fields):
         wrong.append(f"{BUCKET_HASH_FIELD.key}={given[BUCKET_HASH_FIELD.key]}")
     if wrong:

@@ -16,9 +16,53 @@ import pyarrow as pa
 from tideline_table.errors import InvalidOption, UnsupportedTable
 from tideline_table.file_group.names import MAX_BUCKETS
 from tideline_table.index.bucket import BucketIndex
+from tideline_table.index.partition_rules import PartitionRules
 
 _MOST_SUBSETS = 6
 """With more key columns than this, only each alone and all together are tried as hash fields."""
+
+
+@dataclass(slots=True)
+class RuledEvidence:
+    """Which of several indexes with known numbers of buckets, also by partition, fit the rows seen so far: they differ in their hash fields."""
+
+    fitting: list[BucketIndex]
+    rows: int = 0
+
+    @classmethod
+    def of(cls, number: int, rules: PartitionRules, fields: Sequence[str], key_fields: Sequence[str]) -> RuledEvidence:
+        """Begin with the hash `fields`, or without any with each choice of key columns. Raises `InvalidOption` as `BucketIndex.checked`."""
+        choices = [tuple(fields)] if fields else hash_field_choices(key_fields)
+        return cls([BucketIndex.checked(number, chosen, key_fields, rules=rules) for chosen in choices])
+
+    def add(self, partition_path: str, bucket: int, keys: pa.ChunkedArray | pa.Array) -> None:
+        """Take in record keys of a file group of this bucket and partition."""
+        self.rows += len(keys)
+        self.fitting = [index for index in self.fitting if bool(np.all(index.in_partition(partition_path).buckets(keys) == bucket))]
+
+    def index(self) -> BucketIndex:
+        """Return the one index that fits. Raises `UnsupportedTable` if none does, `InvalidOption` if the rows leave a choice."""
+        if len(self.fitting) == 1:
+            return self.fitting[0]
+        if self.fitting:
+            shown = "; ".join(sorted(index.text for index in self.fitting)[:5])
+            raise InvalidOption(
+                f"a table with Apache Hudi's bucket index whose {self.rows} row(s) fit {shown}",
+                expected="one choice of hash fields",
+                remedy="name those of its Hudi writers: tideline share PATH --hash-fields a,b",
+            )
+        raise UnsupportedTable(
+            "a table with Apache Hudi's bucket index whose rows are not where numbers of buckets by partition put them",
+            expected="each row in the file group of its bucket",
+            remedy="check numbers, rules and hash fields of its Hudi writers; a table whose rows are misplaced must be written anew",
+        )
+
+
+def hash_field_choices(key_fields: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the choices of hash fields that are tried."""
+    count = len(key_fields)
+    sizes = [size for size in range(count, 0, -1) if count <= _MOST_SUBSETS or size in (1, count)]
+    return [chosen for size in sizes for chosen in itertools.combinations(key_fields, size)]
 
 
 @dataclass(slots=True)
@@ -42,10 +86,7 @@ class BucketEvidence:
             # Without hash fields, Apache Hudi takes the whole key.
             yield BucketIndex.checked(1, self.fields, self.key_fields).fields
             return
-        count = len(self.key_fields)
-        for size in range(count, 0, -1):
-            if count <= _MOST_SUBSETS or size in (1, count):
-                yield from itertools.combinations(self.key_fields, size)
+        yield from hash_field_choices(self.key_fields)
 
     def add(self, bucket: int, keys: pa.ChunkedArray | pa.Array) -> None:
         """Take in record keys of a file group of this bucket."""

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from tideline_table.errors import CorruptMetadata, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
-from tideline_table.index.bucket import BucketIndex, slices_by_bucket
+from tideline_table.index.bucket import BucketIndex, slices_in_buckets
 from tideline_table.index.hash_ring import HashRing
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType
 from tideline_table.reader.expression import Values, demands
@@ -43,6 +43,8 @@ class BucketPruning:
 
     ring_of: Callable[[str], HashRing] | None = None
     """With consistent hashing: returns the ring of a partition at the time of the query."""
+    check: Callable[[], None] | None = None
+    """Of a shared table: raises `UnsupportedTable` if Apache Hudi gave partitions other numbers of buckets, which file groups need not show."""
 
     def slices_for(
         self, slices: Iterable[FileSlice], schema: pa.Schema, where: pc.Expression | None, keys: pa.Array | None
@@ -59,6 +61,8 @@ class BucketPruning:
         for file_slice in given:
             partitions.setdefault(file_slice.group.partition_path, []).append(file_slice)
         try:
+            if self.check is not None:
+                self.check()
             chosen = {s for name, found in partitions.items() for s in self._held(name, found, wanted)}
         except (UnsupportedTable, CorruptMetadata) as error:
             _LOGGER.warning("a query reads all buckets: %s", error)
@@ -68,9 +72,10 @@ class BucketPruning:
     def _held(self, partition: str, slices: Iterable[FileSlice], wanted: frozenset[int]) -> list[FileSlice]:
         """Return the slices of a partition that can hold rows with these hashes."""
         ring = self.ring_of(partition) if self.ring_of is not None else None
-        by_bucket = slices_by_bucket(self.index, slices, ring)
-        buckets = self.index.buckets_of(np.array(sorted(wanted), dtype=np.int64), ring)
-        return [by_bucket[bucket] for bucket in set(buckets.tolist()) & by_bucket.keys()]
+        index = self.index.in_partition(partition)
+        by_bucket = slices_in_buckets(index, slices, ring)
+        buckets = index.buckets_of(np.array(sorted(wanted), dtype=np.int64), ring)
+        return [held for bucket in set(buckets.tolist()) & by_bucket.keys() for held in by_bucket[bucket]]
 
     def _wanted(self, schema: pa.Schema, where: pc.Expression | None, keys: pa.Array | None) -> frozenset[int] | None:
         by_key = None if keys is None else self._of_texts(keys)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from tideline_table.errors import InvalidOption, InvalidRecord, SchemaMismatch, UnsupportedTable
 from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.file_group.slice import FileSlice
-from tideline_table.index.bucket import BucketIndex, slices_by_bucket
+from tideline_table.index.bucket import BucketIndex, slices_in_buckets
 from tideline_table.index.bucket_pruning import BucketPruning, keeps_text
 from tideline_table.keygen import EMPTY_KEY, NULL_KEY, KeyGeneratorType
 
@@ -60,6 +60,13 @@ class BucketTable:
     name: str
     pruning: BucketPruning
     schema: pa.Schema
+    partitions: frozenset[str] = frozenset()
+    """The partition paths with file groups: they count if rules give partitions numbers of their own."""
+
+    @property
+    def number(self) -> int:
+        """The number by which the buckets of all partitions are counted off alike. Raises as `BucketIndex.common_number`."""
+        return self.index.common_number(self.partitions)
 
     @property
     def index(self) -> BucketIndex:
@@ -157,7 +164,7 @@ def colocated_join(left: BucketTable, right: BucketTable, on: Sequence[tuple[str
             expected="join columns that pair all hash fields of both tables, in the same order",
             remedy=_SHUFFLE,
         )
-    numbers = (left.index.number, right.index.number)
+    numbers = (left.number, right.number)
     parts = math.gcd(*numbers)
     if parts == 1 < min(numbers):
         raise InvalidOption(
@@ -196,20 +203,22 @@ def colocated_groups(table: BucketTable, by: Collection[str]) -> KeyCheck:
 
 
 def slices_by_part(index: BucketIndex, slices: Iterable[FileSlice], parts: int) -> list[tuple[FileSlice, ...]]:
-    """Return the slices of each part: those whose bucket number modulo `parts` is 0, 1, and so on. `parts` divides the number of buckets.
+    """Return the slices of each part: those whose bucket number modulo `parts` is 0, 1, and so on.
 
-    Raises `UnsupportedTable` as `slices_by_bucket` if a file group does not fit the index, because its rows may be in any bucket.
+    `parts` divides the number of buckets of each partition.
+
+    Raises `UnsupportedTable` as `slices_in_buckets` if a file group does not fit the index, because its rows may be in any bucket.
     """
     given = tuple(slices)
     partitions: dict[str, list[FileSlice]] = {}
     for file_slice in given:
         partitions.setdefault(file_slice.group.partition_path, []).append(file_slice)
     for found in partitions.values():
-        slices_by_bucket(index, found)
+        slices_in_buckets(index, found)
     chosen: list[list[FileSlice]] = [[] for _ in range(parts)]
     for file_slice in given:
         bucket = bucket_of_file_id(file_slice.group.file_id)
-        assert bucket is not None, "checked by slices_by_bucket"
+        assert bucket is not None, "checked by slices_in_buckets"
         chosen[bucket % parts].append(file_slice)
     return [tuple(part) for part in chosen]
 
@@ -219,19 +228,21 @@ def sampled_slices(
 ) -> tuple[FileSlice, ...]:
     """Return the slices of a sample: those whose bucket number modulo `out_of` (default: the number of buckets) is one of `buckets`.
 
-    Raises `InvalidOption` unless `out_of` divides the number of buckets and `buckets` are from 0 to `out_of` - 1; errors as
-    `slices_by_part`.
+    With rules, the number of buckets is the greatest common divisor of those of all partitions that have slices. Raises `InvalidOption`
+    unless `out_of` divides it and `buckets` are from 0 to `out_of` - 1, and as `BucketIndex.common_number`; errors as `slices_by_part`.
     """
-    parts = index.number if out_of is None else out_of
-    if parts < 1 or index.number % parts:
-        raise InvalidOption(f"a sample of buckets out of {parts}", expected=f"a divisor of the number of buckets, {index.number}")
+    given = tuple(slices)
+    number = index.common_number({s.group.partition_path for s in given})
+    parts = number if out_of is None else out_of
+    if parts < 1 or number % parts:
+        raise InvalidOption(f"a sample of buckets out of {parts}", expected=f"a divisor of the number of buckets, {number}")
     wrong = sorted(number for number in set(buckets) if not 0 <= number < parts)
     if wrong or not buckets:
         raise InvalidOption(
             f"a sample of bucket {wrong[0]} out of {parts}" if wrong else "a sample of no buckets",
             expected=f"numbers from 0 to {parts - 1}",
         )
-    found = slices_by_part(index, slices, parts)
+    found = slices_by_part(index, given, parts)
     return tuple(file_slice for number in sorted(set(buckets)) for file_slice in found[number])
 
 

@@ -39,8 +39,11 @@ class Sharing:
         if self.expire_min < 1:
             raise InvalidOption(f"a lock that expires after {self.expire_min} minutes", expected="at least 1 minute")
 
-    def hudi_options(self) -> dict[str, str]:
-        """Return the write options for every Hudi writer of the table (format reference 13.2, 13.3, 16.1)."""
+    def hudi_options(self, *, with_metadata: bool = False) -> dict[str, str]:
+        """Return the write options for every Hudi writer of the table (format reference 13.2, 13.3, 16.1).
+
+        `with_metadata` if the table keeps the partition `files` of its metadata table (`tideline.shared.metadata`), and no other one.
+        """
         options = {
             "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
             "hoodie.cleaner.policy.failed.writes": "LAZY",
@@ -48,6 +51,8 @@ class Sharing:
             "hoodie.write.auto.upgrade": "false",
             "hoodie.metadata.enable": "false",
         }
+        if with_metadata:
+            options |= {"hoodie.metadata.enable": "true", "hoodie.metadata.index.column.stats.enable": "false"}
         if self.lock is PeerLockKind.FILE_SYSTEM:
             return options | {
                 "hoodie.write.lock.provider": f"{_PACKAGE}.FileSystemBasedLockProvider",

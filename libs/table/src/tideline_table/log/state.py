@@ -380,9 +380,13 @@ class TableState:
         """Return the pending compactions that are not fenced by a rollback."""
         return [a for a in self.pending() if a.action is Action.COMPACTION and not a.fenced_by]
 
+    def pending_log_compactions(self) -> list[ActionRecord]:
+        """Return the pending log compactions that are not fenced by a rollback."""
+        return [a for a in self.pending() if a.action is Action.LOG_COMPACTION and not a.fenced_by]
+
     def groups_under_log_compaction(self) -> dict[FileGroupId, str]:
-        """Return file group → instant of its pending log compaction that no rollback fences."""
-        return self._named_by(lambda: [a for a in self.pending() if a.action is Action.LOG_COMPACTION and not a.fenced_by])
+        """Return file group → instant of the pending log compaction that names it."""
+        return self._named_by(self.pending_log_compactions)
 
     def groups_under_clustering(self) -> dict[FileGroupId, str]:
         """Return file group → instant of the pending clustering that names it."""

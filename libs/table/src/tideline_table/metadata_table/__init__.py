@@ -1,20 +1,25 @@
 """The metadata table of an exclusive table: what each entry of the table log changes in it, its files, and its comparison with the log.
 
 The table log decides what is in it (`tideline_table.log.metadata`), so its files are derived from entries, as timeline files are.
-Tideline's own readers do not read it: they take the files of the table from the log.
+Tideline's own readers do not read it: they take the files of the table from the log. That of a table which Apache Hudi also writes is known
+from its files alone (`stored`).
 """
 
 from tideline_table.metadata_table.check import check_metadata
+from tideline_table.metadata_table.check_stored import check_stored
 from tideline_table.metadata_table.finding import Finding
 from tideline_table.metadata_table.key_lookup import RecordIndex, record_index_of
 from tideline_table.metadata_table.log_records import LogRecords
 from tideline_table.metadata_table.publishing import hide_records, publish_metadata, unpublish_metadata
+from tideline_table.metadata_table.stored import StoredMetadata
 
 __all__ = [
     "Finding",
     "LogRecords",
     "RecordIndex",
+    "StoredMetadata",
     "check_metadata",
+    "check_stored",
     "hide_records",
     "publish_metadata",
     "record_index_of",

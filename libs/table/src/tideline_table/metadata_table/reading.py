@@ -166,13 +166,13 @@ def read_files(storage: Storage, part: MetadataPartition, found: SliceFiles) -> 
     path = file_path(base_name(part.base))
     hfile = HFile(storage.read(path))
     schema = hfile.file_info.get("schema", b"").decode("utf-8", "replace")
-    merged = decode_records(_entries(hfile), schema, path)
+    merged = decode_records(entries_of(hfile), schema, path)
     for name in found.groups[0].versions.values():
         for block in _blocks(storage, file_path(name)):
             if block.type is BlockType.HFILE:
                 content = HFile(read_content(storage, block, BlockType.HFILE))
                 text = block.schema_json or record_schema_json(with_meta_fields=True)
-                merged.merge(decode_records(_entries(content), text, block.path))
+                merged.merge(decode_records(entries_of(content), text, block.path))
     return merged
 
 
@@ -191,7 +191,8 @@ def _columns(hfile: HFile) -> Iterator[tuple[pa.Array, pa.Array]]:
         yield batch.column("key"), batch.column("value")
 
 
-def _entries(hfile: HFile) -> Iterator[tuple[bytes, bytes]]:
+def entries_of(hfile: HFile) -> Iterator[tuple[bytes, bytes]]:
+    """Yield key and datum of each record of an HFile, in order of key."""
     for batch in hfile.entries():
         yield from zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)
 

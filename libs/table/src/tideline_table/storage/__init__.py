@@ -5,11 +5,12 @@ Paths are relative to the root of the `Storage`, with `/` between their parts. D
 
 from tideline_table.storage.disk_errors import refused_write, writing
 from tideline_table.storage.local import STAGING, LocalStorage
-from tideline_table.storage.location import open_storage, root_uri
+from tideline_table.storage.location import open_storage, root_spellings, root_uri
 from tideline_table.storage.memory import MemoryStorage
 from tideline_table.storage.object_settings import object_store_endpoint, object_store_region, object_store_settings
 from tideline_table.storage.object_store import ObjectStorage
 from tideline_table.storage.port import ConditionalStorage, Folder, ObjectStat, Storage, checked_path, exists, holds
+from tideline_table.storage.wrapper import StorageWrapper, unwrapped
 
 __all__ = [
     "STAGING",
@@ -20,6 +21,7 @@ __all__ = [
     "ObjectStat",
     "ObjectStorage",
     "Storage",
+    "StorageWrapper",
     "checked_path",
     "exists",
     "holds",
@@ -28,6 +30,8 @@ __all__ = [
     "object_store_settings",
     "open_storage",
     "refused_write",
+    "root_spellings",
     "root_uri",
+    "unwrapped",
     "writing",
 ]

@@ -40,6 +40,20 @@ def root_uri(base_path: str) -> str:
     return LocalStorage(_local_folder(base_path)).root
 
 
+def root_spellings(root: str) -> tuple[str, ...]:
+    """Return `root` and the other ways in which Apache Hudi's plans write it.
+
+    With a metadata table they name files below the base path as its writer was given it: without the scheme of a local disk, or with the
+    name that its client of an object store has for the scheme.
+    """
+    if root.startswith("file:"):
+        return root, unquote(root.removeprefix("file:"))
+    scheme, separator, rest = root.partition("://")
+    if scheme in _OBJECT_SCHEMES:
+        return root, *(f"{other}{separator}{rest}" for other in _OBJECT_SCHEMES if other != scheme)
+    return (root,)
+
+
 def _object_place(base_path: str) -> tuple[str, str] | None:
     """Return bucket and prefix, or None for a path that is not in an object store."""
     scheme = _URI.match(base_path)

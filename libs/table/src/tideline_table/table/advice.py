@@ -166,15 +166,19 @@ def spread_of(keys: pa.Array, key_fields: Sequence[str], number: int) -> tuple[H
 
 
 def bucket_skew(index: BucketIndex, partitions: Iterable[Sequence[FileSlice]]) -> float:
-    """Return the rows of the largest bucket in multiples of the mean of its partition, over the partitions with rows; 1 for none."""
+    """Return the rows of the largest bucket in multiples of the mean of its partition, over the partitions with rows; 1 for none.
+
+    `partitions` holds the slices of each partition, one at least.
+    """
     worst = 1.0
     for members in partitions:
-        rows = np.zeros(index.number)
+        number = index.in_partition(members[0].group.partition_path).number
+        rows = np.zeros(number)
         for file_slice in members:
             bucket = bucket_of_file_id(file_slice.group.file_id)
-            if bucket is not None and bucket < index.number:
+            if bucket is not None and bucket < number:
                 rows[bucket] += max(file_slice.rows, 0)
-        if rows.sum() >= 10 * index.number:
+        if rows.sum() >= 10 * number:
             worst = max(worst, float(rows.max() / rows.mean()))
     return worst
 

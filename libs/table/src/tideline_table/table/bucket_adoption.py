@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field, replace
 
+import pyarrow as pa
+
 from tideline_table.coordination.shared.hudi_rules import Bucketing
-from tideline_table.errors import UnsupportedTable
+from tideline_table.coordination.shared.partition_numbers import adopted_rules
+from tideline_table.errors import InvalidOption, ObjectExists, UnsupportedTable
 from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.index.bucket import BucketIndex, slices_by_bucket
-from tideline_table.index.bucket_detection import BucketEvidence
+from tideline_table.index.bucket_detection import BucketEvidence, RuledEvidence
+from tideline_table.index.partition_rules import FIRST_INSTANT, PartitionRules, RulesFile
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.table.facade import Table
 from tideline_table.table.ring_adoption import RingAdoption
@@ -17,10 +22,17 @@ from tideline_table.table.ring_adoption import RingAdoption
 
 @dataclass(frozen=True, slots=True)
 class NamedBuckets:
-    """Number of buckets and hash fields of Hudi's writers as the caller knows them; 0 and empty: to be found."""
+    """Number of buckets, hash fields and partition rules of Hudi's writers as the caller knows them; 0 and empty: to be found.
+
+    Rules that are only options of Hudi's writers leave no trace in the table, so that only the caller can name them.
+    """
 
     number: int = 0
     fields: tuple[str, ...] = ()
+    rules: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.number or self.fields or self.rules)
 
 
 @dataclass(slots=True)
@@ -30,6 +42,8 @@ class BucketAdoption:
     table: Table
     named: NamedBuckets
     _evidence: BucketEvidence = field(init=False)
+    _ruled: RuledEvidence | None = None
+    _rules: RulesFile | None = None
     _seen: set[FileSlice] = field(default_factory=set)
     _has_rings: bool = False
     _rings: RingAdoption | None = None
@@ -38,10 +52,10 @@ class BucketAdoption:
         self._evidence = BucketEvidence(tuple(self.table.definition.keygen.key_fields), self.named.number, self.named.fields)
 
     def applies(self, bucketing: Bucketing) -> bool:
-        """Return whether the table is bucketed, by what it shows or by what the caller names. Raises for numbers by partition."""
+        """Return whether the table is bucketed, by what it shows or by what the caller names. Raises for other engines."""
         bucketing.refuse_other_engines()
         self._has_rings = bool(bucketing.ring)
-        return bool(bucketing.ring or bucketing.simple or self.named.number or self.named.fields)
+        return bool(bucketing.ring or bucketing.simple or self.named)
 
     def look(self) -> BucketIndex:
         """Read slices that were not read before; return the index that all rows follow.
@@ -50,9 +64,10 @@ class BucketAdoption:
         """
         if not self.table.definition.has_meta_fields:
             raise UnsupportedTable("a bucket index of a table without meta fields", expected="hoodie.populate.meta.fields=true")
-        if self._has_rings:
+        if self._has_rings and not self.named.rules:
             self._rings = self._rings or RingAdoption(self.table, self.named.number, self.named.fields)
             return self._rings.look()
+        self._take_rules()
         found = self.table.snapshot()
         for file_slice in found.slices:
             bucket = bucket_of_file_id(file_slice.group.file_id)
@@ -64,12 +79,51 @@ class BucketAdoption:
                 )
             if file_slice not in self._seen:
                 for batch in replace(found, slices=(file_slice,), buckets=None).scan([MetaField.RECORD_KEY]):
-                    self._evidence.add(bucket, batch.column(0))
+                    self._add(file_slice.group.partition_path, bucket, batch.column(0))
                 self._seen.add(file_slice)
-        index = self._evidence.index()
+        index = self._evidence.index() if self._ruled is None else self._ruled.index()
         partitions: dict[str, list[FileSlice]] = {}
         for file_slice in found.slices:
             partitions.setdefault(file_slice.group.partition_path, []).append(file_slice)
         for slices in partitions.values():
             slices_by_bucket(index, slices)
         return index
+
+    def keep_rules(self) -> None:
+        """Write the file of rules that the caller named, where Apache Hudi's readers find them; before the properties, as at a creation."""
+        if self._rules is not None and self._rules.instant == FIRST_INSTANT:
+            with contextlib.suppress(ObjectExists):  # found there, not named
+                self.table.storage.put_if_absent(self._rules.path, self._rules.content)
+
+    def _add(self, partition_path: str, bucket: int, keys: pa.Array) -> None:
+        if self._ruled is None:
+            self._evidence.add(bucket, keys)
+        else:
+            self._ruled.add(partition_path, bucket, keys)
+
+    def _take_rules(self) -> None:
+        """Find the partition rules that hold now; begin anew if they changed since the last look.
+
+        Raises `InvalidOption` if the caller named others, or rules without a number.
+        """
+        named = self.named
+        rules = adopted_rules(self.table.storage)
+        if rules is None and named.rules:
+            if not named.number:
+                raise InvalidOption(
+                    f"partition rules {named.rules} without buckets", expected="the number of buckets otherwise, too"
+                )
+            rules = RulesFile(FIRST_INSTANT, PartitionRules.parse(named.rules).given, named.number)
+        elif rules is not None and (
+            (named.number and named.number != rules.number) or (named.rules and PartitionRules.parse(named.rules) != rules.rules)
+        ):
+            raise InvalidOption(
+                f"{named.number} buckets and the partition rules {named.rules or 'of the table'}",
+                expected=f"{rules.number} and {rules.expressions}, as {rules.path} says",
+            )
+        if rules == self._rules:
+            return
+        key_fields = self.table.definition.keygen.key_fields
+        self._rules, self._seen = rules, set()
+        self._ruled = RuledEvidence.of(rules.number, rules.rules, named.fields, key_fields) if rules is not None else None
+        self._evidence = BucketEvidence(tuple(key_fields), named.number, named.fields)

@@ -27,6 +27,7 @@ from tideline_table.hudi.properties import (
     format_properties,
 )
 from tideline_table.index.bucket import PLAIN_KEYS, BucketIndex, Engine
+from tideline_table.index.partition_rules import FIRST_INSTANT, PartitionRules, RulesFile
 from tideline_table.index.scope import KEPT_TYPES
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType
 from tideline_table.schema import (
@@ -78,6 +79,10 @@ class TableRequest:
     """How rows are assigned to buckets. `Engine.CONSISTENT` is for merge-on-read tables only, as in Apache Hudi."""
     hash_fields: tuple[str, ...] = ()
     """Columns of the record key that decide the bucket; empty for all of them."""
+    partition_buckets: str = ""
+    """Numbers of buckets by partition path, as `PartitionRules.parse` reads them; empty for `buckets` in each."""
+    several_file_groups: bool = False
+    """Whether a bucket may have several file groups, each up to the largest file size; for the simple engine only."""
 
 
 def create_table(base_path: str, request: TableRequest, clock: Clock | None = None, storage: Storage | None = None) -> None:
@@ -96,6 +101,10 @@ def create_table(base_path: str, request: TableRequest, clock: Clock | None = No
     probe_conditional_put(storage)
     index = requested_index(request)
     create_identity(storage, clock, index.text if index is not None else request.index_type)
+    if index is not None and index.rules:
+        # Before hoodie.properties: with rules there and without this file, Apache Hudi's readers leave out buckets by another number.
+        rules = RulesFile(FIRST_INSTANT, index.rules.given, index.number)
+        _put_once(storage, base_path, rules.path, rules.content)
     properties = new_properties(
         request.name, request.type, requested_keygen(request), request.ordering_field, schema_json, request.database
     )
@@ -105,11 +114,15 @@ def create_table(base_path: str, request: TableRequest, clock: Clock | None = No
     if index is not None:
         properties.update({**index.properties, **({PLAIN_KEYS: "true"} if index.is_cut_from_keys else {})})
     content = format_properties(properties, f"Created by Tideline at {clock.now().astimezone(UTC).isoformat()}")
+    _put_once(storage, base_path, PROPERTIES_PATH, content)
+
+
+def _put_once(storage: Storage, base_path: str, path: str, content: bytes) -> None:
     try:
-        storage.put_if_absent(PROPERTIES_PATH, content)
+        storage.put_if_absent(path, content)
     except ObjectExists:
-        if storage.read(PROPERTIES_PATH) != content:  # same content: an earlier try succeeded, its reply was lost
-            raise TableExists(f"a table at {base_path!r}", expected="an empty place") from None
+        if storage.read(path) != content:  # same content: an earlier try succeeded, its reply was lost
+            raise TableExists(f"a table at {base_path!r} ({path})", expected="an empty place") from None
 
 
 def default_name(path: str) -> str:
@@ -161,12 +174,22 @@ class IndexRequest(TypedDict):
     buckets: int | None
     bucket_engine: Engine
     hash_fields: tuple[str, ...]
+    partition_buckets: str
+    several_file_groups: bool
 
 
-def index_request(index: str, buckets: int | None, hash_fields: tuple[str, ...], bucket_engine: str = "") -> IndexRequest:
+def index_request(
+    index: str,
+    buckets: int | None,
+    hash_fields: tuple[str, ...],
+    bucket_engine: str = "",
+    partition_buckets: str = "",
+    *,
+    several_file_groups: bool = False,
+) -> IndexRequest:
     """Return the request for the index named `index`: `bucket`, `bloom`, `global_bloom`, or empty if the table keeps none.
 
-    `bucket_engine` is `simple` or `consistent`; empty for `simple`, and for other indexes.
+    `bucket_engine` is `simple` or `consistent`; empty for `simple`, and for other indexes. `partition_buckets` is as in `TableRequest`.
 
     Raises `InvalidOption` for half a request.
     """
@@ -187,7 +210,12 @@ def index_request(index: str, buckets: int | None, hash_fields: tuple[str, ...],
             f"bucket engine {bucket_engine!r} for the index {index!r}", expected="simple or consistent, for the index bucket"
         )
     return IndexRequest(
-        index_type=kept.get(index, ""), buckets=buckets, bucket_engine=engines[bucket_engine], hash_fields=hash_fields
+        index_type=kept.get(index, ""),
+        buckets=buckets,
+        bucket_engine=engines[bucket_engine],
+        hash_fields=hash_fields,
+        partition_buckets=partition_buckets,
+        several_file_groups=several_file_groups,
     )
 
 
@@ -204,6 +232,13 @@ def requested_index(request: TableRequest) -> BucketIndex | None:
             raise InvalidOption(
                 f"hash fields {', '.join(request.hash_fields)} without buckets", expected="a number of buckets, too"
             )
+        if request.partition_buckets:
+            raise InvalidOption(
+                f"numbers of buckets by partition ({request.partition_buckets}) without buckets",
+                expected="the number of buckets of all other partitions, too",
+            )
+        if request.several_file_groups:
+            raise InvalidOption("several file groups in each bucket without buckets", expected="a number of buckets, too")
         return None
     if not request.meta_fields:
         raise InvalidOption("a bucket index without meta fields", expected="meta fields: rows are found by their keys in a bucket")
@@ -213,7 +248,21 @@ def requested_index(request: TableRequest) -> BucketIndex | None:
             expected="a merge-on-read table: Apache Hudi allows consistent hashing only there",
             remedy="create it with the type mor, or with the simple engine",
         )
-    return BucketIndex.checked(request.buckets, request.hash_fields, request.key_fields, request.bucket_engine)
+    named = PartitionRules.parse(request.partition_buckets)
+    # Apache Hudi compares the text with that of its writers: blanks would matter.
+    rules = PartitionRules.parse(named.closed(request.buckets).text)
+    if rules and not request.partition_fields:
+        raise InvalidOption(
+            f"numbers of buckets by partition ({rules.text}) in a table without partitions", expected="partition columns"
+        )
+    return BucketIndex.checked(
+        request.buckets,
+        request.hash_fields,
+        request.key_fields,
+        request.bucket_engine,
+        rules,
+        has_several=request.several_file_groups,
+    )
 
 
 def requested_keygen(request: TableRequest) -> KeyGenerator:

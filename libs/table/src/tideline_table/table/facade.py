@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.clock import Clock, SystemClock
-from tideline_table.config import INDEX_TYPE, READ_OPERATION_FIELD, Options
+from tideline_table.config import INDEX_TYPE, READ_OPERATION_FIELD, SHARED_METADATA, Options
 from tideline_table.coordination import ActiveTimeline, IntentBoard, LogReplica, NoIntents, NoLock, OpenPeerLock, TableLock
 from tideline_table.coordination.intruders import check_not_upgraded, properties_in
 from tideline_table.errors import InstantNotFound, InvalidOption, ObjectNotFound, SchemaMismatch, UnsupportedTable
@@ -160,7 +160,9 @@ class Table:
         assert self.sharing is not None
         index, kept = self.definition.buckets, self.definition.kept_index
         own = index.properties if index is not None else {INDEX_TYPE.key: kept} if kept else {}
-        return {**self.sharing.hudi_options(), **own}
+        with_metadata = self.options[SHARED_METADATA] != SHARED_METADATA.default and self.definition.type is TableType.COW
+        given = {key: value for key, value in own.items() if value}
+        return {**self.sharing.hudi_options(with_metadata=with_metadata), **given}
 
     @property
     def uid(self) -> str:
@@ -298,7 +300,9 @@ class Table:
         chosen = without_logs(slices) if read_optimized else tuple(slices)
         schema = with_meta_fields(self.schema_at(as_of), operation=self.options[READ_OPERATION_FIELD] or self._has_operations())
         rule = self.log_rule(as_of, merges=any(s.log_files for s in chosen))
-        buckets = pruning_of(self._declared, self.identity, self.state, as_of, self.rings, is_exclusive=self.is_exclusive)
+        buckets = pruning_of(
+            self._declared, self.identity, self.state, as_of, self.rings, self.storage, is_exclusive=self.is_exclusive
+        )
         skipping = DataSkipping(self.timeline.replica.statistics, self.state, sequence) if self.is_exclusive else None
         return Snapshot(self.storage, schema, rule, chosen, buckets=buckets, skipping=skipping)
 

@@ -9,12 +9,14 @@ from functools import partial
 
 import pyarrow as pa
 
+from tideline_table.coordination.shared.partition_numbers import check_numbers
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.properties import CREATE_SCHEMA
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.bucket_pruning import BucketPruning
 from tideline_table.log.state import TableState
 from tideline_table.schema import arrow_from_avro, field_path, named_field
+from tideline_table.storage import Storage
 from tideline_table.table.definition import TableDefinition
 from tideline_table.table.identity import TableIdentity, check_index_unchanged
 from tideline_table.table.rings import TableRings
@@ -28,6 +30,7 @@ def pruning_of(
     state: TableState,
     as_of: str,
     rings: Callable[[BucketIndex], TableRings],
+    storage: Storage,
     *,
     is_exclusive: bool,
 ) -> BucketPruning | None:
@@ -62,4 +65,5 @@ def pruning_of(
         is_exclusive=is_exclusive,
         has_plain_values=is_exclusive and declared.has_plain_keys,
         ring_of=partial(rings(index).at, as_of=as_of) if index.is_consistent else None,
+        check=None if is_exclusive else partial(check_numbers, storage, declared.properties),
     )

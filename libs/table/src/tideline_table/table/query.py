@@ -131,6 +131,8 @@ class Snapshot:
                 "unchanged since",
                 remedy="read the table without buckets",
             )
+        if self.buckets.check is not None:
+            self.buckets.check()
         return self.buckets
 
     def sampled(self, buckets: Collection[int], out_of: int | None = None) -> Snapshot:

@@ -13,8 +13,9 @@ from tideline_table.coordination.shared.hudi_rules import (
     check_not_ahead,
     check_rings,
     check_version,
-    turn_off_metadata,
 )
+from tideline_table.coordination.shared.metadata import follow_step, keep_files_only, keeps_files, turn_off_metadata
+from tideline_table.coordination.shared.partition_numbers import adopted_rules, check_numbers
 from tideline_table.errors import InvalidOption, UnsupportedTable
 from tideline_table.hudi.instant import Action, State, next_instant, time_from_instant
 from tideline_table.hudi.properties import CREATE_SCHEMA, change_properties, read_properties
@@ -46,14 +47,15 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock, buckets
     """Share `table` with Apache Hudi's writers, beginning with an empty commit; return it, opened again.
 
     A table made by Tideline keeps its log, and other Tideline writers must open it again. A table made by Apache Hudi gets a log
-    that begins with the state of its timeline, and loses its metadata table. If Apache Hudi's writers use the bucket index, its number
-    and hash fields are found in the rows, or `buckets` names them; all record keys are read, and the table keeps them from then on.
+    that begins with the state of its timeline, and loses its metadata table, except for `files` with `tideline.shared.metadata`. If Apache Hudi's
+    writers use the bucket index, its number and hash fields are found in the rows, its partition rules in their folder, or `buckets` names
+    them; all record keys are read, and the table keeps them from then on.
     Raises `UnsupportedTable` for versions and types that
     cannot be written, for stores that ignore the conditions of puts and for Hudi actions that must end first, `InvalidOption` for a
     table shared by another lock and for a bucket index that the rows leave open, `ClockSkew` while its last instant is ahead of the clock.
     """
     named = buckets or NamedBuckets()
-    if (named.number or named.fields) and table.has_log:
+    if named and table.has_log:
         raise InvalidOption(
             "buckets of a table that has a Tideline log", expected="a table that Apache Hudi created: this one keeps its index"
         )
@@ -78,6 +80,12 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock, buckets
             "a table whose buckets are being split, or whose resize died",
             expected="properties with the number of buckets",
             remedy="run it again, with the number that the table has if it committed: tideline resize-buckets PATH --buckets N",
+        )
+    if table.has_log and table.definition.buckets is not None and table.definition.buckets.has_several:
+        raise UnsupportedTable(
+            f"table {table.definition.name!r} with {table.definition.buckets.text}",
+            expected="one file group in each bucket: Apache Hudi's writers know no other",
+            remedy="write its rows into a new table without several file groups in a bucket, and share that",
         )
     adoption = BucketAdoption(table, named)
     if not table.has_log and adoption.applies(_bucketing(table)):
@@ -127,6 +135,7 @@ def why_unsharable(table: Table) -> str:
         if not table.has_log:
             shown = _bucketing(table)
             shown.refuse_other_engines()
+            adopted_rules(table.storage)
             if shown.ring:
                 check_rings(table.state)
     except UnsupportedTable as error:
@@ -136,7 +145,9 @@ def why_unsharable(table: Table) -> str:
 
 def _check_kind(table: Table) -> None:
     table.definition.check_writable(keyed=False)
-    check_version(read_properties(table.storage))
+    properties = read_properties(table.storage)
+    check_version(properties)
+    check_numbers(table.storage, properties)
 
 
 def _share_ours(table: Table, sharing: Sharing) -> None:
@@ -154,7 +165,10 @@ def _share_ours(table: Table, sharing: Sharing) -> None:
         return Draft(begun.instant, action, State.INFLIGHT, State.COMPLETED, OPERATION, body)
 
     table.timeline.append(complete)
-    index = table.definition.buckets
+    index, properties = table.definition.buckets, read_properties(table.storage)
+    if index is not None and index.properties.keys() - properties.keys():
+        # A table of an earlier release lacks what keeps rules of Hudi's writers out.
+        change_properties(table.storage, {**index.properties, **properties})
     if index is not None and index.is_consistent:
         rings = table.rings(index)
         rings.store.sweep(rings.resizes)
@@ -177,8 +191,10 @@ def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption) -> None:
     table.refresh()
     index = adoption.look() if adoption.applies(_bucketing(table)) else None
     found = foreign_state(storage, properties)
-    turn_off_metadata(storage, properties)
+    if not (keeps_files(table.options) and keep_files_only(storage, properties)):
+        turn_off_metadata(storage, properties)
     if index is not None:
+        adoption.keep_rules()
         change_properties(storage, {**read_properties(storage), **index.properties})
     waiting = [a for a in found.pending() if a.action in _UNSHARABLE]
     if waiting:
@@ -199,7 +215,9 @@ def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption) -> None:
     )
     state = TableState()
     for sequence, draft in enumerate(drafts, 1):
-        for path, content in timeline_files(draft.entry(sequence, table.clock.now())).create:
+        step = draft.entry(sequence, table.clock.now())
+        follow_step(storage, found, step)
+        for path, content in timeline_files(step).create:
             storage.put_if_absent(path, content)
         entry = table.timeline.log.append(draft, sequence)
         assert entry is not None  # under this lock, no other writer appends to the log of a table without an identity

@@ -45,7 +45,7 @@ def write_file_group(
         assert not task.base.log_files, "rows are added only to groups without log files"
         base = _base_rows(context, task.base.path, storage)
         if context.buckets is not None and not context.buckets.is_consistent:  # of merge-on-read tables: compaction checks those
-            context.buckets.check_members(task.file_id, base.column(MetaField.RECORD_KEY))
+            context.buckets.in_partition(task.partition_path).check_members(task.file_id, base.column(MetaField.RECORD_KEY))
     merged = _merge(context, base, incoming)
     if merged is None:
         return FileGroupResult(None, b"")

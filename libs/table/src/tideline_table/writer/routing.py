@@ -10,8 +10,9 @@ import numpy as np
 from tideline_table.config import INSERT_TO_LOG, MAX_FILE_SIZE, RECORD_SIZE_ESTIMATE, SMALL_FILE_LIMIT, Options
 from tideline_table.file_group.names import new_bucket_file_id, new_file_id
 from tideline_table.file_group.slice import FileGroupId, FileSlice
-from tideline_table.index.bucket import BucketIndex, slices_by_bucket
+from tideline_table.index.bucket import BucketIndex, rows_by_bucket, slices_by_bucket
 from tideline_table.index.hash_ring import HashRing
+from tideline_table.index.place import PlaceT, file_id_in, partition_of
 from tideline_table.index.simple import Location
 from tideline_table.writer.operation import Operation, promises_unique_keys
 from tideline_table.writer.task import FileGroupTask
@@ -75,29 +76,29 @@ class FilePlacement:
 def route_input(
     instant: str,
     operation: Operation,
-    by_partition: Mapping[str, np.ndarray],
-    locations: Mapping[str, Location],
-    slices: Mapping[str, Sequence[FileSlice]],
+    by_place: Mapping[PlaceT, np.ndarray],
+    locations: Mapping[PlaceT, Location],
+    slices: Mapping[PlaceT, Sequence[FileSlice]],
     placement: FilePlacement,
     closed: frozenset[FileGroupId] = frozenset(),
 ) -> list[RoutedTask]:
     """Return one task per file group that the input touches.
 
-    `by_partition` numbers the input rows of each partition; `locations` says where their keys are (no entry: nowhere); `slices` are
-    the partitions' visible slices; groups in `closed` (under a pending plan) take no inserts. A delete ignores unknown keys.
+    `by_place` numbers the input rows of each partition, or of each bucket; `locations` says where their keys are (no entry: nowhere); `slices` are
+    the visible slices of these places; groups in `closed` (under a pending plan) take no inserts. A delete ignores unknown keys.
     """
     tasks: list[RoutedTask] = []
 
-    def add(partition: str, file_slice: FileSlice | None, positions: np.ndarray, added: int) -> None:
+    def add(place: PlaceT, file_slice: FileSlice | None, positions: np.ndarray, added: int) -> None:
         number = len(tasks)
-        file_id = file_slice.group.file_id if file_slice else new_file_id(instant, str(number))
+        file_id = file_slice.group.file_id if file_slice else file_id_in(place, new_file_id(instant, str(number)))
         to_log = added if placement.inserts_to_log else 0
-        task = FileGroupTask(number, partition, file_id, file_slice, adds=added > 0, log_inserts=to_log)
+        task = FileGroupTask(number, partition_of(place), file_id, file_slice, adds=added > 0, log_inserts=to_log)
         tasks.append(RoutedTask(task, positions))
 
-    for partition in sorted(by_partition):
-        rows = by_partition[partition]
-        location = locations.get(partition)
+    for place in sorted(by_place):
+        rows = by_place[place]
+        location = locations.get(place)
         updates: dict[FileGroupId, np.ndarray] = {}
         filled: dict[FileGroupId, int] = {}
         inserts = rows
@@ -107,7 +108,7 @@ def route_input(
             inserts = rows[location.absent]
         if operation is Operation.DELETE:
             inserts = inserts[:0]
-        open_slices = [] if operation.opens_groups_only else [s for s in slices.get(partition, ()) if s.group not in closed]
+        open_slices = [] if operation.opens_groups_only else [s for s in slices.get(place, ()) if s.group not in closed]
         for file_slice in sorted(open_slices, key=lambda s: (s.total_bytes, s.group)):
             room = placement.free_rows(file_slice)
             if not len(inserts) or not room:
@@ -115,13 +116,13 @@ def route_input(
             updates[file_slice.group] = np.concatenate([updates.get(file_slice.group, rows[:0]), inserts[:room]])
             filled[file_slice.group] = min(room, len(inserts))
             inserts = inserts[room:]
-        by_group = {s.group: s for s in slices.get(partition, ())}
+        by_group = {s.group: s for s in slices.get(place, ())}
         for group, positions in updates.items():
-            add(partition, by_group[group], positions, filled.get(group, 0))
+            add(place, by_group[group], positions, filled.get(group, 0))
         per_file = placement.rows_per_file
         for start in range(0, len(inserts), per_file):
             part = inserts[start : start + per_file]
-            add(partition, None, part, len(part))
+            add(place, None, part, len(part))
     return tasks
 
 
@@ -150,11 +151,10 @@ def route_to_buckets(
         if not len(rows):
             continue
         ring = rings.get(partition)
-        held = {} if operation.overwrites else slices_by_bucket(index, slices.get(partition, ()), ring)
-        buckets = index.buckets_of(codes[rows], ring)
-        order = np.argsort(buckets, kind="stable")
-        numbers, starts = np.unique(buckets[order], return_index=True)
-        for bucket, positions in zip(numbers.tolist(), np.split(rows[order], starts[1:]), strict=True):
+        own = index.in_partition(partition)
+        held = {} if operation.overwrites else slices_by_bucket(own, slices.get(partition, ()), ring)
+        for bucket, members in rows_by_bucket(own.buckets_of(codes[rows], ring)):
+            positions = rows[members]
             base = held.get(bucket)
             if base is None and operation is Operation.DELETE:
                 continue

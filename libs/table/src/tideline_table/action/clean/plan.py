@@ -28,7 +28,7 @@ from tideline_table.log.plan import CleanPlanned
 from tideline_table.log.savepoint import Saved, kept_slices
 from tideline_table.log.state import TableState
 from tideline_table.log_format.key_index import forget_index
-from tideline_table.storage import Storage, checked_path
+from tideline_table.storage import Storage, checked_path, root_spellings
 
 OPERATION = "CLEAN"
 SAVED_KEY = "savepointed_timestamps"
@@ -299,11 +299,12 @@ def execute_clean(
 
 def _planned_paths(roots: Sequence[str], plan: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the partition and the path of each file that the plan names, all of them data files of the table."""
+    spellings = [spelling for place in roots for spelling in root_spellings(place)]
     paths: list[tuple[str, str]] = []
     for partition, files in plan["filePathsToBeDeletedPerPartition"].items():
         for file in files:
             uri = file["filePath"]
-            root = next((place for place in roots if uri.startswith(f"{place}/")), None)
+            root = next((place for place in spellings if uri.startswith(f"{place}/")), None)
             if root is None:
                 raise CorruptMetadata(f"clean plan names {uri!r}", expected=f"files below {roots[0]}")
             path = checked_path(uri[len(root) + 1 :])

@@ -140,7 +140,8 @@ def _in_files(task: ClusteringTask, storage: Storage, folder: Path, limit_bytes:
 
 def _check_bucket(task: ClusteringTask, rows: pa.Table) -> None:
     if task.buckets is not None:
-        task.buckets.check_members(task.inputs[0].group.file_id, rows.column(MetaField.RECORD_KEY))
+        partition, file_id = task.inputs[0].group
+        task.buckets.in_partition(partition).check_members(file_id, rows.column(MetaField.RECORD_KEY))
 
 
 def _scan(task: ClusteringTask, storage: Storage, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:

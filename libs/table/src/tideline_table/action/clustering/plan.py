@@ -20,7 +20,7 @@ from tideline_table.action.clustering.partition_filter import filtered_partition
 from tideline_table.action.clustering.plan_document import group_document, strategy_params
 from tideline_table.action.clustering.plan_strategy import STRATEGIES as PLAN_STRATEGIES
 from tideline_table.action.clustering.plan_strategy import Group, PlanContext, PlanStrategy, small_file_limit
-from tideline_table.action.decision import Due, Reason, obstacle, within
+from tideline_table.action.decision import Due, Reason, obstacle, taken_groups, within
 from tideline_table.config import (
     CLUSTERING_EXECUTION_STRATEGY,
     CLUSTERING_GROUP_MIN_BYTES,
@@ -39,7 +39,8 @@ from tideline_table.config import (
 )
 from tideline_table.coordination.priority import planned_update_strategy
 from tideline_table.file_group.slice import FileSlice, SliceVersion
-from tideline_table.log.action import CLUSTER
+from tideline_table.hudi.instant import State
+from tideline_table.log.action import CLUSTER, ActionRecord
 from tideline_table.log.plan import PRIORITY_KEY, ClusteringPlanned
 from tideline_table.log.state import TableState
 
@@ -54,6 +55,9 @@ class Trigger:
     """Minimum number of writes completed since the last plan."""
     max_bytes: int | None = None
     """Most input of the plan, in bytes; None: as much as the options allow."""
+    counts_lost: bool = False
+    """Whether a clustering that was rolled back counts as the last plan. For a planner without a back-off: at once, it would meet the
+    same writers again."""
 
 
 def plan_clustering(
@@ -117,8 +121,8 @@ def checked_order(options: Options, schema: pa.Schema) -> OrderedBy:
 
 
 def free_slices(state: TableState, reserved: Collection[str]) -> list[FileSlice]:
-    """Return the visible slices that no pending plan names and that no writer has reserved."""
-    taken = {*state.groups_under_clustering(), *state.groups_under_compaction()}
+    """Return the visible slices that no pending plan takes and that no writer has reserved."""
+    taken = taken_groups(state)
     return [s for s in state.latest_slices() if s.group not in taken and s.group.file_id not in reserved]
 
 
@@ -213,7 +217,7 @@ def too_early(state: TableState, trigger: Trigger) -> Reason | None:
     pending = state.pending_clusterings()
     if pending:
         return Reason(f"clustering {pending[0].instant} is pending", f"the end of clustering {pending[0].instant}")
-    commits = _writes_since_plan(state)
+    commits = _writes_since_plan(state, counts_lost=trigger.counts_lost)
     if commits >= trigger.min_commits:
         return None
     return Reason(
@@ -222,10 +226,14 @@ def too_early(state: TableState, trigger: Trigger) -> Reason | None:
     )
 
 
-def _writes_since_plan(state: TableState) -> int:
-    # Plans that lost or were given up count, too: an immediate retry would meet the same writers.
-    since = max((a.started_sequence for a in state.actions.values() if a.is_clustering), default=0)
+def _writes_since_plan(state: TableState, *, counts_lost: bool = False) -> int:
+    plans = (a for a in state.actions.values() if a.is_clustering and (counts_lost or not _is_lost(a)))
+    since = max((a.started_sequence for a in plans), default=0)
     return sum(1 for a in state.completed_writes() if a.sequence > since and not a.is_clustering)
+
+
+def _is_lost(clustering: ActionRecord) -> bool:
+    return clustering.state is State.ROLLED_BACK or bool(clustering.fenced_by)
 
 
 def _too_few(state: TableState, options: Options, needed: int, partition: str, most: int) -> Reason:

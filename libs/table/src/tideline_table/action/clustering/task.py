@@ -23,6 +23,7 @@ from tideline_table.errors import CorruptMetadata, UnsupportedTable
 from tideline_table.file_group.names import (
     base_file_name,
     bucket_of_file_id,
+    in_bucket,
     new_bucket_file_id,
     new_file_id,
     parse_base_file_name,
@@ -33,7 +34,7 @@ from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, Sli
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.reader.read_plan import LogRule
-from tideline_table.storage import checked_path
+from tideline_table.storage import checked_path, root_spellings
 
 _MIB = 1024 * 1024
 
@@ -67,7 +68,9 @@ class ClusteringTask:
     def output(self, number: int) -> tuple[str, str]:
         """Return the file id and the path of the output file with this number, from 0."""
         bucket = bucket_of_file_id(self.inputs[0].group.file_id) if self.buckets is not None else None
-        if bucket is not None:
+        if bucket is not None and self.buckets is not None and self.buckets.has_several:
+            file_id = in_bucket(new_file_id(self.instant, str(self.number), number), bucket)
+        elif bucket is not None:
             file_id = new_bucket_file_id(self.instant, self.partition_path, bucket)
         else:
             file_id = new_file_id(self.instant, str(self.number), number)
@@ -206,9 +209,10 @@ def _planned_slice(root: str, document: Mapping[str, Any], instant: str) -> File
 
 
 def _name_in(group: FileGroupId, root: str, uri: str, instant: str) -> str:
-    if not uri.startswith(f"{root}/"):
+    spelling = next((place for place in root_spellings(root) if uri.startswith(f"{place}/")), None)
+    if spelling is None:
         raise CorruptMetadata(f"clustering plan {instant} names {uri!r}", expected=f"files below {root}")
-    folder, _, name = checked_path(uri[len(root) + 1 :]).rpartition("/")
+    folder, _, name = checked_path(uri[len(spelling) + 1 :]).rpartition("/")
     if folder != group.partition_path:
         raise CorruptMetadata(f"clustering plan {instant} names {uri!r}", expected=f"a file of partition {group.partition_path!r}")
     return name

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from tideline_table.action.compaction.strategy import Candidate, candidates, chosen, strategy_of
-from tideline_table.action.decision import Due, Reason, obstacle, within
+from tideline_table.action.decision import Due, Reason, obstacle, taken_groups, within
 from tideline_table.action.receipt import Prover
 from tideline_table.action.side_by_side import MemoryBudget
 from tideline_table.config import (
@@ -67,24 +67,26 @@ def plan_compaction(
     now: datetime | None = None,
     *,
     max_bytes: int | None = None,
+    min_commits: int | None = None,
 ) -> Due | Reason:
     """Decide whether a compaction is due, and plan it (HoodieCompactionPlan).
 
-    None is due while fewer than `hoodie.compact.inline.max.delta.commits` delta commits completed since the last plan, or if no
-    slice has log files. The strategy in `options` chooses and orders the groups; `now` is the day for strategies by days. Groups of
+    None is due while fewer than `min_commits` delta commits completed since the last plan (None: as many as
+    `hoodie.compact.inline.max.delta.commits` says), or if no slice has log files. The strategy in `options` chooses and orders the groups; `now` is the day for strategies by days. Groups of
     pending plans are left out, and file ids in `reserved` unless the group is overdue. Raises `InvalidOption` for a strategy by
     days and a partition without a date. Groups with which the plan would read more than `max_bytes` are left out.
     """
     forbidden = obstacle(state)
     if forbidden is not None:
         return forbidden
-    came, needed = _delta_commits_since_compaction(state), options[COMPACTION_DELTA_COMMITS]
+    came = _delta_commits_since_compaction(state)
+    needed = options[COMPACTION_DELTA_COMMITS] if min_commits is None else min_commits
     if came < needed:
         return Reason(
             f"{came} delta commit(s) since the last compaction, {COMPACTION_DELTA_COMMITS.key}={needed}",
             f"{needed - came} more delta commit(s), or a smaller {COMPACTION_DELTA_COMMITS.key}",
         )
-    taken = {*state.groups_under_clustering(), *state.groups_under_compaction()}
+    taken = taken_groups(state)
     found = candidates(state, (s for s in state.latest_slices() if s.log_files and s.group not in taken))
     free = [c for c in found if c.group.file_id not in reserved or _is_overdue(c, options)]
     due = chosen(free, options, (now or datetime.now(UTC)).date())
@@ -231,7 +233,7 @@ def _compact_slice(task: CompactionTask, storage: Storage, rule: LogRule) -> Wri
     proof = Prover.begin("compaction", task.instant, task.number, schema, task.rule.merging.ordering_field, options)
     rows = encoded_table(scan_slice(storage, file_slice, schema, rule), schema, rule)
     if task.buckets is not None:
-        task.buckets.check_members(group.file_id, rows.column(MetaField.RECORD_KEY), task.ring)
+        task.buckets.in_partition(group.partition_path).check_members(group.file_id, rows.column(MetaField.RECORD_KEY), task.ring)
     path = task.path
     name = repeated(path.rsplit("/", 1)[-1], rows.num_rows)
     position = schema.get_field_index(MetaField.FILE_NAME)

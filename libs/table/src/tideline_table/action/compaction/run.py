@@ -66,9 +66,10 @@ def request_compaction(
     options: Mapping[str, object] | None = None,
     *,
     max_bytes: int | None = None,
+    min_commits: int | None = None,
     check: Check | None = None,
 ) -> str | Reason:
-    """Do as `schedule_compaction`, but return the reason if there is no plan. `max_bytes` as for `plan_compaction`, `check` for `publish`."""
+    """Do as `schedule_compaction`, but return the reason if there is no plan. Bounds as for `plan_compaction`, `check` as for `publish`."""
     chosen = table.options.merged(options or {})
     table.check_writable()
     if table.definition.type is not TableType.MOR:
@@ -79,7 +80,7 @@ def request_compaction(
     reserved = reserved_groups(table.intents, table.timeline)
 
     def decide(state: TableState) -> Due | Reason:
-        return plan_compaction(state, chosen, reserved, table.clock.now(), max_bytes=max_bytes)
+        return plan_compaction(state, chosen, reserved, table.clock.now(), max_bytes=max_bytes, min_commits=min_commits)
 
     return publish(table, Action.COMPACTION, COMPACT, decide, mint=table.timeline.mint_above_files, check=check)
 

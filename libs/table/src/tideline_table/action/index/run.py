@@ -14,18 +14,22 @@ from tideline_table.config import METADATA_COMPACTION_DELTA_COMMITS
 from tideline_table.errors import IndexExists, IndexNotFound, InvalidOption, UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.listing import TimelineFolders, list_timeline
 from tideline_table.hudi.properties import METADATA_FOLDER, change_properties, read_properties
 from tideline_table.log.body import Bare, Indexed
 from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECORD_INDEX, MetadataPartition, MetadataTable
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import HEAL_DEADLINE_S, Draft
-from tideline_table.metadata_table import Finding, check_metadata
+from tideline_table.metadata_table import Finding, check_metadata, check_stored
 from tideline_table.metadata_table.layout import folder_of
 from tideline_table.table.facade import Table
 
 OPERATION = "INDEX"
 INDEX_TYPES = (FILES, COLUMN_STATS, BLOOM_FILTERS, RECORD_INDEX)
 """Partitions of the metadata table that Tideline writes; the first one comes with each other."""
+_SHARED = (
+    "let Apache Hudi's writers make it (tideline.shared.metadata=files); without that option Tideline's next step turns it off"
+)
 _NOT_WRITTEN = ("partition_stats", "secondary_index", "expr_index")
 
 
@@ -93,13 +97,24 @@ def drop_index(table: Table, partitions: Sequence[str] = (FILES,)) -> MetadataTa
 def check_index(table: Table) -> list[Finding]:
     """Return the differences between metadata table, table log and storage. Raises `UnsupportedTable` for a table without a log.
 
+    In a table that Apache Hudi also writes, compares the partition `files` with the timeline and with storage.
+
     If the writer of the last entry died, its missing files are created first, as the next writer would. While it is alive, they may
     be reported as missing: repeat the check.
     """
+    if table.is_shared:
+        return _check_shared(table)
     _check_exclusive(table)
     table.timeline.heal(HEAL_DEADLINE_S)
     table.refresh()
     return check_metadata(table.storage, table.state, table.timeline.rule)
+
+
+def _check_shared(table: Table) -> list[Finding]:
+    state = table.refresh()
+    listed = list_timeline(table.storage, TimelineFolders())
+    pending = frozenset(i.time for i in listed.instants if i.state is not State.COMPLETED)
+    return check_stored(table.storage, state, pending)
 
 
 def repair_index(table: Table) -> MetadataTable | None:
@@ -196,5 +211,5 @@ def _check_exclusive(table: Table) -> None:
         raise UnsupportedTable(
             f"table {table.definition.name!r}, which Apache Hudi also writes",
             expected="a table that only Tideline writes: its metadata table follows the table log",
-            remedy="" if table.is_shared else "let Apache Hudi's writers keep the metadata table (hoodie.metadata.enable)",
+            remedy=_SHARED if table.is_shared else "let Apache Hudi's writers keep the metadata table (hoodie.metadata.enable)",
         )

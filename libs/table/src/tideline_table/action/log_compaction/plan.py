@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tideline_table.action.decision import Due, Reason, obstacle
+from tideline_table.action.decision import Due, Reason, obstacle, within
 from tideline_table.config import COMPACTION_MAX_GROUPS, LOG_COMPACTION_FILES, LOG_COMPACTION_MAX_BYTES, Options
 from tideline_table.errors import CorruptMetadata, WriteConflict
 from tideline_table.file_group.names import parse_log_file_name
@@ -28,11 +28,12 @@ _STRATEGY = {
 """What Apache Hudi writes into plans of log compactions."""
 
 
-def plan_log_compaction(state: TableState, options: Options) -> Due | Reason:
+def plan_log_compaction(state: TableState, options: Options, *, max_bytes: int | None = None) -> Due | Reason:
     """Decide whether a log compaction is due, and plan it (HoodieCompactionPlan).
 
     It takes the slices of which a reader opens `hoodie.log.compaction.blocks.threshold` log files or more, of at most
-    `tideline.log.compaction.max.bytes` together, those with the most files first. File groups in pending plans are left out.
+    `tideline.log.compaction.max.bytes` together, those with the most files first. File groups in pending plans are left out, and
+    slices with which the plan would read more than `max_bytes`.
     """
     forbidden = obstacle(state)
     if forbidden is not None:
@@ -52,13 +53,16 @@ def plan_log_compaction(state: TableState, options: Options) -> Due | Reason:
             f"a reader opens at most {most} log file(s) of a slice that is free, {LOG_COMPACTION_FILES.key}={files}",
             f"{files - most} more delta commit(s) to a slice, or a smaller {LOG_COMPACTION_FILES.key}",
         )
-    fitting = [s for s in many if _log_bytes(s) <= most_bytes]
+    fitting = [s for s in many if log_bytes(s) <= most_bytes]
     if not fitting:
         return Reason(
             f"{len(many)} slice(s) with {files} log files or more have more log bytes than {LOG_COMPACTION_MAX_BYTES.key}={most_bytes}",
             "tideline plan compaction PATH, which merges them with their base files",
         )
-    picked = sorted(fitting, key=lambda s: (-len(s.log_files), s.group))[: options[COMPACTION_MAX_GROUPS]]
+    ordered = sorted(fitting, key=lambda s: (-len(s.log_files), s.group))
+    picked = list(within(ordered, max_bytes, log_bytes))[: options[COMPACTION_MAX_GROUPS]]
+    if not picked:
+        return Reason(f"no slice with {files} log files or more has {max_bytes} log bytes or less", "a larger budget")
     document = {
         "operations": [_operation(s) for s in picked],
         "extraMetadata": {},
@@ -131,12 +135,13 @@ def _planned_slice(operation: Mapping[str, Any], instant: str) -> FileSlice:
     return FileSlice(group, base_instant, str(operation["dataFilePath"] or ""), 0, -1, tuple(logs))
 
 
-def _log_bytes(file_slice: FileSlice) -> int:
+def log_bytes(file_slice: FileSlice) -> int:
+    """Return the bytes of the log files of a slice: without its base file, which no log compaction reads."""
     return sum(log.size_bytes for log in file_slice.log_files)
 
 
 def _operation(file_slice: FileSlice) -> dict[str, Any]:
-    size = _log_bytes(file_slice)
+    size = log_bytes(file_slice)
     return {
         "baseInstantTime": file_slice.base_instant,
         "deltaFilePaths": [log.name for log in file_slice.log_files],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from tideline_table.action.decision import Check, Reason, TableService
+from tideline_table.action.decision import Check, Due, Reason, TableService
 from tideline_table.action.log_compaction.plan import find_log_compaction_conflict, plan_log_compaction, planned_slices
 from tideline_table.action.log_compaction.task import LogCompactionTask, check_merged, merge_log
 from tideline_table.action.planned_run import attempt_of, begin_attempt, delete_lost_attempt, lost_attempt, pending_plan
@@ -18,7 +18,6 @@ from tideline_table.coordination.committed import Committed
 from tideline_table.coordination.conflict import check_still_own
 from tideline_table.coordination.file_times import pass_instant
 from tideline_table.errors import CommitUnknown, ObjectNotFound, TidelineError, TransactionRolledBack, UnsupportedTable
-from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
 from tideline_table.log.action import LOG_COMPACT
@@ -67,9 +66,9 @@ def schedule_log_compaction(table: Table, options: Mapping[str, object] | None =
 
 
 def request_log_compaction(
-    table: Table, options: Mapping[str, object] | None = None, *, check: Check | None = None
+    table: Table, options: Mapping[str, object] | None = None, *, max_bytes: int | None = None, check: Check | None = None
 ) -> str | Reason:
-    """Do as `schedule_log_compaction`, but return the reason if there is no plan. `check` as for `publish`.
+    """Do as `schedule_log_compaction`, but return the reason if there is no plan. `max_bytes` as for its plan, `check` for `publish`.
 
     Raises `UnsupportedTable` for tables without log files to merge, tables shared with Apache Hudi, and tables whose records are merged
     cell by cell, by several ordering fields, or have no meta fields.
@@ -77,7 +76,11 @@ def request_log_compaction(
     chosen = table.options.merged(options or {})
     table.check_writable()
     _check_possible(table)
-    return publish(table, Action.LOG_COMPACTION, LOG_COMPACT, lambda state: plan_log_compaction(state, chosen), check=check)
+
+    def decide(state: TableState) -> Due | Reason:
+        return plan_log_compaction(state, chosen, max_bytes=max_bytes)
+
+    return publish(table, Action.LOG_COMPACTION, LOG_COMPACT, decide, check=check)
 
 
 def _check_possible(table: Table) -> None:
@@ -102,8 +105,7 @@ def run_log_compaction(
     chosen = table.options.merged(options or {})
     table.check_writable()
     _check_possible(table)
-    pending = [a for a in table.state.pending() if a.action is Action.LOG_COMPACTION and not a.fenced_by]
-    record = pending_plan(table, instant, TableService.LOG_COMPACTION, pending, chosen)
+    record = pending_plan(table, instant, TableService.LOG_COMPACTION, table.state.pending_log_compactions(), chosen)
     if record is None:
         return None
     attempt = begin_attempt(table, record.instant, TableService.LOG_COMPACTION, LOG_COMPACT, chosen).sequence
@@ -111,6 +113,7 @@ def run_log_compaction(
     with Heartbeat(table.storage, record.instant, chosen):
         try:
             tasks = _tasks(table, record.instant, attempt, chosen)
+            _check_unchanged(table.state, record.instant, tasks)
             stats += run(tasks)
             return _commit(table, record.instant, attempt, tasks, check_merged(tasks, stats), chosen)
         except CommitUnknown:
@@ -146,6 +149,12 @@ def _tasks(table: Table, instant: str, attempt: int, options: Options) -> list[L
     ]
 
 
+def _check_unchanged(state: TableState, instant: str, tasks: Sequence[LogCompactionTask]) -> None:
+    conflict = find_log_compaction_conflict(state, instant, tuple(task.file_slice for task in tasks))
+    if conflict is not None:
+        raise conflict
+
+
 def _commit(
     table: Table, instant: str, attempt: int, tasks: Sequence[LogCompactionTask], stats: tuple[WriteStat, ...], options: Options
 ) -> Committed:
@@ -154,15 +163,19 @@ def _commit(
         if -1 < attempt_of(path) < attempt:
             forget_index(table.storage, path)
             table.storage.delete(path)
-    read = tuple(task.file_slice for task in tasks)
-    pass_instant(table.timeline, max((s.base_instant for s in read), default=""), opens=False)
-    entry = _complete(table, instant, attempt, read, stats, receipt_of(instant, stats, options[SERVICE_VERIFY]))
+    pass_instant(table.timeline, max((task.file_slice.base_instant for task in tasks), default=""), opens=False)
+    entry = _complete(table, instant, attempt, tasks, stats, receipt_of(instant, stats, options[SERVICE_VERIFY]))
     forget_markers(table.storage, instant)
     return Committed(instant, entry.sequence, stats)
 
 
 def _complete(
-    table: Table, instant: str, attempt: int, read: tuple[FileSlice, ...], stats: tuple[WriteStat, ...], receipt: Mapping[str, str]
+    table: Table,
+    instant: str,
+    attempt: int,
+    tasks: Sequence[LogCompactionTask],
+    stats: tuple[WriteStat, ...],
+    receipt: Mapping[str, str],
 ) -> Entry:
     def decide(state: TableState) -> Draft:
         check_still_own(state, instant)
@@ -170,9 +183,7 @@ def _complete(
             raise TransactionRolledBack(
                 f"log compaction {instant} was taken over by {state.actions[instant].writer_id}", expected=f"attempt {attempt}"
             )
-        conflict = find_log_compaction_conflict(state, instant, read)
-        if conflict is not None:
-            raise conflict
+        _check_unchanged(state, instant, tasks)
         # The current schema, which a writer may have changed since the begin.
         metadata = CommitMetadata(LOG_COMPACT, stats, {SCHEMA_KEY: table.schema_json, **receipt}, compacted=True)
         return Draft(instant, Action.LOG_COMPACTION, State.INFLIGHT, State.COMPLETED, LOG_COMPACT, Published(metadata))

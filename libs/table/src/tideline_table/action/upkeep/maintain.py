@@ -16,7 +16,6 @@ from tideline_table.action.upkeep.verdict import Outcome, Rules, judge
 from tideline_table.config import LOG_COMPACTION_ENABLE
 from tideline_table.coordination.committed import Committed
 from tideline_table.errors import Recovery, TidelineError
-from tideline_table.hudi.instant import Action
 from tideline_table.table.facade import Table
 
 ORDER = (
@@ -97,7 +96,7 @@ def _compact(table: Table, rules: Rules, why: str) -> Step:
 def _log_compact(table: Table, rules: Rules, why: str) -> Step:
     is_on = table.options.merged(rules.options)[LOG_COMPACTION_ENABLE]
     answer = request_log_compaction(table, rules.options) if is_on else Reason(why)
-    pending = [a.instant for a in table.state.pending() if a.action is Action.LOG_COMPACTION and not a.fenced_by]
+    pending = [a.instant for a in table.state.pending_log_compactions()]
     done = [d for instant in pending if (d := run_log_compaction(table, instant, options=rules.options)) is not None]
     return _committed(TableService.LOG_COMPACTION, done, answer, why)
 
@@ -117,8 +116,9 @@ def _committed(service: TableService, done: list[Committed], answer: str | Reaso
 
 
 def _clean(table: Table, rules: Rules, why: str) -> Step:
-    answer = request_clean(table, rules.options)
-    deleted = run_clean(table, options=rules.options)
+    options = rules.options_of(TableService.CLEAN)
+    answer = request_clean(table, options)
+    deleted = run_clean(table, options=options)
     if deleted is None:
         return Step(TableService.CLEAN, "nothing", answer.why if isinstance(answer, Reason) else why)
     return Step(TableService.CLEAN, "done", why, (answer,) if isinstance(answer, str) else (), deleted)
@@ -126,11 +126,12 @@ def _clean(table: Table, rules: Rules, why: str) -> Step:
 
 def _archive(table: Table, rules: Rules, why: str) -> Step:
     """Clean up late files of rolled-back writes, which hold archival back, then archive."""
-    done = run_archival(table, options=rules.options)
-    found = delete_late_files(table, rules.options)
-    answer = request_archival(table, rules.options, found.cleaned_up)
+    options = rules.options_of(TableService.ARCHIVAL)
+    done = run_archival(table, options=options)
+    found = delete_late_files(table, options)
+    answer = request_archival(table, options, found.cleaned_up)
     if isinstance(answer, str):
-        done = run_archival(table, answer, options=rules.options) or done
+        done = run_archival(table, answer, options=options) or done
     if done is None:
         return Step(TableService.ARCHIVAL, "nothing", answer.why if isinstance(answer, Reason) else why, files=len(found.deleted))
     return Step(TableService.ARCHIVAL, "done", why, (done.instant,), len(done.instants))

@@ -42,6 +42,12 @@ class Rules:
     objectives: Objectives = field(default_factory=Objectives)
     options: Mapping[str, object] = field(default_factory=dict)
     """They override the options with which the table is open."""
+    service_options: Mapping[TableService, Mapping[str, object]] = field(default_factory=dict)
+    """They override `options` for one service, which another process runs with options of its own."""
+
+    def options_of(self, service: TableService) -> dict[str, object]:
+        """Return what overrides the options with which the table is open, for this service."""
+        return {**self.options, **self.service_options.get(service, {})}
 
 
 class Outcome(enum.StrEnum):
@@ -79,7 +85,7 @@ def decide(table: Table, service: TableService, rules: Rules) -> Due | Reason:
     Decides on the last refreshed state without asking for reservations of file groups, and publishes nothing. Raises `SchemaMismatch`
     and `InvalidOption` for options that do not fit the table.
     """
-    options, now = table.options.merged(rules.options), table.clock.now()
+    options, now = table.options.merged(rules.options_of(service)), table.clock.now()
     excluded = _not_applicable(table, service)
     if excluded is not None:
         return excluded
@@ -108,7 +114,7 @@ def judge(table: Table, service: TableService, rules: Rules) -> Verdict:
     if excluded is not None:
         return Verdict(service, Outcome.NOT_APPLICABLE, excluded.why, excluded.until)
     pending = [record for record in table.state.pending() if not record.fenced_by and service_of(record) is service]
-    if service not in rules.services or not _is_on(service, table.options.merged(rules.options), bool(pending)):
+    if service not in rules.services or not _is_on(service, table.options.merged(rules.options_of(service)), bool(pending)):
         return Verdict(service, Outcome.OFF, "the service is switched off for this table", _SWITCH)
     if service in rules.held:
         return Verdict(service, Outcome.HELD, rules.held[service].why, rules.held[service].until)

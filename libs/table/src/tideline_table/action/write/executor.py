@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tideline_table.errors import VerificationFailed
 from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.index.place import PlaceT
 from tideline_table.index.simple import Location
 from tideline_table.table.facade import Table
 from tideline_table.writer import FileGroupResult, RoutedTask, WriteContext, write_file_group
@@ -46,12 +47,12 @@ class WriteExecutor(Protocol):
     def locate(
         self,
         table: Table,
-        wanted: Mapping[str, pa.ChunkedArray],
-        slices: Mapping[str, Sequence[FileSlice]],
+        wanted: Mapping[PlaceT, pa.ChunkedArray],
+        slices: Mapping[PlaceT, Sequence[FileSlice]],
         *,
         by_filters: bool = False,
-    ) -> Mapping[str, Location]:
-        """Return where the `wanted` keys of each partition are among its visible `slices`, as `SimpleIndex.locate` does."""
+    ) -> Mapping[PlaceT, Location]:
+        """Return where the `wanted` keys of each place are among its visible `slices`, as `SimpleIndex.locate` does."""
         ...
 
     def write(self, work: RoutedWrite) -> list[FileGroupResult]:
@@ -80,11 +81,11 @@ class ThisProcess:
     def locate(
         self,
         table: Table,
-        wanted: Mapping[str, pa.ChunkedArray],
-        slices: Mapping[str, Sequence[FileSlice]],
+        wanted: Mapping[PlaceT, pa.ChunkedArray],
+        slices: Mapping[PlaceT, Sequence[FileSlice]],
         *,
         by_filters: bool = False,
-    ) -> Mapping[str, Location]:
+    ) -> Mapping[PlaceT, Location]:
         """See `WriteExecutor`."""
         found = self._each(lambda name: table.index.locate(wanted[name], slices[name], by_filters=by_filters), list(wanted))
         return dict(zip(wanted, found, strict=True))

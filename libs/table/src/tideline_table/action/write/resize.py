@@ -84,6 +84,18 @@ def checked_number(table: Table, number: int) -> BucketIndex:
             expected="no number of buckets: the sizes of its buckets decide which are split and merged",
             remedy="tideline resize-buckets PATH --option hoodie.bucket.index.max.num.buckets=N",
         )
+    if index.has_several:
+        raise UnsupportedTable(
+            f"table {table.definition.name!r} with {index.text}",
+            expected="one file group in each bucket: a bucket with several grows by file groups",
+            remedy="for another number, write the rows into a new table",
+        )
+    if index.rules:
+        raise UnsupportedTable(
+            f"table {table.definition.name!r} with {index.text}",
+            expected="one number of buckets for all partitions: rules of partitions cannot be changed yet",
+            remedy="write the rows into a new table",
+        )
     if not index.number <= number <= MAX_BUCKETS or number % index.number:
         raise InvalidOption(
             f"{number} buckets for a table with {index.text}",

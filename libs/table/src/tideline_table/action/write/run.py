@@ -19,7 +19,7 @@ from tideline_table.action.write.executor import RoutedWrite, ThisProcess, Write
 from tideline_table.action.write.key_look_up import key_look_up
 from tideline_table.action.write.partition import create_partition
 from tideline_table.action.write.schema_change import TargetSchema, check_sort_columns, target_schema
-from tideline_table.action.write.tagging import tag_for_buckets, tag_input
+from tideline_table.action.write.tagging import tag_for_buckets, tag_in_buckets, tag_input
 from tideline_table.action.write.transaction import LookUp, WriteTransaction
 from tideline_table.config import INSERT_TO_LOG, Options
 from tideline_table.coordination.committed import Committed
@@ -187,7 +187,8 @@ def in_transaction(
     The exception is `CommitUnknown`: the log decides the outcome, and recovery follows the log.
     """
     action = table.write_action(replaces=operation.overwrites)
-    is_bucketed = table.definition.buckets is not None
+    index = table.definition.buckets
+    is_bucketed = index is not None and not index.has_several
     transaction = WriteTransaction.begin(
         table.timeline, table.lock, operation.hudi_name, action, options, progress, one_group_per_bucket=is_bucketed
     )
@@ -272,9 +273,11 @@ class _Attempt:
         return self.table.definition.type is TableType.MOR and task.base is not None and (not task.adds or task.log_inserts > 0)
 
     def _route(self, transaction: WriteTransaction) -> _Routed:
-        state = self.table.state
-        if self.table.definition.buckets is not None:
-            return self._route_to_buckets(transaction, self.table.definition.buckets)
+        state, index = self.table.state, self.table.definition.buckets
+        if index is not None and not index.has_several:
+            return self._route_to_buckets(transaction, index)
+        if index is not None:
+            return self._route_in_buckets(transaction, index)
         tagged = tag_input(self.table, self.prepared, self.operation, self.options, self.executor)
         placement = self._placement(FilePlacement.of(transaction.placing(self.options), state.latest_slices()))
         closed = closed_to_inserts(state)
@@ -304,6 +307,17 @@ class _Attempt:
             found.check_unchanged(self.table.state)
             raise
         return _Routed(tasks, tagged.rows, index, found.instants(tagged.by_partition))
+
+    def _route_in_buckets(self, transaction: WriteTransaction, index: BucketIndex) -> _Routed:
+        """Route the rows of each bucket to its file groups, as those of a partition without buckets."""
+        tagged = tag_in_buckets(self.table, self.prepared, self.named, self.operation, self.options, self.executor, index)
+        state = self.table.state
+        placement = self._placement(FilePlacement.of(transaction.placing(self.options), state.latest_slices()))
+        closed = closed_to_inserts(state)
+        tasks = route_input(
+            transaction.instant, self.operation, tagged.by_place, tagged.locations, tagged.slices, placement, closed
+        )
+        return _Routed(tasks, self.prepared.rows, index)
 
     def _placement(self, placement: FilePlacement) -> FilePlacement:
         """Return the placement of inserts: to log files if the options say so and merging a log cannot mistake two rows for one."""
@@ -337,11 +351,12 @@ class _Attempt:
         return results
 
     def _look_up(self) -> LookUp | None:
-        # Two writers of one key meet in its bucket, where the rules for file groups decide.
+        # Two writers of one key meet in its bucket, where the rules for file groups decide, if it has one file group.
         # An overwrite must not add a key that another writer has put into a partition that stays: the record index has one place for it.
         meets_others = self.operation is Operation.INSERT_OVERWRITE and asks_record_index(self.options)
         is_unique = promises_unique_keys(self.operation, self.options)
-        if self.table.definition.buckets is not None or not (is_unique or meets_others):
+        index = self.table.definition.buckets
+        if (index is not None and not index.has_several) or not (is_unique or meets_others):
             return None
         if not is_unique:
             return replace(key_look_up(self.table, self.prepared), by_hash=False)

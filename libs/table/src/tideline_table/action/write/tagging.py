@@ -19,6 +19,8 @@ from tideline_table.action.write.live_keys import deleted_keys, split_by_life, w
 from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, Options, column_list
 from tideline_table.errors import DuplicateKey, IndexDamaged
 from tideline_table.file_group.slice import FileSlice
+from tideline_table.index.bucket import BucketIndex, rows_by_bucket, slices_in_buckets
+from tideline_table.index.place import BucketPlace, PlaceT
 from tideline_table.index.scope import KeyScope, asks_filters, asks_record_index, moves_rows
 from tideline_table.index.simple import Location, partition_rows
 from tideline_table.log.metadata import MetadataPartition
@@ -122,7 +124,7 @@ def _tagged(
         within = executor.locate(table, wanted, slices, by_filters=asks_filters(options))
         locations = {name: without_deleted(table, within[name], keys) for name, keys in wanted.items()}
         if not operation.looks_up_keys:
-            by_partition, locations = _without_known(table, wanted, by_partition, locations, policy)
+            by_partition, locations = without_known(table, wanted, by_partition, locations, policy)
     return TaggedInput(rows, by_partition, locations, slices)
 
 
@@ -133,17 +135,69 @@ def tag_for_buckets(
 
     `named` is the operation that the caller chose, `operation` the one by which rows are written. Raises as `tag_input`.
     """
+    by_partition, slices = _by_partition(table, prepared, named, options)
+    if not operation.looks_up_keys and not operation.overwrites:
+        wanted = {name: prepared.keys.take(pa.array(numbers)) for name, numbers in by_partition.items()}
+        located = executor.locate(table, wanted, slices)
+        by_partition, _ = without_known(table, wanted, by_partition, located, options[INSERT_DUP_POLICY])
+    return TaggedInput(prepared.rows, by_partition, {}, slices)
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedBuckets:
+    """The rows of one attempt by bucket, for an index with several file groups in a bucket."""
+
+    by_place: Mapping[BucketPlace, np.ndarray]
+    locations: Mapping[BucketPlace, Location]
+    slices: Mapping[BucketPlace, Sequence[FileSlice]]
+
+
+def tag_in_buckets(
+    table: Table,
+    prepared: PreparedInput,
+    named: Operation,
+    operation: Operation,
+    options: Options,
+    executor: WriteExecutor,
+    index: BucketIndex,
+) -> TaggedBuckets:
+    """Look the keys of each bucket up in its file groups, by key ranges and Bloom filters: no file of another bucket is read.
+
+    Arguments and errors as for `tag_for_buckets`; raises `UnsupportedTable` for file groups that the index does not allow.
+    """
+    by_partition, of_partition = _by_partition(table, prepared, named, options)
+    codes = index.hash_codes(prepared.keys)
+    by_place: dict[BucketPlace, np.ndarray] = {}
+    slices: dict[BucketPlace, Sequence[FileSlice]] = {}
+    for partition, rows in by_partition.items():
+        own = index.in_partition(partition)
+        held = {} if operation.overwrites else slices_in_buckets(own, of_partition[partition])
+        for bucket, positions in rows_by_bucket(own.buckets_of(codes[rows])):
+            place = BucketPlace(partition, bucket)
+            by_place[place] = rows[positions]
+            slices[place] = held.get(bucket, ())
+    locations: Mapping[BucketPlace, Location] = {}
+    policy = "none" if operation.overwrites else options[INSERT_DUP_POLICY]
+    if operation.looks_up_keys or policy != "none":
+        wanted = {place: prepared.keys.take(pa.array(numbers)) for place, numbers in by_place.items()}
+        found = executor.locate(table, wanted, slices, by_filters=True)
+        locations = {place: without_deleted(table, found[place], keys) for place, keys in wanted.items()}
+        if not operation.looks_up_keys:
+            by_place, locations = without_known(table, wanted, by_place, locations, policy)
+    return TaggedBuckets(by_place, locations, slices)
+
+
+def _by_partition(
+    table: Table, prepared: PreparedInput, named: Operation, options: Options
+) -> tuple[dict[str, np.ndarray], dict[str, list[FileSlice]]]:
+    """Return the numbers of the rows of each partition, in the order in which `named` writes them, and its visible slices."""
     by_partition = dict(partition_rows(prepared.partition_paths)) if prepared.rows.num_rows else {}
     if named is Operation.BULK_INSERT:
         by_partition = {name: _sorted(prepared.rows, numbers, options) for name, numbers in by_partition.items()}
     slices: dict[str, list[FileSlice]] = {name: [] for name in by_partition}
     for file_slice in table.state.latest_slices(partitions=by_partition):
         slices[file_slice.group.partition_path].append(file_slice)
-    if not operation.looks_up_keys and not operation.overwrites:
-        wanted = {name: prepared.keys.take(pa.array(numbers)) for name, numbers in by_partition.items()}
-        located = executor.locate(table, wanted, slices)
-        by_partition, _ = _without_known(table, wanted, by_partition, located, options[INSERT_DUP_POLICY])
-    return TaggedInput(prepared.rows, by_partition, {}, slices)
+    return by_partition, slices
 
 
 def _found_anywhere(
@@ -259,16 +313,16 @@ class _Placement:
         return wins
 
 
-def _without_known(
+def without_known(
     table: Table,
-    wanted: Mapping[str, pa.ChunkedArray],
-    by_partition: Mapping[str, np.ndarray],
-    locations: Mapping[str, Location],
+    wanted: Mapping[PlaceT, pa.ChunkedArray],
+    by_partition: Mapping[PlaceT, np.ndarray],
+    locations: Mapping[PlaceT, Location],
     policy: str,
-) -> tuple[dict[str, np.ndarray], dict[str, Location]]:
+) -> tuple[dict[PlaceT, np.ndarray], dict[PlaceT, Location]]:
     """Return the rows with keys that the table does not hold, and where log files deleted such a key: it is written there again."""
-    fresh: dict[str, np.ndarray] = {}
-    revived: dict[str, Location] = {}
+    fresh: dict[PlaceT, np.ndarray] = {}
+    revived: dict[PlaceT, Location] = {}
     known = 0
     for name, rows in by_partition.items():
         live, dead = split_by_life(table, locations[name], wanted[name])

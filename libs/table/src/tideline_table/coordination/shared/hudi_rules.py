@@ -2,12 +2,11 @@
 
 - The table version stays 6: a writer that upgrades the table moves the timeline away.
 - Failed writes are cleaned lazily: a write with a fresh heartbeat is left alone. Only the effects of Hudi's options are visible.
-- No metadata table: its readers see only the files that it lists, and only Hudi maintains it. An advertised one is turned off as
-  Hudi does it: first its partitions are removed from the properties, then its folder is deleted.
+- No metadata table, unless its partition `files` is kept (`metadata`): Hudi's readers see only the files that it lists. An advertised one is
+  turned off as Hudi does it: first its partitions are removed from the properties, then its folder is deleted.
 - No bucket index that the table does not keep: with one, Hudi's writers read a bucket number in every file id and fail on the file
   groups that this engine creates otherwise. A table keeps the one it was created or shared with, and all file groups fit it.
-- One number of buckets for all partitions. Hudi's procedure `partition_bucket_index_manager` can lower the number of a partition. File
-  ids do not show that, and a writer with the old number would write a key into a second file group.
+- The numbers of buckets that the table keeps, also by partition (`partition_numbers`).
 """
 
 from __future__ import annotations
@@ -20,12 +19,14 @@ from dataclasses import dataclass
 from tideline_table.clock import Clock
 from tideline_table.config import INDEX_TYPE, INSTANT_SKEW_S, Options, column_list
 from tideline_table.coordination.heartbeat import allowed_silence
+from tideline_table.coordination.shared.metadata import advertised, keep_files_only, turn_off_metadata
+from tideline_table.coordination.shared.partition_numbers import check_numbers
 from tideline_table.errors import ClockSkew, UnsupportedTable
 from tideline_table.file_group.names import is_ring_file_id
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import time_from_instant
-from tideline_table.hudi.properties import METADATA_FOLDER, WRITABLE_VERSION, change_properties, read_properties
+from tideline_table.hudi.properties import WRITABLE_VERSION, read_properties
 from tideline_table.index.bucket import BucketIndex, slices_by_bucket
 from tideline_table.log.state import TableState
 from tideline_table.storage import Storage
@@ -35,26 +36,27 @@ _HASHED_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-3")
 _GROUPS_FOR_ONE_NUMBER = 50
 BUCKET_FOLDER = ".hoodie/.bucket_index"
 _RING_FOLDER = "consistent_hashing_metadata"
-_NUMBERS_FOLDER = "partition_bucket_index_meta"
-_PARTITION_RULES = "hoodie.bucket.index.partition.expressions"
+_RULES_FOLDER = "partition_bucket_index_meta"
 _LOGGER = logging.getLogger(__name__)
 
-_ADVERTISED = (p.METADATA_PARTITIONS, p.METADATA_PARTITIONS_INFLIGHT)
 OPTIONS_HINT = "'tideline share PATH' prints the options that its writers need"
 
 
-def hold_to_rules(storage: Storage) -> bool:
-    """Reject or mend what breaks the rules; return True if a metadata table was turned off. Raises `UnsupportedTable`."""
+def hold_to_rules(storage: Storage, *, keep_files: bool = False) -> bool:
+    """Reject or mend what breaks the rules; return True if a metadata table was turned off. Raises `UnsupportedTable`.
+
+    With `keep_files`, a metadata table keeps its partition `files`.
+    """
     properties = read_properties(storage)
     check_version(properties)
-    check_one_number(storage, properties)
-    advertised = [name for key in _ADVERTISED for name in properties.get(key, "").split(",") if name]
-    if not advertised:
+    check_numbers(storage, properties)
+    partitions = advertised(properties)
+    if not partitions or (keep_files and keep_files_only(storage, properties)):
         return False
     _LOGGER.warning(
         "a writer turned the metadata table on (%s) and it is turned off again: give every Hudi writer of this table "
         "hoodie.metadata.enable=false; %s",
-        ", ".join(sorted(set(advertised))),
+        ", ".join(sorted(set(partitions))),
         OPTIONS_HINT,
     )
     turn_off_metadata(storage, properties)
@@ -113,7 +115,7 @@ class Bucketing:
     ring: str
     """Of consistent hashing."""
     other: str
-    """Of numbers of buckets by partition."""
+    """Of another engine."""
 
     @classmethod
     def shown_by(cls, state: TableState, properties: Mapping[str, str], folders: Collection[str] = ()) -> Bucketing:
@@ -134,15 +136,15 @@ class Bucketing:
         elif properties.get(INDEX_TYPE.key, "").upper() == "BUCKET":
             simple = f"{INDEX_TYPE.key}=BUCKET"
         shown = {name: f"folder {BUCKET_FOLDER}/{name}" for name in sorted(folders)}
-        ring = shown.pop(_RING_FOLDER, "")
-        return cls(simple, f"file id {min(hashed)}" if hashed else ring, next(iter(shown.values()), ""))
+        ring, rules = shown.pop(_RING_FOLDER, ""), shown.pop(_RULES_FOLDER, "")
+        return cls(simple or rules, f"file id {min(hashed)}" if hashed else ring, next(iter(shown.values()), ""))
 
     def refuse_other_engines(self) -> None:
-        """Raise `UnsupportedTable` for numbers of buckets by partition."""
+        """Raise `UnsupportedTable` for an engine that is neither of the two."""
         if self.other:
             raise UnsupportedTable(
                 f"a table with Apache Hudi's bucket index ({self.other})",
-                expected="one number of buckets, or another index",
+                expected="the simple engine, consistent hashing, or another index",
                 remedy="read it, or write it with Apache Hudi",
             )
 
@@ -157,17 +159,6 @@ def check_not_bucketed(state: TableState, properties: Mapping[str, str], folders
             expected="another index: the bucket index fails over file groups without a bucket number, such as Tideline opens",
             remedy="read it, or write it with Apache Hudi",
         )
-
-
-def check_one_number(storage: Storage, properties: Mapping[str, str]) -> None:
-    """Raise `UnsupportedTable` if a bucket index has numbers of buckets by partition (format reference 12.3). Lists one folder."""
-    if properties.get(INDEX_TYPE.key, "").upper() != "BUCKET":
-        return
-    rules = properties.get(_PARTITION_RULES, "")
-    found = f"{_PARTITION_RULES}={rules}" if rules else ""
-    if not found and _NUMBERS_FOLDER in storage.list_folder(BUCKET_FOLDER).folders:
-        found = f"folder {BUCKET_FOLDER}/{_NUMBERS_FOLDER}"
-    Bucketing("", "", found).refuse_other_engines()
 
 
 def check_buckets(state: TableState, properties: Mapping[str, str]) -> None:
@@ -209,10 +200,3 @@ def check_rings(state: TableState) -> None:
             raise UnsupportedTable(
                 f"file group {file_slice.group.file_id}, which is of no first hash ring", expected=expected, remedy=remedy
             )
-
-
-def turn_off_metadata(storage: Storage, properties: Mapping[str, str]) -> None:
-    """Remove the metadata table's partitions from the properties, then delete its folder. The caller holds the lock."""
-    if any(properties.get(key) for key in _ADVERTISED):
-        change_properties(storage, {**properties, **{key: "" for key in _ADVERTISED if key in properties}})
-    storage.delete_below(METADATA_FOLDER)

@@ -26,10 +26,11 @@ from tideline_table.coordination.shared.hudi_rules import (
     check_buckets,
     check_lazy,
     check_not_ahead,
-    check_one_number,
     check_version,
     hold_to_rules,
 )
+from tideline_table.coordination.shared.metadata import follow_step, keeps_files, turn_off_if_known
+from tideline_table.coordination.shared.partition_numbers import check_numbers
 from tideline_table.coordination.shared.timeline_file import create_file
 from tideline_table.coordination.timeline import ActiveTimeline, Decide
 from tideline_table.errors import (
@@ -81,6 +82,8 @@ class SharedTimeline(ActiveTimeline):
         self._view: tuple[int, TableState] | None = None
         self._given_up: set[str] = set()
         """Tideline writes that failed before they began: on the timeline they look like Apache Hudi's."""
+        self._late: set[str] = set()
+        """Instants whose delta commit in the metadata table may have come after the loss of the lock."""
 
     # --- reading -------------------------------------------------------------------------------------------------------------
 
@@ -123,7 +126,7 @@ class SharedTimeline(ActiveTimeline):
         """See `ActiveTimeline.check_writable`. Raises `UnsupportedTable` without a lock or for a broken rule (`hudi_rules`)."""
         properties = read_properties(self.storage)
         check_version(properties)
-        check_one_number(self.storage, properties)
+        check_numbers(self.storage, properties)
         if not self.can_write:
             raise UnsupportedTable(
                 f"table {table!r} is shared with Apache Hudi's writers and was opened without their lock",
@@ -167,6 +170,7 @@ class SharedTimeline(ActiveTimeline):
     def _take_back(self, begun: Sequence[ActionRecord]) -> None:
         """Remove actions that will never complete, and log them as rolled back. Hudi's rollback undoes no clean and no rollback."""
         with self._checked_lock().hold(), self.replica.mutex:
+            turn_off_if_known(self.storage, (a.instant for a in begun))
             for path in (timeline_path(Instant(a.instant, a.action, s)) for a in begun for s in (State.INFLIGHT, State.REQUESTED)):
                 self.storage.delete(path)
             self.follower.adopt()
@@ -230,7 +234,9 @@ class SharedTimeline(ActiveTimeline):
         return self._lock
 
     def _append_under(self, held: HeldPeerLock, decide: Decide) -> Entry:
-        hold_to_rules(self.storage)
+        hold_to_rules(self.storage, keep_files=keeps_files(self.replica.options))
+        turn_off_if_known(self.storage, self._late)
+        self._late.clear()
         self.follower.adopt()
         draft = decide(self.state)
         self.state.check(draft)
@@ -287,6 +293,10 @@ class SharedTimeline(ActiveTimeline):
         if draft.after is State.COMPLETED:
             self._check_begun(draft)
         files = self._with_inflight(draft, files)
+        step = draft.entry(self.state.sequence + 1, self.clock.now())
+        if keeps_files(self.replica.options) and follow_step(self.storage, self.state, step) and not held.is_held():
+            self._late.add(draft.instant)
+            raise _LockLost
         for path in files.delete:
             self.storage.delete(path)
         if draft.before is not State.NONE or draft.after is not State.INFLIGHT or draft.action not in WRITE_ACTIONS:

@@ -1,0 +1,86 @@
+"""When the cleaner checks a table, and by which options a clean or an archival is due. Pure.
+
+The cleaner, the planner's fleet API and the commands `status`, `why` and `maintain` decide by this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tideline_runtime.cleaner_settings import CleanerSettings
+from tideline_runtime.policy import TablePolicy
+from tideline_runtime.table_settings import TableSettings
+from tideline_table.action import CleaningPolicy, Outcome, Rules, TableService, Verdict
+from tideline_table.config import CLEAN_POLICY, Options
+from tideline_table.log import TableState
+from tideline_table.table import Table
+
+CLEANED = (TableService.CLEAN, TableService.ARCHIVAL)
+"""The services that only the cleaner plans."""
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """By what a table is checked: the engine options that were given, and the services of the cleaner that are on."""
+
+    options: Mapping[str, str]
+    services: frozenset[TableService]
+
+    @classmethod
+    def of(cls, options: Options, policy: TablePolicy) -> Basis:
+        """Return the basis of a table that is open with `options`. A pause does not change it."""
+        return cls(options.given(), frozenset(service for service in CLEANED if policy.is_on(service)))
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The last check of a table, or its first visit (`sequence` 0) if no check was made yet. `at_s` is monotonic time.
+
+    `sequence` is that of the state on which the check began. What is appended meanwhile, the entries of a clean among it, makes another
+    check due after the interval: a write that completes during the clean may be the last one.
+    """
+
+    sequence: int
+    at_s: float
+    basis: Basis
+    has_leases: bool = False
+    """Whether a reader held a lease, which can end without a new log entry."""
+
+
+def is_check_due(state: TableState, last: Check, basis: Basis, own: CleanerSettings, now_s: float) -> bool:
+    """Return whether enough writes completed since the last check, enough time passed, or the basis changed.
+
+    Not only writes make a clean due, but also the end of a plan that needed files, the end of a lease, and retention by hours.
+    Without the interval, a table would never be cleaned if its last write came before that. `own` are the settings of the table.
+    """
+    if basis != last.basis:
+        return True
+    if sum(1 for a in state.completed_writes() if a.sequence > last.sequence) >= own.clean_min_commits:
+        return True
+    if now_s - last.at_s < own.clean_interval_s:
+        return False
+    return state.sequence > last.sequence or last.has_leases or Options(basis.options)[CLEAN_POLICY] == CleaningPolicy.HOURS
+
+
+def with_cleaner_options(
+    rules: Rules, settings: CleanerSettings, policy: TablePolicy, table: Table, options: Mapping[str, object] | None = None
+) -> Rules:
+    """Return `rules` by which cleans and archivals are judged as the cleaner does, whatever options `table` is open with.
+
+    `options` override those of the settings and of the policy.
+    """
+    given = table.options.changed_to(Options({**settings.options, **policy.options, **(options or {})}))
+    return replace(rules, service_options={**rules.service_options, **dict.fromkeys(CLEANED, given)})
+
+
+def with_cleaner(settings: CleanerSettings, policy: TablePolicy, table: Table, verdict: Verdict) -> Verdict:
+    """Return a verdict that says, for a clean or an archival that is due, when the cleaner plans it.
+
+    Raises `InvalidSetting` for settings in a policy that are not valid.
+    """
+    if verdict.service not in CLEANED or verdict.outcome is not Outcome.DUE:
+        return verdict
+    own = TableSettings(settings, lambda _: policy.settings("cleaner")).of(table.base_path)
+    checks = f"after {own.clean_min_commits} write(s) (clean_min_commits), or {own.clean_interval_s:g} s (clean_interval_s)"
+    return replace(verdict, until=f"the cleaner's next check of the table, {checks} after the last one; or {verdict.until}")

@@ -1,0 +1,133 @@
+"""The metadata table of a shared table: kept up with Tideline's steps, or turned off, under the lock that both sides take.
+
+Only the partition `files` is kept, and only where the option says so. As in Apache Hudi, the delta commit of a step comes before the timeline
+file that completes it, with the same instant: readers ignore it until then. Whatever Tideline does not follow turns the metadata table off,
+which is always safe: readers list folders, and Apache Hudi's next writer makes it anew.
+
+That of a merge-on-read table is always turned off. With a metadata table, Apache Hudi 1.2.0 does not see the log files of a write that failed: its next
+write takes their names first, and claims them in its commit and, by a path that its readers cannot parse, in the metadata table.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from tideline_table.config import SHARED_METADATA, Options
+from tideline_table.errors import MALFORMED, CorruptMetadata, ObjectNotFound, SchemaMismatch, UnsupportedTable
+from tideline_table.hudi import properties as p
+from tideline_table.hudi.instant import WRITE_ACTIONS, State
+from tideline_table.hudi.properties import METADATA_FOLDER, change_properties, read_properties
+from tideline_table.log.entry import Entry
+from tideline_table.log.metadata import FILES, delta_instant
+from tideline_table.log.plan import RollbackStep
+from tideline_table.log.state import TableState
+from tideline_table.metadata_table import StoredMetadata
+from tideline_table.metadata_table.files import FilesPartition
+from tideline_table.metadata_table.layout import folder_of
+from tideline_table.metadata_table.partition import Source
+from tideline_table.storage import Storage
+
+_LOGGER = logging.getLogger(__name__)
+_ADVERTISED = (p.METADATA_PARTITIONS, p.METADATA_PARTITIONS_INFLIGHT)
+_KEPT_TYPE = "COPY_ON_WRITE"
+_MOST_DELTAS = 200
+"""Delta commits after which a metadata table that no writer of Apache Hudi compacts is turned off. Hudi's writers fail at 1,000."""
+_UNREADABLE = (CorruptMetadata, ObjectNotFound, SchemaMismatch, UnsupportedTable, *MALFORMED)
+
+
+def keeps_files(options: Options) -> bool:
+    """Return whether Tideline's writers keep the partition `files`."""
+    return options[SHARED_METADATA] == FILES
+
+
+def advertised(properties: Mapping[str, str]) -> list[str]:
+    """Return the partitions of the metadata table that the properties name, and those that are being built."""
+    return [name for key in _ADVERTISED for name in properties.get(key, "").split(",") if name]
+
+
+def keep_files_only(storage: Storage, properties: Mapping[str, str]) -> bool:
+    """Drop all partitions but `files` as Apache Hudi does; return False if `files` cannot be kept. The caller holds the lock."""
+    if FILES not in properties.get(p.METADATA_PARTITIONS, "").split(",") or properties.get(p.TYPE) != _KEPT_TYPE:
+        return False
+    dropped = [name for name in advertised(properties) if name != FILES]
+    if dropped:
+        _LOGGER.warning(
+            "dropping %s from the metadata table: Tideline keeps %s only in a table that Apache Hudi also writes; give every Hudi writer "
+            "hoodie.metadata.index.column.stats.enable=false, and no other index of the metadata table",
+            ", ".join(sorted(set(dropped))),
+            FILES,
+        )
+        change_properties(storage, {**properties, p.METADATA_PARTITIONS: FILES, p.METADATA_PARTITIONS_INFLIGHT: ""})
+        for name in set(dropped):
+            storage.delete_below(folder_of(name))
+    return True
+
+
+def turn_off_metadata(storage: Storage, properties: Mapping[str, str]) -> None:
+    """Remove the metadata table's partitions from the properties, then delete its folder. The caller holds the lock."""
+    if any(properties.get(key) for key in _ADVERTISED):
+        change_properties(storage, {**properties, **{key: "" for key in _ADVERTISED if key in properties}})
+    storage.delete_below(METADATA_FOLDER)
+
+
+def follow_step(storage: Storage, state: TableState, entry: Entry) -> bool:
+    """Add to the metadata table what `entry`, the step that is taken next, changes. Return whether that took requests.
+
+    `state` is the state before the step. A step that cannot be followed turns the metadata table off. The caller holds the lock.
+    """
+    instant = delta_instant(entry)
+    if not instant and not isinstance(entry.body, RollbackStep):
+        return False
+    properties = read_properties(storage)
+    if not advertised(properties):
+        return False
+    why = ""
+    try:
+        stored = StoredMetadata.read(storage)
+        why = why_not_followed(stored, state, entry)
+        if not why and instant:
+            stored.add_delta(storage, instant, FilesPartition().changed_by(Source(storage, state), entry))
+    except _UNREADABLE as error:
+        why = str(error)
+    if why:
+        _turn_off(storage, properties, why)
+    return True
+
+
+def why_not_followed(stored: StoredMetadata, state: TableState, entry: Entry) -> str:
+    """Return why the metadata table cannot follow the step `entry`; empty if it can. Pure."""
+    if stored.pending:
+        return f"instant {stored.pending[0]} of the metadata table is pending, and its process is dead"
+    body = entry.body
+    target = body.target if isinstance(body, RollbackStep) else ""
+    known = next((instant for instant in (target, entry.instant) if instant in stored.instants), "")
+    if known:
+        return f"{entry.action} {entry.instant} meets a delta commit of {known}, whose writer died before it completed the instant"
+    undone = {a.instant for a in state.actions.values() if a.state is State.ROLLED_BACK and a.action in WRITE_ACTIONS}
+    late = sorted(undone & stored.instants)
+    if late:
+        return f"the writer of {late[0]}, which was rolled back, made its delta commit late"
+    if stored.deltas >= _MOST_DELTAS:
+        return f"{stored.deltas} delta commits were made since Apache Hudi compacted it"
+    return ""
+
+
+def turn_off_if_known(storage: Storage, instants: Iterable[str]) -> None:
+    """Turn the metadata table off if it knows one of the `instants`, which leave the timeline without a rollback."""
+    wanted = set(instants)
+    properties = read_properties(storage) if wanted else {}
+    if not advertised(properties):
+        return
+    try:
+        known = sorted(StoredMetadata.read(storage).instants & wanted)
+    except _UNREADABLE as error:
+        _turn_off(storage, properties, str(error))
+        return
+    if known:
+        _turn_off(storage, properties, f"it has a delta commit of {known[0]}, which never completes")
+
+
+def _turn_off(storage: Storage, properties: Mapping[str, str], why: str) -> None:
+    _LOGGER.warning("the metadata table is turned off, and Apache Hudi's next writer makes it anew: %s", why)
+    turn_off_metadata(storage, properties)

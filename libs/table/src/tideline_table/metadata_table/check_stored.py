@@ -1,0 +1,66 @@
+"""Compare the partition `files` of a shared table's metadata table with the table and with the files on storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+
+from tideline_table.errors import ObjectNotFound, TidelineError
+from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
+from tideline_table.file_group.slice import join_path
+from tideline_table.hudi import properties as p
+from tideline_table.hudi.properties import METADATA_FOLDER, read_properties
+from tideline_table.log.metadata import FILES
+from tideline_table.log.plan import CleanPlanned
+from tideline_table.log.state import TableState
+from tideline_table.metadata_table.files import files_of
+from tideline_table.metadata_table.finding import Finding, FindingKind
+from tideline_table.metadata_table.reading import live
+from tideline_table.metadata_table.records import FilesRecords
+from tideline_table.metadata_table.stored import StoredMetadata
+from tideline_table.storage import Storage
+
+
+def check_stored(storage: Storage, state: TableState, pending: AbstractSet[str]) -> list[Finding]:
+    """Return what Apache Hudi's readers would find in the metadata table that is not so; none if they are told to list folders.
+
+    `state` includes all steps of the timeline, and `pending` names the instants that it shows as pending. Files without a committed write
+    may be listed as long as they are on storage: Apache Hudi lists voided log files. Files that an unfinished clean deletes may be gone.
+    Concurrent writers may make it report files of the last step: repeat it then.
+    """
+    if FILES not in read_properties(storage).get(p.METADATA_PARTITIONS, "").split(","):
+        return []
+    try:
+        listed = StoredMetadata.read(storage).read_files(storage, pending)
+    except ObjectNotFound as error:
+        return [Finding(FindingKind.MISSING_FILE, error.path, "a file of the metadata table")]
+    except TidelineError as error:
+        return [Finding(FindingKind.DAMAGED_FILE, METADATA_FOLDER, f"{error.found}, expected {error.expected}")]
+    leaving = {uri.rpartition("/")[2] for plan in state.plans.values() if isinstance(plan, CleanPlanned) for uri in plan.file_uris}
+    found = _compared(storage, files_of(state), listed)
+    return [f for f in found if f.kind is not FindingKind.GONE or f.path.rpartition("/")[2] not in leaving]
+
+
+def _compared(storage: Storage, expected: FilesRecords, listed: FilesRecords) -> Iterator[Finding]:
+    partitions = live(listed.partitions)
+    for partition in sorted({*expected.files, *listed.files}):
+        wanted = expected.files.get(partition, {})
+        found = {name: size for name, size in live(listed.files.get(partition)).items() if _is_data(name)}
+        stored = {o.path.rpartition("/")[2]: o.size_bytes for o in storage.list_folder(partition).objects}
+        if wanted and partition not in partitions:
+            yield Finding(FindingKind.NOT_LISTED, partition or ".", "a partition with files that the list of partitions lacks")
+        for name in sorted({*wanted, *found}):
+            path, size = join_path(partition, name), stored.get(name)
+            if name in wanted and size is None:
+                yield Finding(FindingKind.GONE, path, f"{wanted[name]} bytes in the log, none on storage")
+            elif name not in found:
+                yield Finding(FindingKind.NOT_LISTED, path, f"a committed file of {wanted[name]} bytes")
+            elif size is None:
+                yield Finding(FindingKind.LISTED_IN_VAIN, path, f"{found[name]} bytes; not on storage")
+            elif found[name] != size:
+                yield Finding(FindingKind.WRONG_SIZE, path, f"{found[name]} bytes listed, {size} on storage")
+
+
+def _is_data(name: str) -> bool:
+    """Return whether readers take a name for a data file: Apache Hudi's rollback lists the folder of the table (format reference 15.5)."""
+    return parse_base_file_name(name) is not None or parse_log_file_name(name) is not None

@@ -1,0 +1,88 @@
+"""A storage around another one, for what is to be seen or counted of its requests."""
+
+# ruff: noqa: D102 - the port documents these methods
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import BinaryIO, cast
+
+import pyarrow as pa
+
+from tideline_table.storage.port import ConditionalStorage, Folder, ObjectStat, Storage
+
+
+class StorageWrapper:
+    """Passes all requests on to `inner`. A subclass overrides `on_request`. As thread-safe as `inner` and the override."""
+
+    def __init__(self, inner: Storage) -> None:
+        self.inner = inner
+
+    def on_request(self, kind: str, path: str) -> None:
+        """Called before each request, with the name of the method of the port. Does nothing here."""
+
+    @property
+    def root(self) -> str:
+        return self.inner.root
+
+    def read(self, path: str) -> bytes:
+        self.on_request("read", path)
+        return self.inner.read(path)
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        self.on_request("read_range", path)
+        return self.inner.read_range(path, start, length)
+
+    def stat(self, path: str) -> ObjectStat:
+        self.on_request("stat", path)
+        return self.inner.stat(path)
+
+    def put(self, path: str, data: bytes) -> None:
+        self.on_request("put", path)
+        self.inner.put(path, data)
+
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        self.on_request("put_if_absent", path)
+        self.inner.put_if_absent(path, data)
+
+    def delete(self, path: str) -> None:
+        self.on_request("delete", path)
+        self.inner.delete(path)
+
+    def delete_below(self, folder: str) -> None:
+        self.on_request("delete_below", folder)
+        self.inner.delete_below(folder)
+
+    def list_objects(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
+        self.on_request("list_objects", prefix)
+        return self.inner.list_objects(prefix, after)
+
+    def list_folder(self, path: str) -> Folder:
+        self.on_request("list_folder", path)
+        return self.inner.list_folder(path)
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        self.on_request("open_input", path)
+        return self.inner.open_input(path)
+
+    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
+        self.on_request("open_output", path)
+        return self.inner.open_output(path)
+
+    def read_versioned(self, path: str) -> tuple[bytes, str]:
+        """Only for a conditional storage."""
+        self.on_request("read_versioned", path)
+        return cast("ConditionalStorage", self.inner).read_versioned(path)
+
+    def put_if_version(self, path: str, data: bytes, version: str) -> bool:
+        """Only for a conditional storage."""
+        self.on_request("put_if_version", path)
+        return cast("ConditionalStorage", self.inner).put_if_version(path, data, version)
+
+
+def unwrapped(storage: Storage) -> Storage:
+    """Return the adapter of a disk or an object store behind all wrappers."""
+    while isinstance(storage, StorageWrapper):
+        storage = storage.inner
+    return storage

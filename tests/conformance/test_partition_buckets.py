@@ -1,0 +1,168 @@
+"""Apache Hudi and Tideline write partitions with numbers of buckets of their own in turn, whichever of them made the rules.
+
+Apache Hudi keeps rules in memory by their text alone: each table here needs rules of its own (docs/peer-differences.md).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.conformance.both_in_turn import SHARING, Turns, meet_rules, trips
+from tests.conformance.matrix import Comparison, Kind
+from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
+from tests.conformance.peers.hudi_rs import read_hudi_rs
+
+from tideline_locks import open_peer_lock
+from tideline_table.action import run_clustering, run_compaction, schedule_clustering, schedule_compaction
+from tideline_table.errors import UnsupportedTable
+from tideline_table.file_group.names import bucket_of_file_id
+from tideline_table.index import BucketIndex
+from tideline_table.table import NamedBuckets, Table, share_table
+from tideline_table.writer import Operation
+
+pytestmark = pytest.mark.timeout(900)
+
+NEW_TABLE = {"hoodie.write.table.version": "6", "hoodie.write.auto.upgrade": "false"}
+BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "3"}
+EXPRESSIONS = "hoodie.bucket.index.partition.expressions"
+
+
+@dataclass
+class Held:
+    """The rows that a table has after each step, and the number of buckets of each partition."""
+
+    turns: Turns
+    live: dict[int, int]
+    numbers: dict[str, int]
+
+    def upsert(self, numbers: range, ts: int, *, here: bool, operation: str = "upsert") -> None:
+        rows = trips(numbers, ts)
+        if here:
+            self.turns.ours(rows, Operation(operation))
+        else:
+            self.turns.theirs(rows, operation)
+        self.live.update({n: max(ts, self.live.get(n, 0)) for n in numbers})
+
+    def delete(self, numbers: range, ts: int, *, here: bool) -> None:
+        if here:
+            self.turns.ours(trips(numbers, ts), Operation.DELETE)
+        else:
+            self.turns.theirs(trips(numbers, ts), "delete")
+        for number in numbers:
+            self.live.pop(number, None)
+
+    def check(self, what: str) -> None:
+        """Both sides and hudi-rs read these rows, each key once, and each row in the one file group of its bucket of its partition."""
+        compare = Comparison()
+        found = self.turns.agree(compare, what)
+        compare.rows(found, read_hudi_rs(self.turns.path), what, "hudi-rs")
+        assert sorted(zip(found["id"].to_pylist(), found["ts"].to_pylist(), strict=True)) == sorted(
+            (f"k{n:04}", ts) for n, ts in self.live.items()
+        ), what
+        names = ("part", "_hoodie_record_key", "_hoodie_file_name")
+        for partition, key, name in zip(*(found[column].to_pylist() for column in names), strict=True):
+            own = BucketIndex(self.numbers[partition], ("id",), ("id",))
+            assert own.buckets(pa.array([key])).tolist() == [bucket_of_file_id(name.split("_")[0])], what
+        table = Table.open(str(self.turns.path))
+        groups = Counter((s.group.partition_path, bucket_of_file_id(s.group.file_id)) for s in table.slices())
+        assert max(groups.values()) == 1, what
+
+    def check_queries(self, numbers: range, what: str) -> None:
+        """Queries that leave out buckets find the rows."""
+        wanted = sorted(f"k{n:04}" for n in numbers if n in self.live)
+        texts = ", ".join(f"'k{n:04}'" for n in numbers)
+        assert sorted(self.turns.peer.read(self.turns.path, where=f"id in ({texts})")["id"].to_pylist()) == wanted, what
+        assert sorted(Table.open(str(self.turns.path)).read(where=f"id in ({texts})")["id"].to_pylist()) == wanted, what
+
+
+def write_in_turn(held: Held, steps: int = 9) -> None:
+    kind = held.turns.kind
+    for step in range(steps):
+        here, ts = step % 2 == 0, step + 2
+        if step in (4, 7):
+            held.delete(range(step * 3, step * 3 + 8), ts, here=here)
+        else:
+            # New keys, keys of the last steps and keys of long ago, in groups of both sides.
+            held.upsert(range(step * 6, step * 6 + 16), ts, here=here, operation="insert" if step == 6 and here else "upsert")
+            held.upsert(range(step % 7), ts, here=here)
+        held.check(f"{kind}, step {step} by {'Tideline' if here else 'Apache Hudi'}")
+        if step == 5:
+            table = held.turns.open()
+            assert schedule_clustering(table, {"hoodie.clustering.plan.strategy.sort.columns": "price"}) is not None
+            assert run_clustering(table) is not None
+            held.check("our clustering")
+        if kind is Kind.MOR and step == 6:
+            table = held.turns.open()
+            schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
+            assert run_compaction(table) is not None
+            held.check("our compaction")
+        if kind is Kind.MOR and step == 8:
+            held.turns.call(f"run_compaction(op => 'scheduleandexecute', path => '{held.turns.path}')", **{"hoodie.compact.inline.max.delta.commits": "1"})  # fmt: skip
+            held.check("their compaction")
+    held.check_queries(range(3, 60, 5), f"{kind}, at the end")
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_both_write_partitions_by_the_rules_of_a_table_of_tideline(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
+    """Hudi's writers are not told of the rules: they take them from `hoodie.properties`."""
+    rules = rf"^p[0]$,7;p\d$,{2 if kind is Kind.COW else 3}"
+    turns = Turns(apache_hudi, workdir / "table", kind, request={"buckets": 4, "partition_buckets": rules})
+    meet_rules(apache_hudi, workdir / "met", f"{rules};.*,4", 4)
+    turns.create_here()
+    held = Held(turns, {}, {"p0": 7, "p1": 2 if kind is Kind.COW else 3})
+    write_in_turn(held)
+    with pytest.raises(PeerFailed, match=f"Config conflict[^$]*{EXPRESSIONS}"):
+        turns.theirs(trips(range(9), 90), **{EXPRESSIONS: "p0,3"})
+    held.upsert(range(80, 90), 91, here=True)
+    held.check(f"{kind}, after the refusal")
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_both_write_partitions_by_rules_that_hudi_made(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
+    """Rules of the procedure are adopted from its folder; of rules that are options of Hudi's writers only the caller knows."""
+    rules = f"^p0,{6 if kind is Kind.COW else 5}"
+    own = {**NEW_TABLE, **BUCKETS}
+    turns = Turns(apache_hudi, workdir / "table", kind, own)
+    held = Held(turns, {}, {"p0": 6 if kind is Kind.COW else 5, "p1": 3})
+    meet_rules(apache_hudi, workdir / "met", rules, 3)
+    held.upsert(range(40), 0, here=False)
+    name = f"ruled_{kind.name.lower()}"
+    apache_hudi.sql(
+        f"create table {name} using hudi options ('hoodie.index.type'='BUCKET','hoodie.bucket.index.num.buckets'='3') location '{turns.path}'"
+    )
+    apache_hudi.sql(
+        f"call partition_bucket_index_manager(table => '{name}', overwrite => '{rules}', rule => 'regex', bucket_number => 3, dry_run => false)",
+        {**turns.hudi_options, "hoodie.metadata.enable": "false"},
+    )
+    shared = turns.share()
+    assert shared.definition.index_text == f"3 bucket(s) by id, by partition {rules}"
+    held.check(f"{kind}, shared")
+    write_in_turn(held, 4)
+    # Once hoodie.properties keep rules, Hudi's own procedure conflicts with them.
+    with pytest.raises(PeerFailed, match=f"Config conflict[^$]*{EXPRESSIONS}"):
+        apache_hudi.sql(
+            f"call partition_bucket_index_manager(table => '{name}', overwrite => '^p0,2', rule => 'regex', bucket_number => 3, dry_run => false)",
+            {**turns.hudi_options, "hoodie.metadata.enable": "false"},
+        )
+    held.upsert(range(30, 50), 99, here=True)
+    held.check(f"{kind}, after a change of rules that failed")
+    assert turns.open().sharing is not None
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_rules_that_are_options_of_hudis_writers_are_named_at_sharing(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
+    rules = f"^p0$,{6 if kind is Kind.COW else 5};p[1]+,2"
+    turns = Turns(apache_hudi, workdir / "table", kind, {**NEW_TABLE, **BUCKETS, EXPRESSIONS: rules})
+    held = Held(turns, {}, {"p0": 6 if kind is Kind.COW else 5, "p1": 2})
+    meet_rules(apache_hudi, workdir / "met", rules, 3)
+    held.upsert(range(40), 0, here=False)
+    table = Table.open(str(turns.path))
+    with pytest.raises(UnsupportedTable, match="rows are not where it puts them"):
+        share_table(table, SHARING, open_peer_lock, NamedBuckets(3))
+    shared = share_table(table, SHARING, open_peer_lock, NamedBuckets(3, (), rules))
+    assert shared.definition.index_text == f"3 bucket(s) by id, by partition {rules}"
+    write_in_turn(held, 4)

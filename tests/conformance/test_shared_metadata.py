@@ -1,0 +1,180 @@
+"""Apache Hudi and Tideline keep the metadata table of one table in turn, and Apache Hudi compacts it in between.
+
+After each step Apache Hudi reads equal rows with the metadata table and without it, and `files` lists what is on storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.conformance.both_in_turn import FAST, Turns, trips
+from tests.conformance.matrix import Comparison, Kind
+from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
+from tests.conformance.test_both_in_turn import IMPATIENT, WHOLE, abandoned_write
+from tests.unit.table.hudi_metadata import dying
+
+from tideline_locks import open_peer_lock
+from tideline_table.action import (
+    check_index,
+    roll_back_dead,
+    run_clean,
+    run_clustering,
+    schedule_clean,
+    schedule_clustering,
+)
+from tideline_table.config import SHARED_METADATA
+from tideline_table.coordination.shared import timeline as shared_timeline
+from tideline_table.hudi.instant import State
+from tideline_table.metadata_table import StoredMetadata
+from tideline_table.metadata_table.finding import FindingKind
+from tideline_table.table import Table
+from tideline_table.writer import Operation
+
+pytestmark = pytest.mark.timeout(900)
+
+KEPT = {SHARED_METADATA.key: "files"}
+WITH_METADATA = {"hoodie.metadata.enable": "true", "hoodie.metadata.index.column.stats.enable": "false"}
+OFTEN = {"hoodie.metadata.compact.max.delta.commits": "4"}
+CLEANING = {"hoodie.clean.automatic": "true", "hoodie.clean.commits.retained": "1"}
+
+
+@pytest.fixture
+def turns(apache_hudi: ApacheHudi, workdir: Path) -> Turns:
+    """A copy-on-write table of Tideline, for which Apache Hudi's first write has made a metadata table."""
+    made = Turns(apache_hudi, workdir / "table", Kind.COW, {**WITH_METADATA, **OFTEN}, own_options=KEPT, metadata=True)
+    made.create_here()
+    made.ours(trips(range(10), 1), Operation.BULK_INSERT)
+    made.theirs(trips(range(5, 20), 2))
+    agree(made, "the metadata table is made")
+    return made
+
+
+def agree(turns: Turns, what: str) -> None:
+    """Both read equal rows, Apache Hudi with the metadata table and by listing folders; `files` lists what is there."""
+    table = Table.open(str(turns.path), options=KEPT)
+    assert "files" in turns.peer.properties(turns.path).get("hoodie.table.metadata.partitions", ""), what
+    compare, ours = Comparison(), table.read()
+    for metadata in (True, False):
+        compare.rows(ours, turns.peer.read(turns.path, metadata=metadata), f"{what}, with the metadata table: {metadata}")
+    assert check_index(table) == [], what
+
+
+def call(turns: Turns, procedure: str) -> None:
+    turns.call(procedure, **turns.options)
+
+
+def slices(turns: Turns) -> set[str]:
+    """The base instants of the slices of `files` that are there."""
+    return {path.name.rsplit("_", 1)[-1] for path in (turns.path / ".hoodie/metadata/files").glob("*.hfile")}
+
+
+def test_both_write_in_turn(turns: Turns) -> None:
+    for n in range(3):
+        turns.ours(trips(range(n, 8 + n), 3 + 2 * n))
+        agree(turns, f"our upsert {n}")
+        turns.theirs(trips(range(4 + n, 22), 4 + 2 * n))
+        agree(turns, f"their upsert {n}")
+    assert len(slices(turns)) > 1, "Apache Hudi compacted the metadata table"
+    turns.ours(trips([0, 6], 10), Operation.DELETE)
+    agree(turns, "our delete")
+    turns.ours(trips(range(0, 20, 2), 11), Operation.INSERT_OVERWRITE)
+    agree(turns, "we overwrite a partition")
+    turns.theirs(trips(range(24), 12))
+    agree(turns, "they bring everything back")
+
+
+def test_services_of_both(turns: Turns) -> None:
+    turns.ours(trips(range(20, 24), 1), Operation.BULK_INSERT)
+    assert schedule_clustering(turns.open(), WHOLE)
+    assert run_clustering(turns.open())
+    agree(turns, "we cluster")
+    turns.theirs(trips(range(24, 28), 1), "bulk_insert")
+    call(turns, f"run_clustering(path => '{turns.path}', op => 'schedule', order => 'price')")
+    assert run_clustering(turns.open())
+    agree(turns, "we run their clustering")
+    turns.theirs(trips(range(20, 24), 6), **CLEANING)
+    agree(turns, "they clean")
+    for ts in (7, 8, 9):
+        turns.ours(trips(range(20, 24), ts))
+    assert schedule_clean(turns.open(), {"hoodie.cleaner.commits.retained": 1})
+    assert run_clean(turns.open())
+    agree(turns, "we clean")
+    turns.theirs(trips(range(20, 24), 11))
+    agree(turns, "they go on after our clean")
+
+
+def test_writers_that_die(turns: Turns) -> None:
+    spoiled = {"price": "if(id = 'k0029', cast(raise_error('spoiled') as double), price)"}
+    with pytest.raises(PeerFailed):
+        turns.theirs(trips(range(26, 30), 3), "bulk_insert", computed=spoiled)
+    (dead,) = (a.instant for a in turns.open().state.pending() if a.is_peers)
+    impatient = Table.open(str(turns.path), options={**FAST, **IMPATIENT, **KEPT}, peer_lock=open_peer_lock)
+    turns.wait_for_death(dead)
+    assert roll_back_dead(impatient) == [dead]
+    agree(turns, "we rolled theirs back")
+    died = [abandoned_write(turns.open(), trips(range(18, 24), 4))]
+    for at in (3, 4):
+        with dying(at):
+            turns.ours(trips(range(18, 24), 4))
+        died += [a.instant for a in turns.open().state.pending()]
+        agree(turns, f"our write died at file {at}")
+        turns.theirs(trips(range(3, 6), 5 + at), **CLEANING)
+        assert all(turns.open().state.actions[instant].state is State.ROLLED_BACK for instant in died)
+        agree(turns, f"they rolled it back, at file {at}")
+        turns.ours(trips(range(18, 21), 5 + at))
+        agree(turns, f"both went on, at file {at}")
+
+
+@pytest.mark.parametrize("at", [3, 4])
+def test_a_clean_that_dies(turns: Turns, at: int) -> None:
+    for ts in (4, 5, 6):
+        turns.ours(trips(range(5, 9), ts))
+    assert schedule_clean(turns.open(), {"hoodie.cleaner.commits.retained": 1})
+    with dying(at):
+        run_clean(turns.open())
+    agree(turns, "our clean died")
+    turns.theirs(trips(range(5, 9), 8), **CLEANING)
+    agree(turns, "they ran it again")
+    turns.ours(trips(range(5, 9), 9))
+    agree(turns, "and we go on")
+
+
+def test_apache_hudi_takes_the_files_from_it(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(shared_timeline, "follow_step", lambda *_: False)
+        turns.ours(trips(range(3), 5))
+    table = Table.open(str(turns.path), options=KEPT)
+    assert {found.kind for found in check_index(table)} == {FindingKind.NOT_LISTED}
+    assert sum(turns.peer.read(turns.path, metadata=False).column("ts").to_pylist()) == sum(table.read().column("ts").to_pylist())
+    assert sum(turns.peer.read(turns.path, metadata=True).column("ts").to_pylist()) < sum(table.read().column("ts").to_pylist())
+
+
+def test_a_table_of_apache_hudi_keeps_it_when_it_is_shared(turns: Turns) -> None:
+    theirs: Mapping[str, str] = {"hoodie.metadata.enable": "true"}
+    made = Turns(turns.peer, turns.path.with_name("theirs"), Kind.COW, theirs, own_options=KEPT, metadata=True)
+    made.theirs(trips(range(10), 1), "bulk_insert")
+    assert turns.peer.properties(made.path)["hoodie.table.metadata.partitions"] == "column_stats,files"
+    made.share()
+    agree(made, "shared")
+    assert turns.peer.properties(made.path)["hoodie.table.metadata.partitions"] == "files"
+    made.ours(trips(range(5), 2))
+    agree(made, "we write")
+    made.theirs(trips(range(3, 8), 3))
+    agree(made, "a writer that makes column statistics again")
+    made.ours(trips(range(5), 4))
+    agree(made, "they are dropped again")
+    assert turns.peer.properties(made.path)["hoodie.table.metadata.partitions"] == "files"
+    assert StoredMetadata.read(Table.open(str(made.path)).storage).pending == []
+
+
+def test_that_of_a_merge_on_read_table_is_turned_off(apache_hudi: ApacheHudi, workdir: Path) -> None:
+    turns = Turns(apache_hudi, workdir / "logs", Kind.MOR, WITH_METADATA, own_options=KEPT, metadata=True)
+    turns.create_here()
+    turns.ours(trips(range(10), 1), Operation.BULK_INSERT)
+    turns.theirs(trips(range(5, 20), 2))
+    assert turns.peer.properties(turns.path)["hoodie.table.metadata.partitions"] == "files"
+    turns.ours(trips(range(3), 3))
+    assert turns.peer.properties(turns.path)["hoodie.table.metadata.partitions"] == ""
+    turns.agree(Comparison(), "it is turned off", 20)
