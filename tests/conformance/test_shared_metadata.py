@@ -127,6 +127,26 @@ def test_writers_that_die(turns: Turns) -> None:
         agree(turns, f"both went on, at file {at}")
 
 
+@pytest.mark.parametrize("is_ours_first", [True, False])
+def test_a_hudi_writer_that_died_before_its_commit(turns: Turns, is_ours_first: bool) -> None:
+    turns.theirs(trips(range(3, 25), 3))
+    died = max(a.instant for a in turns.peer.timeline(turns.path))
+    for path in (turns.path / ".hoodie").glob(f"*{died}.commit*"):
+        if not path.name.endswith(".requested"):
+            path.unlink()
+    agree(turns, "its delta commit is there, its timeline file is not")
+    if is_ours_first:
+        impatient = Table.open(str(turns.path), options={**FAST, **IMPATIENT, **KEPT}, peer_lock=open_peer_lock)
+        assert roll_back_dead(impatient) == [died]
+        assert turns.peer.properties(turns.path)["hoodie.table.metadata.partitions"] == ""
+        turns.ours(trips(range(3), 4))
+    turns.theirs(trips(range(5, 9), 5), **CLEANING)
+    assert died not in {a.instant for a in turns.peer.timeline(turns.path)}
+    agree(turns, "they write")
+    turns.ours(trips(range(3), 6))
+    agree(turns, "we write")
+
+
 @pytest.mark.parametrize("at", [3, 4])
 def test_a_clean_that_dies(turns: Turns, at: int) -> None:
     for ts in (4, 5, 6):
