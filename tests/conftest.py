@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 
+import hypothesis
 import pytest
 
 # Instants, modification times and Spark sessions are compared across processes: one zone for all of them.
 os.environ["TZ"] = "UTC"
+
+# Machines that run the tests do other work: a time limit for one example fails at random.
+hypothesis.settings.register_profile("without_deadline", deadline=None)
+hypothesis.settings.load_profile("without_deadline")
 
 ONE_PROCESS = ("tests/spark/",)
 """Folders whose tests share what is dear to start: a JVM that has compiled their queries before."""
