@@ -87,8 +87,12 @@ def _of_work(
 ) -> list[str]:
     free = [m for m in run.tables if m.group == FREE]
     ended, _ = run.rules.phases[-1]
+    # After its pause a table may need one clustering only, which merges the log files, too.
     expected = {
-        m.base_path: [*(["clustering"] if m.kind.is_clustered else []), *(["compaction"] if m.kind.type == "mor" else [])]
+        m.base_path: [
+            *(["clustering"] if m.kind.is_clustered else []),
+            *(["compaction"] if m.kind.type == "mor" and not (m.group == PAUSED and m.kind.is_clustered) else []),
+        ]
         for m in run.tables
     }
     by_group = {group: [m.base_path for m in run.tables if m.group == group] for group in (LATE, FRUGAL, PAUSED)}
