@@ -87,11 +87,11 @@ def _of_work(
 ) -> list[str]:
     free = [m for m in run.tables if m.group == FREE]
     ended, _ = run.rules.phases[-1]
-    # After its pause a table may need one clustering only, which merges the log files, too.
+    # Where a window, pause or budget held services back, one clustering may follow, which merges the log files, too.
     expected = {
         m.base_path: [
             *(["clustering"] if m.kind.is_clustered else []),
-            *(["compaction"] if m.kind.type == "mor" and not (m.group == PAUSED and m.kind.is_clustered) else []),
+            *(["compaction"] if m.kind.type == "mor" and (m.group == FREE or not m.kind.is_clustered) else []),
         ]
         for m in run.tables
     }
