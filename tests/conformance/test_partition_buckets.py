@@ -15,6 +15,7 @@ from tests.conformance.both_in_turn import SHARING, Turns, meet_rules, trips
 from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.peers.hudi_rs import read_hudi_rs
+from tests.conformance.test_bucket_index import Expected
 
 from tideline_locks import open_peer_lock
 from tideline_table.action import run_clustering, run_compaction, schedule_clustering, schedule_compaction
@@ -22,7 +23,6 @@ from tideline_table.errors import UnsupportedTable
 from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.index import BucketIndex
 from tideline_table.table import NamedBuckets, Table, share_table
-from tideline_table.writer import Operation
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -32,28 +32,10 @@ EXPRESSIONS = "hoodie.bucket.index.partition.expressions"
 
 
 @dataclass
-class Held:
-    """The rows that a table has after each step, and the number of buckets of each partition."""
+class Held(Expected):
+    """The number of buckets of each partition, beside the rows."""
 
-    turns: Turns
-    live: dict[int, int]
     numbers: dict[str, int]
-
-    def upsert(self, numbers: range, ts: int, *, here: bool, operation: str = "upsert") -> None:
-        rows = trips(numbers, ts)
-        if here:
-            self.turns.ours(rows, Operation(operation))
-        else:
-            self.turns.theirs(rows, operation)
-        self.live.update({n: max(ts, self.live.get(n, 0)) for n in numbers})
-
-    def delete(self, numbers: range, ts: int, *, here: bool) -> None:
-        if here:
-            self.turns.ours(trips(numbers, ts), Operation.DELETE)
-        else:
-            self.turns.theirs(trips(numbers, ts), "delete")
-        for number in numbers:
-            self.live.pop(number, None)
 
     def check(self, what: str) -> None:
         """Both sides and hudi-rs read these rows, each key once, and each row in the one file group of its bucket of its partition."""

@@ -134,7 +134,7 @@ def test_production_code_is_as_before_after_a_history():
     simulate(5)
     assert uuid.uuid4() != uuid.uuid4()
     assert heartbeat.threading.Thread.__module__ == "threading"
-    assert simulation.actors.table_write.in_transaction.__module__ == "tideline_table.action.write.run"
+    assert simulation.actors.table_write.in_transaction.__module__ == "tideline_table.action.write.attempt"
 
 
 @pytest.mark.parametrize("wait_s", [1e-14, 1e-7, 1e-6, 0.5])

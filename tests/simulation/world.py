@@ -127,16 +127,7 @@ class World:
             random.Random(f"global {seed}").random() < 0.1 and not (focus or self.is_overwritten or self.is_mirrored or self.is_fed)
         )
         """Keys are unique in the table, and rows move between its partitions."""
-        self.is_filtered = focus == "filtered"
-        """Writers look keys up by Bloom filters."""
-        if self.is_filtered:
-            self.is_global = random.Random(f"filtered {seed}").random() < 0.4
-        self.is_ringed = focus == "rings"
-        """The table has consistent hashing, and somebody splits and merges its buckets."""
-        self.has_several = focus == "several"
-        """The table has a bucket index with several file groups in a bucket."""
-        self.is_bucketed = focus in ("bucketed", "rings", "several")
-        """The table has a bucket index, with one file group in each bucket if not said otherwise, and no clustering."""
+        self._choose_index(focus)
         self.is_carried = focus == "carried"
         """Clusterings carry over what was written while they ran."""
         if self.is_carried:
@@ -165,6 +156,18 @@ class World:
         """What the writers of the table posted."""
         self._replicas: list[tuple[int, dict[str, LeaseRecord]]] = []
         self.events = Hints(self)
+
+    def _choose_index(self, focus: str) -> None:
+        self.is_filtered = focus == "filtered"
+        """Writers look keys up by Bloom filters."""
+        if self.is_filtered:
+            self.is_global = random.Random(f"filtered {self.seed}").random() < 0.4
+        self.is_ringed = focus == "rings"
+        """The table has consistent hashing, and somebody splits and merges its buckets."""
+        self.has_several = focus == "several"
+        """The table has a bucket index with several file groups in a bucket."""
+        self.is_bucketed = focus in ("bucketed", "rings", "several")
+        """The table has a bucket index, with one file group in each bucket if not said otherwise, and no clustering."""
 
     def _draw_faults(self, focus: str, *, faulty: bool) -> None:
         choose = self.choose

@@ -212,6 +212,8 @@ def test_large_sources_go_to_buckets_with_several_file_groups(
     }
     table = Table.open(path, options={**ROUTED, **files})
     write_dataframe(table, spark.createDataFrame(rows(0, 200, 1)), Operation.INSERT)
+    planned = explain_write(table, spark.createDataFrame(rows(100, 300, 2)), Operation.UPSERT)
+    assert (planned.exchanges, planned.broadcasts, planned.python_maps) == (1, 0, 1)
     write_dataframe(table, spark.createDataFrame(rows(100, 300, 2)), Operation.UPSERT)
     write_dataframe(table, spark.createDataFrame(rows(50, 150, 3)), Operation.BULK_INSERT)
     write_dataframe(table, spark.createDataFrame(rows(0, 20, 4)), Operation.DELETE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -74,23 +75,30 @@ def users(chance: random.Random, first: int, last: int, at: int) -> pa.Table:
 
 def made(path: Path, schema: pa.Schema, key: tuple[str, ...], partition: tuple[str, ...], ordering: str, **more: Any) -> Table:
     create_table(str(path), TableRequest("t", schema, key, partition, ordering, **more))
-    return Table.open(str(path), options={"tideline.insert.to.log": True})
+    return Table.open(str(path), options={"tideline.insert.to.log": True, "hoodie.parquet.small.file.limit": 0})
 
 
 CASES = [(TableType.COW, 4, 4), (TableType.MOR, 8, 4), (TableType.MOR, 6, 4)]
 
 
 def filled(folder: Path, kind: TableType, left_number: int, right_number: int) -> tuple[Table, Table]:
-    """Tables with updates and deletions, in several partitions; keys of both, of one of them, and in several partitions."""
-    chance = random.Random(left_number)
-    left = made(folder / "visits", VISITS, ("user", "page"), ("day",), "ts", type=kind, buckets=left_number, hash_fields=("user",))
-    right = made(folder / "users", USERS, ("user",), ("land",), "at", type=kind, buckets=right_number)
+    """Tables with updates and deletions, in several partitions; keys of both, of one of them, and in several partitions.
+
+    With six buckets, these have several file groups.
+    """
+    chance, several = random.Random(left_number), {"several_file_groups": left_number == 6}
+    more = {"type": kind, **several}
+    left = made(folder / "visits", VISITS, ("user", "page"), ("day",), "ts", buckets=left_number, hash_fields=("user",), **more)
+    right = made(folder / "users", USERS, ("user",), ("land",), "at", buckets=right_number, **more)
     for ts in (1, 2):
         write_rows(left, visits(chance, 150, ts), Operation.UPSERT)
         write_rows(right, users(chance, 20 * ts, 20 * ts + 50, ts), Operation.UPSERT)
     write_rows(left, visits(chance, 30, 3), Operation.DELETE)
     write_rows(right, users(chance, 30, 34, 3), Operation.DELETE)
     assert any(s.log_files for s in left.slices()) == (kind is TableType.MOR)
+    for table in (left, right):
+        groups = Counter((s.group.partition_path, s.group.file_id[:8]) for s in table.slices())
+        assert (max(groups.values()) > 1) == several["several_file_groups"]
     return left, right
 
 

@@ -333,6 +333,13 @@ def test_create_passes_the_bloom_index_on(done, cli, tmp_path):
     assert "GLOBAL_BLOOM" in done("create", tmp_path / "u", *source, "--index", "global_bloom").text
 
 
+def creation_is_refused(cli, path, *arguments, said):
+    refused = cli("create", path, *arguments)
+    assert refused.code != 0
+    assert said in refused.stderr
+    assert not path.exists()
+
+
 def test_create_passes_the_bucket_index_on(done, cli, tmp_path):
     (tmp_path / "s.csv").write_text("a,b,v\n1,2,5\n1,3,6\n")
     path, source = tmp_path / "t", ["--schema-from", tmp_path / "s.csv", "--key", "a,b"]
@@ -354,10 +361,7 @@ def test_create_passes_the_bucket_index_on(done, cli, tmp_path):
         (["--index", "bucket", "--buckets", "8", "--hash-fields", "v"], "hash fields v"),
         (["--hash-fields", "a"], "hash fields a without buckets"),
     ]:
-        refused = cli("create", tmp_path / "w", *source, *wrong)
-        assert refused.code != 0
-        assert said in refused.stderr
-        assert not (tmp_path / "w").exists()
+        creation_is_refused(cli, tmp_path / "w", *source, *wrong, said=said)
     refused = cli("write", path, "--from", tmp_path / "s.csv", "--option", "hoodie.bucket.index.num.buckets=4")
     assert "expected 8 bucket(s) by a" in refused.stderr
     assert "names no columns to sort by" in done("plan", "clustering", path).text
@@ -379,10 +383,7 @@ def test_create_passes_numbers_of_buckets_by_partition_on(done, cli, tmp_path):
         (["--buckets", "2", "--partition-buckets", "(?i)a,2"], "the group '(?i'"),
         (["--partition-buckets", "1,2"], "without a number of buckets"),
     ]:
-        refused = cli("create", tmp_path / "w", *source, *wrong)
-        assert refused.code != 0
-        assert said in refused.stderr
-        assert not (tmp_path / "w").exists()
+        creation_is_refused(cli, tmp_path / "w", *source, *wrong, said=said)
     refused = cli("write", path, "--from", tmp_path / "s.csv", "--option", "hoodie.bucket.index.partition.expressions=1,4")
     assert "expected 2 bucket(s) by a, by partition ^1$,6" in refused.stderr
     assert "rules of partitions" in cli("resize-buckets", path, "--buckets", "4").stderr

@@ -42,7 +42,8 @@ from tideline_table.errors import (
 from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.hudi.properties import PROPERTIES_PATH, format_properties, read_properties
-from tideline_table.index.bucket import BucketIndex, slices_by_bucket
+from tideline_table.index.bucket import BucketIndex
+from tideline_table.index.bucket_slices import slices_by_bucket
 from tideline_table.log.state import TableState
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableRequest, TableType, create_table

@@ -128,7 +128,10 @@ def bucket_layout(
             partitions.setdefault(file_slice.group.partition_path, []).append(file_slice)
         for name, slices in partitions.items():
             held.update({(name, bucket): found for bucket, found in slices_in_buckets(index, slices).items()})
-    placement = FilePlacement.of(options, visible).for_inserts(operation, options, is_merge_on_read=is_merge_on_read)
+    into = None
+    if index.has_several:
+        placement = FilePlacement.of(options, visible).for_inserts(operation, options, is_merge_on_read=is_merge_on_read)
+        into = InBucket(placement, frozenset(closed))
     return WriteLayout(
         looked_up=(),
         buckets=index.number,
@@ -138,7 +141,7 @@ def bucket_layout(
         inserts_to_log=options[INSERT_TO_LOG] and is_merge_on_read and not operation.opens_groups_only,
         index=index,
         held=held,
-        in_bucket=InBucket(placement, frozenset(closed)) if index.has_several else None,
+        in_bucket=into,
     )
 
 

@@ -18,7 +18,7 @@ from tideline_table.action import combines_input, write_partition_metafile
 from tideline_table.config import Options
 from tideline_table.errors import DuplicateKey, Recovery, TidelineError, VerificationFailed
 from tideline_table.file_group import FileGroupId, FileSlice, in_bucket, new_bucket_file_id, new_file_id, parse_base_file_name
-from tideline_table.index import BucketIndex, BucketPlace, KeyScope, SimpleIndex
+from tideline_table.index import BucketIndex, BucketPlace, KeyScope, Location, SimpleIndex
 from tideline_table.keygen import KeyGenerator
 from tideline_table.storage import Storage
 from tideline_table.writer import (
@@ -241,8 +241,10 @@ class _RunningTask:
     ) -> Iterator[FileGroupResult]:
         """Write the rows of a bucket that may have several file groups: updates where the keys are, the rest as `route_input` says."""
         context, place = self.shared.context, BucketPlace(unit.partition, int(unit.name))
-        looks_up = context.operation.looks_up_keys
-        located = {place: SimpleIndex(self.storage).locate(prepared.keys, held, by_filters=True)} if looks_up else {}
+        located: dict[BucketPlace, Location] = {}
+        if context.operation.looks_up_keys:
+            index = SimpleIndex(self.storage, cache_bytes=0)  # each file is read once
+            located[place] = index.locate(prepared.keys, held, by_filters=True)
         numbers = {place: np.arange(prepared.rows.num_rows)}
         for routed in route_input(context.instant, context.operation, numbers, located, {place: held}, into.placement, into.closed):
             opens = routed.task.base is None

@@ -1,4 +1,4 @@
-"""Settings of the cleaner, where members declare theirs. The planner and the command line read them, too."""
+"""Settings of the cleaner. `tideline_runtime` declares them, because the planner and the command line read them, too."""
 
 from tideline_runtime.cleaner_settings import CleanerSettings
 

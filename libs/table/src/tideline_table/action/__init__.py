@@ -73,6 +73,7 @@ from tideline_table.action.upkeep.verdict import (
     judge,
     service_of,
 )
+from tideline_table.action.write.attempt import OnConflict, in_transaction, write_with_retries
 from tideline_table.action.write.backlog import hold_back
 from tideline_table.action.write.choices import WriteChoices, check_moves, combines_input, in_buckets, kept_index
 from tideline_table.action.write.contention import Contention
@@ -82,15 +83,7 @@ from tideline_table.action.write.partition import write_partition_metafile
 from tideline_table.action.write.partition_deletion import delete_partitions
 from tideline_table.action.write.resize import resize_buckets
 from tideline_table.action.write.ring_resize import resize_rings
-from tideline_table.action.write.run import (
-    OnConflict,
-    closed_to_inserts,
-    in_transaction,
-    overwrite_of,
-    write_context,
-    write_rows,
-    write_with_retries,
-)
+from tideline_table.action.write.run import closed_to_inserts, overwrite_of, write_context, write_rows
 from tideline_table.action.write.schema_change import TargetSchema, check_sort_columns, target_schema
 from tideline_table.action.write.transaction import EARLY_CHECK_S, LookUp, WriteTransaction, inserted_hashes
 from tideline_table.action.write.write_set import MarkerCheck

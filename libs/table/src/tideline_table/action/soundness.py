@@ -14,7 +14,7 @@ from tideline_table.log.state import TableState
 
 
 def plan_bytes(state: TableState, groups: Sequence[FileGroupId], service: TableService = TableService.COMPACTION) -> int:
-    """Return the bytes that a plan of these file groups reads: base and log files of their latest slices, a log compaction no base files."""
+    """Return the bytes that a plan of these file groups reads from their latest slices. A log compaction reads log files only."""
     slices = [found for group in groups if (found := state.latest_slice(group)) is not None]
     if service is TableService.LOG_COMPACTION:
         return sum(log.size_bytes for found in slices for log in found.applied.log_files)
@@ -22,7 +22,7 @@ def plan_bytes(state: TableState, groups: Sequence[FileGroupId], service: TableS
 
 
 def pending_rewrites(state: TableState) -> list[tuple[TableService, ActionRecord]]:
-    """Return the pending plans that rewrite files, of Apache Hudi's log compactions none: clusterings, compactions, log compactions."""
+    """Return the pending clusterings, compactions and log compactions. The list leaves out log compactions that Apache Hudi planned."""
     merges = (record for record in state.pending_log_compactions() if not record.is_peers)
     return [
         *((TableService.CLUSTERING, record) for record in state.pending_clusterings()),

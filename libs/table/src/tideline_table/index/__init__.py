@@ -1,6 +1,7 @@
 """Indexes: which file group holds a record key."""
 
-from tideline_table.index.bucket import BucketIndex, Engine, check_index, slices_by_bucket, slices_in_buckets
+from tideline_table.index.bucket import BucketIndex, Engine, check_index
+from tideline_table.index.bucket_slices import slices_by_bucket, slices_in_buckets
 from tideline_table.index.key_hash import key_hashes
 from tideline_table.index.partition_rules import PartitionRules
 from tideline_table.index.place import BucketPlace, PlaceT

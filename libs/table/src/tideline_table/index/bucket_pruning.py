@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 from tideline_table.errors import CorruptMetadata, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
-from tideline_table.index.bucket import BucketIndex, slices_in_buckets
+from tideline_table.index.bucket import BucketIndex
+from tideline_table.index.bucket_slices import slices_in_buckets
 from tideline_table.index.hash_ring import HashRing
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType
 from tideline_table.reader.expression import Values, demands

@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 from tideline_table.errors import InvalidOption, InvalidRecord, SchemaMismatch, UnsupportedTable
 from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.file_group.slice import FileSlice
-from tideline_table.index.bucket import BucketIndex, slices_in_buckets
+from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.bucket_pruning import BucketPruning, keeps_text
+from tideline_table.index.bucket_slices import slices_in_buckets
 from tideline_table.keygen import EMPTY_KEY, NULL_KEY, KeyGeneratorType
 
 _SHUFFLE = "read the table and let Spark shuffle it: tideline_spark.read.read"

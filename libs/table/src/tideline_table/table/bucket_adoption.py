@@ -12,8 +12,9 @@ from tideline_table.coordination.shared.partition_numbers import adopted_rules
 from tideline_table.errors import InvalidOption, ObjectExists, UnsupportedTable
 from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.file_group.slice import FileSlice
-from tideline_table.index.bucket import BucketIndex, slices_by_bucket
+from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.bucket_detection import BucketEvidence, RuledEvidence
+from tideline_table.index.bucket_slices import slices_by_bucket
 from tideline_table.index.partition_rules import FIRST_INSTANT, PartitionRules, RulesFile
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.table.facade import Table

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from tideline_table.action.write.attempt import in_transaction, write_with_retries
 from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.moved_rows import write_moved
-from tideline_table.action.write.run import in_transaction, write_with_retries
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination.committed import Committed
 from tideline_table.errors import InvalidOption, UnsupportedTable, VerificationFailed, WriteConflict

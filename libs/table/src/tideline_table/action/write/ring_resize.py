@@ -12,9 +12,9 @@ from contextlib import suppress
 
 import pyarrow as pa
 
+from tideline_table.action.write.attempt import in_transaction, write_with_retries
 from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.moved_rows import write_moved
-from tideline_table.action.write.run import in_transaction, write_with_retries
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.config import (
     BUCKET_LEAST,

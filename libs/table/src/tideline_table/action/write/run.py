@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import tenacity
 
+from tideline_table.action.write.attempt import OnConflict, in_transaction, write_with_retries
 from tideline_table.action.write.backlog import hold_back
 from tideline_table.action.write.choices import WriteChoices, combines_input, kept_index
 from tideline_table.action.write.contention import Contention
@@ -26,15 +26,11 @@ from tideline_table.coordination.committed import Committed
 from tideline_table.coordination.reservations import Turn
 from tideline_table.coordination.write_set import Overwrite
 from tideline_table.errors import (
-    CommitUnknown,
     InvalidOption,
-    ObjectNotFound,
-    RestoredMeanwhile,
-    TransactionRolledBack,
     UnsupportedTable,
-    WriteConflict,
 )
-from tideline_table.file_group.slice import FileGroupId
+from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.index import Location, PlaceT
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.scope import KeyScope, asks_record_index
 from tideline_table.log.progress import ProgressStep
@@ -56,10 +52,8 @@ from tideline_table.writer.input import refuse_duplicates, with_purged
 from tideline_table.writer.operation import promises_unique_keys
 from tideline_table.writer.routing import FilePlacement
 
-_LOGGER = logging.getLogger(__name__)
 _ROUTES = 3
 """How often rows are routed again because other writers committed first. Then the write continues beside the other writers."""
-OnConflict = Callable[[WriteConflict, int], None]
 
 
 def write_rows(
@@ -150,72 +144,6 @@ def _prepared(
     return target, prepared
 
 
-def write_with_retries(contention: Contention, run: Callable[[], Committed], on_conflict: OnConflict | None) -> Committed:
-    """Call `run` (one attempt on fresh state) until it does not lose to another writer, at most as often as the options allow."""
-
-    def attempt() -> Committed:
-        try:
-            return run()
-        except WriteConflict as conflict:
-            contention.lost(conflict)
-            raise
-        finally:
-            contention.end_turn()
-
-    retrying = tenacity.Retrying(
-        stop=lambda call: call.attempt_number >= contention.attempts,
-        wait=tenacity.wait_random_exponential(multiplier=0.05, max=3.0),
-        retry=tenacity.retry_if_exception_type((WriteConflict, TransactionRolledBack))
-        & tenacity.retry_if_not_exception_type(RestoredMeanwhile),
-        sleep=contention.table.clock.sleep,
-        before_sleep=lambda call: _settle(call, contention, on_conflict),
-        reraise=True,
-    )
-    committed = retrying(attempt)
-    return replace(committed, attempts=int(retrying.statistics["attempt_number"]))
-
-
-def in_transaction(
-    table: Table,
-    operation: Operation,
-    options: Options,
-    stage: Callable[[WriteTransaction], Committed],
-    progress: ProgressStep | None = None,
-) -> Committed:
-    """Begin a transaction and let `stage` write and commit it; roll it back on any error.
-
-    The exception is `CommitUnknown`: the log decides the outcome, and recovery follows the log.
-    """
-    action = table.write_action(replaces=operation.overwrites)
-    index = table.definition.buckets
-    is_bucketed = index is not None and not index.has_several
-    transaction = WriteTransaction.begin(
-        table.timeline, table.lock, operation.hudi_name, action, options, progress, one_group_per_bucket=is_bucketed
-    )
-    try:
-        return stage(transaction)
-    except ObjectNotFound as error:
-        # A base file that was visible at the begin is gone: another action replaced it, and a clean deleted it.
-        transaction.roll_back()
-        raise WriteConflict(f"base file {error.path} was cleaned while this write ran", with_instant="") from error
-    except CommitUnknown:
-        transaction.abandon()
-        raise
-    except BaseException:
-        transaction.roll_back()
-        raise
-
-
-def _settle(call: tenacity.RetryCallState, contention: Contention, on_conflict: OnConflict | None) -> None:
-    error = call.outcome.exception() if call.outcome else None
-    _LOGGER.info("write attempt %d lost: %s", call.attempt_number, error)
-    if not isinstance(error, WriteConflict):
-        return
-    if on_conflict is not None:
-        on_conflict(error, call.attempt_number)
-    contention.give_way(error)
-
-
 @dataclass(frozen=True, slots=True)
 class _Routed:
     tasks: Sequence[RoutedTask]
@@ -273,18 +201,11 @@ class _Attempt:
         return self.table.definition.type is TableType.MOR and task.base is not None and (not task.adds or task.log_inserts > 0)
 
     def _route(self, transaction: WriteTransaction) -> _Routed:
-        state, index = self.table.state, self.table.definition.buckets
-        if index is not None and not index.has_several:
-            return self._route_to_buckets(transaction, index)
+        index = self.table.definition.buckets
         if index is not None:
-            return self._route_in_buckets(transaction, index)
+            return (self._route_in_buckets if index.has_several else self._route_to_buckets)(transaction, index)
         tagged = tag_input(self.table, self.prepared, self.operation, self.options, self.executor)
-        placement = self._placement(FilePlacement.of(transaction.placing(self.options), state.latest_slices()))
-        closed = closed_to_inserts(state)
-        by_partition, locations, slices = tagged.by_partition, tagged.locations, tagged.slices
-        return _Routed(
-            route_input(transaction.instant, self.operation, by_partition, locations, slices, placement, closed), tagged.rows
-        )
+        return _Routed(self._placed(transaction, tagged.by_partition, tagged.locations, tagged.slices), tagged.rows)
 
     def _route_to_buckets(self, transaction: WriteTransaction, index: BucketIndex) -> _Routed:
         found = self.table.rings(index)  # before the slices: of a resize in between, the newer ones show it
@@ -311,13 +232,20 @@ class _Attempt:
     def _route_in_buckets(self, transaction: WriteTransaction, index: BucketIndex) -> _Routed:
         """Route the rows of each bucket to its file groups, as those of a partition without buckets."""
         tagged = tag_in_buckets(self.table, self.prepared, self.named, self.operation, self.options, self.executor, index)
+        return _Routed(self._placed(transaction, tagged.by_place, tagged.locations, tagged.slices), self.prepared.rows, index)
+
+    def _placed(
+        self,
+        transaction: WriteTransaction,
+        by_place: Mapping[PlaceT, np.ndarray],
+        locations: Mapping[PlaceT, Location],
+        slices: Mapping[PlaceT, Sequence[FileSlice]],
+    ) -> list[RoutedTask]:
+        """Return the tasks of rows that were looked up, as `route_input` does."""
         state = self.table.state
         placement = self._placement(FilePlacement.of(transaction.placing(self.options), state.latest_slices()))
         closed = closed_to_inserts(state)
-        tasks = route_input(
-            transaction.instant, self.operation, tagged.by_place, tagged.locations, tagged.slices, placement, closed
-        )
-        return _Routed(tasks, self.prepared.rows, index)
+        return route_input(transaction.instant, self.operation, by_place, locations, slices, placement, closed)
 
     def _placement(self, placement: FilePlacement) -> FilePlacement:
         """Return the placement of inserts: to log files if the options say so and merging a log cannot mistake two rows for one."""

@@ -19,7 +19,8 @@ from tideline_table.action.write.live_keys import deleted_keys, split_by_life, w
 from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, Options, column_list
 from tideline_table.errors import DuplicateKey, IndexDamaged
 from tideline_table.file_group.slice import FileSlice
-from tideline_table.index.bucket import BucketIndex, rows_by_bucket, slices_in_buckets
+from tideline_table.index.bucket import BucketIndex
+from tideline_table.index.bucket_slices import rows_by_bucket, slices_in_buckets
 from tideline_table.index.place import BucketPlace, PlaceT
 from tideline_table.index.scope import KeyScope, asks_filters, asks_record_index, moves_rows
 from tideline_table.index.simple import Location, partition_rows

@@ -27,7 +27,8 @@ from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import time_from_instant
 from tideline_table.hudi.properties import WRITABLE_VERSION, read_properties
-from tideline_table.index.bucket import BucketIndex, slices_by_bucket
+from tideline_table.index.bucket import BucketIndex
+from tideline_table.index.bucket_slices import slices_by_bucket
 from tideline_table.log.state import TableState
 from tideline_table.storage import Storage
 
