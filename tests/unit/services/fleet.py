@@ -107,6 +107,11 @@ def write(table, first, city="oslo"):
     return write_rows(table, rows(first, city=city), Operation.INSERT, options=options, parallelism=1)
 
 
+def hint(service, table):
+    """As if an event of the table arrived."""
+    service._events._wake(table.uid)
+
+
 def update(table, first):
     """One commit that writes the rows of `write` again."""
     return write_rows(table, rows(first, city="oslo"), Operation.UPSERT, parallelism=1)

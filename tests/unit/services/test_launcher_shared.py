@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from tests.unit.services.fleet import write
+from tests.unit.services.fleet import hint, write
 from tests.unit.services.test_launcher import EPOCH, HeldPlatform, jobs, launcher, name_of, planned
 
 from tideline_events import JOBS
@@ -73,7 +73,7 @@ def test_small_plans_of_several_tables_and_of_one_run_in_one_application(fleet):
     for table, instant in plans:
         run_clustering(table, instant)
     platform.end(EndKind.SUCCEEDED, outcomes=begun(4, *[DONE] * 4))
-    assert service.tick() is None
+    service.tick()
     assert states(fleet) == {name_of(t, i, 1): ["submitted", "running", "succeeded"] for t, i in plans}
     assert context.metrics.value(APPLICATIONS, outcome="succeeded") == 4
     assert platform.known() == []
@@ -98,6 +98,7 @@ def test_a_batch_waits_for_more_plans_no_longer_than_the_setting(fleet):
     for n in range(2):
         write(table, 10 * n)
     schedule_clustering(table)
+    hint(service, table)
     fleet.clock.advance(3)
     service.tick()
     assert [len(s.plans) for s in platform.specs] == [2]
@@ -187,6 +188,8 @@ def test_the_next_plan_of_a_table_whose_plan_killed_its_driver_runs_alone_until_
         platform.by_name[name] = tuple(replace(a, end=End(EndKind.SUCCEEDED, "", EPOCH)) for a in platform.by_name[name])
     service.tick()
     following = next_plans()
+    for opened, _ in following:
+        hint(service, opened)
     service.tick()
     assert [p.key for p in platform.last.plans] == keys(following)
 

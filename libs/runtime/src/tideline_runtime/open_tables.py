@@ -174,6 +174,10 @@ class OpenTables:
         """The policies as of the last visit."""
         return self._in_force
 
+    def common(self) -> tuple[Policies, tuple[int, ...], int]:
+        """Return what holds for all tables: the policies as of the last visit, the shards held, and the revision of the source of tables."""
+        return self._in_force, self.shards.held(), 0 if self.source is None else self.source.revision
+
     def policy(self, base_path: str) -> TablePolicy:
         """Return what policies and the source of tables say about a table. Raises `ContradictoryRules`."""
         named = _UNNAMED if self.source is None else self.source.named().get(base_path, _UNNAMED)

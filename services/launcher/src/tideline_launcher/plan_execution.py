@@ -20,28 +20,30 @@ from tideline_launcher.application import (
     PlanKey,
     PlanRequest,
 )
-from tideline_launcher.decision import Decision, Launch, Limits, PendingPlan, TableLimits, decide
+from tideline_launcher.decision import Decision, Launch, Limits, PendingPlan, decide
 from tideline_launcher.history import History, history_of
 from tideline_launcher.job_logs import keep_job_log, plan_logs
 from tideline_launcher.metrics import APPLICATIONS, DURATION, EXECUTORS, OBSTACLES, PLANS, RUNNING, WORKER_PLANS
 from tideline_launcher.names import application_name, shared_name
+from tideline_launcher.pending_plans import PendingPlans
 from tideline_launcher.placed import applications_of
-from tideline_launcher.resources import PlanWork, can_grow, work_of
+from tideline_launcher.resources import PlanWork, can_grow
 from tideline_launcher.settings import LauncherSettings
 from tideline_launcher.sharing import waiting_since
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.event_link import EventLink
+from tideline_runtime.hinted_tables import HintedTables
 from tideline_runtime.logging import get_logger
 from tideline_runtime.loop import Backoff
 from tideline_runtime.open_tables import OpenTables, open_tables
-from tideline_runtime.policy import is_open
 from tideline_runtime.table_settings import TableSettings
 from tideline_runtime.table_source import JobFacts
-from tideline_table.action import TableService, is_run_by_hudi, pending_rewrites
-from tideline_table.coordination import is_dead, roll_back
-from tideline_table.errors import StorageError, TidelineError
+from tideline_runtime.visits import Visits
+from tideline_table.action import TableService
+from tideline_table.coordination import roll_back
+from tideline_table.errors import StorageError
 from tideline_table.hudi import State
-from tideline_table.table import GivenUp, Table, forget_given_up, is_given_up_plan, keep_given_up
+from tideline_table.table import GivenUp, forget_given_up, keep_given_up
 
 _log = get_logger(__name__)
 _STOP_GRACE_S = 10.0
@@ -62,9 +64,12 @@ class LauncherService:
         context.metrics.expose(RUNNING, PLANS, EXECUTORS, WORKER_PLANS)
         self._tables: OpenTables = open_tables(settings, context, settings.options)
         self._applications = applications or applications_of(settings, context)
-        self._events = EventLink(settings, context, publishes=True, watches=[TIMELINE.name])
+        hinted = HintedTables()
+        self._events = EventLink(settings, context, publishes=True, watches=[TIMELINE.name], hinted=hinted)
         self._backoff = Backoff(_BACKOFF_INITIAL_S, max(settings.retry_backoff_max_s, _BACKOFF_INITIAL_S))
         self._per_table = TableSettings(settings, self._tables.own_settings)
+        visits = Visits(context.clock, settings.poll_interval_s, hinted)
+        self._pending = PendingPlans(settings, context, self._tables, self._per_table, visits)
         self._limits = Limits(
             settings.max_applications, settings.max_attempts, settings.resources, settings.sharing, settings.workers
         )
@@ -75,7 +80,6 @@ class LauncherService:
         self._alone: set[str] = set()
         """Tables whose last plan failed: the next one may kill its driver, too, and shares none until a plan succeeds."""
         self._work: dict[PlanKey, PlanWork] = {}
-        self._left_alone: set[PlanKey] = set()
         self._reported: dict[PlanKey, Condition] = {}
 
     def start(self) -> None:
@@ -87,7 +91,8 @@ class LauncherService:
         """Handle ended applications, give up plans that failed too often, and launch pending plans."""
         # Applications before plans: one that ends in between leaves a plan that is then seen as ended, too.
         known = self._applications.known()
-        plans, failure = self._pending()
+        ended = [a.key.table_uid for a in known if a.end is not None and not a.is_collected]
+        plans, again_s, failure = self._pending.visit(ended)
         mine = [a for a in known if self._tables.by_uid(a.key.table_uid) is not None]
         self._work |= {plan.key: plan.work for plan in plans}
         for application in sorted(mine, key=lambda a: a.created):
@@ -110,41 +115,15 @@ class LauncherService:
         delays = [until_s - now_s for until_s in waits if until_s > now_s]
         if running or launched:
             delays.append(self._applications.poll_interval_s)
-        return min([*delays, self._settings.poll_interval_s]) if delays else None
+        if not delays:
+            return again_s
+        return min([*delays, self._settings.poll_interval_s if again_s is None else again_s])
 
     def stop(self) -> None:
         """Stop applications that cannot outlive this process. Their plans stay on the timeline for the next launcher."""
         self._applications.close(_STOP_GRACE_S)
         self._events.close()
         self._tables.close()
-
-    def _pending(self) -> tuple[list[PendingPlan], TidelineError | None]:
-        plans: list[PendingPlan] = []
-
-        def look(table: Table) -> None:
-            own, policy, now = self._per_table.of(table.base_path), self._tables.policy(table.base_path), self._context.clock.now()
-            is_time = is_open(policy.windows, now)
-            limits = None if own is self._settings else TableLimits(own.max_attempts, own.resources, own.workers)
-            for service, record in pending_rewrites(table.state):
-                driven = record.state is State.INFLIGHT and (
-                    is_run_by_hudi(table, record, table.options) or not is_dead(table.storage, record, table.clock, table.options)
-                )
-                key = PlanKey(record.instant, table.uid)
-                if key in self._left_alone:
-                    if is_given_up_plan(table.storage, record.instant):
-                        continue
-                    self._left_alone.discard(key)  # a user removed the record: tideline job retry
-                if not driven and not (is_time and policy.wants(service, now)):
-                    continue  # a plan that no process runs waits for the window or the end of the pause
-                plan = getattr(table.state.plans.get(record.instant), "plan", None) or {}
-                work = work_of(plan, table.options)
-                plans.append(
-                    PendingPlan(
-                        key, table.base_path, table.definition.name, driven, service, work, limits, own.application_timeout_s
-                    )
-                )
-
-        return plans, self._tables.visit(self._context, look)
 
     def _act(self, decision: Decision) -> list[Launch]:
         for plan in decision.give_up:
@@ -318,7 +297,7 @@ class LauncherService:
             roll_back(table.timeline, plan.key.instant, force=True)
         else:
             # Writers append to the file slices of the plan. Only an operator cancels it. A restarted launcher runs it again.
-            self._left_alone.add(plan.key)
+            self._pending.leave_alone(plan.key)
         self._context.metrics.increment(APPLICATIONS, outcome="given_up")
         name = application_name(plan.table_name, plan.base_path, plan.key.instant, history.attempt)
         why = "its error is permanent" if history.is_hopeless else f"{history.failures} attempts failed"

@@ -18,6 +18,7 @@ from tideline_runtime.shard_publishers import ShardPublishers
 from tideline_runtime.shards import shard_of
 from tideline_runtime.table_settings import TableSettings
 from tideline_runtime.transitions import table_identity, transition_of
+from tideline_runtime.visits import Visits
 from tideline_table.action import action_name
 from tideline_table.errors import CorruptMetadata
 from tideline_table.log import Entry
@@ -37,11 +38,9 @@ class MirrorService:
         self._context = context
         context.metrics.expose(HEALED)
         self._tables: OpenTables = open_tables(settings, context)
-        self._hinted = HintedTables()
-        self._events = EventLink(settings, context, watches=[HINTS.name], hinted=self._hinted)
-        self._poll_interval_s = settings.poll_interval_s
-        self._visit_all_s = 0.0
-        """When all tables are visited again, by the monotonic clock. Until then, hints lead to visits of their tables only."""
+        hinted = HintedTables()
+        self._events = EventLink(settings, context, watches=[HINTS.name], hinted=hinted)
+        self._visits = Visits(context.clock, settings.poll_interval_s, hinted)
         self._publishers = ShardPublishers(context.name, self._tables.shards, lambda: self._events.log)
         self._per_table = TableSettings(settings, self._tables.own_settings)
         self._cursors: dict[str, tuple[int, int]] = {}
@@ -59,30 +58,22 @@ class MirrorService:
 
         Between two visits of all tables it visits the hinted ones only, so that the delay of an event does not grow with the fleet.
         """
-        clock = self._context.clock
-        hinted = self._hinted.take()
-        visits_all = not hinted or self._is_behind or clock.monotonic_s() >= self._visit_all_s
-        # After an error all tables are visited, because the hints of this tick are gone.
-        until_s, self._visit_all_s = self._visit_all_s, 0.0
+        visit = self._visits.begin(full=self._is_behind)
         self._is_behind = False
         self._publishers.close_lost()
-        waiting = iter([hinted] if visits_all else [])
         failure = self._tables.visit(
             self._context,
             self._mirror,
             ends_on=(EventLogUnavailable, PublishUnknown, PublisherFenced),
-            only=None if visits_all else hinted,
-            first=lambda: [*next(waiting, ()), *self._hinted.take()],
+            only=visit.only,
+            first=visit.first,
         )
-        if visits_all:
+        if visit.is_full:
             self._tables.show()
         if failure is not None:
             raise failure
-        now_s = clock.monotonic_s()
-        self._visit_all_s = now_s + self._poll_interval_s if visits_all else until_s
-        if self._is_behind:
-            return 0.0
-        return None if visits_all else max(0.0, until_s - now_s)
+        pause_s = self._visits.end(visit)
+        return 0.0 if self._is_behind else pause_s
 
     def stop(self) -> None:
         """Close what `start` opened."""

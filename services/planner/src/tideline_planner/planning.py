@@ -5,7 +5,7 @@ The decisions are in `tideline_runtime.planning`. This module gathers what they 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -19,13 +19,15 @@ from tideline_planner.watch import FleetWatch
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.event_link import EventLink
 from tideline_runtime.event_outbox import EventOutbox
+from tideline_runtime.hinted_tables import HintedTables
 from tideline_runtime.logging import get_logger
 from tideline_runtime.loop import Backoff
 from tideline_runtime.open_tables import OpenTables, open_tables
 from tideline_runtime.planning import Choice, Demand, Held, HeldBy, Ledger, Ledgers, View, arbitrate, examine
 from tideline_runtime.planning.examination import PLANNED, services_of, shrunk
-from tideline_runtime.policy import Fleet, TablePolicy, is_open
+from tideline_runtime.policy import Fleet, Policies, TablePolicy, is_open
 from tideline_runtime.table_settings import TableSettings
+from tideline_runtime.visits import Visit, Visits
 from tideline_table.action import (
     Check,
     Due,
@@ -70,13 +72,26 @@ class PlannerService:
         self._settings = settings
         self._context = context
         self._tables: OpenTables = open_tables(settings, context, settings.options)
-        self._events = EventLink(settings, context, publishes=True, watches=[TIMELINE.name])
+        hinted = HintedTables()
+        self._events = EventLink(settings, context, publishes=True, watches=[TIMELINE.name], hinted=hinted)
+        self._visits = Visits(context.clock, settings.poll_interval_s, hinted)
         self._decisions = EventOutbox(self._events, Backoff(max_s=settings.retry_backoff_max_s))
         self._per_table = TableSettings(settings, self._tables.own_settings)
         self._ledgers = Ledgers()
         self._verdicts = Verdicts(context.metrics, context.clock, self._decisions.put)
         self._decided: dict[str, Decided] = {}
-        self._visited: set[str] = set()
+        """What was decided for the tables that may be served, by uid."""
+        self._looked: set[str] = set()
+        """The tables that this tick looked at without an error."""
+        self._has_hinted = False
+        """Whether hinted tables come next in a visit of all tables."""
+        self._planned: set[str] = set()
+        """Tables with a plan that was published since they were looked at."""
+        self._whole: tuple[Policies, tuple[int, ...], int] | None = None
+        """The policies, shards and source of tables for which every table has a decision; None before the first visit of all tables."""
+        self._begun: tuple[Policies, tuple[int, ...], int] | None = None
+        """The same as of the begin of this tick's visit."""
+        self._curable: TidelineError | None = None
         self._watch = FleetWatch(settings, context, self._tables, self._decisions.put)
         context.add_routes(*routes(self._watch))
 
@@ -86,21 +101,34 @@ class PlannerService:
         self._decisions.start()
 
     def tick(self) -> float | None:
-        """Decide for every table whose log grew, whose policy changed, or whose time came; publish what is chosen among all demands."""
-        self._visited = set()
-        failure = self._tables.visit(self._context, self._look)
+        """Decide for tables whose log grew, whose policy changed, or whose time came; publish what is chosen among all demands.
+
+        Between two visits of all tables it visits those that events name and those whose time came.
+        """
+        self._looked, self._has_hinted, self._curable, self._begun = set(), False, None, None
+        now = self._context.clock.now()
+        due = [uid for uid, known in self._decided.items() if known.until is not None and now >= known.until]
+        visit = self._visits.begin([*due, *self._planned], full=not self._is_whole())
+        failure = self._tables.visit(self._context, self._look, only=visit.only, first=lambda: self._next(visit))
         if self._context.stopping.is_set():
             # Tables that were not visited are not gone, and their findings did not end.
             return None
-        self._decided = {uid: decided for uid, decided in self._decided.items() if uid in self._visited}
-        self._ledgers.keep(self._visited)
-        failure = self._serve() or failure
-        self._verdicts.show(self._visited)
-        self._watch.finish(self._visited)
+        if not visit.is_full and not self._is_whole():
+            return 0.0  # all tables are visited before a plan is chosen
+        gone = self._decided.keys() - self._looked if visit.only is None else set(visit.only) - self._looked
+        self._decided = {uid: known for uid, known in self._decided.items() if uid not in gone}
+        self._planned &= self._decided.keys()
+        self._ledgers.keep(self._decided)
+        self._serve(self._decided)
+        if visit.is_full:
+            self._whole = self._begun
+            self._verdicts.show(self._looked)
+            self._watch.finish(self._looked)
         self._decisions.check()
+        failure = self._curable or failure
         if failure is not None:
             raise failure
-        return self._next_in_s()
+        return self._next_in_s(self._visits.end(visit))
 
     def stop(self) -> None:
         """Publish the last decisions, and close what `start` opened."""
@@ -111,7 +139,21 @@ class PlannerService:
         self._watch.close()
         self._tables.close()
 
+    def _is_whole(self) -> bool:
+        """Return whether every table has a decision by the policies in force: sums over all tables hold then."""
+        return self._whole == self._tables.common()
+
+    def _next(self, visit: Visit) -> list[str]:
+        """Return the tables that a visit looks at next. Plans for hinted ones are published before a visit of all tables goes on."""
+        self._begun = self._begun or self._tables.common()
+        if self._has_hinted and self._is_whole():
+            self._serve(self._looked)
+        uids = visit.first()
+        self._has_hinted = visit.is_full and bool(uids)
+        return uids
+
     def _look(self, table: Table) -> None:
+        self._planned.discard(table.uid)
         settings, policy, now = self._per_table.of(table.base_path), self._tables.policy(table.base_path), self._context.clock.now()
         basis = (table.state.sequence, settings, policy)
         known = self._decided.get(table.uid)
@@ -124,7 +166,7 @@ class PlannerService:
                 self._decided[table.uid] = self._decide(table, basis, now)
         self._watch.look(table, policy)
         # Last: a table that failed is not served.
-        self._visited.add(table.uid)
+        self._looked.add(table.uid)
 
     def _decide(self, table: Table, basis: _Basis, now: datetime) -> Decided:
         _, settings, policy = basis
@@ -139,21 +181,20 @@ class PlannerService:
                 found[service] = _refused(table, service, error)
         return Decided(basis, table, found, len(pending_rewrites(table.state)), pending_bytes(table.state), _until(found))
 
-    def _serve(self) -> TidelineError | None:
-        """Publish the plans that are chosen among all demands. Return the first error that a retry may cure."""
+    def _serve(self, uids: Collection[str]) -> None:
+        """Publish the plans that are chosen among the demands of these tables. Keeps the first error that a retry may cure."""
         now, fleet = self._context.clock.now(), self._fleet()
-        every = self._decided.values()
-        for decided in every:
+        served, every = [self._decided[uid] for uid in uids], self._decided.values()
+        for decided in served:
             self._verdicts.forget(decided.table.uid, set(PLANNED) - decided.found.keys())
             for service, held in decided.found.items():
                 if isinstance(held, Held):
                     self._verdicts.held(decided.table.uid, decided.table.base_path, service, held)
-        demands = [found for decided in every for found in decided.found.values() if isinstance(found, Demand)]
-        rewritten = self._ledgers.total(self._visited, now)
+        demands = [found for decided in served for found in decided.found.values() if isinstance(found, Demand)]
+        rewritten = self._ledgers.total(self._decided, now)
         self._context.metrics.set(REWRITTEN, rewritten)
         spent, pending = rewritten + sum(d.pending_bytes for d in every), sum(d.pending_plans for d in every)
-        curable: TidelineError | None = None
-        frees_at = self._ledgers.frees_at(self._visited, now)
+        frees_at = self._ledgers.frees_at(self._decided, now)
         for choice in arbitrate(demands, fleet, spent, pending, now, self._shrunk, frees_at):
             if self._context.stopping.is_set():
                 break
@@ -161,9 +202,8 @@ class PlannerService:
             try:
                 self._carry_out(choice)
             except TidelineError as error:
-                curable = curable or error
+                self._curable = self._curable or error
                 _log.error("table failed", table=choice.demand.uid, service=choice.demand.service.value, reason=str(error))
-        return curable
 
     def _fleet(self) -> Fleet:
         shards = self._tables.shards
@@ -193,6 +233,7 @@ class PlannerService:
             until = self._context.clock.now() + _AGAIN
             self._settle(decided, demand.service, Held(HeldBy.REFUSED, answer.why, until))
             return
+        self._note_plan(decided, demand)
         self._verdicts.planned(demand.uid, demand.base_path, demand.service, demand.why)
         self._context.metrics.increment(PLANS, service=demand.service.value)
         about = {"table": demand.uid, "name": decided.table.definition.name, "service": demand.service.value}
@@ -224,19 +265,26 @@ class PlannerService:
 
         return check
 
+    def _note_plan(self, decided: Decided, demand: Demand) -> None:
+        """Count a plan as pending until the table is looked at again, in the next tick."""
+        found = {service: held for service, held in decided.found.items() if service is not demand.service}
+        pending = decided.pending_plans + 1, decided.pending_bytes + demand.cost_bytes
+        self._decided[demand.uid] = Decided(decided.basis, decided.table, found, *pending, _until(found))
+        self._planned.add(demand.uid)
+
     def _settle(self, decided: Decided, service: TableService, held: Held) -> None:
         """Keep the outcome of a request, so that it is repeated only when something changed or its time came."""
         found = {**decided.found, service: held}
         self._decided[decided.table.uid] = replace(decided, found=found, until=_until(found))
         self._verdicts.held(decided.table.uid, decided.table.base_path, service, held)
 
-    def _next_in_s(self) -> float | None:
-        """Return the seconds until a window opens, a budget frees, or the like, if that is before the next poll."""
+    def _next_in_s(self, full_in_s: float | None) -> float | None:
+        """Return the seconds until a window opens, a budget frees, or the like, if that is before the next visit of all tables."""
         untils = [decided.until for decided in self._decided.values() if decided.until is not None]
         if not untils:
-            return None
+            return full_in_s
         delay_s = max(_SHORTEST_S, (min(untils) - self._context.clock.now()).total_seconds())
-        return delay_s if delay_s < self._settings.poll_interval_s else None
+        return delay_s if delay_s < (self._settings.poll_interval_s if full_in_s is None else full_in_s) else full_in_s
 
 
 def _until(found: Mapping[TableService, Demand | Held]) -> datetime | None:

@@ -1,0 +1,86 @@
+"""The pending plans of the launcher's tables, as of the last visit of each table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tideline_launcher.application import PlanKey
+from tideline_launcher.decision import PendingPlan, TableLimits
+from tideline_launcher.resources import work_of
+from tideline_launcher.settings import LauncherSettings
+from tideline_runtime.contract import ServiceContext
+from tideline_runtime.open_tables import OpenTables
+from tideline_runtime.policy import is_open
+from tideline_runtime.table_settings import TableSettings
+from tideline_runtime.visits import Visits
+from tideline_table.action import is_run_by_hudi, pending_rewrites
+from tideline_table.coordination import is_dead
+from tideline_table.errors import TidelineError
+from tideline_table.hudi import State
+from tideline_table.table import Table, is_given_up_plan
+
+
+class PendingPlans:
+    """Finds the plans that an application has to run. Only the thread that ticks uses it."""
+
+    def __init__(
+        self,
+        settings: LauncherSettings,
+        context: ServiceContext,
+        tables: OpenTables,
+        per_table: TableSettings[LauncherSettings],
+        visits: Visits,
+    ) -> None:
+        self._settings = settings
+        self._context = context
+        self._tables = tables
+        self._per_table = per_table
+        self._visits = visits
+        self._plans: dict[str, list[PendingPlan]] = {}
+        self._left_alone: set[PlanKey] = set()
+
+    def leave_alone(self, key: PlanKey) -> None:
+        """Skip a plan for as long as the record that it was given up exists."""
+        self._left_alone.add(key)
+
+    def visit(self, ended: Iterable[str]) -> tuple[list[PendingPlan], float | None, TidelineError | None]:
+        """Return the pending plans, the seconds until all tables are due (None: the poll interval), and an error.
+
+        It visits all tables once per poll interval, and in between those that events name, with a pending plan (its process may die), or
+        with an application that `ended` (uids). An error that a retry may cure leaves plans out.
+        """
+        visit = self._visits.begin([*self._plans, *ended])
+        found = {} if visit.only is None else {uid: plans for uid, plans in self._plans.items() if uid not in visit.only}
+
+        def look(table: Table) -> None:
+            found.pop(table.uid, None)
+            plans = self._of(table)
+            if plans:
+                found[table.uid] = plans
+
+        failure = self._tables.visit(self._context, look, only=visit.only, first=visit.first)
+        self._plans = found
+        every = [plan for plans in sorted(found.values(), key=lambda plans: plans[0].base_path) for plan in plans]
+        return every, self._visits.end(visit) if failure is None else None, failure
+
+    def _of(self, table: Table) -> list[PendingPlan]:
+        plans: list[PendingPlan] = []
+        own, policy, now = self._per_table.of(table.base_path), self._tables.policy(table.base_path), self._context.clock.now()
+        is_time = is_open(policy.windows, now)
+        limits = None if own is self._settings else TableLimits(own.max_attempts, own.resources, own.workers)
+        for service, record in pending_rewrites(table.state):
+            driven = record.state is State.INFLIGHT and (
+                is_run_by_hudi(table, record, table.options) or not is_dead(table.storage, record, table.clock, table.options)
+            )
+            key = PlanKey(record.instant, table.uid)
+            if key in self._left_alone:
+                if is_given_up_plan(table.storage, record.instant):
+                    continue
+                self._left_alone.discard(key)  # a user removed the record: tideline job retry
+            if not driven and not (is_time and policy.wants(service, now)):
+                continue  # a plan that no process runs waits for the window or the end of the pause
+            plan = getattr(table.state.plans.get(record.instant), "plan", None) or {}
+            work = work_of(plan, table.options)
+            name, timeout_s = table.definition.name, own.application_timeout_s
+            plans.append(PendingPlan(key, table.base_path, name, driven, service, work, limits, timeout_s))
+        return plans
