@@ -20,7 +20,7 @@ from tideline_spark.report import WriteReport
 from tideline_spark.small_source import DriverAndTasks, DriverLimits
 from tideline_spark.write import explain_write, write_dataframe
 from tideline_table.action import write_rows
-from tideline_table.errors import DuplicateKey, InvalidRecord, UnsupportedTable
+from tideline_table.errors import DuplicateKey, InvalidRecord
 from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.index import BucketIndex, Engine
 from tideline_table.table import Table, TableRequest, TableType, create_table
@@ -171,9 +171,6 @@ def test_small_sources_and_queries_go_by_hash_rings(spark: SparkSession, tmp_pat
     one = found["id"][7].as_py()
     shown = read(spark, table, where=f"id = '{one}'")
     assert [row["id"] for row in shown.collect()] == [one]
-    large = Table.open(path, options=ROUTED)
-    with pytest.raises(UnsupportedTable, match="with consistent hashing"):
-        write_dataframe(large, spark.createDataFrame(rows(0, 80, 3)), Operation.UPSERT)
 
 
 def test_small_sources_and_queries_go_by_buckets_with_several_file_groups(spark: SparkSession, tmp_path: Path) -> None:

@@ -50,16 +50,20 @@ def _step(total: Column, own: Column) -> Column:
     return (total * f.lit(31) + own).bitwiseAND(f.lit(_WORD).cast("bigint"))
 
 
-def _pairs_hash(key: Column, index: BucketIndex, whole: Column) -> Column:
+def hash_values(key: Column, index: BucketIndex) -> Column:
+    """Return the texts of the hash fields in a composite key, in the order of the key, with the texts for null and empty values."""
     names, values = (f.regexp_extract_all(key, f.lit(_PAIR), f.lit(group)) for group in (1, 2))
     pairs = f.zip_with(names, values, lambda name, value: f.struct(name.alias("name"), value.alias("value")))
-    kept = f.filter(pairs, lambda pair: pair["name"].isin(list(index.fields)))
+    return f.transform(f.filter(pairs, lambda pair: pair["name"].isin(list(index.fields))), lambda pair: pair["value"])
+
+
+def _pairs_hash(key: Column, index: BucketIndex, whole: Column) -> Column:
+    kept = hash_values(key, index)
     code = f.aggregate(
         kept,
         f.lit(1).cast("bigint"),
-        lambda total, pair: _step(
-            total,
-            f.when(pair["value"].isin([NULL_KEY, EMPTY_KEY]), f.lit(0).cast("bigint")).otherwise(string_hash(pair["value"])),
+        lambda total, value: _step(
+            total, f.when(value.isin([NULL_KEY, EMPTY_KEY]), f.lit(0).cast("bigint")).otherwise(string_hash(value))
         ),
     )
     return f.when(f.size(kept) == 0, whole).otherwise(code)

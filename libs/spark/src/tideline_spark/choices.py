@@ -26,7 +26,7 @@ def write_choices(table: Table, operation: Operation, options: Mapping[str, obje
 def refuse_look_ups(table: Table, operation: Operation, options: Options) -> None:
     """Raise `UnsupportedTable` for look-ups that only the driver can do.
 
-    They are those of a duplicate policy with a bucket index, those of an overwrite with a record index, and all with consistent hashing.
+    They are those of a duplicate policy with a bucket index, and those of an overwrite with a record index.
     """
     of_table = f"source that does not go through the driver and table {table.definition.name!r}"
     estimate = f"source that Spark estimates at no more than {SPARK_COLLECT_BYTES.key}"
@@ -35,12 +35,6 @@ def refuse_look_ups(table: Table, operation: Operation, options: Options) -> Non
             f"{operation} for a {of_table} with a record index",
             expected=f"a {estimate}: its keys are looked up in partitions that stay",
             remedy="raise that option, or delete the partitions and upsert the rows",
-        )
-    if table.definition.buckets is not None and table.definition.buckets.is_consistent:
-        raise UnsupportedTable(
-            f"{operation} for a {of_table} with consistent hashing",
-            expected=f"a {estimate}: Spark has no expression for the hash of the ring",
-            remedy="raise that option, or write the source in parts",
         )
     if table.definition.buckets is None or operation.looks_up_keys or operation.overwrites:
         return

@@ -19,6 +19,7 @@ from tideline_table.action import may_delete
 from tideline_table.config import INSERT_TO_LOG, Options
 from tideline_table.file_group import FileGroupId, FileSlice, SliceVersion
 from tideline_table.index import BucketIndex, slices_in_buckets
+from tideline_table.table import TableRings
 from tideline_table.writer import FilePlacement, Operation, minds_known_keys
 
 _KEYS_PER_JOIN_TASK = 250_000
@@ -72,6 +73,8 @@ class WriteLayout:
     """With a bucket index, the file slices of each bucket that has some, by partition path and number."""
     in_bucket: InBucket | None = None
     """Where inserts go, if a bucket may have several file groups."""
+    rings: TableRings | None = None
+    """With consistent hashing, the rings of the table as of the layout: a bucket is a node."""
 
     def unit_of(self, file_slice: FileSlice) -> str:
         """Return the unit that updates a slice: the number of the bucket that fills it, otherwise the name of the slice."""
@@ -114,10 +117,12 @@ def bucket_layout(
     *,
     is_merge_on_read: bool,
     cores: int,
+    rings: TableRings | None = None,
 ) -> WriteLayout:
     """Lay a write into a table with a bucket index out: each bucket is written by one task.
 
-    No key is looked up, unless a bucket may have several file groups: then its task does it. `closed` as for `decide_layout`.
+    No key is looked up, unless a bucket may have several file groups: then its task does it. `closed` as for `decide_layout`. `rings` are
+    those of the table with consistent hashing.
 
     Raises `UnsupportedTable` for file groups that the index does not allow, except where an overwrite replaces them.
     """
@@ -127,7 +132,8 @@ def bucket_layout(
         for file_slice in visible:
             partitions.setdefault(file_slice.group.partition_path, []).append(file_slice)
         for name, slices in partitions.items():
-            held.update({(name, bucket): found for bucket, found in slices_in_buckets(index, slices).items()})
+            ring = rings.unread(name) if rings is not None else None
+            held.update({(name, bucket): found for bucket, found in slices_in_buckets(index, slices, ring).items()})
     into = None
     if index.has_several:
         placement = FilePlacement.of(options, visible).for_inserts(operation, options, is_merge_on_read=is_merge_on_read)
@@ -142,6 +148,7 @@ def bucket_layout(
         index=index,
         held=held,
         in_bucket=into,
+        rings=rings,
     )
 
 

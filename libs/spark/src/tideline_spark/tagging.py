@@ -21,6 +21,7 @@ from tideline_spark.buckets import bucket_number
 from tideline_spark.hadoop_s3 import scan_options
 from tideline_spark.keys import NativeKeys
 from tideline_spark.layout import WriteLayout
+from tideline_spark.rings import with_nodes
 from tideline_table.action import TargetSchema, target_schema
 from tideline_table.config import Options
 from tideline_table.errors import SchemaMismatch
@@ -125,11 +126,13 @@ def routed_rows(
     if routing.keeps_position or anywhere is not None:
         extra[POSITION] = f.monotonically_increasing_id()
     keyed = keyed.withColumns(extra)
-    own = (
-        f.pmod(f.xxhash64(KEY), f.lit(layout.buckets))
-        if layout.index is None
-        else bucket_number(f.col(KEY), layout.index, f.col(PARTITION))
-    )
+    if layout.rings is not None:
+        keyed = with_nodes(keyed, KEY, PARTITION, UNIT, layout.rings.index, layout.rings.resized)
+        own = f.col(UNIT)
+    elif layout.index is not None:
+        own = bucket_number(f.col(KEY), layout.index, f.col(PARTITION))
+    else:
+        own = f.pmod(f.xxhash64(KEY), f.lit(layout.buckets))
     bucket = own.cast("string")
     if anywhere is not None:
         keyed = anywhere(keyed, routing, bucket)

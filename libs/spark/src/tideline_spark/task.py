@@ -18,9 +18,10 @@ from tideline_table.action import combines_input, write_partition_metafile
 from tideline_table.config import Options
 from tideline_table.errors import DuplicateKey, Recovery, TidelineError, VerificationFailed
 from tideline_table.file_group import FileGroupId, FileSlice, in_bucket, new_bucket_file_id, new_file_id, parse_base_file_name
-from tideline_table.index import BucketIndex, BucketPlace, KeyScope, Location, SimpleIndex
+from tideline_table.index import BucketIndex, BucketPlace, HashRing, KeyScope, Location, RingStore, SimpleIndex
 from tideline_table.keygen import KeyGenerator
 from tideline_table.storage import Storage
+from tideline_table.table import TableRings
 from tideline_table.writer import (
     FileGroupResult,
     FileGroupTask,
@@ -59,6 +60,8 @@ class UnitWriter:
     """As in `WriteLayout`."""
     plain_keys: bool = False
     """Whether a key that `BucketIndex.check_plain` refuses is refused."""
+    resizes: Mapping[str, tuple[str, ...]] | None = None
+    """With consistent hashing, `TableRings.resizes`."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write all units of this task; yield one pickled `FileGroupResult` or `TidelineError` per row.
@@ -123,6 +126,7 @@ class _RunningTask:
     attempt: int
     groups: int = 0
     partitions: set[str] = field(default_factory=set)
+    rings: TableRings | None = None
     combines: bool = field(init=False)
     unique: bool = field(init=False)
 
@@ -134,6 +138,8 @@ class _RunningTask:
             # A bucket holds each key once, whatever the operation.
             self.combines = combines_input(operation if operation is Operation.DELETE else Operation.UPSERT, options)
             self.unique = True
+            if self.shared.resizes is not None:
+                self.rings = TableRings(RingStore(self.storage), self.shared.context.buckets, self.shared.resizes)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[FileGroupResult]:
         """Write the units in order of arrival. Memory holds the rows of one unit, or of one file if keys are not compared."""
@@ -215,7 +221,9 @@ class _RunningTask:
             refuse_duplicates(prepared)
         deletes = context.operation is Operation.DELETE
         bucket = int(unit.name)
-        if (index.in_partition(unit.partition).buckets(prepared.keys) != bucket).any():
+        held = self.shared.held.get((unit.partition, bucket), ())
+        ring = self._ring(unit.partition)
+        if (index.in_partition(unit.partition).buckets(prepared.keys, ring) != bucket).any() or not _is_of(held, ring, bucket):
             raise VerificationFailed(
                 f"rows of partition {unit.partition!r} for which Spark computed another bucket than {index.text} gives",
                 expected=f"rows of bucket {bucket}",
@@ -225,7 +233,6 @@ class _RunningTask:
             index.check_values(prepared.keys)
             if self.shared.plain_keys:
                 index.check_plain(prepared.keys)
-        held = self.shared.held.get((unit.partition, bucket), ())
         if self.shared.in_bucket is not None:
             yield from self._write_in_bucket(unit, prepared, held, self.shared.in_bucket)
         elif held:
@@ -233,8 +240,15 @@ class _RunningTask:
                 unit.partition, held[0], prepared, added=0 if context.is_merge_on_read else prepared.rows.num_rows
             )
         elif not deletes:
-            file_id = new_bucket_file_id(context.instant, unit.partition, bucket)
+            file_id = new_bucket_file_id(context.instant, unit.partition, bucket) if ring is None else ring.file_ids[bucket]
             yield self._write_group(unit.partition, None, prepared, file_id, added=prepared.rows.num_rows)
+
+    def _ring(self, partition: str) -> HashRing | None:
+        """Return the ring of a partition, with its file if rows are about to be written there. None without consistent hashing."""
+        if self.rings is None:
+            return None
+        deletes = self.shared.context.operation is Operation.DELETE
+        return (self.rings.of if deletes else self.rings.for_writing)([partition])[partition]
 
     def _write_in_bucket(
         self, unit: _Unit, prepared: PreparedInput, held: Sequence[FileSlice], into: InBucket
@@ -351,6 +365,11 @@ class _RunningTask:
         if parsed is None:
             raise VerificationFailed(f"base file {unit.name!r} in {unit.partition!r}", expected="a base file's name")
         return FileSlice(FileGroupId(unit.partition, parsed.file_id), parsed.instant, unit.name, size_bytes=-1, rows=-1)
+
+
+def _is_of(held: Sequence[FileSlice], ring: HashRing | None, node: int) -> bool:
+    """Return whether the slice of a unit is that of the node in the ring that was read."""
+    return ring is None or all(s.group.file_id == ring.file_ids[node] for s in held)
 
 
 def _refuse_known(prepared: PreparedInput, known: pa.ChunkedArray) -> None:

@@ -252,7 +252,10 @@ class _Attempt:
 
     def layout(self, options: Options | None = None) -> WriteLayout:
         """Return the layout for the table's current state. `options` (default: those of the write) decide where inserts go."""
-        state, index = self.table.state, self.table.definition.buckets
+        index = self.table.definition.buckets
+        # Before the slices: of a resize in between, the newer ones show it.
+        rings = self.table.rings(index) if index is not None and index.is_consistent else None
+        state = self.table.state
         cores = self.df.sparkSession.sparkContext.defaultParallelism
         is_merge_on_read = self.table.definition.type is TableType.MOR
         if index is not None:
@@ -264,6 +267,7 @@ class _Attempt:
                 options or self.options,
                 is_merge_on_read=is_merge_on_read,
                 cores=cores,
+                rings=rings,
             )
         return decide_layout(
             state.latest_slices(),
@@ -290,6 +294,7 @@ class _Attempt:
             held=layout.held,
             in_bucket=layout.in_bucket,
             plain_keys=self.table.is_exclusive and self.table.definition.has_plain_keys,
+            resizes=layout.rings.resizes if layout.rings is not None else None,
         )
         with planning_settings(self.df.sparkSession, _settings(self.table.storage.root, layout)):
             # With a global index, workers return the keys of slices with log files.
@@ -323,7 +328,8 @@ class _Attempt:
         look_up = _key_look_up(self.table, results, KeyScope.of(self.options)) if unique else None
         overwrite = overwrite_of(self.routing.operation, results)
         target = self.target
-        return transaction.commit(results, target.text, self.extra, look_up, target.based_on, self.progress, overwrite)
+        rings = layout.rings.instants({r.stat.partition_path for r in results if r.stat is not None}) if layout.rings else None
+        return transaction.commit(results, target.text, self.extra, look_up, target.based_on, self.progress, overwrite, rings=rings)
 
     def _execute(self, instant: str, layout: WriteLayout, check: MarkerCheck) -> list[bytes]:
         spark = self.df.sparkSession

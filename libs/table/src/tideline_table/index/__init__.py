@@ -2,9 +2,11 @@
 
 from tideline_table.index.bucket import BucketIndex, Engine, check_index
 from tideline_table.index.bucket_slices import slices_by_bucket, slices_in_buckets
+from tideline_table.index.hash_ring import HashRing
 from tideline_table.index.key_hash import key_hashes
 from tideline_table.index.partition_rules import PartitionRules
 from tideline_table.index.place import BucketPlace, PlaceT
+from tideline_table.index.ring_store import RingStore
 from tideline_table.index.scope import RECORD_INDEX, KeyScope, asks_record_index, check_scope, moves_rows
 from tideline_table.index.simple import Location, SimpleIndex
 
@@ -13,10 +15,12 @@ __all__ = [
     "BucketIndex",
     "BucketPlace",
     "Engine",
+    "HashRing",
     "KeyScope",
     "Location",
     "PartitionRules",
     "PlaceT",
+    "RingStore",
     "SimpleIndex",
     "asks_record_index",
     "check_index",

@@ -17,6 +17,7 @@ from tideline_table.table.identity import check_stands, read_identity
 from tideline_table.table.images import Images, images_schema
 from tideline_table.table.lease import HeldLease, known_lease, leases_of, release_lease, renew_lease, take_lease
 from tideline_table.table.query import CommitTimes, Snapshot, sorted_keys
+from tideline_table.table.rings import TableRings
 from tideline_table.table.sharing import share_table, why_unsharable
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "TableDefinition",
     "TableHealth",
     "TableRequest",
+    "TableRings",
     "TableSummary",
     "TableType",
     "advise",

@@ -27,6 +27,16 @@ class TableRings:
         made = made_by(self.resizes, partition_path, as_of) or FIRST_INSTANT
         return self.store.find(partition_path, self.index.number, made)
 
+    def unread(self, partition_path: str) -> HashRing:
+        """Return what `at` returns now, without reading the file of a first ring: its writers derive it alike, and check it when they write."""
+        resized = made_by(self.resizes, partition_path)
+        return self.at(partition_path) if resized else HashRing.first(partition_path, self.index.number)
+
+    @property
+    def resized(self) -> dict[str, HashRing]:
+        """The rings of all partitions that have another one than the first."""
+        return self.of({name for names in self.resizes.values() for name in names})
+
     def of(self, partitions: Iterable[str]) -> dict[str, HashRing]:
         """Return the rings of these partitions now, none if the table has no consistent hashing."""
         return {name: self.at(name) for name in partitions} if self.index.is_consistent else {}
