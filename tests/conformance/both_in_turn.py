@@ -97,12 +97,17 @@ class Turns:
             **self.options,
         }
 
-    def create_here(self) -> Table:
-        """A new table of Tideline, shared."""
+    def create_exclusive(self) -> Table:
+        """A new table of Tideline that is not shared yet."""
         usual: dict[str, Any] = {"key_fields": ("id",), "partition_fields": ("part",), "ordering_field": "ts"}
         create_table(
             str(self.path), TableRequest(name=NAME, schema=SCHEMA, type=TableType(self.kind.value), **{**usual, **self.request})
         )
+        return Table.open(str(self.path), options={**FAST, **self.own_options})
+
+    def create_here(self) -> Table:
+        """A new table of Tideline, shared."""
+        self.create_exclusive()
         return self.share()
 
     def share(self) -> Table:

@@ -18,7 +18,8 @@ from tests.conformance.peers.hudi_rs import read_hudi_rs
 from tests.conformance.test_bucket_index import Expected
 
 from tideline_locks import open_peer_lock
-from tideline_table.action import run_clustering, run_compaction, schedule_clustering, schedule_compaction
+from tideline_table.action import resize_buckets, run_clustering, run_compaction, schedule_clustering, schedule_compaction
+from tideline_table.action.write import resize
 from tideline_table.errors import UnsupportedTable
 from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.index import BucketIndex
@@ -148,3 +149,44 @@ def test_rules_that_are_options_of_hudis_writers_are_named_at_sharing(apache_hud
     shared = share_table(table, SHARING, open_peer_lock, NamedBuckets(3, (), rules))
     assert shared.definition.index_text == f"3 bucket(s) by id, by partition {rules}"
     write_in_turn(held, 4)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_both_write_partitions_by_the_rules_of_a_resize(
+    apache_hudi: ApacheHudi, workdir: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Apache Hudi reads while the properties wait for the resize, and as of the time before it; both write by the new rules."""
+    few, many = (2, 6) if kind is Kind.COW else (3, 9)
+    rules = f"^p0$,{few};.*,4"
+    turns = Turns(apache_hudi, workdir / "table", kind, request={"buckets": 4, "partition_buckets": f"^p0$,{few - 1}"})
+    meet_rules(apache_hudi, workdir / "first", f"^p0$,{few - 1};.*,4", 4)
+    meet_rules(apache_hudi, workdir / "met", f"^p0$,{many};p\\d$,8;.*,4", 4)
+    table = turns.create_exclusive()
+    turns.write(table, trips(range(40), 1))
+    held = Held(turns, dict.fromkeys(range(40), 1), {"p0": few - 1, "p1": 4})
+    held.check_queries(range(3, 60, 5), f"{kind}, before")
+    first = table.state.last_instant
+    assert resize_buckets(table, partition_buckets=rules, overwrite=True) is not None
+    held.numbers = {"p0": few, "p1": 4}
+    turns.write(table, trips(range(30, 50), 2))
+    held.live.update(dict.fromkeys(range(30, 50), 2))
+    monkeypatch.setattr(resize, "settle", lambda _: None)
+    assert resize_buckets(table, partition_buckets=f"^p0$,{many};p\\d$,8") is not None
+    monkeypatch.undo()
+    held.numbers = {"p0": many, "p1": 8}
+    held.check(f"{kind}, after a resize that died")
+    held.check_queries(range(3, 60, 5), f"{kind}, after a resize that died")
+    assert resize_buckets(table, partition_buckets=f"^p0$,{many};p\\d$,8") is None
+    held.check(f"{kind}, after the resize")
+    held.check_queries(range(3, 60, 5), f"{kind}, after the resize")
+    texts = ", ".join(f"'k{n:04}'" for n in range(0, 60, 3))
+    then = apache_hudi.read(turns.path, where=f"id in ({texts})", options={"as.of.instant": first})
+    assert sorted(then["id"].to_pylist()) == [f"k{n:04}" for n in range(0, 40, 3)]
+    turns.share()
+    write_in_turn(held, 6)
+    # Bulk inserts of Apache Hudi take the rules from the folder, and so does this operation.
+    turns.theirs(trips(range(100, 160), 50), "insert_overwrite")
+    held.live = dict.fromkeys(range(100, 160), 50)
+    held.check(f"{kind}, overwrite by Apache Hudi")
+    held.upsert(range(90, 120), 51, here=True)
+    held.check(f"{kind}, at last")

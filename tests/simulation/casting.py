@@ -92,6 +92,8 @@ def cast_of(world: World) -> list[tuple[str, Callable[[Cluster, Process], None]]
         others = [served if act is service_actors.clusterer else act for act in others]
     if world.is_ringed:
         others = [service_actors.resizer, *others]
+    if world.is_resized:
+        others = [service_actors.renumberer, *others]
     choose.shuffle(others)
     apart = [
         act

@@ -17,6 +17,7 @@ from tideline_table.action import (
     create_savepoint,
     delete_partitions,
     delete_savepoint,
+    resize_buckets,
     resize_rings,
     restore_to_savepoint,
     roll_back_dead,
@@ -208,6 +209,20 @@ def resize_once(choose: random.Random, table: Table) -> None:
     limits = {"hoodie.bucket.index.max.num.buckets": 5} if splits else {"hoodie.bucket.index.min.num.buckets": 1}
     merging = {"hoodie.bucket.index.merge.threshold": 0.0 if splits else 3.0}
     resize_rings(table, options={**options, **limits, **merging, "tideline.write.conflict.retries": 1})
+
+
+def renumberer(cluster: Cluster, process: Process) -> None:
+    """Gives the partitions of a bucket index other numbers of buckets."""
+    for turn in turns(cluster, process):
+        cluster.round(turn.table, partial(renumber_once, turn.choose))
+        pause(cluster, turn.choose, turn.choose.choice((0.3, 1, 60)))
+
+
+def renumber_once(choose: random.Random, table: Table) -> None:
+    """Resize to any numbers by partition, so that some partitions stay as they are."""
+    rules = choose.choice(("^p$,{};q,{}", "q,{1};^p$,{0}", "[pq],{}")).format(*(choose.choice((1, 2, 3, 4)) for _ in range(2)))
+    options = {"tideline.write.conflict.retries": 1}
+    resize_buckets(table, choose.choice((None, 2, 3)), partition_buckets=rules, overwrite=True, options=options)
 
 
 def overwriter(cluster: Cluster, process: Process) -> None:

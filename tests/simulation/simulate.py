@@ -282,9 +282,13 @@ def _check_buckets(cluster: Cluster) -> None:
     groups = [(s.group.partition_path, bucket_of_file_id(s.group.file_id)) for s in oracle.state.latest_slices()]
     for partition, bucket in sorted(key for key, count in Counter(groups).items() if count > 1 and not cluster.world.has_several):
         oracle.report(f"bucket {bucket} of partition {partition!r} has more than one file group")
-    rows = Table.open(cluster.world.disk.root, storage=cluster.world.disk, writer_id="checker").read()
+    table = Table.open(cluster.world.disk.root, storage=cluster.world.disk, writer_id="checker")
+    rows, index = table.read(), table.definition.buckets
+    assert index is not None
     for partition, key, name in zip(*(rows[n].to_pylist() for n in ("part", "id", "_hoodie_file_name")), strict=True):
         number = {"p": 3, "q": 1}.get(partition, BUCKETS) if cluster.world.seed % 2 else BUCKETS
+        if cluster.world.is_resized:
+            number = index.in_partition(partition).number
         (bucket,) = BucketIndex.checked(number, ["id"], ["id"]).buckets(pa.array([key])).tolist()
         if bucket_of_file_id(name.split("_")[0]) != bucket:
             oracle.report(f"key {key} of bucket {bucket} is in {name}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -13,8 +14,18 @@ from tests.simulation.simulate import simulate, story
 from tests.simulation.world import World
 
 from tideline_table.action.write.run import _Attempt
+from tideline_table.coordination import conflict
+from tideline_table.coordination.bucket_conflict import resized_meanwhile
+from tideline_table.coordination.write_set import WriteSet
+from tideline_table.errors import WriteConflict
+from tideline_table.log.state import TableState
 
 SEEDS = range(1, 61)
+RESIZED = range(1, 41)
+
+
+def _split_as_begun(own: WriteSet, state: TableState) -> WriteConflict | None:
+    return resized_meanwhile(replace(own, splits_in=(own.splits or {}).__contains__), state)
 
 
 @pytest.mark.timeout(900)
@@ -44,6 +55,25 @@ def test_two_groups_in_one_bucket_are_found() -> None:
             yield
 
     found = next((o for o in (simulate(seed, without_the_rule, "bucketed") for seed in SEEDS) if o.problems), None)
+    assert found is not None
+
+
+@pytest.mark.timeout(900)
+def test_histories_whose_numbers_of_buckets_change_hold() -> None:
+    work: Counter[str] = Counter()
+    for seed in RESIZED:
+        outcome = simulate(seed, focus="resized")
+        assert not outcome.problems, story(outcome)
+        work += outcome.work
+    for kind in ("commit UPSERT", "deltacommit UPSERT", "replacecommit CLUSTER", "compaction COMPACT", "rollback ROLLBACK"):
+        assert work[kind] > 0, kind
+
+
+@pytest.mark.timeout(900)
+def test_file_groups_that_a_resize_misses_are_found() -> None:
+    """Seeded bug: a resize does not look for file groups that other writers opened meanwhile in the partitions whose number it changes."""
+    blind = sabotage((conflict, "resized_meanwhile", _split_as_begun))
+    found = next((o for o in (simulate(seed, blind, "resized") for seed in RESIZED) if o.problems), None)
     assert found is not None
 
 

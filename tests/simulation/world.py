@@ -91,7 +91,7 @@ class World:
     """What happens around the actors. Everything random comes from the seed."""
 
     def __init__(self, seed: int, *, faulty: bool = True, focus: str = "") -> None:
-        """`focus` on `trimmed`, `slow`, `archived`, `saved`, `forgetful`, `mirrored`, `fed`, `global`, `bucketed`, `rings`, `several`, `filtered`, `carried` or `logs` (both merge-on-read) makes every history of that kind; without it some are."""
+        """`focus` on `trimmed`, `slow`, `archived`, `saved`, `forgetful`, `mirrored`, `fed`, `global`, `bucketed`, `resized`, `rings`, `several`, `filtered`, `carried` or `logs` (both merge-on-read) makes every history of that kind; without it some are."""
         self.seed = seed
         self.is_mirrored = focus == "mirrored" or (random.Random(f"mirrored {seed}").random() < 0.1 and not focus)
         """Mirrors publish the table log, and another process follows the table by its events: beside whatever else there is."""
@@ -110,7 +110,7 @@ class World:
         self.budget_steps = choose.randrange(200, 420)
         self._draw_faults(focus, faulty=faulty)
         self.is_merge_on_read = focus in ("logs", "rings", "carried") or (
-            choose.random() < 0.5 and focus in ("", "archived", "forgetful", "global", "bucketed", "filtered", "several")
+            choose.random() < 0.5 and focus in ("", "archived", "forgetful", "global", "bucketed", "resized", "filtered", "several")
         )
         self.is_crowded = choose.random() < 0.5
         """Writers hardly rest: most writes meet others."""
@@ -164,9 +164,11 @@ class World:
             self.is_global = random.Random(f"filtered {self.seed}").random() < 0.4
         self.is_ringed = focus == "rings"
         """The table has consistent hashing, and somebody splits and merges its buckets."""
+        self.is_resized = focus == "resized"
+        """The table has numbers of buckets by partition, and somebody changes them."""
         self.has_several = focus == "several"
         """The table has a bucket index with several file groups in a bucket."""
-        self.is_bucketed = focus in ("bucketed", "rings", "several")
+        self.is_bucketed = focus in ("bucketed", "resized", "rings", "several")
         """The table has a bucket index, with one file group in each bucket if not said otherwise, and no clustering."""
 
     def _draw_faults(self, focus: str, *, faulty: bool) -> None:

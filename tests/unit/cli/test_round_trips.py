@@ -386,4 +386,13 @@ def test_create_passes_numbers_of_buckets_by_partition_on(done, cli, tmp_path):
         creation_is_refused(cli, tmp_path / "w", *source, *wrong, said=said)
     refused = cli("write", path, "--from", tmp_path / "s.csv", "--option", "hoodie.bucket.index.partition.expressions=1,4")
     assert "expected 2 bucket(s) by a, by partition ^1$,6" in refused.stderr
-    assert "rules of partitions" in cli("resize-buckets", path, "--buckets", "4").stderr
+    assert "partition '1', which has 6" in cli("resize-buckets", path, "--partition-buckets", "^1$,8").stderr
+    assert "without numbers" in cli("resize-buckets", path, "--overwrite").stderr
+    resized = done("resize-buckets", path, "--partition-buckets", "^1$,12", "--json").document
+    assert (resized["buckets"], resized["partition_buckets"], resized["rows_rewritten"]) == (2, "^1$,12;.*,2", 60)
+    assert "2 buckets, by partition ^1$,12;.*,2 already" in done("resize-buckets", path, "--partition-buckets", "^1$,12").text
+    assert (
+        "2 buckets, by partition ^1$,5;.*,2 now: 60 rows"
+        in done("resize-buckets", path, "--partition-buckets", "^1$,5", "--overwrite").text
+    )
+    assert len(done("read", path, "--where", "a = 7").rows) == 2

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.table.tables import Row, cluster, compact, contents, create, new_table, open_table, rows_of, write
 
 from tideline_locks import open_peer_lock
-from tideline_table.action import delete_partitions, resize_buckets, schedule_clustering, write_rows
+from tideline_table.action import delete_partitions, schedule_clustering, write_rows
 from tideline_table.clock import ManualClock, SystemClock
 from tideline_table.coordination.shared.hudi_rules import hold_to_rules
 from tideline_table.coordination.shared.partition_numbers import newest_rules
@@ -293,13 +293,3 @@ def test_equal_rules_are_allowed_and_pending_ones_do_not_hide_others(tmp_path: P
     table.storage.delete_below(RULES_FOLDER)
     with pytest.raises(UnsupportedTable, match="and none in"):
         hold_to_rules(table.storage)
-
-
-def test_the_numbers_of_a_table_with_rules_are_not_changed(table: Table) -> None:
-    write(table, rows(KEYS[:9], 1, "a"))
-    before = read_properties(table.storage)
-    with pytest.raises(UnsupportedTable, match="rules of partitions"):
-        resize_buckets(table, 8)
-    assert read_properties(table.storage) == before
-    write(table, rows(KEYS[:9], 2, "b"))
-    check_places(table)

@@ -58,6 +58,7 @@ def full_state():
         rewritten=(Rewritten(1, 2, PLANNED),),
         sharing=Sharing(PeerLockKind.STORAGE, 7),
         bucket_numbers={WRITTEN: 8},
+        bucket_rules={WRITTEN: "^a,4;.*,8"},
         ring_resizes={WRITTEN: ("day=1", "")},
         metadata=MetadataTable((FILES_PARTITION,), 10),
         eager_rollback=GONE,
@@ -104,6 +105,7 @@ SINCE = {
     },
     "eager_rollback": GONE,
     "bucket_numbers": {WRITTEN: 8},
+    "bucket_rules": {WRITTEN: "^a,4;.*,8"},
     "ring_resizes": {WRITTEN: ["day=1", ""]},
 }
 

@@ -1,4 +1,4 @@
-"""`tideline resize-buckets`: another number of buckets for a table with a bucket index."""
+"""`tideline resize-buckets`: other numbers of buckets for a table with a bucket index."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tideline_table.action import resize_buckets, resize_rings
 app = typer.Typer()
 
 
-@app.command("resize-buckets", epilog="Example: tideline resize-buckets ./users --buckets 32")
+@app.command("resize-buckets", epilog="Example: tideline resize-buckets ./visits --partition-buckets '^day=2026-,64'")
 def resize(
     path: TablePath,
     *,
@@ -23,31 +23,56 @@ def resize(
         int | None,
         option(
             metavar="N",
-            help="The new number of buckets in each partition: a multiple of the present one. Not with consistent hashing: there, "
-            "--option hoodie.bucket.index.max.num.buckets and min.num.buckets say how far buckets are split and merged by their sizes.",
+            help="The new number of buckets in each partition to which no rule of --partition-buckets applies: a multiple of the present "
+            "one. Not with consistent hashing: there, --option hoodie.bucket.index.max.num.buckets and min.num.buckets say how far "
+            "buckets are split and merged by their sizes.",
         ),
     ] = None,
+    partition_buckets: Annotated[
+        str | None,
+        option(
+            metavar="RULES",
+            help="New numbers of buckets by partition, in place of the rules of the table: REGEX,N;REGEX,N;... as for create.",
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool,
+        option(
+            help="Allow numbers that are no multiples of the present ones. Then more than one file group is in memory at a time: with numbers "
+            "that have no common divisor, a whole partition.",
+        ),
+    ] = False,
     settings: Settings = None,
     locks: LockUrl = "",
     as_json: AsJson = False,
 ) -> None:
     """Split the buckets of an exclusive table with a bucket index in place; with consistent hashing, split and merge them by size.
 
-    Reads and writes all rows (with consistent hashing: those of these buckets), as one commit. Other writers go on: each commit of one of them lets the command begin again, as often as
-    tideline.write.conflict.retries says. Run it when few writers are at work. Run it again after a failure.
+    Reads and writes all rows of the partitions whose number changes (with consistent hashing: those of these buckets), as one commit. Other writers go on: each commit of one of them
+    into these partitions lets the command begin again, as often as tideline.write.conflict.retries says. Run it when few writers are at work. Run it again after a failure.
     """
     progress = Progress("files", None)
     table = open_writable(path, settings_from(settings), locks, progress)
     expect_files(table, progress)
     progress.describe("splitting buckets")
     with progress:
-        done = resize_rings(table) if buckets is None else resize_buckets(table, buckets)
-    rows = sum(s.num_writes for s in done.stats) if done is not None else 0
-    if buckets is None:
+        if by_size := buckets is None and partition_buckets is None and not overwrite:
+            done = resize_rings(table)
+        else:
+            done = resize_buckets(table, buckets, partition_buckets=partition_buckets, overwrite=overwrite)
+    rows, index = sum(s.num_writes for s in done.stats) if done is not None else 0, table.definition.buckets
+    number, rules = (index.number, index.rules.text) if index is not None else (0, "")
+    has = f"{number} buckets{f', by partition {rules}' if rules else ''}"
+    if by_size:
         text = f"{path}: {rows} rows moved to {len(done.stats)} buckets" if done else f"{path}: all buckets have a fitting size"
     elif done is not None:
-        text = f"{path} has {buckets} buckets now: {rows} rows in {len(done.stats)} files"
+        text = f"{path} has {has} now: {rows} rows in {len(done.stats)} files"
     else:
-        text = f"{path} has {buckets} buckets already"
-    document = {"buckets": buckets, "instant": done.instant if done else None, "rows_rewritten": rows}
+        text = f"{path} has {has} already"
+    document = {
+        "buckets": None if by_size else number,
+        "partition_buckets": rules,
+        "instant": done.instant if done else None,
+        "rows_rewritten": rows,
+    }
     print_result(document, text, as_json=as_json)

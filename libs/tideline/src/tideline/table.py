@@ -263,16 +263,24 @@ class Table:
         """
         return services.cluster(self._table, options)
 
-    def resize_buckets(self, number: int | None = None, *, options: Options = None) -> Commit | None:
-        """Split the buckets of a table with a bucket index, so that it has `number` of them: a multiple of what it has. None if it has.
+    def resize_buckets(
+        self, number: int | None = None, *, partition_buckets: str | None = None, overwrite: bool = False, options: Options = None
+    ) -> Commit | None:
+        """Give the partitions of a table with a bucket index other numbers of buckets. None if they have them.
 
-        Reads and writes all rows, as one commit. In a table with consistent hashing, name no number: buckets are split and merged by
-        their sizes, between the options `hoodie.bucket.index.min.num.buckets` and `max.num.buckets`; None if all fit. Raises
-        `InvalidOption` for another number, `WriteConflict` if other writers committed during all attempts, `UnsupportedTable` for a
-        table that is shared or has no bucket index.
+        `number` counts for partitions to which no rule applies, `partition_buckets` takes the place of the rules (as for `create`); what
+        is not named stays. Reads and writes the rows of all partitions whose number changes, as one commit. Each bucket is split in
+        place, into a multiple of the present number; with `overwrite`, any number can follow, and more rows are in memory at a time.
+
+        In a table with consistent hashing, name no number: buckets are split and merged by their sizes, between the options
+        `hoodie.bucket.index.min.num.buckets` and `max.num.buckets`; None if all fit. Raises `InvalidOption` for a number that cannot be,
+        `WriteConflict` if other writers committed during all attempts, `UnsupportedTable` for a table that is shared or has no bucket index.
         """
         own = self._table
-        done = action.resize_rings(own, options=options) if number is None else action.resize_buckets(own, number, options=options)
+        if number is None and partition_buckets is None and not overwrite:
+            done = action.resize_rings(own, options=options)
+        else:
+            done = action.resize_buckets(own, number, partition_buckets=partition_buckets, overwrite=overwrite, options=options)
         return Commit.of(done) if done is not None else None
 
     def compact(self, *, options: Options = None) -> Compaction:

@@ -16,11 +16,12 @@ def last_writer(file_slice: FileSlice) -> str:
 
 def resized_meanwhile(own: WriteSet, state: TableState) -> WriteConflict | None:
     """Return the conflict of a write with a resize of buckets by which its rows were routed, and that of a resize with other writes."""
-    if own.bucket_number is not None and own.bucket_number != state.bucket_number():
-        at = max(state.bucket_numbers, default="")
+    resize = state.bucket_resize()
+    at = resize.instant if resize is not None else ""
+    if own.resized_by is not None and own.resized_by != at:
         return WriteConflict(
-            f"the table got {state.bucket_number()} buckets by {at}",
-            expected="the number that this write began with",
+            f"the table got {resize.text if resize is not None else 'the numbers of buckets of its creation'} by {at or 'a restore'}",
+            expected="the numbers that this write began with",
             with_instant=at,
         )
     for partition, routed_by in own.rings.items():
@@ -36,14 +37,14 @@ def resized_meanwhile(own: WriteSet, state: TableState) -> WriteConflict | None:
 
 def _split_group_changed(own: WriteSet, state: TableState) -> WriteConflict | None:
     assert own.splits is not None
-    visible = {s.group: s for s in state.latest_slices() if own.splits_table or s.group in own.splits}
+    visible = {s.group: s for s in state.latest_slices() if own.splits_in(s.group)}
     changed = [s for group, s in visible.items() if own.splits.get(group) != s.version]
     if changed or visible.keys() != own.splits.keys():
         by = max((last_writer(s) for s in changed), default="")
         return WriteConflict(
             f"file groups changed while their buckets were split, at the latest by {by or 'a replacement'}", with_instant=by
         )
-    under = {at for group, at in state.groups_under_compaction().items() if own.splits_table or group in own.splits}
+    under = {at for group, at in state.groups_under_compaction().items() if own.splits_in(group)}
     if under:
         at = min(under)
         return WriteConflict(

@@ -85,11 +85,11 @@ class WriteSet:
     overwrites: Overwrite | None = None
     opens: frozenset[FileGroupId] = frozenset()
     """New file groups of a table with a bucket index, which has one file group for each bucket of a partition."""
-    bucket_number: int | None = None
-    """`TableState.bucket_number` by which its rows were routed; None if nothing was routed by it."""
+    resized_by: str | None = None
+    """The instant of `TableState.bucket_resize` (empty for none) by whose numbers its rows were routed; None if nothing was routed by it."""
     rings: Mapping[str, str] = field(default_factory=dict)
     """With consistent hashing: `TableState.ring_instant` of each partition by whose ring rows were routed."""
     splits: Mapping[FileGroupId, SliceVersion] | None = None
     """The file groups that a resize replaces, with the versions read."""
-    splits_table: bool = True
-    """Whether `splits` are all file groups of the table: then no other may be there."""
+    splits_in: Callable[[FileGroupId], bool] = lambda _: True
+    """Whether a resize replaces a file group if it is visible: then `splits` must name it. All of the table, if not said otherwise."""

@@ -49,6 +49,8 @@ SEVERAL_FILE_GROUPS = "tideline.bucket.index.several.file.groups"
 """Property of a table whose buckets grow by file groups (pattern 2 of RFC-29); absent otherwise."""
 PLAIN_KEYS = "tideline.bucket.index.plain.keys"
 """Property of a table all of whose writers refuse what `BucketIndex.check_plain` refuses."""
+BY_PARTITION = ", by partition "
+"""In `BucketIndex.text`: before the rules."""
 _SEVERAL = ", several file groups each"
 _RESTORE = "restore hoodie.properties as the table was created, or write the table with Apache Hudi"
 
@@ -82,7 +84,7 @@ class BucketIndex:
     @property
     def text(self) -> str:
         """The number of buckets, the hash fields and the rules, for messages and comparison."""
-        rules = f", by partition {self.rules.text}" if self.rules else ""
+        rules = f"{BY_PARTITION}{self.rules.text}" if self.rules else ""
         kind = "consistent " if self.is_consistent else ""
         return f"{self.number} {kind}bucket(s) by {','.join(self.fields)}{rules}{_SEVERAL if self.has_several else ''}"
 
@@ -338,9 +340,17 @@ def resizing_properties(properties: Mapping[str, str]) -> dict[str, str]:
     return {**{k: v for k, v in properties.items() if k not in hidden}, RESIZING: properties[BUCKET_NUMBER.key]}
 
 
-def with_number(properties: Mapping[str, str], number: int) -> dict[str, str]:
-    """Return properties that declare a bucket index, with this number of buckets."""
-    return {**{k: v for k, v in properties.items() if k != RESIZING}, INDEX_TYPE.key: BUCKET, BUCKET_NUMBER.key: str(number)}
+def with_numbers_of(index: BucketIndex, text: str) -> BucketIndex:
+    """Return `index` with the numbers of buckets that `text` says, a `BucketIndex.text` with the same hash fields."""
+    head, _, rules = text.removesuffix(_SEVERAL).partition(BY_PARTITION)
+    return replace(index, number=int(head.partition(" ")[0]), rules=PartitionRules.parse(rules))
+
+
+def with_numbers(properties: Mapping[str, str], number: int, rules: str) -> dict[str, str]:
+    """Return properties that declare a bucket index, with this number of buckets and the text of partition rules, empty for none."""
+    kept = {k: v for k, v in properties.items() if k not in (RESIZING, BUCKET_PARTITION_RULE_TYPE.key)}
+    declared = {INDEX_TYPE.key: BUCKET, BUCKET_NUMBER.key: str(number), BUCKET_PARTITION_RULES.key: rules}
+    return {**kept, **declared, **({BUCKET_PARTITION_RULE_TYPE.key: RULE_TYPE} if rules else {})}
 
 
 def check_index(index: BucketIndex | None, options: Options) -> None:

@@ -79,6 +79,18 @@ class PartitionRules:
         rules = (*self.rules, PartitionRule(_ANY_PATH, default))
         return PartitionRules(rules, PartitionRules(rules).text)
 
+    def opened(self) -> PartitionRules:
+        """Return the rules without a last one that always applies, such as `closed` adds."""
+        if not self.rules or self.rules[-1].expression != _ANY_PATH:
+            return self
+        rules = self.rules[:-1]
+        return PartitionRules(rules, PartitionRules(rules).text)
+
+    @classmethod
+    def of_all(cls, number: int) -> PartitionRules:
+        """Return rules that give all partitions one number."""
+        return cls.parse(f"{_ANY_PATH},{number}")
+
     def number_of(self, partition_path: str, default: int) -> int:
         """Return the number of buckets of a partition: that of the first rule that applies, otherwise `default`."""
         return next((rule.number for rule in self.rules if rule.applies(partition_path)), default)

@@ -212,6 +212,7 @@ _SPECIAL = {
     ),
     "schemas": _Form(dict, lambda document: {str(at): str(text) for at, text in document.items()}),
     "bucket_numbers": _Form(dict, lambda document: {str(at): int(number) for at, number in document.items()}),
+    "bucket_rules": _Form(dict, lambda document: {str(at): str(text) for at, text in document.items()}),
     "ring_resizes": _Form(dict, lambda document: {str(at): tuple(map(str, names)) for at, names in document.items()}),
     "identified_schemas": _Form(list, lambda texts: tuple(map(str, texts))),
     "savepoints": _Form(

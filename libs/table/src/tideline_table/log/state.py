@@ -17,6 +17,7 @@ from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.adopted import AdoptedTable
 from tideline_table.log.body import Archived, Bare, Cleaned, Indexed, Published, RestoreBegun, Restored, SavepointMade
+from tideline_table.log.bucket_resize import BucketResize, resize_in
 from tideline_table.log.carried import carried_by_path
 from tideline_table.log.cleaned import cleaned_files, first_whole, remove_cleaned
 from tideline_table.log.entry import Entry
@@ -39,9 +40,6 @@ from tideline_table.log.sharing import PEER_WRITER, Sharing
 from tideline_table.log.table_log import Draft
 from tideline_table.log.transition import check_step
 from tideline_table.log.undo import Rewritten, excess_groups, move_logs, undo_writes
-
-BUCKET_NUMBER_KEY = "tideline.bucket.number"
-"""Key in the metadata of the commit that gave the table another number of buckets."""
 
 
 @dataclass(slots=True)
@@ -83,6 +81,8 @@ class TableState:
     """Sharing with Apache Hudi's writers. None if only Tideline writes the table, or only Apache Hudi."""
     bucket_numbers: dict[str, int] = field(default_factory=dict)
     """Numbers of buckets that the table got since its creation, by the instant of the resize."""
+    bucket_rules: dict[str, str] = field(default_factory=dict)
+    """Partition rules beside `bucket_numbers`, for the resizes since which the table has rules."""
     ring_resizes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """With consistent hashing: the partitions that got another hash ring, by the instant of the resize."""
     metadata: MetadataTable | None = None
@@ -237,6 +237,7 @@ class TableState:
             self.schemas = {at: text for at, text in self.schemas.items() if at not in instants}
             self.schema_json = next(reversed(self.schemas.values()), "")
         self.bucket_numbers = {at: number for at, number in self.bucket_numbers.items() if at not in instants}
+        self.bucket_rules = {at: text for at, text in self.bucket_rules.items() if at not in instants}
         self.ring_resizes = {at: names for at, names in self.ring_resizes.items() if at not in instants}
         if done:
             self.rewritten = (*self.rewritten, Rewritten(min(known.sequence for known in done), entry.sequence, entry.instant))
@@ -262,20 +263,24 @@ class TableState:
                 self.excess.add(group)
                 self.clustering_losses.pop(group, None)
         self.progress |= progress_in(metadata.extra, instant)
-        number = str(metadata.extra.get(BUCKET_NUMBER_KEY, ""))
-        if number.isascii() and number.isdecimal():
-            self.bucket_numbers[instant] = int(number)
+        if (resize := resize_in(metadata.extra, instant)) is not None:
+            self.bucket_numbers[instant] = resize.number
+            self.bucket_rules |= {instant: resize.rules} if resize.rules else {}
         if resized := resized_in(metadata.extra, instant):
             self.ring_resizes[instant] = resized
         schema = metadata.extra.get(SCHEMA_KEY, "")
         if schema and schema != self.schema_json:
             self.schema_json = self.schemas[instant] = schema
 
-    def bucket_number(self, as_of: str = "") -> int:
-        """Return the number of buckets as of an instant (empty: now), 0 for that of the creation."""
+    def bucket_resizes(self) -> list[BucketResize]:
+        """Return the numbers of buckets that the table got since its creation, oldest first."""
         with self._mutex:
-            known = [at for at in self.bucket_numbers if not as_of or at <= as_of]
-            return self.bucket_numbers[max(known)] if known else 0
+            return [BucketResize(at, self.bucket_numbers[at], self.bucket_rules.get(at, "")) for at in sorted(self.bucket_numbers)]
+
+    def bucket_resize(self, as_of: str = "") -> BucketResize | None:
+        """Return the numbers of buckets as of an instant (empty: now), None for those of the creation."""
+        known = [resize for resize in self.bucket_resizes() if not as_of or resize.instant <= as_of]
+        return known[-1] if known else None
 
     def ring_instant(self, partition_path: str, as_of: str = "") -> str:
         """Return the instant of the resize that made the hash ring of a partition as of an instant (empty: now); empty for none."""

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from tideline_table.errors import CorruptMetadata, ObjectNotFound, TableNotFound, UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.properties import WRITABLE_VERSION, read_properties
-from tideline_table.index.bucket import PLAIN_KEYS, RESIZING, BucketIndex, with_number
+from tideline_table.index.bucket import PLAIN_KEYS, RESIZING, BucketIndex, with_numbers
 from tideline_table.index.scope import kept_type
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType, PathColumns
+from tideline_table.log.bucket_resize import BucketResize
 from tideline_table.merge import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, MergeMode, Merging
 from tideline_table.storage import Storage
 from tideline_table.table.declared_keys import keygen_properties, read_keygen
@@ -69,9 +70,9 @@ class TableDefinition:
         """Whether the properties say that the buckets are being split: then the log alone says their number."""
         return RESIZING in self.properties
 
-    def with_bucket_number(self, number: int) -> TableDefinition:
-        """Return the definition of a table whose log says that it has `number` buckets."""
-        return replace(self, properties=with_number(self.properties, number))
+    def resized(self, resize: BucketResize | None) -> TableDefinition:
+        """Return the definition with the numbers of buckets that the log says; None leaves those of the properties."""
+        return self if resize is None else replace(self, properties=with_numbers(self.properties, resize.number, resize.rules))
 
     @property
     def kept_index(self) -> str:

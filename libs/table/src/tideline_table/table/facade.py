@@ -107,19 +107,17 @@ class Table:
 
     @property
     def definition(self) -> TableDefinition:
-        """The definition in `hoodie.properties`, with the number of buckets that the log says if the table was resized."""
-        number = self.timeline.state.bucket_number()
-        return self._declared.with_bucket_number(number) if number else self._declared
+        """The definition in `hoodie.properties`, with the numbers of buckets that the log says if the table was resized."""
+        return self._declared.resized(self.timeline.state.bucket_resize())
 
     def _check_index(self, declared: TableDefinition) -> None:
         if self.identity is None:
             return
-        number = self.timeline.state.bucket_number()
-        known = str(number or self.identity.index.partition(" ")[0])
-        if self.identity.index and not declared.is_resizing and declared.index_text.partition(" ")[0] != known:
+        known = self.identity.index_after(self.timeline.state.bucket_resize())
+        if self.identity.index and not declared.is_resizing and declared.index_text != known:
             self.refresh()  # another process resized the table
-        number = self.timeline.state.bucket_number()
-        check_index_unchanged(declared.index_text, self.identity, number, is_resizing=declared.is_resizing)
+        resize = self.timeline.state.bucket_resize()
+        check_index_unchanged(declared.index_text, self.identity, resize, is_resizing=declared.is_resizing)
 
     def write_options(self, given: Mapping[str, object] | None = None) -> Options:
         """Return the options of a write: those of the table with `given`, and its record index if it has one and no index is named."""

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 from tideline_table.clock import Clock
 from tideline_table.errors import CorruptMetadata, ObjectExists, ObjectNotFound, TableExists, TableFrozen, UnsupportedTable
+from tideline_table.index.bucket import BY_PARTITION
 from tideline_table.index.scope import KEPT_TYPES
 from tideline_table.json_text import parse_json
+from tideline_table.log.bucket_resize import BucketResize
 from tideline_table.storage import Storage
 
 IDENTITY_PATH = ".hoodie/.tideline/table.json"
@@ -28,6 +30,13 @@ class TableIdentity:
     """The index that the table was created with (`TableDefinition.index_text`). Empty for none: `hoodie.properties` can be changed."""
     formerly: tuple[str, ...] = ()
     """The base paths at which the table was before it was copied or moved: plans made there name files below them."""
+
+    def index_after(self, resize: BucketResize | None) -> str:
+        """Return `index` with the numbers of buckets of a resize; None leaves those of the creation."""
+        if resize is None:
+            return self.index
+        rules = f"{BY_PARTITION}{resize.rules}" if resize.rules else ""
+        return f"{resize.number} {hash_fields_in(self.index)}{rules}"
 
     def check_place(self, root: str) -> None:
         """Raise `TableFrozen` if the table is now at another base path: it was copied or moved."""
@@ -69,17 +78,23 @@ def check_stands(storage: Storage, opened: TableIdentity | None) -> None:
         )
 
 
-def check_index_unchanged(declared: str, identity: TableIdentity | None, number: int = 0, *, is_resizing: bool = False) -> None:
+def hash_fields_in(index: str) -> str:
+    """Return what `BucketIndex.text` says without numbers of buckets, which a resize does not change; empty for another index."""
+    return index.partition(BY_PARTITION)[0].partition(" ")[2]
+
+
+def check_index_unchanged(
+    declared: str, identity: TableIdentity | None, resize: BucketResize | None = None, *, is_resizing: bool = False
+) -> None:
     """Raise `UnsupportedTable` if the properties declare another index than the table has.
 
-    That is the one of its creation; a bucket index with `number` buckets if it was resized (0: it was not). While it is being resized,
+    That is the one of its creation, with the numbers of buckets of its last `resize` if it was resized. While it is being resized,
     only the hash fields of the properties count. A table without an index may get one by look-up later: rows stay where they are.
     """
     if identity is None or (not identity.index and declared in KEPT_TYPES):
         return
-    created, hashed = identity.index.partition(" ")[::2]
-    expected = f"{number or created} {hashed}" if hashed else identity.index
-    wrong = declared.partition(" ")[2] != hashed if is_resizing else declared != expected
+    expected = identity.index_after(resize)
+    wrong = hash_fields_in(declared) != hash_fields_in(identity.index) if is_resizing else declared != expected
     if wrong:
         raise UnsupportedTable(
             f"hoodie.properties with {declared or 'no index'}",

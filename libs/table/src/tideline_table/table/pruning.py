@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -12,7 +11,7 @@ import pyarrow as pa
 from tideline_table.coordination.shared.partition_numbers import check_numbers
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.properties import CREATE_SCHEMA
-from tideline_table.index.bucket import BucketIndex
+from tideline_table.index.bucket import BucketIndex, with_numbers_of
 from tideline_table.index.bucket_pruning import BucketPruning
 from tideline_table.log.state import TableState
 from tideline_table.schema import arrow_from_avro, field_path, named_field
@@ -38,23 +37,21 @@ def pruning_of(
 
     A table without an identity only has what `hoodie.properties` claims (`declared`). Where these contradict the identity and the log,
     a warning is logged: queries then read all buckets, and writers stop (`check_index_unchanged`). A table that stays open may have read the properties
-    before a resize; the number of buckets is that of the log.
+    before a resize; the numbers of buckets are those of the log.
     """
     if identity is None:
         return None
-    created, hashed = identity.index.partition(" ")[::2]
     try:
         index = declared.buckets
-        number, fields = declared.index_text.partition(" ")[::2]
-        is_known = declared.is_resizing or number in {created, *map(str, state.bucket_numbers.values())}
-        if fields != hashed or not is_known:
-            check_index_unchanged(declared.index_text, identity, state.bucket_number())
+        known = {identity.index, *map(identity.index_after, state.bucket_resizes())}
+        if declared.index_text not in known:
+            check_index_unchanged(declared.index_text, identity, state.bucket_resize(), is_resizing=declared.is_resizing)
     except UnsupportedTable as error:
         _LOGGER.warning("queries of table %r read all buckets: %s", declared.name, error)
         return None
     if index is None:
         return None
-    index = replace(index, number=state.bucket_number(as_of) or int(created))
+    index = with_numbers_of(index, identity.index_after(state.bucket_resize(as_of)))
     schema = declared.properties.get(CREATE_SCHEMA, "")
     created_schema = arrow_from_avro(schema) if schema else pa.schema([])
     key_types = {name: named_field(created_schema, name).type for name in index.key_fields if field_path(created_schema, name)}

@@ -22,6 +22,7 @@ from tideline_table.hudi.properties import CREATE_SCHEMA, change_properties, rea
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata
 from tideline_table.hudi_written import foreign_state
 from tideline_table.hudi_written.archive import archived_progress
+from tideline_table.index.bucket import RESIZING
 from tideline_table.log.adopted import AdoptedTable
 from tideline_table.log.body import Bare, Published
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, write_checkpoint
@@ -32,7 +33,6 @@ from tideline_table.log.table_log import Draft
 from tideline_table.log.timeline_files import timeline_files
 from tideline_table.storage import ConditionalStorage
 from tideline_table.table.bucket_adoption import BucketAdoption, NamedBuckets
-from tideline_table.table.definition import TableDefinition
 from tideline_table.table.facade import Table
 from tideline_table.table.identity import create_identity, read_identity
 from tideline_table.table.store_probe import probe_conditional_put, probe_versioned_put
@@ -75,12 +75,6 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock, buckets
         probe_versioned_put(cast("ConditionalStorage", table.storage))
     check_not_ahead(table.refresh(), table.clock, table.options)
     _check_ours(table.definition.name, table.state)
-    if table.has_log and TableDefinition.read(table.storage, table.base_path).is_resizing:
-        raise UnsupportedTable(
-            "a table whose buckets are being split, or whose resize died",
-            expected="properties with the number of buckets",
-            remedy="run it again, with the number that the table has if it committed: tideline resize-buckets PATH --buckets N",
-        )
     if table.has_log and table.definition.buckets is not None and table.definition.buckets.has_several:
         raise UnsupportedTable(
             f"table {table.definition.name!r} with {table.definition.buckets.text}",
@@ -147,6 +141,12 @@ def _check_kind(table: Table) -> None:
     table.definition.check_writable(keyed=False)
     properties = read_properties(table.storage)
     check_version(properties)
+    if RESIZING in properties:
+        raise UnsupportedTable(
+            "a table whose buckets are being split, or whose resize died",
+            expected="properties with the numbers of buckets",
+            remedy="run it again, with the numbers that the table has if it committed: tideline resize-buckets PATH --buckets N",
+        )
     check_numbers(table.storage, properties)
 
 

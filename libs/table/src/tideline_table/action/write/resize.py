@@ -1,38 +1,54 @@
-"""Another number of buckets for a table with a bucket index: each file group is split in place, in one replace commit.
+"""Other numbers of buckets for a table with a bucket index: the rows of each file group move in place, in one replace commit.
 
-The commit that splits the groups also says the new number (`BUCKET_NUMBER_KEY`), so both change at one moment. A write that began
-with the old number conflicts with it and is repeated. `hoodie.properties` follows the log: from before the commit until after it,
-it names no bucket index, because Apache Hudi's readers would leave out buckets by the wrong number.
+The commit that moves the rows also says the new numbers (`BucketResize`), so both change at one moment. A write that began with the
+old numbers conflicts with it and is repeated. `hoodie.properties` follows the log: from before the commit until after it, it names no
+bucket index, because Apache Hudi's readers would leave out buckets by the wrong number. The files of partition rules follow, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
+import pyarrow as pa
 
 from tideline_table.action.write.attempt import in_transaction, write_with_retries
 from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.moved_rows import write_moved
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination.committed import Committed
-from tideline_table.errors import InvalidOption, UnsupportedTable, VerificationFailed, WriteConflict
-from tideline_table.file_group.names import MAX_BUCKETS, new_bucket_file_id
+from tideline_table.errors import InvalidOption, ObjectExists, UnsupportedTable, VerificationFailed, WriteConflict
+from tideline_table.file_group.names import new_bucket_file_id
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.properties import change_properties, read_properties
-from tideline_table.index.bucket import RESIZING, BucketIndex, resizing_properties
-from tideline_table.log.state import BUCKET_NUMBER_KEY
+from tideline_table.index.bucket import RESIZING, BucketIndex, resizing_properties, with_numbers_of
+from tideline_table.index.bucket_resize import BucketChange, resized_index
+from tideline_table.index.partition_rules import FIRST_INSTANT, PartitionRules, RulesFile
+from tideline_table.log.bucket_resize import BucketResize
 from tideline_table.reader.file_slice import read_slice
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.table.facade import Table
 from tideline_table.writer import FileGroupResult, Operation
 
 
-def resize_buckets(table: Table, number: int, *, options: Mapping[str, object] | None = None) -> Committed | None:
-    """Split the buckets of an exclusive table so that it has `number` of them, a multiple of what it has; None if it has them already.
+def resize_buckets(
+    table: Table,
+    number: int | None = None,
+    *,
+    partition_buckets: str | None = None,
+    overwrite: bool = False,
+    options: Mapping[str, object] | None = None,
+) -> Committed | None:
+    """Give the partitions of an exclusive table other numbers of buckets; None if they have them already.
 
-    Reads and writes every row once, one file group at a time in memory. Other writers go on; each commit of one of them lets the
-    resize begin again, up to `tideline.write.conflict.retries` times. Raises `WriteConflict` then, `InvalidOption` for another number,
+    `partition_buckets` are rules (`PartitionRules`) in place of those of the table, `number` is that of partitions without a rule; None
+    keeps what the table has. Only partitions whose number changes are read and written: each of their buckets is split in place, which
+    takes a multiple of the present number, one file group at a time in memory. With `overwrite`, any number can follow: the rows of
+    buckets that exchange rows are in memory together (`BucketChange.exchanges`).
+
+    Other writers go on; each commit of one of them into such a partition lets the resize begin again, up to
+    `tideline.write.conflict.retries` times. Raises `WriteConflict` then, `InvalidOption` for numbers and rules that cannot be,
     `UnsupportedTable` for a table that is shared, has no bucket index, or whose rows are not where the index puts them.
     """
     chosen = table.options.merged(options or {})
@@ -44,37 +60,71 @@ def resize_buckets(table: Table, number: int, *, options: Mapping[str, object] |
             expected="an exclusive table: Hudi's writers would go on with the number that they know",
             remedy="write the rows into a new table",
         )
-    if checked_number(table, number).number == number:
-        settle_properties(table)
+    if number is None and partition_buckets is None:
+        raise InvalidOption("a resize of buckets without numbers", expected="a number of buckets, rules of partitions, or both")
+
+    def change() -> BucketChange:
+        index = resizable_index(table)
+        is_partitioned = bool(table.definition.keygen.partition_fields)
+        found = BucketChange(index, resized_index(index, number, partition_buckets, is_partitioned=is_partitioned))
+        if not overwrite:
+            found.check_multiples(found.affected(table.state.latest_slices()))
+        return found
+
+    if (first := change()).before == first.after:
+        settle(table)
         return None
     contention = Contention(table, chosen)
 
     def attempt() -> Committed:
         table.refresh()
-        if checked_number(table, number).number == number:
+        if (planned := change()).before == planned.after:
             return Committed("", table.state.sequence, ())  # another process did it
-        return in_transaction(table, Operation.INSERT_OVERWRITE_TABLE, chosen, lambda begun: _split(table, begun, number))
+        _hide_index(table)
+        return in_transaction(table, Operation.INSERT_OVERWRITE_TABLE, chosen, lambda begun: _Resize(table, begun, change()).run())
 
-    properties = read_properties(table.storage)
-    if RESIZING not in properties:
-        change_properties(table.storage, resizing_properties(properties))
     try:
         done = write_with_retries(contention, attempt, None)
     finally:
-        settle_properties(table)
+        settle(table)
     return done if done.instant else None
 
 
-def settle_properties(table: Table) -> None:
-    """Let `hoodie.properties` say the number of buckets that the log says, after a resize or one that died."""
+def _hide_index(table: Table) -> None:
+    properties = read_properties(table.storage)
+    if RESIZING not in properties:
+        change_properties(table.storage, resizing_properties(properties))
+
+
+def settle(table: Table) -> None:
+    """Let the files of partition rules and `hoodie.properties` say the numbers of buckets that the log says, after a resize or one that died.
+
+    The files come first: Apache Hudi's readers leave out buckets by them as soon as the properties name the index. Each resize has one
+    of its own instant, as each change by Hudi's procedure has, so that queries as of an earlier time find the rules of that time.
+    """
     table.refresh()
     properties, index = read_properties(table.storage), table.definition.buckets
-    if index is not None and RESIZING in properties:
-        change_properties(table.storage, {**{k: v for k, v in properties.items() if k != RESIZING}, **index.properties})
+    if index is None or (RESIZING not in properties and index.properties.items() <= properties.items()):
+        return
+    for file in _rules_files(table, index) if index.rules else ():
+        with suppress(ObjectExists):
+            table.storage.put_if_absent(file.path, file.content)
+    change_properties(table.storage, {**{k: v for k, v in properties.items() if k != RESIZING}, **index.properties})
 
 
-def checked_number(table: Table, number: int) -> BucketIndex:
-    """Return the present index. Raises if the table cannot be resized to `number`."""
+def _rules_files(table: Table, index: BucketIndex) -> list[RulesFile]:
+    """Return the files of the creation and of each resize. While a table had no rules, one for all partitions stands for its number."""
+    assert table.identity is not None
+    found = []
+    for resize in (None, *table.state.bucket_resizes()):
+        then = with_numbers_of(index, table.identity.index_after(resize))
+        rules = then.rules or PartitionRules.of_all(then.number)
+        found.append(RulesFile(resize.instant if resize is not None else FIRST_INSTANT, rules.text, then.number))
+    return found
+
+
+def resizable_index(table: Table) -> BucketIndex:
+    """Return the present index. Raises `UnsupportedTable` if the table cannot be resized to a named number."""
     index = table.definition.buckets
     if index is None:
         raise UnsupportedTable(f"table {table.definition.name!r} without a bucket index", expected="a table with one")
@@ -90,50 +140,50 @@ def checked_number(table: Table, number: int) -> BucketIndex:
             expected="one file group in each bucket: a bucket with several grows by file groups",
             remedy="for another number, write the rows into a new table",
         )
-    if index.rules:
-        raise UnsupportedTable(
-            f"table {table.definition.name!r} with {index.text}",
-            expected="one number of buckets for all partitions: rules of partitions cannot be changed yet",
-            remedy="write the rows into a new table",
-        )
-    if not index.number <= number <= MAX_BUCKETS or number % index.number:
-        raise InvalidOption(
-            f"{number} buckets for a table with {index.text}",
-            expected=f"a multiple of {index.number} up to {MAX_BUCKETS}: each bucket is split in place",
-            remedy="for another number, write the rows into a new table",
-        )
     return index
 
 
-def _split(table: Table, begun: WriteTransaction, number: int) -> Committed:
-    index = checked_number(table, number)
-    if index.number == number:
-        raise WriteConflict(f"another process gave the table {number} buckets", with_instant=max(table.state.bucket_numbers))
-    slices = table.state.latest_slices()
-    larger = BucketIndex(number, index.fields, index.key_fields)
-    results: list[FileGroupResult] = []
-    for at, file_slice in enumerate(slices):
-        begun.check_early({file_slice.group: file_slice.version}, frozenset())
-        results += _split_slice(table, begun, index, larger, at, file_slice)
-    extra = {BUCKET_NUMBER_KEY: str(number)}
-    return begun.commit(results, table.schema_json, extra, None, splits={s.group: s.version for s in slices})
+class _Resize:
+    """The resize in one transaction."""
 
+    def __init__(self, table: Table, begun: WriteTransaction, change: BucketChange) -> None:
+        self.table, self.begun, self.change = table, begun, change
 
-def _split_slice(
-    table: Table, begun: WriteTransaction, index: BucketIndex, larger: BucketIndex, at: int, file_slice: FileSlice
-) -> list[FileGroupResult]:
-    """Write the rows of a file group into the file groups of their new buckets, with their meta fields."""
-    schema = with_meta_fields(table.schema)
-    rows = read_slice(table.storage, file_slice, schema, table.log_rule())
-    keys = rows.column(MetaField.RECORD_KEY)
-    index.check_members(file_slice.group.file_id, keys)
-    buckets = larger.buckets(keys)
-    partition, found = file_slice.group.partition_path, []
-    for bucket in np.unique(buckets).tolist():
-        file_id = new_bucket_file_id(begun.instant, partition, bucket)
-        found.append(write_moved(table, begun, at, partition, rows, buckets == bucket, file_id))
-    if sum(r.stat.num_writes for r in found if r.stat is not None) != rows.num_rows:
-        raise VerificationFailed(
-            f"the split of file group {file_slice.group.file_id} changed rows", expected=f"{rows.num_rows} rows"
+    def run(self) -> Committed:
+        """Move the rows of all partitions whose number changes, and commit."""
+        table, begun, change = self.table, self.begun, self.change
+        if change.before == change.after:
+            raise WriteConflict(
+                f"another process gave the table {change.after.text}", with_instant=max(table.state.bucket_numbers, default="")
+            )
+        affected = change.affected(table.state.latest_slices())
+        results: list[FileGroupResult] = []
+        for partition, slices in affected.items():
+            for exchanged in change.exchanges(partition, slices):
+                begun.check_early({s.group: s.version for s in exchanged}, frozenset())
+                results += self._move(partition, exchanged, len(results))
+        extra = BucketResize(begun.instant, change.after.number, change.after.rules.text).metadata
+        splits = {s.group: s.version for slices in affected.values() for s in slices}
+        return begun.commit(
+            results, table.schema_json, extra, None, splits=splits, splits_in=lambda group: change.changes(group.partition_path)
         )
-    return found
+
+    def _move(self, partition: str, slices: Sequence[FileSlice], at: int) -> list[FileGroupResult]:
+        """Write the rows of these file groups into the file groups of their new buckets, with their meta fields."""
+        before, after = (index.in_partition(partition) for index in (self.change.before, self.change.after))
+        read = []
+        for file_slice in slices:
+            rows = read_slice(self.table.storage, file_slice, with_meta_fields(self.table.schema), self.table.log_rule())
+            before.check_members(file_slice.group.file_id, rows.column(MetaField.RECORD_KEY))
+            read.append(rows)
+        rows = pa.concat_tables(read)
+        buckets, found = after.buckets(rows.column(MetaField.RECORD_KEY)), []
+        for bucket in np.unique(buckets).tolist():
+            file_id = new_bucket_file_id(self.begun.instant, partition, bucket)
+            found.append(write_moved(self.table, self.begun, at, partition, rows, buckets == bucket, file_id))
+        if sum(r.stat.num_writes for r in found if r.stat is not None) != rows.num_rows:
+            raise VerificationFailed(
+                f"a resize of {', '.join(s.group.file_id for s in slices)} in {partition!r} changed rows",
+                expected=f"{rows.num_rows} rows",
+            )
+        return found

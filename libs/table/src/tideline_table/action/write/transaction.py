@@ -75,8 +75,8 @@ class WriteTransaction:
     update_strategy: UpdateStrategy
     one_group_per_bucket: bool
     """Whether the table has a bucket index."""
-    bucket_number: int
-    """`TableState.bucket_number` at the begin."""
+    resized_by: str
+    """The instant of the last resize of buckets at the begin, empty for none."""
     one_place_per_key: bool
     """Whether the table had a record index at the begin, and keys are unique in the table for this write: overwrites look them up."""
     _heartbeat: Heartbeat = field(repr=False)
@@ -108,7 +108,7 @@ class WriteTransaction:
         entry = timeline.append(decide)
         heartbeat = Heartbeat(timeline.storage, entry.instant, timeline.options)
         heartbeat.__enter__()
-        number = timeline.state.bucket_number()
+        resize = timeline.state.bucket_resize()
         once = holds_keys_once(timeline.state) and KeyScope.of(options or timeline.options) is KeyScope.TABLE
         return cls(
             timeline,
@@ -119,7 +119,7 @@ class WriteTransaction:
             action,
             strategy,
             one_group_per_bucket,
-            number,
+            resize.instant if resize is not None else "",
             once,
             heartbeat,
         )
@@ -134,13 +134,14 @@ class WriteTransaction:
         progress: ProgressStep | None = None,
         overwrites: Overwrite | None = None,
         splits: Mapping[FileGroupId, SliceVersion] | None = None,
+        splits_in: Callable[[FileGroupId], bool] | None = None,
         rings: Mapping[str, str] | None = None,
     ) -> Committed:
         """Check for conflicts with everything since the begin, and publish.
 
         `look_up` is None if the operation does not promise unique keys. `schema_based_on` is the schema that `schema_json` evolved
         from, if it did. `progress` moves with the commit. `overwrites` belongs to a replace commit, and so does `splits`: file groups that
-        the results replace if none of them changed; without `rings`, all of the table. `rings` is as in `WriteSet`. Raises `WriteConflict`,
+        the results replace if none of them changed, and none was added for which `splits_in` is true. `rings` is as in `WriteSet`. Raises `WriteConflict`,
         `ProgressMoved` or `TransactionRolledBack` (nothing became visible; call `roll_back`), `CommitUnknown` without an answer.
         """
         written = list(results)
@@ -159,7 +160,7 @@ class WriteTransaction:
                 own = self._write_set(written, scope, schema)
                 own = replace(own, progress=progress, overwrites=overwrites, rings=rings or {})
                 if splits is not None:
-                    own = replace(own, splits=splits, splits_table=not rings, opens=frozenset())
+                    own = replace(own, splits=splits, splits_in=splits_in or splits.__contains__, opens=frozenset())
                 try:
                     entry = self._append(own, checked, written, named)
                     break
@@ -203,7 +204,7 @@ class WriteTransaction:
             dict(based_on),
             appends=appends,
             update_strategy=self.update_strategy,
-            bucket_number=self.bucket_number,
+            resized_by=self.resized_by,
         )
         conflict = find_conflict(own, state, ())
         if conflict is not None and not isinstance(conflict, SliceGrew):
@@ -221,7 +222,7 @@ class WriteTransaction:
             self.update_strategy,
             schema,
             opens=frozenset(opened) if self.one_group_per_bucket else frozenset(),
-            bucket_number=self.bucket_number if self.one_group_per_bucket else None,
+            resized_by=self.resized_by if self.one_group_per_bucket else None,
         )
 
     def _body(
