@@ -57,8 +57,12 @@ def files_for_readers(storage: Storage) -> FilesRecords:
             logs[parsed.base_instant, parsed.version] = path
     for _, path in sorted(logs.items()):
         for block in scan_log(storage, path).blocks:
-            if block.type is BlockType.HFILE and block.instant in done - pending:
+            if block.instant not in done - pending:
+                continue
+            if block.type is BlockType.HFILE:
                 merged.merge(_decoded(read_content(storage, block, BlockType.HFILE), path))
+            else:
+                merged.remove(read_deletes(storage, block).column("_hoodie_record_key").to_pylist())
     return merged
 
 

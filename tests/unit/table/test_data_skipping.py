@@ -301,6 +301,22 @@ def test_what_a_record_says() -> None:
     assert n["totalSize"] > 0 < n["totalUncompressedSize"]
 
 
+def test_a_file_without_rows_has_records_only_if_it_is_a_log_file() -> None:
+    """As in Apache Hudi. A log file without records would keep its slice in each of its queries."""
+    for kind in TableType:
+        table, _ = made(kind, files=1)
+        create_index(table, [COLUMN_STATS])
+        write_rows(table, rows(0), Operation.DELETE, parallelism=1)
+        (left,) = table.state.latest_slices()
+        found = of_file(table, left.paths[-1], "n")
+        if kind is TableType.COW:
+            assert found is None
+        else:
+            assert found is not None
+            assert (found["minValue"], found["maxValue"], found["valueCount"], found["nullCount"]) == (None, None, 0, 0)
+        assert check_index(table) == []
+
+
 def test_chosen_columns_and_files_that_lack_statistics_of_one() -> None:
     """Apache Hudi takes an indexed column without a record for one of nulls only: such a file has no record at all."""
     table, storage = made(files=1)

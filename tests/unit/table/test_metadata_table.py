@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.simulation.metadata_reader import files_for_readers
 from tests.unit.table.tables import cluster, compact, contents, listing, new_table, open_table, write
 
 from tideline_locks import open_peer_lock
@@ -39,6 +40,7 @@ from tideline_table.log_format.block import BlockType, HeaderKey
 from tideline_table.log_format.framing import frame_block
 from tideline_table.log_format.hfile import HFile
 from tideline_table.log_format.hfile_writer import hfile_bytes
+from tideline_table.metadata_table import StoredMetadata
 from tideline_table.metadata_table.layout import FILES_FOLDER, PROPERTIES_PATH, TIMELINE_FOLDER, base_name, file_path, log_name
 from tideline_table.metadata_table.partition import Records, by_group, groups_of_keys, mapping_of, newest_records
 from tideline_table.metadata_table.reading import live, read_files, slice_files
@@ -177,6 +179,38 @@ def test_what_a_delta_commit_says():
     assert (stat["fileId"], stat["path"], stat["logVersion"]) == ("files-0000-0", f"files/{name}", 3)
     assert stat["fileSizeInBytes"] == len(storage.read(file_path(name)))
     assert stat["logFiles"] == [name]
+
+
+def test_a_clean_removes_the_record_of_a_partition_that_has_no_file_left():
+    _, storage, clock = new_table()
+    table = open_table(storage, clock, **{**SOON, "hoodie.metadata.compact.max.delta.commits": 100})
+    create_index(table)
+    for part in ("q", "r"):
+        write(table, [("a", "p", 1, "x"), (f"b{part}", part, 1, "x")])
+        clock.advance(1)
+        delete_partitions(table, [part])
+    write(table, [("a", "p", 2, "y")])
+    assert schedule_clean(table) is not None
+    # A write between the plan and the run of the clean begins r anew.
+    write(table, [("c", "r", 3, "z")])
+    assert run_clean(table)
+    for found in (
+        read_files(storage, known(table), slice_files(storage, known(table))),
+        files_for_readers(storage),
+        StoredMetadata.read(storage).read_files(storage, frozenset()),
+    ):
+        assert (found.partitions, set(found.files)) == ({"p": 0, "r": 0}, {"p", "r"})
+        assert live(found.files["r"]) == listing_of(table)["r"]
+    write(table, [("bq", "q", 4, "z")])
+    assert listed(table) == listing_of(table)
+    assert kinds(table) == []
+
+
+def listing_of(table: Table) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for known_slice in table.refresh().every_slice():
+        found.setdefault(known_slice.group.partition_path, {})[known_slice.base_file] = known_slice.size_bytes
+    return found
 
 
 def test_the_documents_of_the_indexing_action():

@@ -14,6 +14,7 @@ from tests.unit.table.tables import DEATH_S, cluster, contents
 from tideline_locks import open_peer_lock
 from tideline_table.action import (
     check_index,
+    delete_partitions,
     repair_index,
     roll_back_dead,
     run_clean,
@@ -84,6 +85,19 @@ def test_each_action_is_followed() -> None:
     sound(table)
     assert StoredMetadata.read(storage).deltas == steps
     assert contents(table) == [("a", "p", 8, "8"), ("c", "q", 4, "4"), ("d", "r", 2, "2"), ("e", "p", 2, "2")]
+
+
+def test_a_clean_ends_a_partition_without_files() -> None:
+    table, storage, clock = kept_table()
+    clock.advance(1)
+    delete_partitions(table, ["q"])
+    put(table, [("a", "p", 2, "2")])
+    clock.advance(1)
+    assert schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
+    assert run_clean(table)
+    sound(table)
+    found = StoredMetadata.read(storage).read_files(storage, frozenset())
+    assert (found.partitions, set(found.files)) == ({"p": 0}, {"p"})
 
 
 def test_it_is_turned_off_without_the_option() -> None:

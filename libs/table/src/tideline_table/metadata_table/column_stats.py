@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from tideline_table.clock import SystemClock
 from tideline_table.errors import ObjectNotFound
-from tideline_table.file_group.names import parse_base_file_name
+from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
@@ -33,7 +33,7 @@ from tideline_table.metadata_table.layout import INDEX_DEFINITIONS_PATH, folder_
 from tideline_table.metadata_table.partition import Records, Source, groups_of_keys, mapping_of
 from tideline_table.metadata_table.records import record_schema_json
 from tideline_table.reader.base_file import read_statistics
-from tideline_table.statistics import FileStatistics, Stored, type_of
+from tideline_table.statistics import ColumnStatistics, FileStatistics, Stored, type_of
 
 COLUMN_STATS_GROUPS = 2
 """File groups of the partition, as in Apache Hudi."""
@@ -41,6 +41,8 @@ _TYPE = 3
 _NAMESPACE = "org.apache.hudi.avro.model."
 _DECIMAL_DIGITS, _DECIMAL_SCALE = 30, 15
 _FOOTERS_AT_ONCE = 16
+_NOTHING = ColumnStatistics("string", None, None, 0)
+"""Those of each column in a file without rows. Without bounds, the type of the column is not in the record."""
 
 
 class ColumnStatsPartition:
@@ -162,17 +164,20 @@ def _records(files: Mapping[str, FileStatistics], part: MetadataPartition, group
     """Return the records of these files, of one file group or of all.
 
     A file has a record of every indexed column, or none at all: Apache Hudi takes a column without a record for one of nulls only.
+    As there, a log file that only deletes rows has records without bounds, and a base file without rows has none.
     """
-    whole = {
-        path: file
-        for path, file in files.items()
-        if all(name in file.columns and is_indexed(type_of(file.columns[name].kind)) for name in part.columns)
-    }
+    whole = {path: file for path, file in files.items() if _is_whole(path, file, part.columns)}
     wanted = [(record_key(name, path), path, name) for path in whole for name in part.columns]
     if group is not None and wanted:
         of_group = groups_of_keys(pa.array([key for key, _, _ in wanted], pa.string()), part.file_groups) == group
         wanted = [found for found, is_here in zip(wanted, of_group.tolist(), strict=True) if is_here]
     return [(key.encode(), _datum(path.rpartition("/")[2], name, whole[path])) for key, path, name in wanted]
+
+
+def _is_whole(path: str, file: FileStatistics, columns: Iterable[str]) -> bool:
+    if not file.rows:
+        return parse_log_file_name(path.rpartition("/")[2]) is not None
+    return all(name in file.columns and is_indexed(type_of(file.columns[name].kind)) for name in columns)
 
 
 @functools.cache
@@ -181,7 +186,7 @@ def _schema() -> Any:
 
 
 def _datum(file_name: str, column: str, file: FileStatistics) -> bytes:
-    held = file.columns[column]
+    held = file.columns[column] if file.rows else _NOTHING
     wrapper = _wrapper(type_of(held.kind))
     assert wrapper is not None
     low, high = held.minimum, held.maximum

@@ -14,7 +14,7 @@ from tideline_table.log.plan import RestorePlanned
 from tideline_table.log.state import TableState
 from tideline_table.metadata_table.finding import Finding
 from tideline_table.metadata_table.partition import Records, Source
-from tideline_table.metadata_table.records import DELETED, FilesRecords, encode_records
+from tideline_table.metadata_table.records import DELETED, FilesRecords, encode_records, files_key
 
 
 class FilesPartition:
@@ -25,7 +25,11 @@ class FilesPartition:
 
     def changed_by(self, source: Source, entry: Entry) -> Records:
         """See `PartitionKind`. An entry without changes has an empty list of partitions, as in Apache Hudi."""
-        return Records.of(encode_records(files_changed_by(entry, source.state)) or encode_records(FilesRecords({})))
+        changed = files_changed_by(entry, source.state)
+        ended = [partition for partition, there in (changed.partitions or {}).items() if there == DELETED]
+        for partition in ended:
+            del changed.files[partition]
+        return Records.of(encode_records(changed) or encode_records(FilesRecords({})), deletes=map(files_key, ended))
 
     def whole(self, source: Source) -> Records:
         """See `PartitionKind`."""
@@ -41,16 +45,17 @@ class FilesPartition:
 
 
 def files_changed_by(entry: Entry, state: TableState) -> FilesRecords:
-    """Return what `entry` changes; `state` is the state after it.
+    """Return what `entry` changes; `state` is the state after it, or, for entries other than those of a restore, before it.
 
     A completed write, clustering or compaction lists its files and their partitions; replaced file groups stay until a clean deletes
-    them. A clean deletes the files of its plan. A restore deletes the files of the writes that it undoes.
+    them. A clean deletes the files of its plan, and partitions of which no file is left. A restore deletes the files of the writes that it
+    undoes.
     """
     body = entry.body
     if isinstance(body, Published):
         return _published(body.metadata)
     if isinstance(body, Cleaned):
-        return _cleaned(body)
+        return _cleaned(body, state)
     found = FilesRecords()
     plan = state.plans.get(entry.instant)
     if isinstance(body, RestoreBegun) and isinstance(plan, RestorePlanned):
@@ -69,14 +74,21 @@ def _published(metadata: CommitMetadata) -> FilesRecords:
     return found
 
 
-def _cleaned(body: Cleaned) -> FilesRecords:
+def _cleaned(body: Cleaned, state: TableState) -> FilesRecords:
     found = FilesRecords()
     for partition, part in body.metadata["partitionMetadata"].items():
-        if part.get("isPartitionDeleted"):
-            found.partitions = {**(found.partitions or {}), partition: DELETED}
         if part["deletePathPatterns"]:
             found.files[partition] = {str(path).rpartition("/")[2]: DELETED for path in part["deletePathPatterns"]}
+    # Apache Hudi names such partitions in the plan. A write may have begun them anew since the plan, so the state at the clean decides.
+    ended = sorted(found.files.keys() - _partitions_left(found.files, state) - {""})
+    found.partitions = dict.fromkeys(ended, DELETED) or None
     return found
+
+
+def _partitions_left(gone: Mapping[str, Mapping[str, int]], state: TableState) -> set[str]:
+    """Return those of the partitions that have files which are not in `gone`."""
+    touched = ((found.group.partition_path, found) for found in state.every_slice() if found.group.partition_path in gone)
+    return {at for at, found in touched if any(path.rpartition("/")[2] not in gone[at] for path in found.paths)}
 
 
 def files_of(state: TableState) -> FilesRecords:

@@ -173,6 +173,8 @@ def read_files(storage: Storage, part: MetadataPartition, found: SliceFiles) -> 
                 content = HFile(read_content(storage, block, BlockType.HFILE))
                 text = block.schema_json or record_schema_json(with_meta_fields=True)
                 merged.merge(decode_records(entries_of(content), text, block.path))
+            else:
+                merged.remove(read_deletes(storage, block).column(MetaField.RECORD_KEY).to_pylist())
     return merged
 
 

@@ -45,6 +45,11 @@ class FilesRecords:
         for partition, names in newer.files.items():
             self.files[partition] = _merged(self.files.get(partition, {}), names)
 
+    def remove(self, keys: Iterable[str]) -> None:
+        """Remove the records of partitions with these keys, which a delete block names."""
+        for key in keys:
+            self.files.pop(_path(key), None)
+
 
 def _merged(older: Mapping[str, int], newer: Mapping[str, int]) -> dict[str, int]:
     held = dict(older)
@@ -76,9 +81,9 @@ def parsed_schema(schema_json: str) -> Any:
 
 def encode_records(records: FilesRecords) -> list[tuple[bytes, bytes]]:
     """Return key and Avro datum of each record, in order of key. The datum has an empty key, as in Apache Hudi's files."""
-    found = [(_key(partition), _datum(_LISTS_FILES, names)) for partition, names in records.files.items()]
+    found = [(files_key(partition).encode(), _datum(_LISTS_FILES, names)) for partition, names in records.files.items()]
     if records.partitions is not None:
-        found.append((ALL_PARTITIONS.encode(), _datum(_LISTS_PARTITIONS, {_name(p): n for p, n in records.partitions.items()})))
+        found.append((ALL_PARTITIONS.encode(), _datum(_LISTS_PARTITIONS, {files_key(p): n for p, n in records.partitions.items()})))
     return sorted(found)
 
 
@@ -118,13 +123,10 @@ def _take(found: FilesRecords, key: str, record: Any) -> None:
         found.files[_path(key)] = sizes
 
 
-def _name(partition: str) -> str:
+def files_key(partition: str) -> str:
+    """Return the key of the record that lists the files of a partition, which is its name in the record of all partitions."""
     return partition or UNPARTITIONED
 
 
 def _path(name: str) -> str:
     return "" if name == UNPARTITIONED else name
-
-
-def _key(partition: str) -> bytes:
-    return _name(partition).encode()

@@ -19,6 +19,7 @@ from tideline_table.hudi.listing import TimelineFolders, TimelineListing, timeli
 from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
 from tideline_table.log.metadata import FILES
 from tideline_table.log_format.block import BlockType, HeaderKey, read_content
+from tideline_table.log_format.delete_block import delete_block, read_deletes
 from tideline_table.log_format.framing import frame_block
 from tideline_table.log_format.hfile import HFile
 from tideline_table.log_format.hfile_writer import hfile_bytes
@@ -28,6 +29,7 @@ from tideline_table.metadata_table.layout import FILES_FOLDER, FILES_ID, PROPERT
 from tideline_table.metadata_table.partition import Records
 from tideline_table.metadata_table.reading import entries_of
 from tideline_table.metadata_table.records import FilesRecords, decode_records, record_schema_json
+from tideline_table.schema.meta_fields import MetaField
 from tideline_table.storage import Storage
 
 _OPERATION = "UPSERT_PREPPED"
@@ -88,6 +90,7 @@ class StoredMetadata:
             num_writes=count,
             file_size_bytes=len(blocks),
             num_updates=count,
+            num_deletes=len(records.deletes),
             base_file=self.base_file,
             log_files=(*self.logs, name),
             log_version=last.version + 1 if last else 1,
@@ -112,10 +115,13 @@ class StoredMetadata:
         for block in reversed(blocks):
             if block.type is BlockType.COMMAND:
                 undone.add(block.target_instant)
-            elif block.type is BlockType.HFILE and block.instant in valid - undone:
+            elif block.type in (BlockType.HFILE, BlockType.DELETE) and block.instant in valid - undone:
                 changes.append(block)
         for block in reversed(changes):
-            merged.merge(_decoded(read_content(storage, block, BlockType.HFILE), block.path))
+            if block.type is BlockType.DELETE:
+                merged.remove(read_deletes(storage, block).column(MetaField.RECORD_KEY).to_pylist())
+            else:
+                merged.merge(_decoded(read_content(storage, block, BlockType.HFILE), block.path))
         return merged
 
 
@@ -156,9 +162,10 @@ def _name(path: str) -> str:
 
 
 def _block(instant: str, records: Records) -> bytes:
+    schema = record_schema_json(with_meta_fields=True)
     content = hfile_bytes(records.updates, file_info(records.updates), created_ms=epoch_ms(instant))
-    header = {HeaderKey.INSTANT_TIME: instant, HeaderKey.SCHEMA: record_schema_json(with_meta_fields=True)}
-    return frame_block(BlockType.HFILE, header, content)
+    updates = frame_block(BlockType.HFILE, {HeaderKey.INSTANT_TIME: instant, HeaderKey.SCHEMA: schema}, content)
+    return updates + delete_block(records.deletes, FILES, None, schema, instant) if len(records.deletes) else updates
 
 
 def _workload(stat: WriteStat) -> bytes:
