@@ -27,6 +27,9 @@ _MAX_ROW_BYTES = 2**15 - 1 - 10
 _BYTES_PER_CHECKSUM = 16384
 _CRC32 = 1
 _GZIP, _NONE = 1, 2
+_DATA_BLOCK = b"DATABLK*"
+_GZIP_WINDOW = 31
+"""zlib's number for a window of 32 KiB and a gzip header without a time."""
 _GZIP_LEVEL = 1
 """Level 9 makes files of random keys 8 % smaller and takes more than three times as long."""
 _TRAILER_BYTES = 4096
@@ -49,13 +52,15 @@ def hfile_bytes(
     *,
     created_ms: int = 0,
     compressed: bool = True,
+    repeats: bool = True,
 ) -> bytes:
     """Return an HFile of `entries`, whose keys ascend strictly: a batch with `ENTRY_SCHEMA`, or pairs of key and value.
 
-    `info` is added to the file info. Raises `InvalidRecord` for keys out of order, a key longer than the format allows, and a file without entries.
+    The values of a batch may be encoded by dictionary. `info` is added to the file info. Without `repeats`, gzip does not search for
+    repeated texts: for values that have none, such as bits in Base64, the file is smaller then, too. Raises `InvalidRecord` for keys out of order, a key longer than the format allows, and a file without entries.
     """
     batch = entries if isinstance(entries, pa.RecordBatch) else batch_of(entries)
-    return _Writer(compressed=compressed).write(batch, info, created_ms)
+    return _Writer(compressed=compressed, repeats=repeats).write(batch, info, created_ms)
 
 
 def batch_of(entries: Iterable[tuple[bytes, bytes]]) -> pa.RecordBatch:
@@ -66,8 +71,9 @@ def batch_of(entries: Iterable[tuple[bytes, bytes]]) -> pa.RecordBatch:
 
 
 class _Writer:
-    def __init__(self, *, compressed: bool) -> None:
+    def __init__(self, *, compressed: bool, repeats: bool) -> None:
         self._compressed = compressed
+        self._repeats = repeats
         self._out = bytearray()
         self._root: list[tuple[int, int, bytes]] = []
         self._unpacked_bytes = 0
@@ -132,13 +138,13 @@ class _Writer:
             start, written = end, upto
 
     def _data_block(self, data: memoryview, first: bytes) -> None:
-        at, size = self._block(b"DATABLK*", data, previous=self._previous)
+        at, size = self._block(_DATA_BLOCK, data, previous=self._previous)
         self._previous = at
         self._root.append((at, size, first))
 
     def _block(self, magic: bytes, data: bytes | memoryview, *, previous: int = -1) -> tuple[int, int]:
         """Append a block. Return its offset and size."""
-        packed = gzip.compress(data, _GZIP_LEVEL, mtime=0) if self._compressed else data
+        packed = self._packed(magic, data) if self._compressed else data
         with_header = _HEADER.size + len(packed)
         pieces = -(-with_header // _BYTES_PER_CHECKSUM)
         head = _HEADER.pack(magic, len(packed) + 4 * pieces, len(data), previous, _CRC32, _BYTES_PER_CHECKSUM, with_header)
@@ -148,6 +154,12 @@ class _Writer:
         self._out += content + struct.pack(f">{pieces}I", *sums)
         self._unpacked_bytes += _HEADER.size + len(data)
         return at, len(self._out) - at
+
+    def _packed(self, magic: bytes, data: bytes | memoryview) -> bytes:
+        if self._repeats or magic != _DATA_BLOCK:
+            return gzip.compress(data, _GZIP_LEVEL, mtime=0)
+        codes = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW, strategy=zlib.Z_HUFFMAN_ONLY)
+        return codes.compress(data) + codes.flush()
 
 
 def _checked(keys: pa.Array) -> np.ndarray:
@@ -166,15 +178,23 @@ def _checked(keys: pa.Array) -> np.ndarray:
 
 
 def _lengths(octets: pa.Array) -> np.ndarray:
+    if isinstance(octets, pa.DictionaryArray):
+        found: np.ndarray = _lengths(octets.dictionary)[np.asarray(octets.indices)]
+        return found
     return np.asarray(pc.binary_length(octets)).astype(np.int64)
 
 
 def _joined(heads: np.ndarray, entries: pa.RecordBatch) -> memoryview:
     """Return entries as a data block holds them: lengths, row, the rest of its key, value, version."""
-    before = pa.FixedSizeBinaryArray.from_buffers(pa.binary(heads.itemsize), len(heads), [None, pa.py_buffer(heads.tobytes())])
+    ends = np.arange(0, heads.nbytes + 1, heads.itemsize, dtype=np.int32)
+    before = pa.Array.from_buffers(pa.binary(), len(heads), [None, pa.py_buffer(ends), pa.py_buffer(heads.view(np.uint8))])
     suffix, after, nothing = (pa.scalar(part, pa.binary()) for part in (_ROW_SUFFIX, _NO_MVCC, b""))
     keys, values = entries.columns
-    return memoryview(octets_of(pc.binary_join_element_wise(before.cast(pa.binary()), keys, suffix, values, after, nothing)))
+    if isinstance(values, pa.DictionaryArray):
+        # What comes after the rows is joined once for each distinct value.
+        tails = pc.binary_join_element_wise(suffix, values.dictionary, after, nothing).take(values.indices)
+        return memoryview(octets_of(pc.binary_join_element_wise(before, keys, tails, nothing)))
+    return memoryview(octets_of(pc.binary_join_element_wise(before, keys, suffix, values, after, nothing)))
 
 
 def _full_key(row: bytes) -> bytes:
