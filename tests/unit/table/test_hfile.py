@@ -15,7 +15,7 @@ from tideline_table.errors import CorruptMetadata, InvalidRecord, UnsupportedTab
 from tideline_table.log_format import hfile_writer
 from tideline_table.log_format.checksum import crc32c
 from tideline_table.log_format.hfile import HFile
-from tideline_table.log_format.hfile_writer import hfile_bytes
+from tideline_table.log_format.hfile_writer import JoinedEntries, batch_of, hfile_bytes
 from tideline_table.log_format.protobuf import read_fields, read_varint
 
 
@@ -319,6 +319,17 @@ def test_values_encoded_by_dictionary_give_the_same_file(keys):
     found, plain = (hfile_bytes(batch, {}) for batch in batches)
     assert found == plain
     assert HFile(found).read().num_rows == 4_000
+
+
+def test_slices_of_joined_entries_give_the_same_files():
+    entries = [(f"{number // 900}-{number % 900:04}".encode(), b"v" * (number % 90)) for number in range(4_500)]
+    groups = [entries[at : at + 900] for at in (1800, 0, 2700, 900)]
+    joined = JoinedEntries.of(batch_of([pair for group in groups for pair in group]))
+    for at, group in enumerate(groups):
+        assert hfile_bytes(joined.slice(900 * at, 900 * (at + 1)), {}, created_ms=1) == hfile_bytes(group, {}, created_ms=1)
+    assert hfile_bytes(joined.slice(5, 6), {}) == hfile_bytes(groups[0][5:6], {})
+    with pytest.raises(InvalidRecord, match="b'0-0000' after b'2-0899'"):
+        hfile_bytes(joined.slice(500, 1_000), {})
 
 
 def test_a_file_without_repeated_texts():

@@ -90,7 +90,8 @@ def _log_bytes(part: MetadataPartition, delta: Delta, records: Records) -> bytes
     blocks, schema = b"", record_schema_json(with_meta_fields=True)
     if records.updates.num_rows:
         created_ms, repeats = epoch_ms(delta.instant), kind_of(part.name).has_repeats
-        content = hfile_bytes(records.updates, file_info(records.updates), created_ms=created_ms, repeats=repeats)
+        entries = records.updates if records.joined is None else records.joined
+        content = hfile_bytes(entries, file_info(records.updates), created_ms=created_ms, repeats=repeats)
         header = {HeaderKey.INSTANT_TIME: delta.instant, HeaderKey.SCHEMA: schema}
         blocks += frame_block(BlockType.HFILE, header, content)
     if len(records.deletes):

@@ -93,6 +93,8 @@ class RecordIndex:
             raise IndexDamaged(
                 f"a record index that cannot be read ({error.found})", expected=error.expected, remedy=REPAIR
             ) from error
+        if not found.locations:
+            return {}
         hits: dict[FileGroupId, list[np.ndarray]] = {}
         order = np.argsort(found.places, kind="stable")
         bounds = np.searchsorted(found.places[order], np.arange(len(found.locations) + 1))

@@ -6,7 +6,7 @@ import bisect
 import itertools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -46,20 +46,20 @@ class _HashFilter:
         self._held = np.zeros(1 << self._BITS, dtype=bool)
 
     def add(self, hashes: np.ndarray) -> None:
-        for places in self._places(hashes):
-            self._held[places] = True
+        for multiplier in self._MULTIPLIERS:
+            self._held[self._places(hashes, multiplier)] = True
 
     def may_hold(self, hashes: np.ndarray) -> np.ndarray:
-        first, *others = self._places(hashes)
-        found: np.ndarray = self._held[first]
-        if found.any():
-            for places in others:
-                found &= self._held[places]
+        found, left = np.zeros(len(hashes), dtype=bool), np.arange(len(hashes))
+        for multiplier in self._MULTIPLIERS:
+            left = left[self._held[self._places(hashes[left], multiplier)]]
+        found[left] = True
         return found
 
-    def _places(self, hashes: np.ndarray) -> list[np.ndarray]:
+    def _places(self, hashes: np.ndarray, multiplier: int) -> np.ndarray:
         # Near keys have near hashes; a product spreads them over the upper bits.
-        return [hashes * np.uint32(each) >> np.uint32(32 - self._BITS) for each in self._MULTIPLIERS]
+        places: np.ndarray = hashes * np.uint32(multiplier) >> np.uint32(32 - self._BITS)
+        return places
 
 
 @dataclass(slots=True)
@@ -128,7 +128,7 @@ class LogRecords:
         self._group(part.base, group)
         with self._mutex:
             if part.base == self._base and self._count() + len(records) <= self._most_records:
-                self._written[group, version] = records
+                self._written[group, version] = replace(records, joined=None)
 
     def add_recorded(self, part: MetadataPartition, delta: Delta, stats: Sequence[WriteStat]) -> None:
         """Take the names of the files that an instant records which this process completed."""

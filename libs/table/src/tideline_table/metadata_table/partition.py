@@ -16,12 +16,14 @@ from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import MetadataPartition
 from tideline_table.log.state import TableState
 from tideline_table.log_format.hfile import ENTRY_SCHEMA
-from tideline_table.log_format.hfile_writer import batch_of
+from tideline_table.log_format.hfile_writer import JoinedEntries, batch_of
 from tideline_table.metadata_table.finding import Finding
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import Storage
 
 _SHORT = 2**16
+_MOST_JOINED = 100_000
+"""Records that are joined for all file groups together, about 10 MB of the record index. More are joined for one file group at a time."""
 NO_RECORDS = pa.RecordBatch.from_arrays([pa.array([], pa.binary())] * 2, schema=ENTRY_SCHEMA)
 
 
@@ -38,6 +40,8 @@ class Records:
     """Keys that a delete block removes, in ascending order; none of them is in `updates`."""
     hashes: np.ndarray | None = field(default=None, compare=False)
     """The hashes of the keys of `updates`, then those of `deletes`, as `string_hashes` returns them; None if they were not computed."""
+    joined: JoinedEntries | None = field(default=None, compare=False, repr=False)
+    """`updates` as an HFile holds them; None if they were not joined."""
 
     def __len__(self) -> int:
         return int(self.updates.num_rows) + len(self.deletes)
@@ -137,11 +141,13 @@ def by_group(records: Records, file_groups: int) -> list[Records]:
     updates, updates_from, held_hashes = _grouped(records.updates.column("key").cast(pa.string()), file_groups)
     deletes, deletes_from, gone_hashes = _grouped(records.deletes, file_groups)
     held, gone = records.updates.take(updates), records.deletes.take(deletes)
+    joined = JoinedEntries.of(held) if 0 < held.num_rows <= _MOST_JOINED else None
     return [
         Records(
             held.slice(first, last - first),
             gone.slice(begin, end - begin),
             np.concatenate([held_hashes[first:last], gone_hashes[begin:end]]),
+            joined.slice(first, last) if joined is not None and last > first else None,
         )
         for (first, last), (begin, end) in zip(pairwise(updates_from), pairwise(deletes_from), strict=True)
     ]

@@ -178,8 +178,9 @@ class _Changes:
     def records(self) -> Records:
         """Return the records. A key that is deleted at one place and written at another is written (a move)."""
         updates = newest_records(self.updates)
-        gone = pc.unique(pa.concat_arrays(self.deletes)) if self.deletes else pa.array([], pa.binary())
-        gone = _without(gone, updates.column("key")).cast(pa.string())
+        if not any(map(len, self.deletes)):
+            return Records(updates)
+        gone = _without(pc.unique(pa.concat_arrays(self.deletes)), updates.column("key")).cast(pa.string())
         return Records(updates, gone.take(pc.sort_indices(gone)))
 
     def take_files(self, stats: Sequence[WriteStat]) -> None:
