@@ -11,6 +11,7 @@ import statistics
 import sys
 import tempfile
 import time
+import uuid
 from pathlib import Path
 
 import numpy as np
@@ -35,12 +36,17 @@ LAYOUTS = {
 PARTITIONS = 8
 
 
-def rows(count: int, number: int) -> pa.Table:
-    """Return the rows of commit `number`: new keys, in all partitions."""
+def rows(count: int, number: int, *, random_keys: bool = False) -> pa.Table:
+    """Return the rows of commit `number`: new keys, in all partitions. Keys ascend, or are like random UUIDs."""
     ids = np.arange(number * count, (number + 1) * count)
     random = np.random.default_rng(number)
+    keys = (
+        [str(uuid.UUID(bytes=random.bytes(16), version=4)) for _ in range(count)]
+        if random_keys
+        else [f"key-{each:010d}" for each in ids.tolist()]
+    )
     columns: dict[str, pa.Array] = {
-        "id": pa.array([f"key-{each:010d}" for each in ids.tolist()]),
+        "id": pa.array(keys),
         "part": pa.array([f"p{each % PARTITIONS}" for each in ids.tolist()]),
         "ts": pa.array(np.full(count, number)),
         **{f"n{at}": pa.array(random.integers(0, 1_000_000, count)) for at in range(3)},
@@ -65,6 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.metadata_commits", description=__doc__)
     parser.add_argument("--commits", type=int, default=30)
     parser.add_argument("--rows", type=int, default=20_000, help="of each commit")
+    parser.add_argument("--random", action="store_true", help="random keys, which lie in all blocks of the record index")
     parser.add_argument("--folder", default=None, help="where tables are written while it runs")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder, prefix="tideline-commits-") as folder:
@@ -73,7 +80,7 @@ def main() -> None:
         processor: dict[str, list[float]] = {name: [] for name in tables}
         for number in range(given.commits):
             turn, names = number % len(tables), list(tables)
-            source = rows(given.rows, number)
+            source = rows(given.rows, number, random_keys=given.random)
             for name in names[turn:] + names[:turn]:
                 begun, spent = time.perf_counter(), time.process_time()
                 write_rows(tables[name], source, Operation.INSERT)

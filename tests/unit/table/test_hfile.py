@@ -1,5 +1,7 @@
 """HFiles of HBase and of Hudi, and ones that are wrong on purpose."""
 
+import base64
+import random
 import struct
 import tracemalloc
 import zipfile
@@ -13,7 +15,7 @@ from tideline_table.errors import CorruptMetadata, InvalidRecord, UnsupportedTab
 from tideline_table.log_format import hfile_writer
 from tideline_table.log_format.checksum import crc32c
 from tideline_table.log_format.hfile import HFile
-from tideline_table.log_format.hfile_writer import hfile_bytes
+from tideline_table.log_format.hfile_writer import JoinedEntries, batch_of, hfile_bytes
 from tideline_table.log_format.protobuf import read_fields, read_varint
 
 
@@ -301,6 +303,49 @@ def test_what_the_writer_writes_is_read_back(count, compressed):
     assert found.file_info["hfile.LASTKEY"][2:].startswith(entries[-1][0])
     if count > 1_000:
         assert len(list(found.entries())) > 1, "several data blocks"
+
+
+@pytest.mark.parametrize("keys", ["even", "uneven"])
+def test_values_encoded_by_dictionary_give_the_same_file(keys):
+    rows = [f"key-{number:06}{'x' * (number % 3 if keys == 'uneven' else 0)}".encode() for number in range(5_000)]
+    codes = pa.array([number % 7 for number in range(5_000)], pa.int32())
+    distinct = pa.array([bytes([number]) * number for number in range(7)], pa.binary())
+    encoded = pa.DictionaryArray.from_arrays(codes, distinct)
+    # As a slice, which does not begin at the start of its buffers.
+    batches = [
+        pa.RecordBatch.from_arrays([pa.array(rows, pa.binary()), data], names=["key", "value"]).slice(100, 4_000)
+        for data in (encoded, encoded.dictionary_decode())
+    ]
+    found, plain = (hfile_bytes(batch, {}) for batch in batches)
+    assert found == plain
+    assert HFile(found).read().num_rows == 4_000
+
+
+def test_slices_of_joined_entries_give_the_same_files():
+    entries = [(f"{number // 900}-{number % 900:04}".encode(), b"v" * (number % 90)) for number in range(4_500)]
+    groups = [entries[at : at + 900] for at in (1800, 0, 2700, 900)]
+    joined = JoinedEntries.of(batch_of([pair for group in groups for pair in group]))
+    for at, group in enumerate(groups):
+        assert hfile_bytes(joined.slice(900 * at, 900 * (at + 1)), {}, created_ms=1) == hfile_bytes(group, {}, created_ms=1)
+    assert hfile_bytes(joined.slice(5, 6), {}) == hfile_bytes(groups[0][5:6], {})
+    with pytest.raises(InvalidRecord, match="b'0-0000' after b'2-0899'"):
+        hfile_bytes(joined.slice(500, 1_000), {})
+
+
+def test_a_file_without_repeated_texts():
+    texts = [base64.b64encode(random.Random(number).randbytes(20_000)) for number in range(9)]
+    entries = [(b"k%d" % number, text) for number, text in enumerate(texts)]
+    found, searched = hfile_bytes(entries, {}, repeats=False), hfile_bytes(entries, {})
+    assert [tuple(row.values()) for row in HFile(found).read().to_pylist()] == entries
+    assert len(found) < len(searched)
+
+
+def test_first_and_last_key():
+    entries = [(f"key-{number:06}".encode(), b"v" * 90) for number in range(5_000)]
+    file = HFile(hfile_bytes(entries, {}))
+    assert (file.first_key, file.last_key) == (entries[0][0], entries[-1][0])
+    assert list(file.blocks_of([b"key-9"])) == list(file.blocks_of([b"a"])) == []
+    assert len(list(file.blocks_of([entries[-1][0], b"key-9"]))) == 1
 
 
 def test_keys_are_found_in_files_that_are_joined_in_several_parts(monkeypatch):

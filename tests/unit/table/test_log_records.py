@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,8 @@ from tests.unit.table.tables import compact, new_table, open_table, write
 
 from tideline_table.action import create_index
 from tideline_table.log.metadata import RECORD_INDEX, MetadataPartition
-from tideline_table.metadata_table import LogRecords, RecordIndex, log_records
+from tideline_table.metadata_table import LogRecords, RecordIndex, base_files, log_records
+from tideline_table.metadata_table.base_files import BaseFiles
 from tideline_table.metadata_table.key_lookup import record_index_of
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
@@ -138,3 +140,46 @@ def test_merge_on_read_tables_answer_alike():
     history(table)
     compact(table)
     assert partitions(table.record_index, part_of(table)) == EXPECTED[-1]
+
+
+def test_many_keys_are_found_in_base_files_and_in_log_files_that_this_process_wrote(read):
+    """Keys that a look-up rules out by their hashes or by the range of a base file, and keys that it does not rule out."""
+    _, storage, clock = new_table()
+    table = open_table(storage, clock, **{**OPTIONS, "hoodie.metadata.record.index.min.filegroup.count": 3})
+    create_index(table, (RECORD_INDEX,))
+    keys = [f"{number:04}" for number in range(0, 900, 3)]
+    for at in range(6):
+        write(table, [(key, f"p{at}", 1, "x") for key in keys[at * 50 : at * 50 + 50]])
+        if at == 3:
+            write(table, [(keys[7], "p0", 2, ""), (keys[190], "p3", 2, "")], Operation.DELETE)
+    part = part_of(table)
+    assert part.older_base, "some keys are in base files"
+    gone, wanted = (keys[7], keys[190]), pa.array([f"{number:04}" for number in range(1, 1_000)])
+    expected = {key: f"p{at // 50}" for at, key in enumerate(keys) if key not in gone}
+    read.clear()
+    for index in (table.record_index, table.record_index, RecordIndex(storage), RecordIndex(storage, LogRecords(storage, 60))):
+        for asked in (wanted, wanted.slice(870), pa.array([keys[299]]), pa.array([keys[7], "0001"])):
+            found = index.look_up(part, asked)
+            places = [found.locations[place].partition_path if place >= 0 else "" for place in found.places.tolist()]
+            assert places == [expected.get(key, "") for key in asked.to_pylist()]
+        if index is table.record_index:
+            assert read == []
+
+
+def test_base_files_are_kept_until_the_next_slice(table, monkeypatch):
+    history(table)
+    for number in range(5):
+        write(table, [(f"m{number}", "p", 1, "x")])
+    opened: list[str] = []
+    real = base_files.open_base
+    monkeypatch.setattr(base_files, "open_base", lambda storage, path: opened.append(path) or real(storage, path))
+    part, kept, none = part_of(table), BaseFiles(table.storage), BaseFiles(table.storage, most_bytes=0)
+    for files, times in ((kept, 1), (none, 3)):
+        opened.clear()
+        for _ in range(3):
+            assert files.may_hold(part, 0, b"k0", b"k1")
+            assert files.open(part, 0).first_key == b"k0"
+        assert len(opened) == times
+        assert not files.may_hold(part, 0, b"z0", b"z1")
+        assert not files.may_hold(part, 0, b"a0", b"a1")
+        assert files.may_hold(replace(part, base="9" * 17), 0, b"z0", b"z1"), "of a slice that was not read"

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from tideline_table.errors import parsing
 from tideline_table.hudi.avro_container import MAGIC, decode_document
 from tideline_table.json_text import parse_json
@@ -32,6 +34,16 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
+class FileKeys:
+    """What the writer of a base file knows about its record keys, so that the same process need not read them in the file."""
+
+    inserted: pa.ChunkedArray
+    """The keys that the write added to the file group: those of all rows if the group is new."""
+    bloom: tuple[str, bytes] | None
+    """The form of the Bloom filter in the footer, and the filter in Base64; None without a filter."""
+
+
+@dataclass(frozen=True, slots=True)
 class WriteStat:
     """Changes of one write to one file group. Field names are those of Hudi's JSON in snake case."""
 
@@ -52,6 +64,8 @@ class WriteStat:
     """What a table service read back from the file; not part of Hudi's document."""
     statistics: FileStatistics | None = field(default=None, compare=False)
     """Statistics of its columns if the writer took them; not part of Hudi's document."""
+    keys: FileKeys | None = field(default=None, compare=False, repr=False)
+    """Of a base file that this process wrote with few rows; not part of Hudi's document, and in no entry that was read."""
 
     @property
     def is_log(self) -> bool:
@@ -150,9 +164,9 @@ class CommitMetadata:
             document["partitionToReplaceFileIds"] = {p: list(ids) for p, ids in self.replaced.items()}
         return document
 
-    def to_bytes(self) -> bytes:
-        """Return the content of the completed timeline file."""
-        return json.dumps(self.to_json(), indent=2, ensure_ascii=False).encode()
+    def to_bytes(self, *, indent: int | None = 2) -> bytes:
+        """Return the content of the completed timeline file. With None for `indent` it has one line, and is encoded much faster."""
+        return json.dumps(self.to_json(), indent=indent, ensure_ascii=False).encode()
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> CommitMetadata:

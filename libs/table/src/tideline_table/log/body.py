@@ -66,8 +66,8 @@ class Published:
 
     @property
     def for_the_fold(self) -> Published:
-        """This body without key hashes and statistics, which the fold does not need: who needs them reads the entry itself."""
-        metadata = replace(self.metadata, stats=tuple(replace(stat, statistics=None) for stat in self.metadata.stats))
+        """This body without keys and statistics, which the fold does not need: who needs them reads the entry itself."""
+        metadata = replace(self.metadata, stats=tuple(replace(stat, statistics=None, keys=None) for stat in self.metadata.stats))
         return replace(self, metadata=metadata, inserted_key_hashes=None, inserted_key_hashes_of_table=None, statistics=None)
 
     def to_json(self) -> dict[str, Any]:

@@ -78,6 +78,7 @@ class HFile:
         if len(content) > MAX_FILE_BYTES:
             raise _corrupt(f"{len(content)} bytes", f"at most {MAX_FILE_BYTES}")
         self._content = memoryview(content)
+        self.size_bytes = len(content)
         self._trailer = _read_trailer(self._content)
         self._end = len(content) - TRAILER_BYTES
         trailer = self._trailer
@@ -101,6 +102,17 @@ class HFile:
     def entry_count(self) -> int:
         """Number of entries according to the trailer. `entries` checks it."""
         return self._trailer.entries
+
+    @property
+    def last_key(self) -> bytes | None:
+        """The greatest key according to the file info, None without one."""
+        full = self.file_info.get("hfile.LASTKEY")
+        return None if full is None else _row(full)
+
+    @property
+    def first_key(self) -> bytes:
+        """The least key, or a lesser one, according to the index; empty if it has levels."""
+        return _row(self._root[0].key) if self._trailer.levels == 1 and self._root else b""
 
     def entries(self) -> Iterator[pa.RecordBatch]:
         """Yield keys (rows) and values, one batch per data block, keys strictly ascending."""
@@ -126,8 +138,9 @@ class HFile:
         if self._trailer.levels > 1:
             yield from self.entries()
             return
-        # From the first key of a block to that of the next one. There are fewer blocks than keys.
-        begins = [*(bisect.bisect_left(keys, _row(reference.key)) for reference in self._root), len(keys)]
+        # From the first key of a block to that of the next one, or to the last key. There are fewer blocks than keys.
+        end = len(keys) if self.last_key is None else bisect.bisect_right(keys, self.last_key)
+        begins = [*(bisect.bisect_left(keys, _row(reference.key)) for reference in self._root), end]
         wanted = [number for number, (begin, end) in enumerate(pairwise(begins)) if begin < end]
         for _, block in self._blocks([self._root[number] for number in wanted], _DATA):
             yield _entries(block, has_mvcc=self._has_mvcc)

@@ -10,6 +10,7 @@ import gzip
 import struct
 import zlib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -27,6 +28,9 @@ _MAX_ROW_BYTES = 2**15 - 1 - 10
 _BYTES_PER_CHECKSUM = 16384
 _CRC32 = 1
 _GZIP, _NONE = 1, 2
+_DATA_BLOCK = b"DATABLK*"
+_GZIP_WINDOW = 31
+"""zlib's number for a window of 32 KiB and a gzip header without a time."""
 _GZIP_LEVEL = 1
 """Level 9 makes files of random keys 8 % smaller and takes more than three times as long."""
 _TRAILER_BYTES = 4096
@@ -43,19 +47,64 @@ _VERSION = b"\x03\0\0\x03"
 _COMPARATOR = b"org.apache.hudi.io.storage.HoodieHBaseKVComparator"
 
 
+@dataclass(frozen=True, slots=True)
+class JoinedEntries:
+    """Entries as data blocks hold them, one after the other. Many files are made faster from slices of one than each on its own."""
+
+    keys: pa.Array
+    key_lengths: np.ndarray
+    value_lengths: np.ndarray
+    rises: np.ndarray
+    """Whether each key but the first is greater than the key before it."""
+    content: memoryview
+    ends: np.ndarray
+    """Where each entry ends in `content`, which begins with the first one."""
+
+    @classmethod
+    def of(cls, entries: pa.RecordBatch) -> JoinedEntries:
+        """Join a batch with `ENTRY_SCHEMA`, whose values may be encoded by dictionary."""
+        keys, values = entries.columns
+        rows, lengths = _lengths(keys), _lengths(values)
+        heads = np.empty(entries.num_rows, dtype=_LENGTHS)
+        heads["key"], heads["value"], heads["row"] = rows + 2 + len(_ROW_SUFFIX), lengths, rows
+        ends = np.cumsum(_sizes(rows, lengths))
+        rises = np.asarray(pc.greater(keys[1:], keys[:-1]))
+        return cls(keys, rows, lengths, rises, _joined(heads, keys, values), ends)
+
+    def slice(self, first: int, last: int) -> JoinedEntries:
+        """Return the entries from `first` to before `last`, which are not empty."""
+        begin, part = int(self.ends[first - 1]) if first else 0, slice(first, last)
+        content, ends = self.content[begin : int(self.ends[last - 1])], self.ends[part] - begin
+        keys = self.keys.slice(first, last - first)
+        return JoinedEntries(keys, self.key_lengths[part], self.value_lengths[part], self.rises[first : last - 1], content, ends)
+
+
 def hfile_bytes(
-    entries: pa.RecordBatch | Iterable[tuple[bytes, bytes]],
+    entries: JoinedEntries | pa.RecordBatch | Iterable[tuple[bytes, bytes]],
     info: Mapping[str, bytes],
     *,
     created_ms: int = 0,
     compressed: bool = True,
+    repeats: bool = True,
 ) -> bytes:
-    """Return an HFile of `entries`, whose keys ascend strictly: a batch with `ENTRY_SCHEMA`, or pairs of key and value.
+    """Return an HFile of `entries`, whose keys ascend strictly: joined, a batch with `ENTRY_SCHEMA`, or pairs of key and value.
 
-    `info` is added to the file info. Raises `InvalidRecord` for keys out of order, a key longer than the format allows, and a file without entries.
+    The values of a batch may be encoded by dictionary. `info` is added to the file info. Without `repeats`, gzip does not search for
+    repeated texts: for values that have none, such as bits in Base64, the file is smaller then, too. Raises `InvalidRecord` for keys
+    out of order, a key longer than the format allows, and a file without entries.
     """
+    writer = _Writer(compressed=compressed, repeats=repeats)
+    if isinstance(entries, JoinedEntries):
+        _check(entries.keys, entries.key_lengths, is_ascending=bool(entries.rises.all()))
+        return writer.write([entries], info, created_ms)
     batch = entries if isinstance(entries, pa.RecordBatch) else batch_of(entries)
-    return _Writer(compressed=compressed).write(batch, info, created_ms)
+    keys, values = batch.columns
+    rows = _lengths(keys)
+    _check(keys, rows, is_ascending=is_ascending(keys))
+    # Entries are joined many at a time, because a block of them costs as many steps.
+    parts = np.flatnonzero(np.diff(np.cumsum(_sizes(rows, _lengths(values))) // _JOINED_BYTES, prepend=-1))
+    slices = (batch.slice(first, last - first) for first, last in pairwise([*parts.tolist(), batch.num_rows]))
+    return writer.write(map(JoinedEntries.of, slices), info, created_ms)
 
 
 def batch_of(entries: Iterable[tuple[bytes, bytes]]) -> pa.RecordBatch:
@@ -66,15 +115,23 @@ def batch_of(entries: Iterable[tuple[bytes, bytes]]) -> pa.RecordBatch:
 
 
 class _Writer:
-    def __init__(self, *, compressed: bool) -> None:
+    def __init__(self, *, compressed: bool, repeats: bool) -> None:
         self._compressed = compressed
+        self._repeats = repeats
         self._out = bytearray()
         self._root: list[tuple[int, int, bytes]] = []
         self._unpacked_bytes = 0
         self._previous = -1
 
-    def write(self, entries: pa.RecordBatch, info: Mapping[str, bytes], created_ms: int) -> bytes:
-        count, (key_bytes, value_bytes) = entries.num_rows, self._data(entries)
+    def write(self, parts: Iterable[JoinedEntries], info: Mapping[str, bytes], created_ms: int) -> bytes:
+        count = key_bytes = value_bytes = 0
+        last_key = b""
+        for part in parts:
+            self._data_blocks(part)
+            count += len(part.keys)
+            key_bytes += int(part.key_lengths.sum()) + (2 + len(_ROW_SUFFIX)) * len(part.keys)
+            value_bytes += int(part.value_lengths.sum())
+            last_key = part.keys[-1].as_py()
         first_data, last_data = self._root[0][0], self._root[-1][0]
         root = b"".join(_REFERENCE.pack(at, size) + _vlong(len(key)) + key for at, size, key in self._root)
         load_on_open = self._block(b"IDXROOT2", root)[0]
@@ -85,7 +142,7 @@ class _Writer:
             "hfile.AVG_KEY_LEN": struct.pack(">i", key_bytes // count),
             "hfile.AVG_VALUE_LEN": struct.pack(">i", value_bytes // count),
             "hfile.CREATE_TIME_TS": struct.pack(">q", created_ms),
-            "hfile.LASTKEY": _full_key(entries.column("key")[-1].as_py()),
+            "hfile.LASTKEY": _full_key(last_key),
         }
         pairs = sorted({**info, **standard}.items())
         message = b"".join(_field(1, _field(1, key.encode()) + _field(2, value)) for key, value in pairs)
@@ -107,38 +164,22 @@ class _Writer:
         tail = b'TRABLK"$' + _varint(len(trailer)) + trailer
         return bytes(self._out) + tail.ljust(_TRAILER_BYTES - len(_VERSION), b"\0") + _VERSION
 
-    def _data(self, entries: pa.RecordBatch) -> tuple[int, int]:
-        """Write the data blocks. Return the bytes of all keys and of all values."""
-        rows = _checked(entries.column("key"))
-        values = _lengths(entries.column("value"))
-        keys = rows + 2 + len(_ROW_SUFFIX)
-        heads = np.empty(entries.num_rows, dtype=_LENGTHS)
-        heads["key"], heads["value"], heads["row"] = keys, values, rows
-        sizes = keys + values + 8 + len(_NO_MVCC)
-        # Entries are joined many at a time, because a block of them costs as many steps.
-        parts = np.flatnonzero(np.diff(np.cumsum(sizes) // _JOINED_BYTES, prepend=-1))
-        for first, last in pairwise([*parts.tolist(), entries.num_rows]):
-            self._data_blocks(_joined(heads[first:last], entries.slice(first, last - first)), sizes[first:last], entries, first)
-        return int(keys.sum()), int(values.sum())
-
-    def _data_blocks(self, content: memoryview, sizes: np.ndarray, entries: pa.RecordBatch, first: int) -> None:
-        """Write entries that were joined; the first of them is entry `first` of all."""
-        ends = np.cumsum(sizes)
-        start, written = 0, 0
+    def _data_blocks(self, part: JoinedEntries) -> None:
+        start, written, ends = 0, 0, part.ends
         while start < len(ends):
             end = min(int(np.searchsorted(ends, written + BLOCK_BYTES)) + 1, len(ends))
             upto = int(ends[end - 1])
-            self._data_block(content[written:upto], _full_key(entries.column("key")[first + start].as_py()))
+            self._data_block(part.content[written:upto], _full_key(part.keys[start].as_py()))
             start, written = end, upto
 
     def _data_block(self, data: memoryview, first: bytes) -> None:
-        at, size = self._block(b"DATABLK*", data, previous=self._previous)
+        at, size = self._block(_DATA_BLOCK, data, previous=self._previous)
         self._previous = at
         self._root.append((at, size, first))
 
     def _block(self, magic: bytes, data: bytes | memoryview, *, previous: int = -1) -> tuple[int, int]:
         """Append a block. Return its offset and size."""
-        packed = gzip.compress(data, _GZIP_LEVEL, mtime=0) if self._compressed else data
+        packed = self._packed(magic, data) if self._compressed else data
         with_header = _HEADER.size + len(packed)
         pieces = -(-with_header // _BYTES_PER_CHECKSUM)
         head = _HEADER.pack(magic, len(packed) + 4 * pieces, len(data), previous, _CRC32, _BYTES_PER_CHECKSUM, with_header)
@@ -149,32 +190,48 @@ class _Writer:
         self._unpacked_bytes += _HEADER.size + len(data)
         return at, len(self._out) - at
 
+    def _packed(self, magic: bytes, data: bytes | memoryview) -> bytes:
+        if self._repeats or magic != _DATA_BLOCK:
+            return gzip.compress(data, _GZIP_LEVEL, mtime=0)
+        codes = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW, strategy=zlib.Z_HUFFMAN_ONLY)
+        return codes.compress(data) + codes.flush()
 
-def _checked(keys: pa.Array) -> np.ndarray:
-    """Return the length of each key."""
+
+def _check(keys: pa.Array, lengths: np.ndarray, *, is_ascending: bool) -> None:
     if not len(keys):
         raise InvalidRecord("an HFile without entries", expected="at least one")
-    lengths = _lengths(keys)
-    wrong = lengths[(lengths == 0) | (lengths > _MAX_ROW_BYTES)]
-    if len(wrong):
+    if not 1 <= lengths.min() <= lengths.max() <= _MAX_ROW_BYTES:
+        wrong = lengths[(lengths == 0) | (lengths > _MAX_ROW_BYTES)]
         raise InvalidRecord(f"an HFile key of {wrong[0]} bytes", expected=f"1 to {_MAX_ROW_BYTES}")
-    if not is_ascending(keys):
+    if not is_ascending:
         at = int(np.flatnonzero(np.asarray(pc.less_equal(keys[1:], keys[:-1])))[0])
         found = f"HFile key {keys[at + 1].as_py()!r} after {keys[at].as_py()!r}"
         raise InvalidRecord(found, expected="keys in ascending order, each once")
-    return lengths
+
+
+def _sizes(key_lengths: np.ndarray, value_lengths: np.ndarray) -> np.ndarray:
+    """Return the bytes of each entry in a data block."""
+    found: np.ndarray = key_lengths + value_lengths + (_LENGTHS.itemsize + len(_ROW_SUFFIX) + len(_NO_MVCC))
+    return found
 
 
 def _lengths(octets: pa.Array) -> np.ndarray:
+    if isinstance(octets, pa.DictionaryArray):
+        found: np.ndarray = _lengths(octets.dictionary)[np.asarray(octets.indices)]
+        return found
     return np.asarray(pc.binary_length(octets)).astype(np.int64)
 
 
-def _joined(heads: np.ndarray, entries: pa.RecordBatch) -> memoryview:
+def _joined(heads: np.ndarray, keys: pa.Array, values: pa.Array) -> memoryview:
     """Return entries as a data block holds them: lengths, row, the rest of its key, value, version."""
-    before = pa.FixedSizeBinaryArray.from_buffers(pa.binary(heads.itemsize), len(heads), [None, pa.py_buffer(heads.tobytes())])
+    ends = np.arange(0, heads.nbytes + 1, heads.itemsize, dtype=np.int32)
+    before = pa.Array.from_buffers(pa.binary(), len(heads), [None, pa.py_buffer(ends), pa.py_buffer(heads.view(np.uint8))])
     suffix, after, nothing = (pa.scalar(part, pa.binary()) for part in (_ROW_SUFFIX, _NO_MVCC, b""))
-    keys, values = entries.columns
-    return memoryview(octets_of(pc.binary_join_element_wise(before.cast(pa.binary()), keys, suffix, values, after, nothing)))
+    if isinstance(values, pa.DictionaryArray):
+        # What comes after the rows is joined once for each distinct value.
+        tails = pc.binary_join_element_wise(suffix, values.dictionary, after, nothing).take(values.indices)
+        return memoryview(octets_of(pc.binary_join_element_wise(before, keys, tails, nothing)))
+    return memoryview(octets_of(pc.binary_join_element_wise(before, keys, suffix, values, after, nothing)))
 
 
 def _full_key(row: bytes) -> bytes:

@@ -46,11 +46,16 @@ class BloomFiltersPartition:
 
     name = BLOOM_FILTERS
     writes_every_delta = False
+    has_repeats = False
 
     def changed_by(self, source: Source, entry: Entry) -> Records:
-        """See `PartitionKind`. Reads the footer of each base file that the entry names."""
+        """See `PartitionKind`. Reads the footers of those base files that the entry names and this process did not write."""
         if isinstance(entry.body, Published):
-            return Records.of(_records(source, (s.path for s in entry.body.metadata.stats if s.path and not s.is_log)))
+            made = [stat for stat in entry.body.metadata.stats if stat.path and not stat.is_log]
+            known = {stat.path: stat.keys.bloom for stat in made if stat.keys is not None}
+            held = [(path, bloom) for path, bloom in known.items() if bloom is not None]
+            read = _records(source, (stat.path for stat in made if stat.path not in known))
+            return Records.of([*((file_key(path).encode(), _datum(path, *bloom)) for path, bloom in held), *read])
         gone = (path for path in files_gone(entry, source.state) if parse_base_file_name(path.rpartition("/")[2]) is not None)
         return Records.of(deletes=map(file_key, gone))
 
@@ -94,6 +99,8 @@ def decode_filter(datum: bytes) -> FilterRecord:
 def _records(source: Source, paths: Iterable[str]) -> list[tuple[bytes, bytes]]:
     """Return the records of these base files."""
     wanted = sorted(set(paths))
+    if not wanted:
+        return []
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
         found = pool.map(lambda path: read_filter_text(source.storage, path), wanted)
         return [

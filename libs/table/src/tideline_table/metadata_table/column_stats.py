@@ -6,7 +6,6 @@ says where its release 1.2.0 writes something else: see docs/design/data-skippin
 
 from __future__ import annotations
 
-import functools
 import io
 import json
 import math
@@ -27,18 +26,17 @@ from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import COLUMN_STATS, MetadataPartition
 from tideline_table.log.statistics import files_in, merge_statistics
 from tideline_table.log.table_log import TableLog
+from tideline_table.metadata_table.column_stats_datum import ColumnStats, encode
 from tideline_table.metadata_table.file_keys import file_key, files_gone, hash_text
 from tideline_table.metadata_table.finding import Finding, FindingKind
 from tideline_table.metadata_table.layout import INDEX_DEFINITIONS_PATH, folder_of
 from tideline_table.metadata_table.partition import Records, Source, groups_of_keys, mapping_of
 from tideline_table.metadata_table.records import record_schema_json
 from tideline_table.reader.base_file import read_statistics
-from tideline_table.statistics import ColumnStatistics, FileStatistics, Stored, type_of
+from tideline_table.statistics import ColumnStatistics, FileStatistics, type_of
 
 COLUMN_STATS_GROUPS = 2
 """File groups of the partition, as in Apache Hudi."""
-_TYPE = 3
-_NAMESPACE = "org.apache.hudi.avro.model."
 _DECIMAL_DIGITS, _DECIMAL_SCALE = 30, 15
 _FOOTERS_AT_ONCE = 16
 _NOTHING = ColumnStatistics("string", None, None, 0)
@@ -50,6 +48,7 @@ class ColumnStatsPartition:
 
     name = COLUMN_STATS
     writes_every_delta = False
+    has_repeats = True
 
     def changed_by(self, source: Source, entry: Entry) -> Records:
         """See `PartitionKind`. A file without statistics in the entry has no records: readers do not leave it out."""
@@ -167,7 +166,12 @@ def _records(files: Mapping[str, FileStatistics], part: MetadataPartition, group
     As there, a log file that only deletes rows has records without bounds, and a base file without rows has none.
     """
     whole = {path: file for path, file in files.items() if _is_whole(path, file, part.columns)}
-    wanted = [(record_key(name, path), path, name) for path in whole for name in part.columns]
+    columns = {name: hash_text(name) for name in part.columns}
+    wanted = [
+        (column + key, path, name)
+        for path, key in zip(whole, map(file_key, whole), strict=True)
+        for name, column in columns.items()
+    ]
     if group is not None and wanted:
         of_group = groups_of_keys(pa.array([key for key, _, _ in wanted], pa.string()), part.file_groups) == group
         wanted = [found for found, is_here in zip(wanted, of_group.tolist(), strict=True) if is_here]
@@ -180,11 +184,6 @@ def _is_whole(path: str, file: FileStatistics, columns: Iterable[str]) -> bool:
     return all(name in file.columns and is_indexed(type_of(file.columns[name].kind)) for name in columns)
 
 
-@functools.cache
-def _schema() -> Any:
-    return fastavro.parse_schema(json.loads(record_schema_json(with_meta_fields=True)))
-
-
 def _datum(file_name: str, column: str, file: FileStatistics) -> bytes:
     held = file.columns[column] if file.rows else _NOTHING
     wrapper = _wrapper(type_of(held.kind))
@@ -193,21 +192,9 @@ def _datum(file_name: str, column: str, file: FileStatistics) -> bytes:
     if held.nans:
         # To Spark, NaN is greater than any number. With NaN itself as the maximum, Apache Hudi 1.2.0 leaves the file out of `v > 1`.
         low, high = (math.inf if low is None else low), math.inf
-    statistics = {
-        "fileName": file_name,
-        "columnName": column,
-        "minValue": _wrapped(wrapper, low),
-        "maxValue": _wrapped(wrapper, high),
-        "valueCount": file.rows,
-        "nullCount": held.nulls,
-        "totalSize": held.size_bytes,
-        "totalUncompressedSize": held.uncompressed_bytes,
-        "isDeleted": False,
-    }
-    sink = io.BytesIO()
-    record = {"key": "", "type": _TYPE, "ColumnStatsMetadata": statistics}
-    fastavro.schemaless_writer(sink, _schema(), record)
-    return sink.getvalue()
+    low, high = (round(end, _DECIMAL_SCALE) if isinstance(end, Decimal) else end for end in (low, high))
+    sizes = (held.size_bytes, held.uncompressed_bytes)
+    return encode(ColumnStats(file_name, column, wrapper, low, high, file.rows, held.nulls, *sizes))
 
 
 def is_indexed(kind: pa.DataType) -> bool:
@@ -239,14 +226,6 @@ _WRAPPERS = {
     "large_string": "StringWrapper",
     "date32[day]": "DateWrapper",
 }
-
-
-def _wrapped(wrapper: str, value: Stored | None) -> tuple[str, dict[str, Any]] | None:
-    if value is None:
-        return None
-    if isinstance(value, Decimal):
-        value = round(value, _DECIMAL_SCALE)
-    return f"{_NAMESPACE}{wrapper}", {"value": value}
 
 
 def decode_column_stats(entries: Iterable[tuple[bytes, bytes]], schema_json: str) -> dict[str, dict[str, Any]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
+from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import RECORD_INDEX, Delta, MetadataPartition, MetadataTable
 from tideline_table.log_format.block import BlockType, HeaderKey
@@ -14,7 +16,6 @@ from tideline_table.log_format.framing import frame_block
 from tideline_table.log_format.hfile_writer import hfile_bytes
 from tideline_table.metadata_table.instant_files import (
     UNREADABLE,
-    at_once,
     begin_instant,
     complete_instant,
     epoch_ms,
@@ -27,48 +28,70 @@ from tideline_table.metadata_table.instant_files import (
 from tideline_table.metadata_table.kinds import kind_of
 from tideline_table.metadata_table.layout import base_name, file_id_of, file_path, log_name
 from tideline_table.metadata_table.log_records import LogRecords
-from tideline_table.metadata_table.partition import PartitionKind, Records, Source, by_group
+from tideline_table.metadata_table.partition import Records, Source, by_group
 from tideline_table.metadata_table.records import record_schema_json
 from tideline_table.storage import Storage
 
 _OPERATION = "UPSERT_PREPPED"
+_AT_ONCE = 16
+"""Files of one delta commit that are written at the same time."""
 
 
 def add_delta(source: Source, entry: Entry, known: MetadataTable, logs: LogRecords) -> None:
     """Add the delta commit of `entry`. Its log files need not wait for its instant: readers ignore both until it is completed."""
     storage, delta = source.storage, known.files.deltas[-1]
-
-    def begin() -> list[WriteStat]:
-        begin_instant(storage, delta.instant, Action.DELTA_COMMIT)
-        return []
-
     parts = known.partitions if delta.version else ()
-    steps = [begin, *(functools.partial(_put_changes, source, entry, part, delta, logs) for part in parts)]
-    stats = [stat for found in at_once(lambda step: step(), ((step,) for step in steps)) for stat in found]
+    stats: list[WriteStat] = []
+    written: list[tuple[int, Records]] = []
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="metadata") as pool:
+        begun = pool.submit(begin_instant, storage, delta.instant, Action.DELTA_COMMIT)
+        changes = functools.partial(_changes, source, entry)
+        # Partitions whose records are made from memory would only wait for each other, and so would encoders of files.
+        changed = pool.map(changes, parts) if _reads_files(entry) else map(changes, parts)
+        puts: list[Future[list[WriteStat]]] = []
+        for part, found in zip(parts, changed, strict=True):
+            if isinstance(found, Exception):
+                puts.append(pool.submit(_lost, part, delta, found))
+                continue
+            for at, records in found:
+                puts.append(pool.submit(_put_log, storage, delta, part, at, records, _log_bytes(part, delta, records)))
+            written += found if part.name == RECORD_INDEX else ()
+        for put in puts:
+            stats += put.result()
+        begun.result()
     complete_instant(storage, delta.instant, Action.DELTA_COMMIT, CommitMetadata(_OPERATION, tuple(stats), extra_metadata()))
+    index = known.partition(RECORD_INDEX)
+    if index is not None and delta.version:
+        for at, records in written:
+            logs.add_written(index, at, delta.version, records)
+        logs.add_recorded(index, delta, stats)
 
 
-def _put_changes(source: Source, entry: Entry, part: MetadataPartition, delta: Delta, logs: LogRecords) -> list[WriteStat]:
-    """Write what `entry` changes in one partition."""
+def _reads_files(entry: Entry) -> bool:
+    """Return whether records of the entry may be read in files of the table."""
+    return not isinstance(entry.body, Published) or any(stat.path and stat.keys is None for stat in entry.body.metadata.stats)
+
+
+def _changes(source: Source, entry: Entry, part: MetadataPartition) -> list[tuple[int, Records]] | Exception:
+    """Return what `entry` changes in each file group of one partition that gets a log file, or why that cannot be known."""
     kind = kind_of(part.name)
     try:
         changed = by_group(kind.changed_by(source, entry), part.file_groups)
     except UNREADABLE as error:
-        return lost_files(part, [log_name(part.base, delta.version, file_id) for file_id in file_ids(part)], error)
-    wanted = [(at, records) for at, records in enumerate(changed) if records or kind.writes_every_delta]
-    # This thread encodes one file after the other, while others wait for the storage: encoders would only wait for each other.
-    encoded = ((at, records, _log_bytes(part, delta, records)) for at, records in wanted)
-    stats = at_once(functools.partial(_put_log, source.storage, delta, kind, part), encoded, len(wanted))
-    if part.name == RECORD_INDEX:
-        for at, records in wanted:
-            logs.add_written(part, at, delta.version, records)
-    return stats
+        return error
+    return [(at, records) for at, records in enumerate(changed) if records or kind.writes_every_delta]
+
+
+def _lost(part: MetadataPartition, delta: Delta, error: Exception) -> list[WriteStat]:
+    return lost_files(part, [log_name(part.base, delta.version, file_id) for file_id in file_ids(part)], error)
 
 
 def _log_bytes(part: MetadataPartition, delta: Delta, records: Records) -> bytes:
     blocks, schema = b"", record_schema_json(with_meta_fields=True)
     if records.updates.num_rows:
-        content = hfile_bytes(records.updates, file_info(records.updates), created_ms=epoch_ms(delta.instant))
+        created_ms, repeats = epoch_ms(delta.instant), kind_of(part.name).has_repeats
+        entries = records.updates if records.joined is None else records.joined
+        content = hfile_bytes(entries, file_info(records.updates), created_ms=created_ms, repeats=repeats)
         header = {HeaderKey.INSTANT_TIME: delta.instant, HeaderKey.SCHEMA: schema}
         blocks += frame_block(BlockType.HFILE, header, content)
     if len(records.deletes):
@@ -77,13 +100,13 @@ def _log_bytes(part: MetadataPartition, delta: Delta, records: Records) -> bytes
 
 
 def _put_log(
-    storage: Storage, delta: Delta, kind: PartitionKind, part: MetadataPartition, group: int, records: Records, blocks: bytes
-) -> WriteStat:
-    file_id = file_id_of(part.name, group)
+    storage: Storage, delta: Delta, part: MetadataPartition, group: int, records: Records, blocks: bytes
+) -> list[WriteStat]:
+    file_id, kind = file_id_of(part.name, group), kind_of(part.name)
     name = log_name(part.base, delta.version, file_id)
     put_once(storage, file_path(name, part.name), blocks)
     logs = tuple(log_name(part.base, d.version, file_id) for d in part.deltas if d.version) if kind.writes_every_delta else (name,)
-    return WriteStat(
+    stat = WriteStat(
         file_id=file_id,
         partition_path=part.name,
         path=f"{part.name}/{name}",
@@ -96,3 +119,4 @@ def _put_log(
         log_files=logs,
         log_version=delta.version,
     )
+    return [stat]

@@ -50,7 +50,7 @@ def begin_instant(storage: Storage, instant: str, action: Action) -> None:
 def complete_instant(storage: Storage, instant: str, action: Action, metadata: CommitMetadata) -> None:
     """Create the completed file of an instant."""
     path = timeline_path(Instant(instant, completed_as(action), State.COMPLETED))
-    put_once(storage, path, metadata.to_bytes())
+    put_once(storage, path, metadata.to_bytes(indent=None))
 
 
 def extra_metadata() -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -13,13 +14,14 @@ import pyarrow.compute as pc
 
 from tideline_table.errors import CorruptMetadata, IndexDamaged, ObjectNotFound, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.index.java_hash import string_hashes
 from tideline_table.index.simple import Location
 from tideline_table.log.metadata import RECORD_INDEX, MetadataPartition
 from tideline_table.log.state import TableState
-from tideline_table.metadata_table.layout import base_name, file_id_of, file_path
+from tideline_table.metadata_table.base_files import BaseFiles
 from tideline_table.metadata_table.log_records import DELETED, LogRecords
-from tideline_table.metadata_table.partition import groups_of_keys
-from tideline_table.metadata_table.reading import GroupFiles, open_base, recorded_group, recorded_names
+from tideline_table.metadata_table.partition import groups_of_hashes
+from tideline_table.metadata_table.reading import GroupFiles, recorded_group, recorded_names
 from tideline_table.metadata_table.record_index import RecordLocation, decode_location
 from tideline_table.schema.arrow import one_chunk
 from tideline_table.storage import Storage
@@ -47,6 +49,7 @@ class RecordIndex:
         """`logs` keeps the records of log files; those that this process writes, too, if its timeline adds them."""
         self._storage = storage
         self._logs = logs or LogRecords(storage)
+        self._bases = BaseFiles(storage)
         self._recorded: tuple[MetadataPartition, frozenset[str]] | None = None
 
     def locate(self, part: MetadataPartition | None, visible: Iterable[FileSlice], keys: pa.ChunkedArray | pa.Array) -> Location:
@@ -90,6 +93,8 @@ class RecordIndex:
             raise IndexDamaged(
                 f"a record index that cannot be read ({error.found})", expected=error.expected, remedy=REPAIR
             ) from error
+        if not found.locations:
+            return {}
         hits: dict[FileGroupId, list[np.ndarray]] = {}
         order = np.argsort(found.places, kind="stable")
         bounds = np.searchsorted(found.places[order], np.arange(len(found.locations) + 1))
@@ -101,20 +106,17 @@ class RecordIndex:
     def look_up(self, part: MetadataPartition, wanted: pa.Array) -> LocatedKeys:
         """Return the location of each key in the newest slice of `part`. Raises `CorruptMetadata`, `ObjectNotFound`."""
         octets = wanted.cast(pa.string()).cast(pa.binary())
-        names = self._names(part)
-        groups = groups_of_keys(wanted, part.file_groups)
-        numbers = np.unique(groups).tolist()
-        rows = [np.flatnonzero(groups == group) for group in numbers]
+        groups, rows = self._possible(part, octets, self._names(part))
 
         def one(at: int) -> tuple[np.ndarray, list[bytes]]:
-            held = recorded_group(part, numbers[at], names)
-            return _in_group(self._storage, self._logs, part, numbers[at], held, octets.take(pa.array(rows[at])))
+            number, held = groups[at]
+            return self._in_group(part, number, held, octets.take(pa.array(rows[at])))
 
-        if len(numbers) > 1:
-            with ThreadPoolExecutor(min(_AT_ONCE, len(numbers)), thread_name_prefix="record-index") as pool:
-                found = list(pool.map(one, range(len(numbers))))
+        if len(groups) > 1:
+            with ThreadPoolExecutor(min(_AT_ONCE, len(groups)), thread_name_prefix="record-index") as pool:
+                found = list(pool.map(one, range(len(groups))))
         else:
-            found = [one(at) for at in range(len(numbers))]
+            found = [one(at) for at in range(len(groups))]
         places, data = np.full(len(wanted), -1, dtype=np.int64), dict[bytes, int]()
         for at, (codes, values) in enumerate(found):
             own = np.array([data.setdefault(value, len(data)) for value in values], dtype=np.int64)
@@ -122,10 +124,49 @@ class RecordIndex:
             places[rows[at][known]] = own[codes[known]]
         return LocatedKeys(places, tuple(decode_location(datum) for datum in data))
 
+    def _possible(
+        self, part: MetadataPartition, wanted: pa.Array, names: AbstractSet[str]
+    ) -> tuple[list[tuple[int, GroupFiles]], list[np.ndarray]]:
+        """Return the file groups that may hold keys, and the numbers of these keys. Decides by what is in memory, and reads nothing."""
+        hashes = string_hashes(wanted.cast(pa.string()))
+        groups = groups_of_hashes(hashes, part.file_groups)
+        held = [recorded_group(part, group, names) for group in range(part.file_groups)]
+        possible, unread = self._logs.possible(part, [[*files.versions] for files in held], hashes)
+        low, high = pc.min_max(wanted).as_py().values()
+        whole = np.zeros(part.file_groups, dtype=bool)
+        whole[unread] = True
+        for group, files in enumerate(held):
+            whole[group] |= files.has_base and self._bases.may_hold(part, group, low, high)
+        chosen = np.flatnonzero(possible | whole[groups])
+        of_group = groups[chosen]
+        rows = [chosen[of_group == group] for group in range(part.file_groups)]
+        found = [group for group in range(part.file_groups) if len(rows[group])]
+        return [(group, held[group]) for group in found], [rows[group] for group in found]
+
+    def _in_group(self, part: MetadataPartition, group: int, files: GroupFiles, wanted: pa.Array) -> tuple[np.ndarray, list[bytes]]:
+        """Return for each key the number of its datum among the second value, or -1."""
+        codes, data = np.full(len(wanted), -1, dtype=np.int64), {DELETED: -1}
+        keys = wanted.take(pc.sort_indices(wanted)).to_pylist()
+
+        def take(found: pa.Array, values: pa.Array) -> None:
+            at = pc.index_in(found, value_set=wanted)
+            held = np.flatnonzero(np.asarray(at.is_valid()))
+            if len(held):
+                coded = pc.dictionary_encode(values.take(pa.array(held)))
+                own = [data.setdefault(value, len(data) - 1) for value in coded.dictionary.to_pylist()]
+                codes[np.asarray(at.drop_null())] = np.array(own, dtype=np.int64)[np.asarray(coded.indices)]
+
+        if files.has_base and self._bases.may_hold(part, group, keys[0], keys[-1]):
+            for batch in self._bases.open(part, group).blocks_of(keys):
+                take(batch.column("key"), batch.column("value"))
+        for found, values in self._logs.look_up(part, group, [*files.versions], keys):
+            take(found, values)
+        return codes, [*data][1:]
+
     def _names(self, part: MetadataPartition) -> frozenset[str]:
         known = self._recorded
         if known is None or known[0] != part:
-            self._recorded = known = (part, recorded_names(self._storage, part))
+            self._recorded = known = (part, recorded_names(self._storage, part, known=self._logs.recorded))
         return known[1]
 
 
@@ -146,27 +187,3 @@ def _contradiction(group: FileGroupId) -> IndexDamaged:
         expected="file groups of the table that were not replaced",
         remedy=REPAIR,
     )
-
-
-def _in_group(
-    storage: Storage, logs: LogRecords, part: MetadataPartition, group: int, files: GroupFiles, wanted: pa.Array
-) -> tuple[np.ndarray, list[bytes]]:
-    """Return for each key the number of its datum among the second value, or -1."""
-    codes, data = np.full(len(wanted), -1, dtype=np.int64), {DELETED: -1}
-    keys = wanted.take(pc.sort_indices(wanted)).to_pylist()
-
-    def take(found: pa.Array, values: pa.Array) -> None:
-        at = pc.index_in(found, value_set=wanted)
-        held = np.flatnonzero(np.asarray(at.is_valid()))
-        if len(held):
-            coded = pc.dictionary_encode(values.take(pa.array(held)))
-            own = [data.setdefault(value, len(data) - 1) for value in coded.dictionary.to_pylist()]
-            codes[np.asarray(at.drop_null())] = np.array(own, dtype=np.int64)[np.asarray(coded.indices)]
-
-    if files.has_base:
-        base = open_base(storage, file_path(base_name(part.base, file_id_of(part.name, group)), part.name))
-        for batch in base.blocks_of(keys):
-            take(batch.column("key"), batch.column("value"))
-    for found, values in logs.look_up(part, group, [*files.versions], keys):
-        take(found, values)
-    return codes, [*data][1:]

@@ -16,11 +16,14 @@ from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import MetadataPartition
 from tideline_table.log.state import TableState
 from tideline_table.log_format.hfile import ENTRY_SCHEMA
-from tideline_table.log_format.hfile_writer import batch_of
+from tideline_table.log_format.hfile_writer import JoinedEntries, batch_of
 from tideline_table.metadata_table.finding import Finding
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import Storage
 
+_SHORT = 2**16
+_MOST_JOINED = 100_000
+"""Records that are joined for all file groups together, about 10 MB of the record index. More are joined for one file group at a time."""
 NO_RECORDS = pa.RecordBatch.from_arrays([pa.array([], pa.binary())] * 2, schema=ENTRY_SCHEMA)
 
 
@@ -29,9 +32,16 @@ class Records:
     """Records of one delta commit or of one base file."""
 
     updates: pa.RecordBatch = field(default_factory=lambda: NO_RECORDS)
-    """Key and Avro datum (`HoodieMetadataRecord` with an empty `key`), in ascending order of key, each key once."""
+    """Key and Avro datum (`HoodieMetadataRecord` with an empty `key`), in ascending order of key, each key once.
+
+    The data may be encoded by dictionary: those of the record index are few.
+    """
     deletes: pa.Array = field(default_factory=lambda: pa.array([], pa.string()))
     """Keys that a delete block removes, in ascending order; none of them is in `updates`."""
+    hashes: np.ndarray | None = field(default=None, compare=False)
+    """The hashes of the keys of `updates`, then those of `deletes`, as `string_hashes` returns them; None if they were not computed."""
+    joined: JoinedEntries | None = field(default=None, compare=False, repr=False)
+    """`updates` as an HFile holds them; None if they were not joined."""
 
     def __len__(self) -> int:
         return int(self.updates.num_rows) + len(self.deletes)
@@ -46,12 +56,24 @@ def newest_records(pieces: Sequence[tuple[pa.Array, pa.Array]]) -> pa.RecordBatc
     """Merge keys and data, the oldest first: of several data of a key the last counts. A key whose last datum is null has no record."""
     if not pieces:
         return NO_RECORDS
-    keys, data = (pa.concat_arrays([piece[at] for piece in pieces]) for at in (0, 1))
+    keys, data = pa.concat_arrays([piece[0] for piece in pieces]), _concatenated([piece[1] for piece in pieces])
     order = pc.sort_indices(keys)  # equal keys stay in their order
     keys, data = keys.take(order), data.take(order)
     last = np.append(np.asarray(pc.not_equal(keys[1:], keys[:-1])), True) if len(keys) else np.empty(0, dtype=bool)
-    kept = pa.array(np.flatnonzero(last & np.asarray(data.is_valid())))
-    return pa.RecordBatch.from_arrays([keys.take(kept), data.take(kept)], schema=ENTRY_SCHEMA)
+    if not last.all() or data.null_count:
+        kept = pa.array(np.flatnonzero(last & np.asarray(data.is_valid())))
+        keys, data = keys.take(kept), data.take(kept)
+    return pa.RecordBatch.from_arrays([keys, data], names=ENTRY_SCHEMA.names)
+
+
+def _concatenated(data: Sequence[pa.Array]) -> pa.Array:
+    """Concatenate data. All encoded by dictionary stay so, with the dictionaries one after the other."""
+    if not all(isinstance(piece, pa.DictionaryArray) for piece in data):
+        return pa.concat_arrays([piece.dictionary_decode() if isinstance(piece, pa.DictionaryArray) else piece for piece in data])
+    firsts = np.cumsum([0, *(len(piece.dictionary) for piece in data[:-1])])
+    codes = np.concatenate([np.asarray(piece.indices) + first for piece, first in zip(data, firsts, strict=True)])
+    values = pa.concat_arrays([piece.dictionary for piece in data])
+    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), values)
 
 
 def mapping_of(records: pa.RecordBatch) -> dict[bytes, bytes]:
@@ -77,6 +99,8 @@ class PartitionKind(Protocol):
     """The name of the partition, and of its folder."""
     writes_every_delta: bool
     """Whether each delta commit has a log file in each file group, even without records."""
+    has_repeats: bool
+    """Whether its records have texts in common, which compression finds."""
 
     def changed_by(self, source: Source, entry: Entry) -> Records:
         """Return what `entry`, the last one of the state, changes. Raises `ObjectNotFound` if a file of the entry is gone."""
@@ -100,27 +124,39 @@ class PartitionKind(Protocol):
 
 def groups_of_keys(keys: pa.ChunkedArray | pa.Array, file_groups: int) -> np.ndarray:
     """Return the number of the file group of each key: abs(abs(h) rem groups), h the 32-bit hash of Java (format reference 15.2)."""
-    hashes = string_hashes(keys).view(np.int32).astype(np.int64)
+    return groups_of_hashes(string_hashes(keys), file_groups)
+
+
+def groups_of_hashes(hashes: np.ndarray, file_groups: int) -> np.ndarray:
+    """Return the number of the file group of each key, by its hash as `string_hashes` returns it."""
     # In Java, the absolute value of the smallest int is negative; the outer abs makes its remainder positive.
-    found: np.ndarray = np.abs(hashes) % file_groups
+    found: np.ndarray = np.abs(hashes.view(np.int32).astype(np.int64)) % file_groups
     return found
 
 
 def by_group(records: Records, file_groups: int) -> list[Records]:
-    """Return the records of each file group."""
+    """Return the records of each file group, with the hashes of their keys if there are several."""
     if file_groups == 1:
         return [records]
-    updates, updates_from = _grouped(records.updates.column("key").cast(pa.string()), file_groups)
-    deletes, deletes_from = _grouped(records.deletes, file_groups)
+    updates, updates_from, held_hashes = _grouped(records.updates.column("key").cast(pa.string()), file_groups)
+    deletes, deletes_from, gone_hashes = _grouped(records.deletes, file_groups)
     held, gone = records.updates.take(updates), records.deletes.take(deletes)
+    joined = JoinedEntries.of(held) if 0 < held.num_rows <= _MOST_JOINED else None
     return [
-        Records(held.slice(first, last - first), gone.slice(begin, end - begin))
+        Records(
+            held.slice(first, last - first),
+            gone.slice(begin, end - begin),
+            np.concatenate([held_hashes[first:last], gone_hashes[begin:end]]),
+            joined.slice(first, last) if joined is not None and last > first else None,
+        )
         for (first, last), (begin, end) in zip(pairwise(updates_from), pairwise(deletes_from), strict=True)
     ]
 
 
-def _grouped(keys: pa.Array, file_groups: int) -> tuple[pa.Array, list[int]]:
-    """Return the numbers of the keys, one file group after the other, and where each group begins and the last one ends."""
-    groups = groups_of_keys(keys, file_groups)
-    order = np.argsort(groups, kind="stable")
-    return pa.array(order), np.searchsorted(groups[order], np.arange(file_groups + 1)).tolist()
+def _grouped(keys: pa.Array, file_groups: int) -> tuple[pa.Array, list[int], np.ndarray]:
+    """Return the numbers of the keys, one file group after the other; where each group begins and the last one ends; and the hashes."""
+    hashes = string_hashes(keys)
+    groups = groups_of_hashes(hashes, file_groups)
+    # NumPy sorts short integers without comparing them.
+    order = np.argsort(groups.astype(np.uint16) if file_groups <= _SHORT else groups, kind="stable")
+    return pa.array(order), np.searchsorted(groups[order], np.arange(file_groups + 1)).tolist(), hashes[order]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ from tideline_table.errors import CorruptMetadata, ObjectNotFound
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.partition_listing import PARTITION_METAFILE
 from tideline_table.hudi.instant import Action, Instant, State
-from tideline_table.hudi.write_stats import CommitMetadata
+from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
 from tideline_table.log.metadata import CREATION_SUFFIX, MetadataPartition
 from tideline_table.log_format import BlockType, scan_log
 from tideline_table.log_format.block import LogBlock, read_content
@@ -71,19 +71,32 @@ def slice_files(storage: Storage, part: MetadataPartition, base: str = "") -> Sl
     return SliceFiles(groups, tuple(foreign))
 
 
-def recorded_names(storage: Storage, part: MetadataPartition, *, older: bool = False) -> frozenset[str]:
+def recorded_names(
+    storage: Storage, part: MetadataPartition, *, older: bool = False, known: MutableMapping[str, frozenset[str]] | None = None
+) -> frozenset[str]:
     """Return the names of the files of the newest (or the older) slice that completed instants record.
 
-    The first log file of a group is not recorded. Raises `ObjectNotFound` for a missing instant, `CorruptMetadata` for a damaged one.
+    The first log file of a group is not recorded. `known` has the names that instants record, by path, and takes those that are read: of
+    one partition, and of its newest slice. Raises `ObjectNotFound` for a missing instant, `CorruptMetadata` for a damaged one.
     """
-    found: set[str] = set()
     base, deltas = (part.older_base, part.older_deltas) if older else (part.base, part.deltas)
     begun = Action.DELTA_COMMIT if base == part.created + CREATION_SUFFIX else Action.COMMIT
+    found: dict[str, frozenset[str]] = {}
     for at, action in [(base, begun), *((delta.instant, Action.DELTA_COMMIT) for delta in deltas if delta.version)]:
         path = timeline_path(Instant(at, action, State.COMPLETED))
-        stats = CommitMetadata.from_bytes(storage.read(path), path).stats
-        found.update(stat.path.rpartition("/")[2] for stat in stats if stat.partition_path == part.name)
-    return frozenset(found)
+        names = known.get(path) if known is not None else None
+        if names is None:
+            names = names_in(CommitMetadata.from_bytes(storage.read(path), path).stats, part.name)
+        found[path] = names
+    if known is not None:
+        known.clear()
+        known.update(found)
+    return frozenset[str]().union(*found.values())
+
+
+def names_in(stats: Iterable[WriteStat], partition: str) -> frozenset[str]:
+    """Return the names of the files of a partition in these write stats."""
+    return frozenset(stat.path.rpartition("/")[2] for stat in stats if stat.partition_path == partition)
 
 
 def recorded_group(part: MetadataPartition, group: int, names: AbstractSet[str], *, older: bool = False) -> GroupFiles:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import fastavro
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -113,6 +114,7 @@ class RecordIndexPartition:
 
     name = RECORD_INDEX
     writes_every_delta = False
+    has_repeats = True
 
     def changed_by(self, source: Source, entry: Entry) -> Records:
         """See `PartitionKind`. Compactions, cleans and rollbacks change nothing; a restore begins a slice with the whole table."""
@@ -176,8 +178,9 @@ class _Changes:
     def records(self) -> Records:
         """Return the records. A key that is deleted at one place and written at another is written (a move)."""
         updates = newest_records(self.updates)
-        gone = pc.unique(pa.concat_arrays(self.deletes)) if self.deletes else pa.array([], pa.binary())
-        gone = _without(gone, updates.column("key")).cast(pa.string())
+        if not any(map(len, self.deletes)):
+            return Records(updates)
+        gone = _without(pc.unique(pa.concat_arrays(self.deletes)), updates.column("key")).cast(pa.string())
         return Records(updates, gone.take(pc.sort_indices(gone)))
 
     def take_files(self, stats: Sequence[WriteStat]) -> None:
@@ -188,10 +191,14 @@ class _Changes:
             one.take_file(stat)
             return one
 
-        with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="record-index") as pool:
-            for found in pool.map(changed_by, stats):
-                self.updates += found.updates
-                self.deletes += found.deletes
+        if all(stat.keys is not None for stat in stats):
+            made = list(map(changed_by, stats))
+        else:
+            with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="record-index") as pool:
+                made = list(pool.map(changed_by, stats))
+        for found in made:
+            self.updates += found.updates
+            self.deletes += found.deletes
 
     def take_file(self, stat: WriteStat) -> None:
         """Add the keys that a written file adds to its file group or takes from it."""
@@ -203,7 +210,9 @@ class _Changes:
             self._take_log(group, stat)
             return
         before = self._before(group)
-        if before is None:
+        if stat.keys is not None and not stat.num_deletes and (before is not None or len(stat.keys.inserted) == stat.num_writes):
+            self._add(group, one_chunk(stat.keys.inserted).cast(pa.binary()))
+        elif before is None:
             self._add(group, _base_keys(self._source, stat.path))
         elif stat.num_deletes:
             self._compare(group, live_keys(self._source, before), _base_keys(self._source, stat.path))
@@ -289,4 +298,5 @@ def _without(keys: pa.Array, others: pa.Array) -> pa.Array:
 
 
 def _data(location: RecordLocation, keys: pa.Array) -> pa.Array:
-    return pa.repeat(pa.scalar(encode_location(location), pa.binary()), len(keys))
+    codes = pa.array(np.zeros(len(keys), dtype=np.int32))
+    return pa.DictionaryArray.from_arrays(codes, pa.array([encode_location(location)], pa.binary()))

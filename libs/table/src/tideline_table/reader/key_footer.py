@@ -62,7 +62,12 @@ def filter_text(pairs: Mapping[bytes, bytes], members: Sequence[str], path: str)
     """Return the form of the Bloom filter and its text in Base64, None without a usable one. Arguments as `key_filter`."""
     if key_filter(pairs, members, path) is None:
         return None
-    return pairs.get(BLOOM_TYPE, b"SIMPLE").decode(), pairs[BLOOM_FILTER]
+    return footer_filter(pairs)
+
+
+def footer_filter(pairs: Mapping[bytes, bytes]) -> tuple[str, bytes] | None:
+    """Return the form of the Bloom filter in a footer and its text in Base64, unchecked; None without one."""
+    return (pairs.get(BLOOM_TYPE, b"SIMPLE").decode(), pairs[BLOOM_FILTER]) if BLOOM_FILTER in pairs else None
 
 
 def key_filter(pairs: Mapping[bytes, bytes], members: Sequence[str], path: str) -> BloomFilter | None:

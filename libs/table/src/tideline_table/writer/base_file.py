@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ from tideline_table.config import (
     Options,
 )
 from tideline_table.reader.encoded_slice import trimmed
-from tideline_table.reader.key_footer import BLOOM_FILTER, BLOOM_TYPE, MAX_KEY, MIN_KEY, is_ordered_alike
+from tideline_table.reader.key_footer import BLOOM_FILTER, BLOOM_TYPE, MAX_KEY, MIN_KEY, footer_filter, is_ordered_alike
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.statistics import FileStatistics, StatisticsCollector
 from tideline_table.storage import Storage
@@ -44,6 +44,8 @@ class BaseFileRows:
         self._collector = collector
         self.statistics: FileStatistics | None = None
         """Statistics of the columns, once the file is complete; None if the options want none."""
+        self.bloom: tuple[str, bytes] | None = None
+        """The form of the Bloom filter in the footer, and the filter in Base64, once the file is complete."""
 
     def write(self, rows: pa.Table) -> None:
         """Write rows in row groups of their own."""
@@ -56,8 +58,9 @@ class BaseFileRows:
         """Return the record keys of all rows that were written."""
         return pa.chunked_array(self._keys, pa.string())
 
-    def complete(self, footer: pq.FileMetaData) -> None:
-        """Take the statistics of all rows, with the sizes in the footer."""
+    def complete(self, footer: pq.FileMetaData, pairs: Mapping[bytes, bytes]) -> None:
+        """Take the statistics of all rows, with the sizes in the footer, and the Bloom filter among its key-value `pairs`."""
+        self.bloom = footer_filter(pairs)
         if self._collector is not None:
             self.statistics = self._collector.result(footer)
 
@@ -80,12 +83,11 @@ def open_base_file(storage: Storage, path: str, schema: pa.Schema, avro_schema: 
     ):
         rows = BaseFileRows(writer, options[ROW_GROUP_ROWS], collector_of(schema, options))
         yield rows
+        pairs = key_pairs(rows.keys(), options)
         # Without `store_schema`, metadata of the Arrow schema would not reach the footer.
-        writer.add_key_value_metadata(
-            {b"parquet.avro.schema": avro_schema.encode(), b"writer.model.name": b"avro", **key_pairs(rows.keys(), options)}
-        )
+        writer.add_key_value_metadata({b"parquet.avro.schema": avro_schema.encode(), b"writer.model.name": b"avro", **pairs})
     # Not by `metadata_collector`: after a failed close, the destructor of the writer would raise for want of metadata.
-    rows.complete(writer.writer.metadata)
+    rows.complete(writer.writer.metadata, pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +96,15 @@ class WrittenFile:
 
     size_bytes: int
     statistics: FileStatistics | None
+    bloom: tuple[str, bytes] | None
+    """The form of the Bloom filter in the footer, and the filter in Base64; None without one."""
 
 
 def write_base_file(storage: Storage, path: str, rows: pa.Table, avro_schema: str, options: Options) -> WrittenFile:
     """Write `rows` (meta fields first) as a base file that appears as a whole or not at all."""
     with open_base_file(storage, path, rows.schema, avro_schema, options) as file:
         file.write(rows)
-    return WrittenFile(storage.stat(path).size_bytes, file.statistics)
+    return WrittenFile(storage.stat(path).size_bytes, file.statistics, file.bloom)
 
 
 def key_pairs(keys: pa.ChunkedArray, options: Options) -> dict[bytes, bytes]:

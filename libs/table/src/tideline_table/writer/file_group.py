@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from tideline_table.config import Options
 from tideline_table.file_group.names import base_file_name, write_token
 from tideline_table.file_group.slice import join_path
-from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, WriteStat
+from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, FileKeys, WriteStat
 from tideline_table.merge import deleted_mask, filled_rows, lies_on_top
 from tideline_table.reader.base_file import DICTIONARY, read_base_file, with_dictionaries
 from tideline_table.reader.encoded_slice import encoded_as, repeated, repeated_texts, unified
@@ -64,6 +64,7 @@ def write_file_group(
         num_updates=merged.updates,
         num_deletes=merged.deletes,
         statistics=written.statistics,
+        keys=FileKeys(merged.inserted, written.bloom) if context.keeps_keys else None,
     )
     return result_of(context, task, stat, merged.inserted)
 

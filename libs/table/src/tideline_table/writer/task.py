@@ -38,6 +38,8 @@ class WriteContext:
     """False: the meta fields of all rows are null."""
     buckets: BucketIndex | None = None
     """The bucket index of the table, if it has one."""
+    keeps_keys: bool = False
+    """Whether results hold the keys of base files (`WriteStat.keys`): only where they stay in the process that commits."""
 
     def open_storage(self) -> Storage:
         """Return the table's storage, opened where the task runs."""

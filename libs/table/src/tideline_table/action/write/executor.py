@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
@@ -16,6 +16,8 @@ from tideline_table.index.simple import Location
 from tideline_table.table.facade import Table
 from tideline_table.writer import FileGroupResult, RoutedTask, WriteContext, write_file_group
 
+MOST_KEPT_KEYS = 250_000
+"""Rows of a write whose keys are kept for its records in the metadata table, until the next entry of the log. More are read in its files."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -92,10 +94,13 @@ class ThisProcess:
 
     def write(self, work: RoutedWrite) -> list[FileGroupResult]:
         """See `WriteExecutor`."""
+        table, definition = work.table, work.table.definition
+        keeps = table.is_exclusive and table.state.metadata is not None and definition.has_meta_fields
+        context = replace(work.context, keeps_keys=keeps and work.rows.num_rows <= MOST_KEPT_KEYS)
 
         def one(routed: RoutedTask) -> FileGroupResult:
             work.check()
-            written = write_file_group(work.context, routed.task, work.incoming(routed), work.table.storage)
+            written = write_file_group(context, routed.task, work.incoming(routed), work.table.storage)
             work.written(written)
             return written
 

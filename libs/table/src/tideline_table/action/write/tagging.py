@@ -115,7 +115,8 @@ def _tagged(
             placed = _Placement(prepared, found)
             if moves_rows(options) and operation is not Operation.DELETE:
                 placed.move(table)
-            rows, by_partition, locations = placed.rows, placed.by_partition(), placed.locations()
+            rows, by_partition = placed.rows, placed.by_partition()
+            locations = placed.locations(by_partition)
         else:
             known = ~found.absent
             _refuse(int(known.sum()), policy)
@@ -277,11 +278,10 @@ class _Placement:
             pieces.setdefault(file_slice.group.partition_path, []).append(numbers)
         for name, numbers in partition_rows(self.prepared.partition_paths).items():
             pieces.setdefault(name, []).append(numbers[~self._settled[numbers]])
-        return {name: np.unique(np.concatenate(parts)) for name, parts in pieces.items()}
+        return {name: _ascending(np.concatenate(parts)) for name, parts in pieces.items()}
 
-    def locations(self) -> dict[str, Location]:
-        """Return the updates of each partition, by position among its rows."""
-        numbers = self.by_partition()
+    def locations(self, numbers: Mapping[str, np.ndarray]) -> dict[str, Location]:
+        """Return the updates of each partition, by position among its rows; `numbers` is as of `by_partition`."""
         held: dict[str, list[tuple[FileSlice, np.ndarray]]] = {}
         for file_slice, updated in zip(self.found.slices, self._updates, strict=True):
             name = file_slice.group.partition_path
@@ -312,6 +312,11 @@ class _Placement:
         wins = np.ones(len(hits), dtype=bool)
         wins[np.asarray(at)[lost]] = False
         return wins
+
+
+def _ascending(numbers: np.ndarray) -> np.ndarray:
+    """Return each of the numbers once, in order. Numbers of new rows alone are so already."""
+    return numbers if (numbers[1:] > numbers[:-1]).all() else np.unique(numbers)
 
 
 def without_known(

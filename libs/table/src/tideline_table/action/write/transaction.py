@@ -171,7 +171,8 @@ class WriteTransaction:
                     self._delete_unnamed_files(written)
         self._heartbeat.stop()
         forget_markers(self.timeline.storage, self.instant)
-        return Committed(self.instant, entry.sequence, _stats(written))
+        # The keys were for the metadata table. The caller may keep what it gets.
+        return Committed(self.instant, entry.sequence, tuple(replace(stat, keys=None) for stat in _stats(written)))
 
     def placing(self, options: Options) -> Options:
         """Return `options` for placing inserts: without small file groups if their new slices would be ahead of the store's time.
