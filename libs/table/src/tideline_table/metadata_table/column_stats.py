@@ -6,11 +6,9 @@ says where its release 1.2.0 writes something else: see docs/design/data-skippin
 
 from __future__ import annotations
 
-import functools
 import io
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
@@ -29,9 +27,10 @@ from tideline_table.log.statistics import files_in, merge_statistics
 from tideline_table.log.table_log import TableLog
 from tideline_table.metadata_table.file_keys import file_key, files_gone, hash_text
 from tideline_table.metadata_table.finding import Finding, FindingKind
+from tideline_table.metadata_table.index_definitions import index_definitions
 from tideline_table.metadata_table.layout import INDEX_DEFINITIONS_PATH, folder_of
-from tideline_table.metadata_table.partition import Records, Source, groups_of_keys, mapping_of
-from tideline_table.metadata_table.records import record_schema_json
+from tideline_table.metadata_table.partition import IndexedColumns, Records, Source, groups_of_keys, mapping_of
+from tideline_table.metadata_table.records import parsed_schema, record_schema_json
 from tideline_table.reader.base_file import read_statistics
 from tideline_table.statistics import FileStatistics, Stored, type_of
 
@@ -50,17 +49,16 @@ class ColumnStatsPartition:
     writes_every_delta = False
 
     def changed_by(self, source: Source, entry: Entry) -> Records:
-        """See `PartitionKind`. A file without statistics in the entry has no records: readers do not leave it out."""
-        part = _part(source)
+        """See `PartitionKind`. A file without statistics of all required columns has no records: readers do not leave it out."""
+        indexed = _indexed(source)
         if isinstance(entry.body, Published):
-            return Records.of(_records(entry.body.file_statistics, part))
+            return Records.of(_records(_written_files(source, entry.body, indexed), indexed))
         gone = files_gone(entry, source.state)
-        return Records.of(deletes=(record_key(name, path) for path in gone for name in part.columns))
+        return Records.of(deletes=(record_key(name, path) for path in gone for name in indexed.names))
 
     def whole(self, source: Source) -> Records:
         """See `PartitionKind`."""
-        part = _part(source)
-        return Records.of(_records(_known(source, part), part))
+        return Records.of(_records(_known(source, _part(source)), _indexed(source)))
 
     def compacted(self, source: Source, part: MetadataPartition, group: int) -> pa.RecordBatch | None:
         """See `PartitionKind`: the statistics beside the log know all files, so nothing of the metadata table is read.
@@ -72,7 +70,7 @@ class ColumnStatsPartition:
             for path, instant in _written(file_slice):
                 if instant == part.deltas[-1].instant:
                     known.pop(path, None)
-        return Records.of(_records(known, part, group)).updates
+        return Records.of(_records(known, IndexedColumns(part.columns), (part.file_groups, group))).updates
 
     def differences(self, source: Source, held: Mapping[bytes, bytes]) -> Iterable[Finding]:
         """See `PartitionKind`. Counts are not compared."""
@@ -88,17 +86,6 @@ class ColumnStatsPartition:
             else:
                 kind = FindingKind.LISTED_IN_VAIN if wanted is None else FindingKind.WRONG_RECORD
                 yield Finding(kind, path, f"{_shown(found)}; in the table log {_shown(wanted)}")
-
-
-def index_definitions(columns: Sequence[str]) -> bytes:
-    """Return the content of the file from which Apache Hudi 1.x takes the columns that have statistics (format reference 15.7)."""
-    definition = {
-        **dict.fromkeys(("indexName", "indexType", "indexFunction"), COLUMN_STATS),
-        "sourceFields": list(columns),
-        "indexOptions": {},
-        "version": "V1",
-    }
-    return json.dumps({"indexDefinitions": {COLUMN_STATS: definition}}, indent=2).encode()
 
 
 def _index_definition(source: Source) -> Iterator[Finding]:
@@ -142,6 +129,27 @@ def _known(source: Source, part: MetadataPartition) -> dict[str, FileStatistics]
     return known
 
 
+def _indexed(source: Source) -> IndexedColumns:
+    return source.indexed or IndexedColumns(_part(source).columns)
+
+
+def _written_files(source: Source, body: Published, indexed: IndexedColumns) -> Mapping[str, FileStatistics]:
+    """Return the statistics of the files that an entry publishes; of columns that their writer left out, from their footers."""
+    taken = body.file_statistics
+    if source.indexed is None:
+        return taken
+    found = {}
+    for path in sorted({stat.path for stat in body.metadata.stats if stat.path and not stat.is_log}):
+        held = taken.get(path)
+        missing = [name for name in indexed.required if held is None or name not in held.columns]
+        footer = read_statistics(source.storage, path, missing) if missing else None
+        if footer is not None:
+            held = FileStatistics(footer.rows, {**(held.columns if held is not None else {}), **footer.columns})
+        if held is not None:
+            found[path] = held
+    return found
+
+
 def _written(file_slice: FileSlice) -> Iterator[tuple[str, str]]:
     """Yield the path of each file of a slice, with the instant of its write."""
     if file_slice.base_file:
@@ -158,29 +166,33 @@ def record_key(column: str, path: str) -> str:
 # --- records -----------------------------------------------------------------------------------------------------------------
 
 
-def _records(files: Mapping[str, FileStatistics], part: MetadataPartition, group: int | None = None) -> list[tuple[bytes, bytes]]:
-    """Return the records of these files, of one file group or of all.
+def _records(
+    files: Mapping[str, FileStatistics], indexed: IndexedColumns, group: tuple[int, int] | None = None
+) -> list[tuple[bytes, bytes]]:
+    """Return the records of these files, of all file groups, or of one: their number, and which one.
 
-    A file has a record of every indexed column, or none at all: Apache Hudi takes a column without a record for one of nulls only.
+    A file has a record of every required column, or none at all: Apache Hudi takes a column without a record for one of nulls only.
     """
-    whole = {
-        path: file
-        for path, file in files.items()
-        if all(name in file.columns and is_indexed(type_of(file.columns[name].kind)) for name in part.columns)
-    }
-    wanted = [(record_key(name, path), path, name) for path in whole for name in part.columns]
+    whole = {path: file for path, file in files.items() if all(has_records_of(file, name) for name in indexed.required)}
+    wanted = [
+        (record_key(name, path), path, name)
+        for path, file in whole.items()
+        for name in indexed.of_file(file.columns)
+        if has_records_of(file, name)
+    ]
     if group is not None and wanted:
-        of_group = groups_of_keys(pa.array([key for key, _, _ in wanted], pa.string()), part.file_groups) == group
+        of_group = groups_of_keys(pa.array([key for key, _, _ in wanted], pa.string()), group[0]) == group[1]
         wanted = [found for found, is_here in zip(wanted, of_group.tolist(), strict=True) if is_here]
-    return [(key.encode(), _datum(path.rpartition("/")[2], name, whole[path])) for key, path, name in wanted]
+    return [(key.encode(), statistics_datum(path.rpartition("/")[2], name, whole[path])) for key, path, name in wanted]
 
 
-@functools.cache
-def _schema() -> Any:
-    return fastavro.parse_schema(json.loads(record_schema_json(with_meta_fields=True)))
+def has_records_of(file: FileStatistics, column: str) -> bool:
+    """Return whether there is a record of the column in a file with these statistics: they know it, and Apache Hudi has such a type."""
+    return column in file.columns and is_indexed(type_of(file.columns[column].kind))
 
 
-def _datum(file_name: str, column: str, file: FileStatistics) -> bytes:
+def statistics_datum(file_name: str, column: str, file: FileStatistics) -> bytes:
+    """Return the Avro datum of the record of a column that `has_records_of`."""
     held = file.columns[column]
     wrapper = _wrapper(type_of(held.kind))
     assert wrapper is not None
@@ -201,7 +213,7 @@ def _datum(file_name: str, column: str, file: FileStatistics) -> bytes:
     }
     sink = io.BytesIO()
     record = {"key": "", "type": _TYPE, "ColumnStatsMetadata": statistics}
-    fastavro.schemaless_writer(sink, _schema(), record)
+    fastavro.schemaless_writer(sink, parsed_schema(record_schema_json(with_meta_fields=True)), record)
     return sink.getvalue()
 
 
@@ -246,7 +258,7 @@ def _wrapped(wrapper: str, value: Stored | None) -> tuple[str, dict[str, Any]] |
 
 def decode_column_stats(entries: Iterable[tuple[bytes, bytes]], schema_json: str) -> dict[str, dict[str, Any]]:
     """Return the statistics in records by key, as Avro decodes them. Raises what fastavro raises for other bytes."""
-    schema: Any = fastavro.parse_schema(json.loads(schema_json))
+    schema = parsed_schema(schema_json)
     found: dict[str, dict[str, Any]] = {}
     for key, datum in entries:
         record: Any = fastavro.schemaless_reader(io.BytesIO(datum), schema, None)

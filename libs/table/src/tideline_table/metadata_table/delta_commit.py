@@ -8,27 +8,21 @@ from tideline_table.hudi.instant import Action
 from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
 from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import RECORD_INDEX, Delta, MetadataPartition, MetadataTable
-from tideline_table.log_format.block import BlockType, HeaderKey
-from tideline_table.log_format.delete_block import delete_block
-from tideline_table.log_format.framing import frame_block
-from tideline_table.log_format.hfile_writer import hfile_bytes
 from tideline_table.metadata_table.instant_files import (
     UNREADABLE,
     at_once,
     begin_instant,
     complete_instant,
-    epoch_ms,
     extra_metadata,
     file_ids,
-    file_info,
     lost_files,
     put_once,
 )
 from tideline_table.metadata_table.kinds import kind_of
 from tideline_table.metadata_table.layout import base_name, file_id_of, file_path, log_name
+from tideline_table.metadata_table.log_file import log_file_bytes
 from tideline_table.metadata_table.log_records import LogRecords
 from tideline_table.metadata_table.partition import PartitionKind, Records, Source, by_group
-from tideline_table.metadata_table.records import record_schema_json
 from tideline_table.storage import Storage
 
 _OPERATION = "UPSERT_PREPPED"
@@ -57,23 +51,12 @@ def _put_changes(source: Source, entry: Entry, part: MetadataPartition, delta: D
         return lost_files(part, [log_name(part.base, delta.version, file_id) for file_id in file_ids(part)], error)
     wanted = [(at, records) for at, records in enumerate(changed) if records or kind.writes_every_delta]
     # This thread encodes one file after the other, while others wait for the storage: encoders would only wait for each other.
-    encoded = ((at, records, _log_bytes(part, delta, records)) for at, records in wanted)
+    encoded = ((at, records, log_file_bytes(part.name, delta.instant, records)) for at, records in wanted)
     stats = at_once(functools.partial(_put_log, source.storage, delta, kind, part), encoded, len(wanted))
     if part.name == RECORD_INDEX:
         for at, records in wanted:
             logs.add_written(part, at, delta.version, records)
     return stats
-
-
-def _log_bytes(part: MetadataPartition, delta: Delta, records: Records) -> bytes:
-    blocks, schema = b"", record_schema_json(with_meta_fields=True)
-    if records.updates.num_rows:
-        content = hfile_bytes(records.updates, file_info(records.updates), created_ms=epoch_ms(delta.instant))
-        header = {HeaderKey.INSTANT_TIME: delta.instant, HeaderKey.SCHEMA: schema}
-        blocks += frame_block(BlockType.HFILE, header, content)
-    if len(records.deletes):
-        blocks += delete_block(records.deletes, part.name, None, schema, delta.instant)
-    return blocks
 
 
 def _put_log(
