@@ -33,14 +33,19 @@ from tideline_table.coordination.shared import timeline as shared_timeline
 from tideline_table.hudi.instant import State
 from tideline_table.metadata_table import StoredMetadata
 from tideline_table.metadata_table.finding import FindingKind
+from tideline_table.reader.base_file import read_base_file
 from tideline_table.table import Table
 from tideline_table.writer import Operation
 
 pytestmark = pytest.mark.timeout(900)
 
 ONLY_FILES = {SHARED_METADATA.key: "files"}
-KEPT = {SHARED_METADATA.key: "files,column_stats"}
-WITH_METADATA = {"hoodie.metadata.enable": "true", "hoodie.metadata.index.column.stats.enable": "true"}
+KEPT = {SHARED_METADATA.key: "files,column_stats,bloom_filters"}
+WITH_METADATA = {
+    "hoodie.metadata.enable": "true",
+    "hoodie.metadata.index.column.stats.enable": "true",
+    "hoodie.metadata.index.bloom.filter.enable": "true",
+}
 OFTEN = {"hoodie.metadata.compact.max.delta.commits": "4"}
 CLEANING = {"hoodie.clean.automatic": "true", "hoodie.clean.commits.retained": "1"}
 
@@ -56,7 +61,7 @@ def turns(apache_hudi: ApacheHudi, workdir: Path) -> Turns:
     return made
 
 
-def agree(turns: Turns, what: str, partitions: str = "column_stats,files") -> None:
+def agree(turns: Turns, what: str, partitions: str = "bloom_filters,column_stats,files") -> None:
     """Both read equal rows, Apache Hudi with the metadata table and by listing folders; `files` lists what is there."""
     table = Table.open(str(turns.path), options=KEPT)
     assert turns.peer.properties(turns.path).get("hoodie.table.metadata.partitions") == partitions, what
@@ -70,6 +75,11 @@ def agree(turns: Turns, what: str, partitions: str = "column_stats,files") -> No
     ):
         found = turns.peer.read(turns.path, metadata=True, where=where, options=SKIPPING)
         compare.rows(matching, found, f"{what}, {where}")
+    for file_slice in table.refresh().latest_slices() if "bloom_filters" in partitions else ():
+        keys = read_base_file(table.storage, file_slice.path, ["_hoodie_record_key"]).column(0).to_pylist()
+        names = [file_slice.base_file]
+        found = turns.peer.bloom_filters(turns.path, file_slice.group.partition_path, names, [*keys, "no key"])
+        assert found == {file_slice.base_file: [True] * len(keys) + [False]}, f"{what}, {file_slice.path}"
     assert check_index(table) == [], what
 
 
@@ -214,7 +224,7 @@ def test_a_table_of_apache_hudi_keeps_it_when_it_is_shared(turns: Turns) -> None
     made.ours(trips(range(5), 2))
     agree(made, "we write", "files")
     made.theirs(trips(range(3, 8), 3))
-    agree(made, "a writer that makes column statistics again")
+    agree(made, "a writer that makes column statistics again", "column_stats,files")
     made.ours(trips(range(5), 4))
     agree(made, "they are dropped again", "files")
     assert turns.peer.properties(made.path)["hoodie.table.metadata.partitions"] == "files"
@@ -226,7 +236,7 @@ def test_that_of_a_merge_on_read_table_is_turned_off(apache_hudi: ApacheHudi, wo
     turns.create_here()
     turns.ours(trips(range(10), 1), Operation.BULK_INSERT)
     turns.theirs(trips(range(5, 20), 2))
-    assert turns.peer.properties(turns.path)["hoodie.table.metadata.partitions"] == "column_stats,files"
+    assert turns.peer.properties(turns.path)["hoodie.table.metadata.partitions"] == "bloom_filters,column_stats,files"
     turns.ours(trips(range(3), 3))
     assert turns.peer.properties(turns.path)["hoodie.table.metadata.partitions"] == ""
     turns.agree(Comparison(), "it is turned off", 20)

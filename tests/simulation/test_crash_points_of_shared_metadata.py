@@ -35,7 +35,7 @@ from tideline_table.errors import TidelineError
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table
 
-KEPT = {**OPTIONS, SHARED_METADATA.key: "files,column_stats"}
+KEPT = {**OPTIONS, SHARED_METADATA.key: "files,column_stats,bloom_filters"}
 COLUMNS = ("_hoodie_commit_time", "_hoodie_partition_path", "_hoodie_record_key", "id", "ts", "v")
 OPERATIONS = [
     upsert,

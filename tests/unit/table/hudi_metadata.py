@@ -12,11 +12,12 @@ from tideline_table.coordination.shared import timeline as shared_timeline
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.properties import METADATA_PARTITIONS, change_properties, format_properties, read_properties
 from tideline_table.hudi.write_stats import CommitMetadata
-from tideline_table.log.metadata import COLUMN_STATS
+from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS
 from tideline_table.log_format.block import BlockType, HeaderKey
 from tideline_table.log_format.framing import frame_block
 from tideline_table.log_format.hfile_writer import batch_of, hfile_bytes
 from tideline_table.metadata_table import stored
+from tideline_table.metadata_table.bloom_filters import BLOOM_FILTERS_GROUPS, BloomFiltersPartition
 from tideline_table.metadata_table.column_stats import COLUMN_STATS_GROUPS, record_key, statistics_datum
 from tideline_table.metadata_table.files import files_of
 from tideline_table.metadata_table.index_definitions import index_definitions
@@ -32,7 +33,7 @@ from tideline_table.metadata_table.layout import (
     metadata_properties,
 )
 from tideline_table.metadata_table.log_file import EMPTY_DELETES
-from tideline_table.metadata_table.partition import Records, by_group
+from tideline_table.metadata_table.partition import Records, Source, by_group
 from tideline_table.metadata_table.records import encode_records
 from tideline_table.reader.base_file import read_statistics
 from tideline_table.storage import Storage
@@ -40,7 +41,7 @@ from tideline_table.table import Table
 
 
 def make_metadata(table: Table, columns: Sequence[str] = ()) -> str:
-    """Make it, with statistics of these columns of the files, if there are any; return its first instant."""
+    """Make it, with Bloom filters and with statistics of these columns of the files, if there are any; return its first instant."""
     storage, state = table.storage, table.refresh()
     base = f"{state.last_instant}010"
     properties = read_properties(storage)
@@ -51,8 +52,9 @@ def make_metadata(table: Table, columns: Sequence[str] = ()) -> str:
     complete_instant(storage, base, Action.DELTA_COMMIT, CommitMetadata("BULK_INSERT_PREPPED", ()))
     if columns:
         storage.put(INDEX_DEFINITIONS_PATH, index_definitions(columns))
-        _make_partition(table, COLUMN_STATS, COLUMN_STATS_GROUPS, _statistics(table, columns))
-    change_properties(storage, {**properties, METADATA_PARTITIONS: "column_stats,files" if columns else "files"})
+        _make_partition(table, COLUMN_STATS, "011", COLUMN_STATS_GROUPS, _statistics(table, columns))
+        _make_partition(table, BLOOM_FILTERS, "012", BLOOM_FILTERS_GROUPS, BloomFiltersPartition().whole(Source(storage, state)))
+    change_properties(storage, {**properties, METADATA_PARTITIONS: "bloom_filters,column_stats,files" if columns else "files"})
     return base
 
 
@@ -65,9 +67,9 @@ def _statistics(table: Table, columns: Sequence[str]) -> Records:
     return Records.of(records)
 
 
-def _make_partition(table: Table, name: str, groups: int, records: Records) -> None:
+def _make_partition(table: Table, name: str, suffix: str, groups: int, records: Records) -> None:
     """Make a partition: a log file without records for each file group, and a base file for each group with records."""
-    storage, base = table.storage, f"{table.state.last_instant}011"
+    storage, base = table.storage, table.state.last_instant + suffix
     begin_instant(storage, base, Action.DELTA_COMMIT)
     for number, held in enumerate(by_group(records, groups)):
         file_id = file_id_of(name, number)

@@ -39,7 +39,7 @@ from tideline_table.writer import Operation
 
 FIRST = [("a", "p", 1, "1"), ("b", "p", 1, "1"), ("c", "q", 1, "1")]
 ONLY_FILES = {SHARED_METADATA.key: "files"}
-KEPT = {SHARED_METADATA.key: "files,column_stats"}
+KEPT = {SHARED_METADATA.key: "files,column_stats,bloom_filters"}
 COLUMNS = ("_hoodie_commit_time", "_hoodie_partition_path", "_hoodie_record_key", "id", "ts", "v")
 WHOLE = {"hoodie.clustering.plan.strategy.small.file.limit": 10**9}
 
@@ -55,7 +55,7 @@ def kept_table(
     return table, storage, clock
 
 
-def sound(table: Table, partitions: str = "column_stats,files") -> None:
+def sound(table: Table, partitions: str = "bloom_filters,column_stats,files") -> None:
     """Readers use the metadata table, miss nothing in it, and find nothing else in it."""
     assert read_properties(table.storage)[METADATA_PARTITIONS] == partitions
     check_readers_miss_nothing(table.storage)
@@ -64,7 +64,7 @@ def sound(table: Table, partitions: str = "column_stats,files") -> None:
 
 def test_each_action_is_followed() -> None:
     table, storage, clock = kept_table()
-    steps = 2
+    steps = 3
     for rows, operation in (
         ([("a", "p", 2, "2"), ("d", "r", 2, "2")], Operation.UPSERT),
         ([("e", "p", 2, "2")], Operation.BULK_INSERT),
@@ -228,12 +228,12 @@ def test_it_is_turned_off_when_no_hudi_writer_compacts_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     table, storage, _ = kept_table()
-    monkeypatch.setattr(metadata, "_MOST_DELTAS", 4)
+    monkeypatch.setattr(metadata, "_MOST_DELTAS", 5)
     for ts in (2, 3):
         put(table, [("a", "p", ts, str(ts))])
         sound(table)
     put(table, [("a", "p", 4, "4")])
-    assert "4 delta commits were made since Apache Hudi compacted it" in caplog.text
+    assert "5 delta commits were made since Apache Hudi compacted it" in caplog.text
     assert not is_used(storage)
 
 

@@ -12,7 +12,10 @@ from tideline_table.errors import CorruptMetadata, InvalidOption
 PEER_WRITER = "apache-hudi"
 """Writer id of log entries that were adopted from the timeline."""
 DEFAULT_EXPIRE_MIN = 10
-_ENABLED_BY = {"column_stats": "hoodie.metadata.index.column.stats.enable"}
+_ENABLED_BY = {
+    "column_stats": "hoodie.metadata.index.column.stats.enable",
+    "bloom_filters": "hoodie.metadata.index.bloom.filter.enable",
+}
 """Partition of the metadata table → the option of Apache Hudi's writers that makes it, or drops it."""
 _PACKAGE = "org.apache.hudi.client.transaction.lock"
 

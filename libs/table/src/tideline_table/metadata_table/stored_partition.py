@@ -113,6 +113,16 @@ class StoredPartition:
             )
         return cls(name, tuple(found[file_id].newest(name, file_id) for file_id in file_ids))
 
+    def live_records(self, storage: Storage, valid: AbstractSet[str]) -> dict[bytes, tuple[bytes, str]]:
+        """Return key → Avro datum and its schema, of a partition in which the newest record of a key counts. Errors as `contents`."""
+        held: dict[bytes, tuple[bytes, str]] = {}
+        for group in self.groups:
+            for content in group.contents(storage, valid):
+                for key in content.deletes:
+                    held.pop(key, None)
+                held |= {key: (datum, content.schema_json) for key, datum in content.updates}
+        return held
+
 
 @dataclass(slots=True)
 class _Files:
