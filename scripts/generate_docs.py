@@ -96,7 +96,7 @@ def _option_table(options: Iterable[AnyOption]) -> str:
             f"`{str(o.default).lower() if isinstance(o.default, bool) else o.default}`",
             o.unit or "-",
             o.doc
-            + (f" One of: {', '.join(f'`{c}`' for c in o.choices)}." if o.choices else "")
+            + (f" {'Some' if o.is_list else 'One'} of: {', '.join(f'`{c}`' for c in o.choices)}." if o.choices else "")
             + (f" Also known as {', '.join(f'`{a}`' for a in o.aliases)}." if o.aliases else ""),
         )
         for o in sorted(options, key=lambda o: o.key)

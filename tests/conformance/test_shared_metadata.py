@@ -1,18 +1,22 @@
 """Apache Hudi and Tideline keep the metadata table of one table in turn, and Apache Hudi compacts it in between.
 
-After each step Apache Hudi reads equal rows with the metadata table and without it, and `files` lists what is on storage.
+After each step Apache Hudi reads equal rows with the metadata table and without it, also by conditions on columns for which it leaves out files
+by their statistics; `files` lists what is on storage, and no statistics exclude values of a file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
 from tests.conformance.both_in_turn import FAST, Turns, trips
 from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.test_both_in_turn import IMPATIENT, WHOLE, abandoned_write
+from tests.conformance.test_data_skipping import SKIPPING, without
 from tests.unit.table.hudi_metadata import dying
 
 from tideline_locks import open_peer_lock
@@ -29,13 +33,19 @@ from tideline_table.coordination.shared import timeline as shared_timeline
 from tideline_table.hudi.instant import State
 from tideline_table.metadata_table import StoredMetadata
 from tideline_table.metadata_table.finding import FindingKind
+from tideline_table.reader.base_file import read_base_file
 from tideline_table.table import Table
 from tideline_table.writer import Operation
 
 pytestmark = pytest.mark.timeout(900)
 
-KEPT = {SHARED_METADATA.key: "files"}
-WITH_METADATA = {"hoodie.metadata.enable": "true", "hoodie.metadata.index.column.stats.enable": "false"}
+ONLY_FILES = {SHARED_METADATA.key: "files"}
+KEPT = {SHARED_METADATA.key: "files,column_stats,bloom_filters"}
+WITH_METADATA = {
+    "hoodie.metadata.enable": "true",
+    "hoodie.metadata.index.column.stats.enable": "true",
+    "hoodie.metadata.index.bloom.filter.enable": "true",
+}
 OFTEN = {"hoodie.metadata.compact.max.delta.commits": "4"}
 CLEANING = {"hoodie.clean.automatic": "true", "hoodie.clean.commits.retained": "1"}
 
@@ -51,13 +61,25 @@ def turns(apache_hudi: ApacheHudi, workdir: Path) -> Turns:
     return made
 
 
-def agree(turns: Turns, what: str) -> None:
+def agree(turns: Turns, what: str, partitions: str = "bloom_filters,column_stats,files") -> None:
     """Both read equal rows, Apache Hudi with the metadata table and by listing folders; `files` lists what is there."""
     table = Table.open(str(turns.path), options=KEPT)
-    assert "files" in turns.peer.properties(turns.path).get("hoodie.table.metadata.partitions", ""), what
+    assert turns.peer.properties(turns.path).get("hoodie.table.metadata.partitions") == partitions, what
     compare, ours = Comparison(), table.read()
     for metadata in (True, False):
         compare.rows(ours, turns.peer.read(turns.path, metadata=metadata), f"{what}, with the metadata table: {metadata}")
+    newest, dear = pc.max(ours.column("ts")).as_py(), pc.max(ours.column("price")).as_py()
+    for where, matching in (
+        (f"ts = {newest} and part = 'p1'", ours.filter((pc.field("ts") == newest) & (pc.field("part") == "p1"))),
+        (f"price >= {dear} and ts > 0", ours.filter(pc.field("price") >= dear)),
+    ):
+        found = turns.peer.read(turns.path, metadata=True, where=where, options=SKIPPING)
+        compare.rows(matching, found, f"{what}, {where}")
+    for file_slice in table.refresh().latest_slices() if "bloom_filters" in partitions else ():
+        keys = read_base_file(table.storage, file_slice.path, ["_hoodie_record_key"]).column(0).to_pylist()
+        names = [file_slice.base_file]
+        found = turns.peer.bloom_filters(turns.path, file_slice.group.partition_path, names, [*keys, "no key"])
+        assert found == {file_slice.base_file: [True] * len(keys) + [False]}, f"{what}, {file_slice.path}"
     assert check_index(table) == [], what
 
 
@@ -171,20 +193,40 @@ def test_apache_hudi_takes_the_files_from_it(turns: Turns, monkeypatch: pytest.M
     assert sum(turns.peer.read(turns.path, metadata=True).column("ts").to_pylist()) < sum(table.read().column("ts").to_pylist())
 
 
+def test_apache_hudi_leaves_out_files_by_our_statistics(turns: Turns) -> None:
+    """Also by a column that no writer of Apache Hudi indexed when we wrote the file, and that one does later."""
+    fewer = {**turns.options, "hoodie.metadata.index.column.stats.column.list": "ts"}
+    replace(turns, options=fewer).theirs(trips([1, 3], 3))
+    turns.ours(trips(range(0, 8, 2), 9))
+    agree(turns, "we write while they index one column")
+
+    def found(where: str) -> list[str]:
+        rows = turns.peer.read(turns.path, metadata=True, where=where, options=SKIPPING)
+        return sorted(rows.column("id").to_pylist())
+
+    with without(turns.path, ["p1"]):
+        assert found("ts = 9") == ["k0000", "k0002", "k0004", "k0006"]
+    turns.theirs(trips([1, 3], 10))
+    with without(turns.path, ["p0", "p1"]):
+        assert found("price > 100") == []
+    assert found("ts = 9 and price > 14") == ["k0004", "k0006"]
+    assert found("ts = 9 and amount is null") == []
+
+
 def test_a_table_of_apache_hudi_keeps_it_when_it_is_shared(turns: Turns) -> None:
     theirs: Mapping[str, str] = {"hoodie.metadata.enable": "true"}
-    made = Turns(turns.peer, turns.path.with_name("theirs"), Kind.COW, theirs, own_options=KEPT, metadata=True)
+    made = Turns(turns.peer, turns.path.with_name("theirs"), Kind.COW, theirs, own_options=ONLY_FILES, metadata=True)
     made.theirs(trips(range(10), 1), "bulk_insert")
     assert turns.peer.properties(made.path)["hoodie.table.metadata.partitions"] == "column_stats,files"
     made.share()
-    agree(made, "shared")
+    agree(made, "shared", "files")
     assert turns.peer.properties(made.path)["hoodie.table.metadata.partitions"] == "files"
     made.ours(trips(range(5), 2))
-    agree(made, "we write")
+    agree(made, "we write", "files")
     made.theirs(trips(range(3, 8), 3))
-    agree(made, "a writer that makes column statistics again")
+    agree(made, "a writer that makes column statistics again", "column_stats,files")
     made.ours(trips(range(5), 4))
-    agree(made, "they are dropped again")
+    agree(made, "they are dropped again", "files")
     assert turns.peer.properties(made.path)["hoodie.table.metadata.partitions"] == "files"
     assert StoredMetadata.read(Table.open(str(made.path)).storage).pending == []
 
@@ -194,7 +236,7 @@ def test_that_of_a_merge_on_read_table_is_turned_off(apache_hudi: ApacheHudi, wo
     turns.create_here()
     turns.ours(trips(range(10), 1), Operation.BULK_INSERT)
     turns.theirs(trips(range(5, 20), 2))
-    assert turns.peer.properties(turns.path)["hoodie.table.metadata.partitions"] == "files"
+    assert turns.peer.properties(turns.path)["hoodie.table.metadata.partitions"] == "bloom_filters,column_stats,files"
     turns.ours(trips(range(3), 3))
     assert turns.peer.properties(turns.path)["hoodie.table.metadata.partitions"] == ""
     turns.agree(Comparison(), "it is turned off", 20)

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import json
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 from tideline_table.clock import ManualClock
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId
@@ -9,20 +17,22 @@ from tideline_table.hudi.instant import Action, State, parse_timeline_file_name
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.log.checkpoint import read_opening
-from tideline_table.log.metadata import RECORD_INDEX
+from tideline_table.log.metadata import COLUMN_STATS, RECORD_INDEX
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import TableLog
 from tideline_table.log.timeline_files import timeline_paths
 from tideline_table.log_format import BlockType, read_deletes, scan_log
 from tideline_table.log_format.block import read_content
 from tideline_table.log_format.hfile import HFile
-from tideline_table.metadata_table.layout import FILES_FOLDER, TIMELINE_FOLDER, folder_of
+from tideline_table.metadata_table.column_stats import decode_column_stats, record_key
+from tideline_table.metadata_table.layout import FILES_FOLDER, INDEX_DEFINITIONS_PATH, TIMELINE_FOLDER, folder_of
 from tideline_table.metadata_table.partition import Source
 from tideline_table.metadata_table.reading import live
 from tideline_table.metadata_table.record_index import decode_location, live_keys
-from tideline_table.metadata_table.records import FilesRecords, decode_records
+from tideline_table.metadata_table.records import FilesRecords, decode_records, record_schema_json
 from tideline_table.storage import Storage, exists
 
+_SCHEMA = record_schema_json(with_meta_fields=True)
 _WRITES = (Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT)
 
 
@@ -77,6 +87,7 @@ def check_readers_miss_nothing(storage: Storage) -> None:
     if not is_used(storage):
         return
     check_index_for_readers(storage)
+    check_statistics_for_readers(storage)
     listed = {partition: live(names) for partition, names in files_for_readers(storage).files.items()}
     there = {o.path for o in storage.list_objects("")}
     for o in storage.list_folder(".hoodie").objects:
@@ -101,6 +112,34 @@ def check_index_for_readers(storage: Storage) -> None:
             assert found.get(key) == file_slice.group, f"{key!r} is in {file_slice.group}, the record index says {found.get(key)}"
 
 
+def check_statistics_for_readers(storage: Storage) -> None:
+    """At any moment: no statistics exclude a value of a data file. A file has a record of each indexed column, or none at all."""
+    if COLUMN_STATS not in read_properties(storage).get(METADATA_PARTITIONS, "").split(",") or not exists(
+        storage, INDEX_DEFINITIONS_PATH
+    ):
+        return
+    columns = json.loads(storage.read(INDEX_DEFINITIONS_PATH))["indexDefinitions"][COLUMN_STATS]["sourceFields"]
+    held = data_for_readers(storage, COLUMN_STATS)
+    for path in (o.path for o in storage.list_objects("") if o.path.endswith(".parquet")):
+        records = {c: held[key] for c in columns if (key := record_key(c, path).encode()) in held}
+        if not records:
+            continue
+        for column, (rows, nulls, low, high) in _columns_in(storage.read(path)).items():
+            if column in columns:
+                assert column in records, f"{path} has no record of {column}, but of other columns"
+                found = decode_column_stats([(b"", records[column])], _SCHEMA)[""]
+                assert found["minValue"]["value"] <= low <= high <= found["maxValue"]["value"], (path, column)
+                assert (found["valueCount"], found["nullCount"]) == (rows, nulls), (path, column)
+
+
+@functools.cache
+def _columns_in(base_file: bytes) -> dict[str, tuple[int, int, Any, Any]]:
+    """Column → number of rows, of nulls, least and greatest value."""
+    rows = pq.read_table(pa.BufferReader(base_file))
+    ends = {name: pc.min_max(rows.column(name)) for name in rows.column_names}
+    return {name: (len(rows), rows.column(name).null_count, e["min"].as_py(), e["max"].as_py()) for name, e in ends.items()}
+
+
 def shown(storage: Storage) -> TableState:
     """The state that the timeline shows: that of the log, without a last entry whose files are not as it says yet."""
     log = TableLog(storage, ManualClock(), "reader")
@@ -117,10 +156,15 @@ def shown(storage: Storage) -> TableState:
 
 
 def index_for_readers(storage: Storage) -> dict[bytes, FileGroupId]:
-    """Key → file group in the newest slices with a completed instant; without blocks of instants that are pending in the table."""
+    """Key → file group."""
+    return {key: decode_location(datum).group for key, datum in data_for_readers(storage, RECORD_INDEX).items()}
+
+
+def data_for_readers(storage: Storage, partition: str) -> dict[bytes, bytes]:
+    """Key → datum in the newest slices with a completed instant; without blocks of instants that are pending in the table."""
     done = {at for at, known in states(storage, TIMELINE_FOLDER).items() if State.COMPLETED in known}
     pending = {at for at, known in states(storage, ".hoodie").items() if State.COMPLETED not in known}
-    names = [o.path for o in storage.list_folder(folder_of(RECORD_INDEX)).objects]
+    names = [o.path for o in storage.list_folder(folder_of(partition)).objects]
     groups: dict[str, tuple[str, str]] = {}
     for path in names:
         base, log = parse_base_file_name(path.rpartition("/")[2]), parse_log_file_name(path.rpartition("/")[2])
@@ -128,10 +172,10 @@ def index_for_readers(storage: Storage) -> dict[bytes, FileGroupId]:
             groups[base.file_id] = max(groups.get(base.file_id, ("", "")), (base.instant, path))
         elif log is not None and log.version == 1 and log.base_instant in done:
             groups[log.file_id] = max(groups.get(log.file_id, ("", "")), (log.base_instant, ""))
-    records: dict[bytes, FileGroupId] = {}
+    records: dict[bytes, bytes] = {}
     for file_id, (begun, path) in groups.items():
         if path:
-            records |= _located(HFile(storage.read(path)))
+            records |= _data_of(HFile(storage.read(path)))
         logs = [(parsed, name) for name in names if (parsed := parse_log_file_name(name.rpartition("/")[2])) is not None]
         for _, _, name in sorted(
             (p.base_instant, p.version, n) for p, n in logs if p.file_id == file_id and p.base_instant >= begun
@@ -143,9 +187,9 @@ def index_for_readers(storage: Storage) -> dict[bytes, FileGroupId]:
                     for key in read_deletes(storage, block).column("_hoodie_record_key").to_pylist():
                         records.pop(key.encode(), None)
                 else:
-                    records |= _located(HFile(read_content(storage, block, BlockType.HFILE)))
+                    records |= _data_of(HFile(read_content(storage, block, BlockType.HFILE)))
     return records
 
 
-def _located(hfile: HFile) -> dict[bytes, FileGroupId]:
-    return {row["key"]: decode_location(row["value"]).group for row in hfile.read().to_pylist()}
+def _data_of(hfile: HFile) -> dict[bytes, bytes]:
+    return {row["key"]: row["value"] for row in hfile.read().to_pylist()}

@@ -1,6 +1,6 @@
 """The process dies at each storage call while a shared table has a metadata table that Tideline keeps: readers of it miss nothing at any moment.
 
-Nor does one of its readers find a file in it that is not on storage. Apache Hudi, which rolls back such a delta commit itself, plays in `tests/conformance`.
+Nor does one of its readers find a file in it that is not on storage, or statistics that exclude a value of a file. Apache Hudi, which rolls back such a delta commit itself, plays in `tests/conformance`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from tideline_table.errors import TidelineError
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table
 
-KEPT = {**OPTIONS, SHARED_METADATA.key: "files"}
+KEPT = {**OPTIONS, SHARED_METADATA.key: "files,column_stats,bloom_filters"}
+COLUMNS = ("_hoodie_commit_time", "_hoodie_partition_path", "_hoodie_record_key", "id", "ts", "v")
 OPERATIONS = [
     upsert,
     overwrite_everything,
@@ -52,7 +53,7 @@ def with_metadata(operation: Callable[[Table], None]) -> Prepared:
     clock = ManualClock()
     clock.advance(passed_s)
     disk = copy_of(storage, clock)
-    make_metadata(opened(disk, clock, **KEPT))
+    make_metadata(opened(disk, clock, **KEPT), COLUMNS)
     return disk, passed_s
 
 

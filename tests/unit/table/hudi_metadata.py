@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -12,18 +12,36 @@ from tideline_table.coordination.shared import timeline as shared_timeline
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.properties import METADATA_PARTITIONS, change_properties, format_properties, read_properties
 from tideline_table.hudi.write_stats import CommitMetadata
+from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS
+from tideline_table.log_format.block import BlockType, HeaderKey
+from tideline_table.log_format.framing import frame_block
 from tideline_table.log_format.hfile_writer import batch_of, hfile_bytes
 from tideline_table.metadata_table import stored
+from tideline_table.metadata_table.bloom_filters import BLOOM_FILTERS_GROUPS, BloomFiltersPartition
+from tideline_table.metadata_table.column_stats import COLUMN_STATS_GROUPS, record_key, statistics_datum
 from tideline_table.metadata_table.files import files_of
+from tideline_table.metadata_table.index_definitions import index_definitions
 from tideline_table.metadata_table.instant_files import begin_instant, complete_instant, file_info
-from tideline_table.metadata_table.layout import PROPERTIES_PATH, base_name, file_path, metadata_properties
+from tideline_table.metadata_table.layout import (
+    FIRST_LOG_VERSION,
+    INDEX_DEFINITIONS_PATH,
+    PROPERTIES_PATH,
+    base_name,
+    file_id_of,
+    file_path,
+    log_name,
+    metadata_properties,
+)
+from tideline_table.metadata_table.log_file import EMPTY_DELETES
+from tideline_table.metadata_table.partition import Records, Source, by_group
 from tideline_table.metadata_table.records import encode_records
+from tideline_table.reader.base_file import read_statistics
 from tideline_table.storage import Storage
 from tideline_table.table import Table
 
 
-def make_metadata(table: Table, *more: str) -> str:
-    """Make it, and advertise it together with the partitions `more`; return its first instant."""
+def make_metadata(table: Table, columns: Sequence[str] = ()) -> str:
+    """Make it, with Bloom filters and with statistics of these columns of the files, if there are any; return its first instant."""
     storage, state = table.storage, table.refresh()
     base = f"{state.last_instant}010"
     properties = read_properties(storage)
@@ -32,8 +50,34 @@ def make_metadata(table: Table, *more: str) -> str:
     storage.put(PROPERTIES_PATH, format_properties(metadata_properties(properties), "made by a test"))
     storage.put(file_path(base_name(base)), hfile_bytes(records, file_info(records)))
     complete_instant(storage, base, Action.DELTA_COMMIT, CommitMetadata("BULK_INSERT_PREPPED", ()))
-    change_properties(storage, {**properties, METADATA_PARTITIONS: ",".join(("files", *more))})
+    if columns:
+        storage.put(INDEX_DEFINITIONS_PATH, index_definitions(columns))
+        _make_partition(table, COLUMN_STATS, "011", COLUMN_STATS_GROUPS, _statistics(table, columns))
+        _make_partition(table, BLOOM_FILTERS, "012", BLOOM_FILTERS_GROUPS, BloomFiltersPartition().whole(Source(storage, state)))
+    change_properties(storage, {**properties, METADATA_PARTITIONS: "bloom_filters,column_stats,files" if columns else "files"})
     return base
+
+
+def _statistics(table: Table, columns: Sequence[str]) -> Records:
+    storage, records = table.storage, []
+    for path in (found.path for found in table.state.every_slice()):
+        known = read_statistics(storage, path, columns)
+        assert known is not None
+        records += [(record_key(c, path).encode(), statistics_datum(path.rpartition("/")[2], c, known)) for c in columns]
+    return Records.of(records)
+
+
+def _make_partition(table: Table, name: str, suffix: str, groups: int, records: Records) -> None:
+    """Make a partition: a log file without records for each file group, and a base file for each group with records."""
+    storage, base = table.storage, table.state.last_instant + suffix
+    begin_instant(storage, base, Action.DELTA_COMMIT)
+    for number, held in enumerate(by_group(records, groups)):
+        file_id = file_id_of(name, number)
+        first = frame_block(BlockType.DELETE, {HeaderKey.INSTANT_TIME: base}, EMPTY_DELETES)
+        storage.put(file_path(log_name(base, FIRST_LOG_VERSION, file_id), name), first)
+        if held:
+            storage.put(file_path(base_name(base, file_id), name), hfile_bytes(held.updates, file_info(held.updates)))
+    complete_instant(storage, base, Action.DELTA_COMMIT, CommitMetadata("BULK_INSERT_PREPPED", ()))
 
 
 class Died(KeyboardInterrupt):

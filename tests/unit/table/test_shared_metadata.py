@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from tideline_table.coordination.shared import metadata
 from tideline_table.coordination.shared import timeline as shared_timeline
 from tideline_table.errors import CorruptMetadata, InvalidOption, TransactionRolledBack, UnsupportedTable
 from tideline_table.hudi.instant import Action
-from tideline_table.hudi.properties import METADATA_PARTITIONS, change_properties, read_properties
+from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.metadata_table import StoredMetadata
 from tideline_table.metadata_table.finding import FindingKind
@@ -38,29 +39,33 @@ from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
 
 FIRST = [("a", "p", 1, "1"), ("b", "p", 1, "1"), ("c", "q", 1, "1")]
-KEPT = {SHARED_METADATA.key: "files"}
+ONLY_FILES = {SHARED_METADATA.key: "files"}
+KEPT = {SHARED_METADATA.key: "files,column_stats,bloom_filters"}
+COLUMNS = ("_hoodie_commit_time", "_hoodie_partition_path", "_hoodie_record_key", "id", "ts", "v")
 WHOLE = {"hoodie.clustering.plan.strategy.small.file.limit": 10**9}
 
 
-def kept_table(kind: TableType = TableType.COW) -> tuple[Table, Storage, ManualClock]:
-    """A shared table with three rows, and a metadata table that Tideline's writers keep."""
+def kept_table(
+    kind: TableType = TableType.COW, columns: Sequence[str] = COLUMNS, kept: Mapping[str, str] = KEPT, **options: Any
+) -> tuple[Table, Storage, ManualClock]:
+    """A shared table with three rows, and a metadata table that Tideline's writers keep, with statistics of `columns`."""
     shared, storage, clock = shared_table(kind)
     put(shared, FIRST)
-    table = opened(storage, clock, **KEPT)
-    make_metadata(table)
+    table = opened(storage, clock, **kept, **options)
+    make_metadata(table, columns)
     return table, storage, clock
 
 
-def sound(table: Table) -> None:
+def sound(table: Table, partitions: str = "bloom_filters,column_stats,files") -> None:
     """Readers use the metadata table, miss nothing in it, and find nothing else in it."""
-    assert is_used(table.storage)
+    assert read_properties(table.storage)[METADATA_PARTITIONS] == partitions
     check_readers_miss_nothing(table.storage)
     assert check_index(table) == []
 
 
 def test_each_action_is_followed() -> None:
     table, storage, clock = kept_table()
-    steps = 1
+    steps = 3
     for rows, operation in (
         ([("a", "p", 2, "2"), ("d", "r", 2, "2")], Operation.UPSERT),
         ([("e", "p", 2, "2")], Operation.BULK_INSERT),
@@ -117,21 +122,22 @@ def test_that_of_a_merge_on_read_table_is_turned_off() -> None:
 
 
 def test_other_partitions_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
-    table, storage, _ = kept_table()
-    change_properties(storage, {**read_properties(storage), METADATA_PARTITIONS: "column_stats,files"})
-    storage.put(file_path("col-stats-0000-0_0-0-0_20260101000000000.hfile", "column_stats"), b"")
+    table, storage, _ = kept_table(kept=ONLY_FILES)
     with caplog.at_level(logging.WARNING):
         put(table, [("a", "p", 2, "2")])
-    assert "hoodie.metadata.index.column.stats.enable=false" in caplog.text
+    assert "the options that 'tideline share PATH --metadata files' prints" in caplog.text
     assert not list(storage.list_objects(".hoodie/metadata/column_stats"))
-    sound(table)
+    sound(table, "files")
 
 
 def test_a_step_that_is_not_followed_is_found_by_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     table, storage, _ = kept_table()
     monkeypatch.setattr(shared_timeline, "follow_step", lambda *_: False)
     put(table, [("a", "p", 2, "2")])
-    assert [found.kind for found in check_index(table)] == [FindingKind.NOT_LISTED]
+    findings = check_index(table)
+    assert {found.kind for found in findings} == {FindingKind.NOT_LISTED}
+    assert len({found.path for found in findings}) == 1
+    assert "no record in column_stats" in {found.found for found in findings}
     with pytest.raises(AssertionError, match="is not listed"):
         check_readers_miss_nothing(storage)
     with pytest.raises(UnsupportedTable, match="Apache Hudi also writes"):
@@ -148,8 +154,9 @@ def test_what_a_check_finds_in_files() -> None:
         (FindingKind.WRONG_SIZE, wrong),
         (FindingKind.GONE, gone),
     ]
-    log = StoredMetadata.read(storage).logs[-1]
-    storage.delete(file_path(StoredMetadata.read(storage).base_file))
+    (group,) = StoredMetadata.read(storage).files.groups
+    log = group.logs[-1]
+    storage.delete(file_path(group.base_file))
     assert [found.kind for found in check_index(table)] == [FindingKind.DAMAGED_FILE]
     assert log.startswith(".files-0000-0_")
 
@@ -210,7 +217,7 @@ def test_a_delta_commit_during_which_the_lock_was_lost_turns_it_off(is_undone: b
     def slowly(*arguments: Any) -> bool:
         followed = follow(*arguments)
         if followed and not taken:
-            taken.append(arguments[-1].instant)
+            taken.append(arguments[2].instant)
             (lock,) = (o.path for o in storage.list_objects(".hoodie/.locks"))
             storage.delete(lock)
             clock.advance(60 * SHARING.expire_min)
@@ -235,12 +242,12 @@ def test_it_is_turned_off_when_no_hudi_writer_compacts_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     table, storage, _ = kept_table()
-    monkeypatch.setattr(metadata, "_MOST_DELTAS", 3)
+    monkeypatch.setattr(metadata, "_MOST_DELTAS", 5)
     for ts in (2, 3):
         put(table, [("a", "p", ts, str(ts))])
         sound(table)
     put(table, [("a", "p", 4, "4")])
-    assert "3 delta commits were made since Apache Hudi compacted it" in caplog.text
+    assert "5 delta commits were made since Apache Hudi compacted it" in caplog.text
     assert not is_used(storage)
 
 
@@ -263,7 +270,9 @@ def test_hudi_writers_are_given_the_options_that_fit() -> None:
     _, storage, clock = shared_table()
     assert opened(storage, clock).hudi_options()["hoodie.metadata.enable"] == "false"
     kept = opened(storage, clock, **KEPT).hudi_options()
-    assert (kept["hoodie.metadata.enable"], kept["hoodie.metadata.index.column.stats.enable"]) == ("true", "false")
+    assert (kept["hoodie.metadata.enable"], kept["hoodie.metadata.index.column.stats.enable"]) == ("true", "true")
+    assert opened(storage, clock, **ONLY_FILES).hudi_options()["hoodie.metadata.index.column.stats.enable"] == "false"
     assert kept.items() >= {k: v for k, v in SHARING.hudi_options().items() if k != "hoodie.metadata.enable"}.items()
-    with pytest.raises(InvalidOption, match="off or files"):
-        Table.open(storage.root, options={SHARED_METADATA.key: "all"}, clock=clock, storage=storage, peer_lock=open_peer_lock)
+    for wrong in ("all", "off,files", "files,partition_stats", ""):
+        with pytest.raises(InvalidOption, match="off or files or column_stats"):
+            Table.open(storage.root, options={SHARED_METADATA.key: wrong}, clock=clock, storage=storage, peer_lock=open_peer_lock)

@@ -52,8 +52,8 @@ def share(
     metadata: Annotated[
         str,
         option(
-            metavar="off|files",
-            help="What Tideline's writers do with a metadata table: turn it off, or keep its partition files (copy-on-write only). Give all of them the option tideline.shared.metadata.",
+            metavar="off|files,...",
+            help="What Tideline's writers do with a metadata table: turn it off, or keep these partitions (copy-on-write only): files, column_stats, bloom_filters. Give all of them the option tideline.shared.metadata.",
         ),
     ] = "off",
     as_json: AsJson = False,

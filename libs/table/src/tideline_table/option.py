@@ -23,6 +23,8 @@ class Option(Generic[T]):
     aliases: tuple[str, ...] = ()
     """Other keys that Apache Hudi's releases use for the same option."""
     maximum: float | None = None
+    is_list: bool = False
+    """Whether the value may be a comma-separated list of several choices, other than the default."""
 
     def parse(self, value: object) -> T:
         """Return `value` (text or typed) as this option's type, or raise `InvalidOption`, which names what is allowed."""
@@ -30,7 +32,7 @@ class Option(Generic[T]):
             parsed = _parse(value, type(self.default))
         except ValueError:
             raise self._refusal(value) from None
-        if self.choices and str(parsed) not in self.choices:
+        if self.choices and not self._is_chosen(str(parsed)):
             raise self._refusal(value)
         if self.minimum is not None and isinstance(parsed, int | float) and not parsed >= self.minimum:
             raise self._refusal(value)
@@ -38,9 +40,14 @@ class Option(Generic[T]):
             raise self._refusal(value)
         return cast("T", parsed)
 
+    def _is_chosen(self, text: str) -> bool:
+        names = [name.strip() for name in text.split(",")] if self.is_list else [text]
+        return set(names) <= set(self.choices) and (len(names) == 1 or self.default not in names)
+
     def _refusal(self, value: object) -> InvalidOption:
         kind = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[type(self.default)]
         expected = " or ".join(self.choices) if self.choices else kind
+        expected += ", or several of them but the default" if self.is_list else ""
         if self.minimum is not None:
             expected += f" of at least {self.minimum:g}"
         if self.maximum is not None:

@@ -24,9 +24,10 @@ METADATA_COLUMN_STATISTICS = Option(
 SHARED_METADATA = Option(
     "tideline.shared.metadata",
     "off",
-    "What Tideline's writers do with the metadata table of a table that Apache Hudi also writes: turn it off, or keep its partition `files` "
-    "if the table is copy-on-write. All of Tideline's writers of a table need the same value (docs/design/shared-metadata.md).",
-    choices=("off", "files"),
+    "What Tideline's writers do with the metadata table of a table that Apache Hudi also writes: turn it off, or keep the partitions in this "
+    "comma-separated list if the table is copy-on-write. `files` is always one of them. All of Tideline's writers of a table need the same value (docs/design/shared-metadata.md).",
+    choices=("off", "files", "column_stats", "bloom_filters"),
+    is_list=True,
 )
 INDEX_TYPE = Option(
     "hoodie.index.type",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,11 @@ from tideline_table.errors import CorruptMetadata, InvalidOption
 PEER_WRITER = "apache-hudi"
 """Writer id of log entries that were adopted from the timeline."""
 DEFAULT_EXPIRE_MIN = 10
+_ENABLED_BY = {
+    "column_stats": "hoodie.metadata.index.column.stats.enable",
+    "bloom_filters": "hoodie.metadata.index.bloom.filter.enable",
+}
+"""Partition of the metadata table → the option of Apache Hudi's writers that makes it, or drops it."""
 _PACKAGE = "org.apache.hudi.client.transaction.lock"
 
 
@@ -39,10 +44,10 @@ class Sharing:
         if self.expire_min < 1:
             raise InvalidOption(f"a lock that expires after {self.expire_min} minutes", expected="at least 1 minute")
 
-    def hudi_options(self, *, with_metadata: bool = False) -> dict[str, str]:
+    def hudi_options(self, metadata: Collection[str] = ()) -> dict[str, str]:
         """Return the write options for every Hudi writer of the table (format reference 13.2, 13.3, 16.1).
 
-        `with_metadata` if the table keeps the partition `files` of its metadata table (`tideline.shared.metadata`), and no other one.
+        `metadata` are the partitions of the metadata table that Tideline's writers keep (`tideline.shared.metadata`).
         """
         options = {
             "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
@@ -51,8 +56,9 @@ class Sharing:
             "hoodie.write.auto.upgrade": "false",
             "hoodie.metadata.enable": "false",
         }
-        if with_metadata:
-            options |= {"hoodie.metadata.enable": "true", "hoodie.metadata.index.column.stats.enable": "false"}
+        if metadata:
+            options |= {"hoodie.metadata.enable": "true"}
+            options |= {key: str(name in metadata).lower() for name, key in _ENABLED_BY.items()}
         if self.lock is PeerLockKind.FILE_SYSTEM:
             return options | {
                 "hoodie.write.lock.provider": f"{_PACKAGE}.FileSystemBasedLockProvider",

@@ -83,10 +83,11 @@ class BloomFiltersPartition:
                 yield Finding(FindingKind.WRONG_RECORD, path, "another Bloom filter than in the footer of the file")
 
 
-def decode_filter(datum: bytes) -> FilterRecord:
-    """Return what a record says. Raises `CorruptMetadata` for anything else."""
+def decode_filter(datum: bytes, schema_json: str = "") -> FilterRecord:
+    """Return what a record says, by default in the schema of Tideline's records. Raises `CorruptMetadata` for anything else."""
     try:
-        record = fastavro.schemaless_reader(io.BytesIO(datum), parsed_schema(record_schema_json(with_meta_fields=True)), None)
+        schema = parsed_schema(schema_json or record_schema_json(with_meta_fields=True))
+        record = fastavro.schemaless_reader(io.BytesIO(datum), schema, None)
         assert isinstance(record, dict)
         held = record["BloomFilterMetadata"]
         return FilterRecord(str(held["type"]), str(held["timestamp"]), bytes(held["bloomFilter"]))

@@ -1,4 +1,4 @@
-"""Compare the partition `files` of a shared table's metadata table with the table and with the files on storage."""
+"""Compare the metadata table of a shared table with the table and with the files on storage."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from tideline_table.file_group.names import parse_base_file_name, parse_log_file
 from tideline_table.file_group.slice import join_path
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.properties import METADATA_FOLDER, read_properties
-from tideline_table.log.metadata import FILES
+from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES
 from tideline_table.log.plan import CleanPlanned
 from tideline_table.log.state import TableState
+from tideline_table.metadata_table.check_stored_filters import filter_findings
+from tideline_table.metadata_table.check_stored_statistics import statistics_findings
 from tideline_table.metadata_table.files import files_of
 from tideline_table.metadata_table.finding import Finding, FindingKind
 from tideline_table.metadata_table.reading import live
 from tideline_table.metadata_table.records import FilesRecords
 from tideline_table.metadata_table.stored import StoredMetadata
 from tideline_table.storage import Storage
+
+_COMPARED = {COLUMN_STATS: statistics_findings, BLOOM_FILTERS: filter_findings}
 
 
 def check_stored(storage: Storage, state: TableState, pending: AbstractSet[str]) -> list[Finding]:
@@ -28,17 +32,26 @@ def check_stored(storage: Storage, state: TableState, pending: AbstractSet[str])
     may be listed as long as they are on storage: Apache Hudi lists voided log files. Files that an unfinished clean deletes may be gone.
     Concurrent writers may make it report files of the last step: repeat it then.
     """
-    if FILES not in read_properties(storage).get(p.METADATA_PARTITIONS, "").split(","):
+    properties = read_properties(storage)
+    made = properties.get(p.METADATA_PARTITIONS, "").split(",")
+    if FILES not in made:
         return []
     try:
-        listed = StoredMetadata.read(storage).read_files(storage, pending)
+        stored = StoredMetadata.read(storage)
+        listed = stored.read_files(storage, pending)
+        further = [
+            found
+            for name in _COMPARED
+            if name in made
+            for found in _COMPARED[name](storage, state, properties, stored.valid(pending))
+        ]
     except ObjectNotFound as error:
         return [Finding(FindingKind.MISSING_FILE, error.path, "a file of the metadata table")]
     except TidelineError as error:
         return [Finding(FindingKind.DAMAGED_FILE, METADATA_FOLDER, f"{error.found}, expected {error.expected}")]
     leaving = {uri.rpartition("/")[2] for plan in state.plans.values() if isinstance(plan, CleanPlanned) for uri in plan.file_uris}
     found = _compared(storage, files_of(state), listed)
-    return [f for f in found if f.kind is not FindingKind.GONE or f.path.rpartition("/")[2] not in leaving]
+    return [*(f for f in found if f.kind is not FindingKind.GONE or f.path.rpartition("/")[2] not in leaving), *further]
 
 
 def _compared(storage: Storage, expected: FilesRecords, listed: FilesRecords) -> Iterator[Finding]:

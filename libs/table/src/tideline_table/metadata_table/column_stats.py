@@ -7,7 +7,6 @@ says where its release 1.2.0 writes something else: see docs/design/data-skippin
 from __future__ import annotations
 
 import io
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,9 +28,10 @@ from tideline_table.log.table_log import TableLog
 from tideline_table.metadata_table.column_stats_datum import ColumnStats, encode
 from tideline_table.metadata_table.file_keys import file_key, files_gone, hash_text
 from tideline_table.metadata_table.finding import Finding, FindingKind
+from tideline_table.metadata_table.index_definitions import index_definitions
 from tideline_table.metadata_table.layout import INDEX_DEFINITIONS_PATH, folder_of
-from tideline_table.metadata_table.partition import Records, Source, groups_of_keys, mapping_of
-from tideline_table.metadata_table.records import record_schema_json
+from tideline_table.metadata_table.partition import IndexedColumns, Records, Source, groups_of_keys, mapping_of
+from tideline_table.metadata_table.records import parsed_schema, record_schema_json
 from tideline_table.reader.base_file import read_statistics
 from tideline_table.statistics import ColumnStatistics, FileStatistics, type_of
 
@@ -51,17 +51,16 @@ class ColumnStatsPartition:
     has_repeats = True
 
     def changed_by(self, source: Source, entry: Entry) -> Records:
-        """See `PartitionKind`. A file without statistics in the entry has no records: readers do not leave it out."""
-        part = _part(source)
+        """See `PartitionKind`. A file without statistics of all required columns has no records: readers do not leave it out."""
+        indexed = _indexed(source)
         if isinstance(entry.body, Published):
-            return Records.of(_records(entry.body.file_statistics, part))
+            return Records.of(_records(_written_files(source, entry.body, indexed), indexed))
         gone = files_gone(entry, source.state)
-        return Records.of(deletes=(record_key(name, path) for path in gone for name in part.columns))
+        return Records.of(deletes=(record_key(name, path) for path in gone for name in indexed.names))
 
     def whole(self, source: Source) -> Records:
         """See `PartitionKind`."""
-        part = _part(source)
-        return Records.of(_records(_known(source, part), part))
+        return Records.of(_records(_known(source, _part(source)), _indexed(source)))
 
     def compacted(self, source: Source, part: MetadataPartition, group: int) -> pa.RecordBatch | None:
         """See `PartitionKind`: the statistics beside the log know all files, so nothing of the metadata table is read.
@@ -73,7 +72,7 @@ class ColumnStatsPartition:
             for path, instant in _written(file_slice):
                 if instant == part.deltas[-1].instant:
                     known.pop(path, None)
-        return Records.of(_records(known, part, group)).updates
+        return Records.of(_records(known, IndexedColumns(part.columns), (part.file_groups, group))).updates
 
     def differences(self, source: Source, held: Mapping[bytes, bytes]) -> Iterable[Finding]:
         """See `PartitionKind`. Counts are not compared."""
@@ -89,17 +88,6 @@ class ColumnStatsPartition:
             else:
                 kind = FindingKind.LISTED_IN_VAIN if wanted is None else FindingKind.WRONG_RECORD
                 yield Finding(kind, path, f"{_shown(found)}; in the table log {_shown(wanted)}")
-
-
-def index_definitions(columns: Sequence[str]) -> bytes:
-    """Return the content of the file from which Apache Hudi 1.x takes the columns that have statistics (format reference 15.7)."""
-    definition = {
-        **dict.fromkeys(("indexName", "indexType", "indexFunction"), COLUMN_STATS),
-        "sourceFields": list(columns),
-        "indexOptions": {},
-        "version": "V1",
-    }
-    return json.dumps({"indexDefinitions": {COLUMN_STATS: definition}}, indent=2).encode()
 
 
 def _index_definition(source: Source) -> Iterator[Finding]:
@@ -143,6 +131,27 @@ def _known(source: Source, part: MetadataPartition) -> dict[str, FileStatistics]
     return known
 
 
+def _indexed(source: Source) -> IndexedColumns:
+    return source.indexed or IndexedColumns(_part(source).columns)
+
+
+def _written_files(source: Source, body: Published, indexed: IndexedColumns) -> Mapping[str, FileStatistics]:
+    """Return the statistics of the files that an entry publishes; of columns that their writer left out, from their footers."""
+    taken = body.file_statistics
+    if source.indexed is None:
+        return taken
+    found = {}
+    for path in sorted({stat.path for stat in body.metadata.stats if stat.path and not stat.is_log}):
+        held = taken.get(path)
+        missing = [name for name in indexed.required if held is None or name not in held.columns]
+        footer = read_statistics(source.storage, path, missing) if missing else None
+        if footer is not None:
+            held = FileStatistics(footer.rows, {**(held.columns if held is not None else {}), **footer.columns})
+        if held is not None:
+            found[path] = held
+    return found
+
+
 def _written(file_slice: FileSlice) -> Iterator[tuple[str, str]]:
     """Yield the path of each file of a slice, with the instant of its write."""
     if file_slice.base_file:
@@ -159,32 +168,40 @@ def record_key(column: str, path: str) -> str:
 # --- records -----------------------------------------------------------------------------------------------------------------
 
 
-def _records(files: Mapping[str, FileStatistics], part: MetadataPartition, group: int | None = None) -> list[tuple[bytes, bytes]]:
-    """Return the records of these files, of one file group or of all.
+def _records(
+    files: Mapping[str, FileStatistics], indexed: IndexedColumns, group: tuple[int, int] | None = None
+) -> list[tuple[bytes, bytes]]:
+    """Return the records of these files, of all file groups, or of one: their number, and which one.
 
-    A file has a record of every indexed column, or none at all: Apache Hudi takes a column without a record for one of nulls only.
+    A file has a record of every required column, or none at all: Apache Hudi takes a column without a record for one of nulls only.
     As there, a log file that only deletes rows has records without bounds, and a base file without rows has none.
     """
-    whole = {path: file for path, file in files.items() if _is_whole(path, file, part.columns)}
-    columns = {name: hash_text(name) for name in part.columns}
-    wanted = [
-        (column + key, path, name)
-        for path, key in zip(whole, map(file_key, whole), strict=True)
-        for name, column in columns.items()
-    ]
+    named = {path: _columns_of(path, file, indexed) for path, file in files.items()}
+    hashes = {name: hash_text(name) for name in {name for names in named.values() for name in names}}
+    keys = ((path, names, file_key(path)) for path, names in named.items() if names)
+    wanted = [(hashes[name] + key, path, name) for path, names, key in keys for name in names]
     if group is not None and wanted:
-        of_group = groups_of_keys(pa.array([key for key, _, _ in wanted], pa.string()), part.file_groups) == group
+        of_group = groups_of_keys(pa.array([key for key, _, _ in wanted], pa.string()), group[0]) == group[1]
         wanted = [found for found, is_here in zip(wanted, of_group.tolist(), strict=True) if is_here]
-    return [(key.encode(), _datum(path.rpartition("/")[2], name, whole[path])) for key, path, name in wanted]
+    return [(key.encode(), statistics_datum(path.rpartition("/")[2], name, files[path])) for key, path, name in wanted]
 
 
-def _is_whole(path: str, file: FileStatistics, columns: Iterable[str]) -> bool:
+def _columns_of(path: str, file: FileStatistics, indexed: IndexedColumns) -> Sequence[str]:
+    """Return the columns of which a file has records."""
     if not file.rows:
-        return parse_log_file_name(path.rpartition("/")[2]) is not None
-    return all(name in file.columns and is_indexed(type_of(file.columns[name].kind)) for name in columns)
+        return indexed.required if parse_log_file_name(path.rpartition("/")[2]) is not None else ()
+    if not all(has_records_of(file, name) for name in indexed.required):
+        return ()
+    return [name for name in indexed.of_file(file.columns) if has_records_of(file, name)]
 
 
-def _datum(file_name: str, column: str, file: FileStatistics) -> bytes:
+def has_records_of(file: FileStatistics, column: str) -> bool:
+    """Return whether there is a record of the column in a file with these statistics: they know it, and Apache Hudi has such a type."""
+    return column in file.columns and is_indexed(type_of(file.columns[column].kind))
+
+
+def statistics_datum(file_name: str, column: str, file: FileStatistics) -> bytes:
+    """Return the Avro datum of the record of a column that `has_records_of`."""
     held = file.columns[column] if file.rows else _NOTHING
     wrapper = _wrapper(type_of(held.kind))
     assert wrapper is not None
@@ -230,7 +247,7 @@ _WRAPPERS = {
 
 def decode_column_stats(entries: Iterable[tuple[bytes, bytes]], schema_json: str) -> dict[str, dict[str, Any]]:
     """Return the statistics in records by key, as Avro decodes them. Raises what fastavro raises for other bytes."""
-    schema: Any = fastavro.parse_schema(json.loads(schema_json))
+    schema = parsed_schema(schema_json)
     found: dict[str, dict[str, Any]] = {}
     for key, datum in entries:
         record: Any = fastavro.schemaless_reader(io.BytesIO(datum), schema, None)

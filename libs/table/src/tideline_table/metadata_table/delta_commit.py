@@ -10,26 +10,20 @@ from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
 from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import RECORD_INDEX, Delta, MetadataPartition, MetadataTable
-from tideline_table.log_format.block import BlockType, HeaderKey
-from tideline_table.log_format.delete_block import delete_block
-from tideline_table.log_format.framing import frame_block
-from tideline_table.log_format.hfile_writer import hfile_bytes
 from tideline_table.metadata_table.instant_files import (
     UNREADABLE,
     begin_instant,
     complete_instant,
-    epoch_ms,
     extra_metadata,
     file_ids,
-    file_info,
     lost_files,
     put_once,
 )
 from tideline_table.metadata_table.kinds import kind_of
 from tideline_table.metadata_table.layout import base_name, file_id_of, file_path, log_name
+from tideline_table.metadata_table.log_file import log_file_bytes
 from tideline_table.metadata_table.log_records import LogRecords
 from tideline_table.metadata_table.partition import Records, Source, by_group
-from tideline_table.metadata_table.records import record_schema_json
 from tideline_table.storage import Storage
 
 _OPERATION = "UPSERT_PREPPED"
@@ -54,7 +48,9 @@ def add_delta(source: Source, entry: Entry, known: MetadataTable, logs: LogRecor
                 puts.append(pool.submit(_lost, part, delta, found))
                 continue
             for at, records in found:
-                puts.append(pool.submit(_put_log, storage, delta, part, at, records, _log_bytes(part, delta, records)))
+                puts.append(
+                    pool.submit(_put_log, storage, delta, part, at, records, log_file_bytes(part.name, delta.instant, records))
+                )
             written += found if part.name == RECORD_INDEX else ()
         for put in puts:
             stats += put.result()
@@ -84,19 +80,6 @@ def _changes(source: Source, entry: Entry, part: MetadataPartition) -> list[tupl
 
 def _lost(part: MetadataPartition, delta: Delta, error: Exception) -> list[WriteStat]:
     return lost_files(part, [log_name(part.base, delta.version, file_id) for file_id in file_ids(part)], error)
-
-
-def _log_bytes(part: MetadataPartition, delta: Delta, records: Records) -> bytes:
-    blocks, schema = b"", record_schema_json(with_meta_fields=True)
-    if records.updates.num_rows:
-        created_ms, repeats = epoch_ms(delta.instant), kind_of(part.name).has_repeats
-        entries = records.updates if records.joined is None else records.joined
-        content = hfile_bytes(entries, file_info(records.updates), created_ms=created_ms, repeats=repeats)
-        header = {HeaderKey.INSTANT_TIME: delta.instant, HeaderKey.SCHEMA: schema}
-        blocks += frame_block(BlockType.HFILE, header, content)
-    if len(records.deletes):
-        blocks += delete_block(records.deletes, part.name, None, schema, delta.instant)
-    return blocks
 
 
 def _put_log(

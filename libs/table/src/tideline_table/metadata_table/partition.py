@@ -82,6 +82,26 @@ def mapping_of(records: pa.RecordBatch) -> dict[bytes, bytes]:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexedColumns:
+    """The columns of which a partition of column statistics has records."""
+
+    required: tuple[str, ...]
+    """A file has a record of each of them, or no record at all: Apache Hudi takes a column without a record for one of nulls only."""
+    further: tuple[str, ...] | None = None
+    """Other columns that Tideline's writers take statistics of. A file has records of all its statistics then, because Apache Hudi may
+    index more columns later; None: of the required columns only."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them."""
+        return tuple(dict.fromkeys((*self.required, *(self.further or ()))))
+
+    def of_file(self, known: Iterable[str]) -> tuple[str, ...]:
+        """Return the columns of a file with statistics of the columns `known`."""
+        return self.required if self.further is None else tuple(dict.fromkeys((*self.required, *known)))
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """The table from which records are derived, as of one entry of its log."""
 
@@ -90,6 +110,8 @@ class Source:
     """The state after the entry."""
     rule: LogRule = field(default_factory=LogRule)
     """How the log files of the table are merged."""
+    indexed: IndexedColumns | None = None
+    """The columns with statistics in a table that Apache Hudi also writes; None in others, whose table log names them."""
 
 
 class PartitionKind(Protocol):

@@ -34,10 +34,10 @@ from tideline_table.log.metadata import (
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import HEAL_DEADLINE_S, TableLog
 from tideline_table.log_format.block import BlockType, HeaderKey
-from tideline_table.log_format.framing import BLOCK_VERSION, frame_block
+from tideline_table.log_format.framing import frame_block
 from tideline_table.log_format.hfile_writer import hfile_bytes
-from tideline_table.metadata_table.column_stats import index_definitions
 from tideline_table.metadata_table.delta_commit import add_delta
+from tideline_table.metadata_table.index_definitions import index_definitions
 from tideline_table.metadata_table.instant_files import (
     UNREADABLE,
     at_once,
@@ -64,14 +64,13 @@ from tideline_table.metadata_table.layout import (
     metadata_properties,
     timeline_path,
 )
+from tideline_table.metadata_table.log_file import EMPTY_DELETES
 from tideline_table.metadata_table.log_records import LogRecords
 from tideline_table.metadata_table.partition import Source, by_group
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import Storage, holds
 
 _LOGGER = logging.getLogger(__name__)
-_EMPTY_DELETES = BLOCK_VERSION.to_bytes(4, "big") + (1).to_bytes(4, "big") + b"\0"
-"""The content of a delete block without deletions: its version, and the length of an empty Avro list."""
 
 
 def publish_metadata(
@@ -158,7 +157,7 @@ def _define(storage: Storage, content: bytes) -> None:
 
 def _put_first_log(storage: Storage, part: MetadataPartition, file_id: str) -> None:
     """Begin the slice of a file group: without it, a group without records would not be there, or show its older slice."""
-    first = frame_block(BlockType.DELETE, {HeaderKey.INSTANT_TIME: part.base}, _EMPTY_DELETES)
+    first = frame_block(BlockType.DELETE, {HeaderKey.INSTANT_TIME: part.base}, EMPTY_DELETES)
     put_once(storage, file_path(log_name(part.base, FIRST_LOG_VERSION, file_id), part.name), first)
 
 

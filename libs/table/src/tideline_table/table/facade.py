@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.clock import Clock, SystemClock
-from tideline_table.config import INDEX_TYPE, READ_OPERATION_FIELD, SHARED_METADATA, Options
+from tideline_table.config import INDEX_TYPE, READ_OPERATION_FIELD, Options
 from tideline_table.coordination import ActiveTimeline, IntentBoard, LogReplica, NoIntents, NoLock, OpenPeerLock, TableLock
 from tideline_table.coordination.intruders import check_not_upgraded, properties_in
+from tideline_table.coordination.shared.metadata import kept_partitions
 from tideline_table.errors import InstantNotFound, InvalidOption, ObjectNotFound, SchemaMismatch, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.instant import Action
@@ -158,9 +159,9 @@ class Table:
         assert self.sharing is not None
         index, kept = self.definition.buckets, self.definition.kept_index
         own = index.properties if index is not None else {INDEX_TYPE.key: kept} if kept else {}
-        with_metadata = self.options[SHARED_METADATA] != SHARED_METADATA.default and self.definition.type is TableType.COW
+        metadata = kept_partitions(self.options) if self.definition.type is TableType.COW else ()
         given = {key: value for key, value in own.items() if value}
-        return {**self.sharing.hudi_options(with_metadata=with_metadata), **given}
+        return {**self.sharing.hudi_options(metadata), **given}
 
     @property
     def uid(self) -> str:

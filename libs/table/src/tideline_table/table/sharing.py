@@ -14,7 +14,7 @@ from tideline_table.coordination.shared.hudi_rules import (
     check_rings,
     check_version,
 )
-from tideline_table.coordination.shared.metadata import follow_step, keep_files_only, keeps_files, turn_off_metadata
+from tideline_table.coordination.shared.metadata import follow_step, keep_only, kept_partitions, turn_off_metadata
 from tideline_table.coordination.shared.partition_numbers import adopted_rules, check_numbers
 from tideline_table.errors import InvalidOption, UnsupportedTable
 from tideline_table.hudi.instant import Action, State, next_instant, time_from_instant
@@ -47,7 +47,7 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock, buckets
     """Share `table` with Apache Hudi's writers, beginning with an empty commit; return it, opened again.
 
     A table made by Tideline keeps its log, and other Tideline writers must open it again. A table made by Apache Hudi gets a log
-    that begins with the state of its timeline, and loses its metadata table, except for `files` with `tideline.shared.metadata`. If Apache Hudi's
+    that begins with the state of its timeline, and loses its metadata table, except for the partitions of `tideline.shared.metadata`. If Apache Hudi's
     writers use the bucket index, its number and hash fields are found in the rows, its partition rules in their folder, or `buckets` names
     them; all record keys are read, and the table keeps them from then on.
     Raises `UnsupportedTable` for versions and types that
@@ -191,7 +191,7 @@ def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption) -> None:
     table.refresh()
     index = adoption.look() if adoption.applies(_bucketing(table)) else None
     found = foreign_state(storage, properties)
-    if not (keeps_files(table.options) and keep_files_only(storage, properties)):
+    if not keep_only(storage, properties, kept_partitions(table.options)):
         turn_off_metadata(storage, properties)
     if index is not None:
         adoption.keep_rules()
@@ -216,7 +216,7 @@ def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption) -> None:
     state = TableState()
     for sequence, draft in enumerate(drafts, 1):
         step = draft.entry(sequence, table.clock.now())
-        follow_step(storage, found, step)
+        follow_step(storage, found, step, table.options)
         for path, content in timeline_files(step).create:
             storage.put_if_absent(path, content)
         entry = table.timeline.log.append(draft, sequence)

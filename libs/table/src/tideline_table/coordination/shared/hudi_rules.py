@@ -2,7 +2,7 @@
 
 - The table version stays 6: a writer that upgrades the table moves the timeline away.
 - Failed writes are cleaned lazily: a write with a fresh heartbeat is left alone. Only the effects of Hudi's options are visible.
-- No metadata table, unless its partition `files` is kept (`metadata`): Hudi's readers see only the files that it lists. An advertised one is
+- No metadata table, unless some of its partitions are kept (`metadata`): Hudi's readers see only the files that it lists. An advertised one is
   turned off as Hudi does it: first its partitions are removed from the properties, then its folder is deleted.
 - No bucket index that the table does not keep: with one, Hudi's writers read a bucket number in every file id and fail on the file
   groups that this engine creates otherwise. A table keeps the one it was created or shared with, and all file groups fit it.
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from tideline_table.clock import Clock
 from tideline_table.config import INDEX_TYPE, INSTANT_SKEW_S, Options, column_list
 from tideline_table.coordination.heartbeat import allowed_silence
-from tideline_table.coordination.shared.metadata import advertised, keep_files_only, turn_off_metadata
+from tideline_table.coordination.shared.metadata import advertised, keep_only, turn_off_metadata
 from tideline_table.coordination.shared.partition_numbers import check_numbers
 from tideline_table.errors import ClockSkew, UnsupportedTable
 from tideline_table.file_group.names import is_ring_file_id
@@ -43,16 +43,16 @@ _LOGGER = logging.getLogger(__name__)
 OPTIONS_HINT = "'tideline share PATH' prints the options that its writers need"
 
 
-def hold_to_rules(storage: Storage, *, keep_files: bool = False) -> bool:
+def hold_to_rules(storage: Storage, kept: Collection[str] = ()) -> bool:
     """Reject or mend what breaks the rules; return True if a metadata table was turned off. Raises `UnsupportedTable`.
 
-    With `keep_files`, a metadata table keeps its partition `files`.
+    A metadata table keeps the partitions `kept`, of which `files` is one if there are any.
     """
     properties = read_properties(storage)
     check_version(properties)
     check_numbers(storage, properties)
     partitions = advertised(properties)
-    if not partitions or (keep_files and keep_files_only(storage, properties)):
+    if not partitions or keep_only(storage, properties, kept):
         return False
     _LOGGER.warning(
         "a writer turned the metadata table on (%s) and it is turned off again: give every Hudi writer of this table "

@@ -1,8 +1,8 @@
 """The metadata table of a shared table: kept up with Tideline's steps, or turned off, under the lock that both sides take.
 
-Only the partition `files` is kept, and only where the option says so. As in Apache Hudi, the delta commit of a step comes before the timeline
-file that completes it, with the same instant: readers ignore it until then. Whatever Tideline does not follow turns the metadata table off,
-which is always safe: readers list folders, and Apache Hudi's next writer makes it anew.
+The partitions that the option names are kept, if Apache Hudi's writers made them. As in Apache Hudi, the delta commit of a step comes before
+the timeline file that completes it, with the same instant: readers ignore it until then. Whatever Tideline does not follow turns the metadata
+table off, or drops the one partition. That is always safe: readers do without it, and Apache Hudi's next writer makes it anew.
 
 That of a merge-on-read table is always turned off. With a metadata table, Apache Hudi 1.2.0 does not see the log files of a write that failed: its next
 write takes their names first, and claims them in its commit and, by a path that its readers cannot parse, in the metadata table.
@@ -11,34 +11,41 @@ write takes their names first, and claims them in its commit and, by a path that
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-from tideline_table.config import SHARED_METADATA, Options
-from tideline_table.errors import MALFORMED, CorruptMetadata, ObjectNotFound, SchemaMismatch, UnsupportedTable
+from tideline_table.config import SHARED_METADATA, Options, column_list
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import WRITE_ACTIONS, State
 from tideline_table.hudi.properties import METADATA_FOLDER, change_properties, read_properties
 from tideline_table.log.entry import Entry
-from tideline_table.log.metadata import FILES, delta_instant
+from tideline_table.log.metadata import COLUMN_STATS, FILES, delta_instant
 from tideline_table.log.plan import RollbackStep
 from tideline_table.log.state import TableState
 from tideline_table.metadata_table import StoredMetadata
-from tideline_table.metadata_table.files import FilesPartition
+from tideline_table.metadata_table.index_definitions import read_indexed_columns
+from tideline_table.metadata_table.instant_files import UNREADABLE
+from tideline_table.metadata_table.kinds import kind_of
 from tideline_table.metadata_table.layout import folder_of
-from tideline_table.metadata_table.partition import Source
+from tideline_table.metadata_table.partition import IndexedColumns, Records, Source
+from tideline_table.metadata_table.stored import add_stored_delta
+from tideline_table.metadata_table.stored_partition import StoredPartition
+from tideline_table.schema import arrow_from_avro
+from tideline_table.schema.meta_fields import with_meta_fields
 from tideline_table.storage import Storage
+from tideline_table.writer.column_statistics import statistics_columns
 
 _LOGGER = logging.getLogger(__name__)
 _ADVERTISED = (p.METADATA_PARTITIONS, p.METADATA_PARTITIONS_INFLIGHT)
 _KEPT_TYPE = "COPY_ON_WRITE"
 _MOST_DELTAS = 200
 """Delta commits after which a metadata table that no writer of Apache Hudi compacts is turned off. Hudi's writers fail at 1,000."""
-_UNREADABLE = (CorruptMetadata, ObjectNotFound, SchemaMismatch, UnsupportedTable, *MALFORMED)
 
 
-def keeps_files(options: Options) -> bool:
-    """Return whether Tideline's writers keep the partition `files`."""
-    return options[SHARED_METADATA] == FILES
+def kept_partitions(options: Options) -> tuple[str, ...]:
+    """Return the partitions that Tideline's writers keep, `files` first; none if they turn the metadata table off."""
+    if options[SHARED_METADATA] == SHARED_METADATA.default:
+        return ()
+    return tuple(dict.fromkeys((FILES, *column_list(options[SHARED_METADATA]))))
 
 
 def advertised(properties: Mapping[str, str]) -> list[str]:
@@ -46,22 +53,37 @@ def advertised(properties: Mapping[str, str]) -> list[str]:
     return [name for key in _ADVERTISED for name in properties.get(key, "").split(",") if name]
 
 
-def keep_files_only(storage: Storage, properties: Mapping[str, str]) -> bool:
-    """Drop all partitions but `files` as Apache Hudi does; return False if `files` cannot be kept. The caller holds the lock."""
-    if FILES not in properties.get(p.METADATA_PARTITIONS, "").split(",") or properties.get(p.TYPE) != _KEPT_TYPE:
+def keep_only(storage: Storage, properties: Mapping[str, str], kept: Collection[str]) -> bool:
+    """Drop all partitions but `kept` as Apache Hudi does; return False if `files` cannot be kept. The caller holds the lock."""
+    there = _made(properties)
+    if FILES not in kept or FILES not in there or properties.get(p.TYPE) != _KEPT_TYPE:
         return False
-    dropped = [name for name in advertised(properties) if name != FILES]
+    building = properties.get(p.METADATA_PARTITIONS_INFLIGHT, "").split(",")
+    dropped = sorted(
+        {name for name in advertised(properties) if name != FILES and (name not in kept or name not in there or name in building)}
+    )
     if dropped:
         _LOGGER.warning(
-            "dropping %s from the metadata table: Tideline keeps %s only in a table that Apache Hudi also writes; give every Hudi writer "
-            "hoodie.metadata.index.column.stats.enable=false, and no other index of the metadata table",
-            ", ".join(sorted(set(dropped))),
-            FILES,
+            "dropping %s from the metadata table: Tideline keeps %s in this table, which Apache Hudi also writes; give every Hudi writer "
+            "the options that 'tideline share PATH --metadata %s' prints, and no other index of the metadata table",
+            ", ".join(dropped),
+            ", ".join(kept),
+            ",".join(kept),
         )
-        change_properties(storage, {**properties, p.METADATA_PARTITIONS: FILES, p.METADATA_PARTITIONS_INFLIGHT: ""})
-        for name in set(dropped):
-            storage.delete_below(folder_of(name))
+        _drop(storage, properties, dropped)
     return True
+
+
+def _made(properties: Mapping[str, str]) -> list[str]:
+    return [name for name in properties.get(p.METADATA_PARTITIONS, "").split(",") if name]
+
+
+def _drop(storage: Storage, properties: Mapping[str, str], dropped: Collection[str]) -> None:
+    """Remove partitions from the properties, so that no reader looks for them, then delete their folders."""
+    left = ",".join(name for name in _made(properties) if name not in dropped)
+    change_properties(storage, {**properties, p.METADATA_PARTITIONS: left, p.METADATA_PARTITIONS_INFLIGHT: ""})
+    for name in dropped:
+        storage.delete_below(folder_of(name))
 
 
 def turn_off_metadata(storage: Storage, properties: Mapping[str, str]) -> None:
@@ -71,10 +93,11 @@ def turn_off_metadata(storage: Storage, properties: Mapping[str, str]) -> None:
     storage.delete_below(METADATA_FOLDER)
 
 
-def follow_step(storage: Storage, state: TableState, entry: Entry) -> bool:
+def follow_step(storage: Storage, state: TableState, entry: Entry, options: Options) -> bool:
     """Add to the metadata table what `entry`, the step that is taken next, changes. Return whether that took requests.
 
-    `state` is the state before the step. A step that cannot be followed turns the metadata table off. The caller holds the lock.
+    `state` is the state before the step. A step that cannot be followed turns the metadata table off; one that cannot be followed in one
+    partition only drops that. The caller holds the lock.
     """
     instant = delta_instant(entry)
     if not instant and not isinstance(entry.body, RollbackStep):
@@ -87,12 +110,37 @@ def follow_step(storage: Storage, state: TableState, entry: Entry) -> bool:
         stored = StoredMetadata.read(storage)
         why = why_not_followed(stored, state, entry)
         if not why and instant:
-            stored.add_delta(storage, instant, FilesPartition().changed_by(Source(storage, state), entry))
-    except _UNREADABLE as error:
+            changes = {stored.files: kind_of(FILES).changed_by(Source(storage, state), entry)}
+            further = [name for name in kept_partitions(options) if name in _made(properties) and name != FILES]
+            add_stored_delta(storage, instant, changes | _changed_records(storage, properties, state, entry, options, further))
+    except UNREADABLE as error:
         why = str(error)
     if why:
         _turn_off(storage, properties, why)
     return True
+
+
+def _changed_records(
+    storage: Storage, properties: Mapping[str, str], state: TableState, entry: Entry, options: Options, names: Iterable[str]
+) -> dict[StoredPartition, Records]:
+    """Return what the step changes in these partitions. Those that are not understood are dropped."""
+    changes, dropped = {}, []
+    for name in names:
+        try:
+            part = StoredPartition.read(storage, name)
+            indexed = _indexed_columns(storage, properties, state, options) if name == COLUMN_STATS else None
+            changes[part] = kind_of(name).changed_by(Source(storage, state, indexed=indexed), entry)
+        except UNREADABLE as error:
+            _LOGGER.warning("dropping %s from the metadata table, and Apache Hudi's next writer makes it anew: %s", name, error)
+            dropped.append(name)
+    if dropped:
+        _drop(storage, properties, dropped)
+    return changes
+
+
+def _indexed_columns(storage: Storage, properties: Mapping[str, str], state: TableState, options: Options) -> IndexedColumns:
+    schema = with_meta_fields(arrow_from_avro(state.schema_json))
+    return IndexedColumns(read_indexed_columns(storage, properties), statistics_columns(schema, options))
 
 
 def why_not_followed(stored: StoredMetadata, state: TableState, entry: Entry) -> str:
@@ -121,7 +169,7 @@ def turn_off_if_known(storage: Storage, instants: Iterable[str]) -> None:
         return
     try:
         known = sorted(StoredMetadata.read(storage).instants & wanted)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         _turn_off(storage, properties, str(error))
         return
     if known:

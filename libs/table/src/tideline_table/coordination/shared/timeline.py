@@ -29,7 +29,7 @@ from tideline_table.coordination.shared.hudi_rules import (
     check_version,
     hold_to_rules,
 )
-from tideline_table.coordination.shared.metadata import follow_step, keeps_files, turn_off_if_known
+from tideline_table.coordination.shared.metadata import follow_step, kept_partitions, turn_off_if_known
 from tideline_table.coordination.shared.partition_numbers import check_numbers
 from tideline_table.coordination.shared.timeline_file import create_file
 from tideline_table.coordination.timeline import ActiveTimeline, Decide
@@ -234,7 +234,7 @@ class SharedTimeline(ActiveTimeline):
         return self._lock
 
     def _append_under(self, held: HeldPeerLock, decide: Decide) -> Entry:
-        hold_to_rules(self.storage, keep_files=keeps_files(self.replica.options))
+        hold_to_rules(self.storage, kept_partitions(self.replica.options))
         turn_off_if_known(self.storage, self._late)
         self._late.clear()
         self.follower.adopt()
@@ -294,7 +294,8 @@ class SharedTimeline(ActiveTimeline):
             self._check_begun(draft)
         files = self._with_inflight(draft, files)
         step = draft.entry(self.state.sequence + 1, self.clock.now())
-        if keeps_files(self.replica.options) and follow_step(self.storage, self.state, step) and not held.is_held():
+        options = self.replica.options
+        if kept_partitions(options) and follow_step(self.storage, self.state, step, options) and not held.is_held():
             self._late.add(draft.instant)
             raise _LockLost
         for path in files.delete:

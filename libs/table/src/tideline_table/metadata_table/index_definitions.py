@@ -1,0 +1,42 @@
+"""The file in which Apache Hudi 1.x names the columns of the partition `column_stats` (format reference 15.7)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from tideline_table.errors import MALFORMED, CorruptMetadata
+from tideline_table.hudi import properties as p
+from tideline_table.log.metadata import COLUMN_STATS
+from tideline_table.metadata_table.layout import INDEX_DEFINITIONS_PATH
+from tideline_table.storage import Storage
+
+
+def index_definitions(columns: Sequence[str]) -> bytes:
+    """Return the content of the file for these columns."""
+    definition = {
+        **dict.fromkeys(("indexName", "indexType", "indexFunction"), COLUMN_STATS),
+        "sourceFields": list(columns),
+        "indexOptions": {},
+        "version": "V1",
+    }
+    return json.dumps({"indexDefinitions": {COLUMN_STATS: definition}}, indent=2).encode()
+
+
+def read_indexed_columns(storage: Storage, properties: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the columns that the newest writer of Apache Hudi named, in its order: its readers use statistics of no others.
+
+    Raises `CorruptMetadata` for a definition that names none or is of another version than 1, `ObjectNotFound` without the file.
+    """
+    path = properties.get(p.INDEX_DEFINITIONS) or INDEX_DEFINITIONS_PATH
+    try:
+        found = json.loads(storage.read(path))["indexDefinitions"][COLUMN_STATS]
+        columns = tuple(str(name) for name in found["sourceFields"])
+        if not columns or found.get("version") != "V1":
+            raise ValueError(f"version {found.get('version')}, columns {', '.join(columns)}")
+    except MALFORMED as error:
+        raise CorruptMetadata(
+            f"{path} without a definition of column statistics that is understood ({type(error).__name__}: {error})",
+            expected="columns of statistics in version V1",
+        ) from None
+    return columns
