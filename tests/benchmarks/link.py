@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +32,15 @@ class Answer:
     value: Any
     seconds: float
     cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """Processor time of a process in ticks of the kernel: its own, and that of ended children for which it waited."""
+
+    parent: int
+    own: int
+    waited: int
 
 
 class EngineLink:
@@ -101,7 +111,7 @@ class EngineLink:
         assert self._process is not None
         assert self._requests is not None
         assert self._replies is not None
-        before = self._cpu_s()
+        before = self._ticks()
         overdue = threading.Timer(timeout_s, self._kill)
         overdue.start()
         try:
@@ -119,7 +129,7 @@ class EngineLink:
         reply = json.loads(line)
         if "error" in reply:
             raise EngineFailed(str(reply["error"]))
-        return Answer(reply["value"], float(reply["seconds"]), self._cpu_s() - before)
+        return Answer(reply["value"], float(reply["seconds"]), spent_ticks(before, self._ticks()) / _TICKS_PER_S)
 
     def _kill(self) -> None:
         assert self._process is not None
@@ -128,10 +138,10 @@ class EngineLink:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
-    def _cpu_s(self) -> float:
-        """Of all processes of the engine's session, and of those that they have waited for."""
+    def _ticks(self) -> dict[int, Ticks]:
+        """Of all processes of the engine's session."""
         assert self._process is not None
-        ticks = 0
+        found = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
@@ -140,5 +150,22 @@ class EngineLink:
             except OSError:
                 continue
             if int(fields[3]) == self._process.pid:
-                ticks += sum(map(int, fields[11:15]))
-        return ticks / _TICKS_PER_S
+                user, system, user_of_ended, system_of_ended = map(int, fields[11:15])
+                found[int(entry.name)] = Ticks(int(fields[1]), user + system, user_of_ended + system_of_ended)
+        return found
+
+
+def spent_ticks(before: Mapping[int, Ticks], after: Mapping[int, Ticks]) -> int:
+    """Return what processes spent between two readings, by process id.
+
+    What a process spent until it ended is lost, unless its parent waited for it: Spark ends idle Python workers, and nothing waits for them.
+    """
+    none = Ticks(0, 0, 0)
+    own = sum(ticks.own - before.get(pid, none).own for pid, ticks in after.items())
+    waited = {pid: ticks.waited - before.get(pid, none).waited for pid, ticks in after.items()}
+    for pid in before.keys() - after.keys():
+        # What it had spent before the first reading is no part of what its parent has gained by waiting for it.
+        parent, earlier = before[pid].parent, before[pid].own + before[pid].waited
+        if waited.get(parent, 0) >= earlier:
+            waited[parent] -= earlier
+    return own + sum(waited.values())

@@ -23,6 +23,7 @@ from tideline_spark.errors import spark_failure
 from tideline_spark.invocation import ExitCode
 from tideline_spark.jobs import run_each
 from tideline_spark.plan_run import Result, Task, Terminated, Termination, log_json_lines, run_application
+from tideline_spark.python_daemon import SETTINGS as DAEMON_SETTINGS
 from tideline_spark.session import is_running, local_session, stop_session
 from tideline_table.action import ClusteredGroup, ClusteringTask
 
@@ -99,7 +100,8 @@ class SparkOnDemand:
 
     def _started(self) -> SparkSession:
         if "PYSPARK_GATEWAY_PORT" in os.environ and not self.local_cores:
-            return SparkSession.builder.appName(f"tideline {self.title}").getOrCreate()  # started by spark-submit
+            builder = SparkSession.builder.appName(f"tideline {self.title}")  # started by spark-submit
+            return builder.config(map=dict(DAEMON_SETTINGS)).getOrCreate()
         return local_session(f"tideline {self.title}", self.local_cores or "*", short_lived=True)
 
 

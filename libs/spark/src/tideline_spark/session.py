@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from tideline_spark.hadoop_s3 import local_packages, session_settings
 from tideline_spark.java import find_java
+from tideline_spark.python_daemon import SETTINGS as DAEMON_SETTINGS
 
 ARROW_BATCH_ROWS = 65_536
 """Rows per Arrow batch between the JVM and Python; Spark's default of 10,000 costs about 5 %."""
@@ -57,6 +58,7 @@ def local_session(
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_BATCH_ROWS),
         "spark.sql.shuffle.partitions": str(4 * threads),
+        **DAEMON_SETTINGS,
         **session_settings(),
         **(extra or {}),
     }

@@ -28,10 +28,10 @@ from tideline_table.schema.meta_fields import MetaField
 from tideline_table.statistics import FileStatistics, StatisticsCollector
 from tideline_table.storage import Storage
 from tideline_table.writer.column_statistics import collector_of
+from tideline_table.writer.dictionary_choice import dictionary_columns
 
 _ZSTD_LEVEL = 1
 """Level 1 encodes nearly as fast as snappy into smaller files; higher levels cost writers more than readers gain."""
-_UNIQUE_COLUMNS = (MetaField.COMMIT_SEQNO, MetaField.RECORD_KEY)
 
 
 class BaseFileRows:
@@ -66,8 +66,12 @@ class BaseFileRows:
 
 
 @contextmanager
-def open_base_file(storage: Storage, path: str, schema: pa.Schema, avro_schema: str, options: Options) -> Iterator[BaseFileRows]:
-    """Open a base file that appears at the end of the context, or not at all if the context ends with an error."""
+def open_base_file(storage: Storage, path: str, first: pa.Table, avro_schema: str, options: Options) -> Iterator[BaseFileRows]:
+    """Open a base file that appears at the end of the context, or not at all if the context ends with an error.
+
+    `first`: the first rows to be written, which give the schema and choose the encodings.
+    """
+    schema = first.schema
     codec = options[COMPRESSION_CODEC]
     with (
         storage.open_output(path) as sink,
@@ -76,7 +80,7 @@ def open_base_file(storage: Storage, path: str, schema: pa.Schema, avro_schema: 
             schema,
             compression=codec,
             compression_level=_ZSTD_LEVEL if codec == "zstd" else None,
-            use_dictionary=[f.name for f in schema if f.name not in _UNIQUE_COLUMNS],
+            use_dictionary=dictionary_columns(first),
             store_schema=False,
             write_page_index=True,
         ) as writer,
@@ -102,7 +106,7 @@ class WrittenFile:
 
 def write_base_file(storage: Storage, path: str, rows: pa.Table, avro_schema: str, options: Options) -> WrittenFile:
     """Write `rows` (meta fields first) as a base file that appears as a whole or not at all."""
-    with open_base_file(storage, path, rows.schema, avro_schema, options) as file:
+    with open_base_file(storage, path, rows, avro_schema, options) as file:
         file.write(rows)
     return WrittenFile(storage.stat(path).size_bytes, file.statistics, file.bloom)
 

@@ -6,6 +6,7 @@ import itertools
 import math
 import sys
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import pyarrow as pa
 
@@ -45,17 +46,21 @@ class Outputs:
         task, storage = self._task, self._storage
         file_id, path = task.output(number)
         create_marker(storage, task.instant, path, MarkerType.CREATE)
-        position = self._schema.get_field_index(MetaField.FILE_NAME)
-        field = self._schema.field(position).with_type(DICTIONARY)
-        name = path.rsplit("/", 1)[-1]
-        first = next(row_groups)
-        with open_base_file(storage, path, first.schema.set(position, field), task.avro_schema, self._options) as file:
-            for rows in itertools.chain([first], row_groups):
-                file.write(rows.set_column(position, field, repeated(name, rows.num_rows)))
+        named = map(partial(_named, path.rsplit("/", 1)[-1]), row_groups)
+        first = next(named)
+        with open_base_file(storage, path, first, task.avro_schema, self._options) as file:
+            for rows in itertools.chain([first], named):
+                file.write(rows)
         # Count the rows of the file itself, because the commit publishes the file and not what was meant to be in it.
         written = read_footer(storage, path).rows
         size = storage.stat(path).size_bytes
         return WriteStat(file_id, task.partition_path, path, NO_PREVIOUS_COMMIT, written, size, statistics=file.statistics)
+
+
+def _named(name: str, rows: pa.Table) -> pa.Table:
+    position = rows.schema.get_field_index(MetaField.FILE_NAME)
+    field = rows.schema.field(position).with_type(DICTIONARY)
+    return rows.set_column(position, field, repeated(name, rows.num_rows))
 
 
 def _cut(ordered: Iterable[pa.Table], schema: pa.Schema, per_file: int, per_row_group: int) -> Iterator[tuple[int, pa.Table]]:
