@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 
 from tideline_locks import open_peer_lock
 from tideline_table.action import write_rows
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination.committed import Committed
 from tideline_table.log.sharing import PeerLockKind, Sharing
 from tideline_table.table import Table, TableRequest, TableType, create_table, share_table
@@ -63,6 +65,21 @@ def meet_rules(peer: ApacheHudi, folder: Path, rules: str, number: int) -> None:
     }
     with contextlib.suppress(PeerFailed):  # then one of the tasks has kept them
         Turns(peer, folder, Kind.COW, options).theirs(trips([0], 0))
+
+
+def abandoned_write(table: Table, rows: pa.Table) -> str:
+    """A write whose process died before it committed: files and markers are there, and no heartbeat."""
+
+    def dies(self: WriteTransaction, *_: object, **__: object) -> None:
+        self.abandon()
+        raise KeyboardInterrupt(self.instant)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(WriteTransaction, "commit", dies)
+        patched.setattr(WriteTransaction, "roll_back", lambda _: None)
+        with pytest.raises(KeyboardInterrupt) as died:
+            write_rows(table, rows, Operation.UPSERT)
+    return str(died.value)
 
 
 @dataclass

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 from tests.conformance.matrix import Cell, Direction, Kind, Matrix, Topic
 from tests.conformance.peers.apache_hudi import ApacheHudi
+from tests.conformance.service_strategies import Proof, Strategy, impossible, reasons
 from tests.conformance.stories.story import Library, Story
 
 IMPOSSIBLE = [Cell(Topic.COMPACTION, Kind.COW, direction) for direction in Direction]
-NOT_BUILT: dict[Cell, str] = {}
+NO_REASONS: dict[Cell, str] = {}
 STORY_TIMEOUT_S = 1200
 _MATRIX = pytest.StashKey[Matrix]()
+_SERVICES = pytest.StashKey[Matrix]()
 _STORIES = pytest.StashKey[list[Story]]()
 """What the chosen tests ask the library for."""
 
@@ -79,6 +81,12 @@ def matrix(pytestconfig: pytest.Config) -> Matrix:
     return pytestconfig.stash[_MATRIX]
 
 
+@pytest.fixture(scope="session")
+def service_matrix(pytestconfig: pytest.Config) -> Matrix:
+    """The matrix of service strategies (`service_strategies.py`)."""
+    return pytestconfig.stash[_SERVICES]
+
+
 @pytest.fixture
 def workdir(tmp_path: Path) -> Path:
     """A folder of the test's own for tables."""
@@ -95,7 +103,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "whole_suite: judges the whole conformance suite; runs last, and only when nothing was left out"
     )
-    config.stash[_MATRIX] = Matrix(NOT_BUILT, IMPOSSIBLE)
+    config.stash[_MATRIX] = Matrix(NO_REASONS, IMPOSSIBLE)
+    config.stash[_SERVICES] = Matrix(reasons(), list(impossible()), rows=Strategy, columns=Proof, names_tests=True)
     config.stash[_STORIES] = []
 
 
@@ -131,8 +140,9 @@ def _is_whole(config: pytest.Config) -> bool:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Prints the matrix above pytest's own last line."""
-    matrix = terminalreporter.config.stash[_MATRIX]
-    if matrix.results:
-        terminalreporter.section("conformance")
-        for line in matrix.lines():
-            terminalreporter.write_line(line)
+    stash = terminalreporter.config.stash
+    for title, matrix in (("conformance", stash[_MATRIX]), ("conformance of service strategies", stash[_SERVICES])):
+        if matrix.results:
+            terminalreporter.section(title)
+            for line in matrix.lines():
+                terminalreporter.write_line(line)

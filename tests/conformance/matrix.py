@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Collection, Iterator, Mapping
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -49,12 +50,20 @@ class Direction(enum.StrEnum):
 
 
 class Cell(NamedTuple):
-    topic: Topic
+    """A cell of one of the matrices: a row (`Topic` or `Strategy`), a table type, a column (`Direction` or `Proof`)."""
+
+    topic: enum.StrEnum
     kind: Kind
-    direction: Direction
+    direction: enum.StrEnum
 
 
-EVERY_CELL = [Cell(topic, kind, direction) for topic in Topic for kind in Kind for direction in Direction]
+def every_cell(rows: Iterable[enum.StrEnum], columns: Iterable[enum.StrEnum]) -> list[Cell]:
+    """All cells of a matrix with these rows and, for each table type, these columns."""
+    wanted = list(columns)
+    return [Cell(row, kind, column) for row in rows for kind in Kind for column in wanted]
+
+
+EVERY_CELL = every_cell(Topic, Direction)
 
 KEY = ("_hoodie_record_key", "_hoodie_partition_path", "_hoodie_commit_seqno")
 """What makes a row unique in every table, with duplicate record keys too."""
@@ -86,21 +95,37 @@ class Result:
     comparisons: int = 0
     failures: list[str] = field(default_factory=list)
     peer_differences: set[int] = field(default_factory=set)
+    tests: set[str] = field(default_factory=set)
+    """The tests that filled it, as file::test."""
 
 
 class Matrix:
-    """Collects the results of a session. `not_built` says why a cell is empty, `impossible` are cells that mean nothing."""
+    """Collects the results of a session. `reasons` says why a cell is empty, `impossible` are cells that mean nothing.
 
-    def __init__(self, not_built: Mapping[Cell, str], impossible: Collection[Cell] = ()) -> None:
-        self.not_built = not_built
+    `names_tests` lets the text name the tests that filled each row.
+    """
+
+    def __init__(
+        self,
+        reasons: Mapping[Cell, str],
+        impossible: Collection[Cell] = (),
+        *,
+        rows: type[enum.StrEnum] = Topic,
+        columns: type[enum.StrEnum] = Direction,
+        names_tests: bool = False,
+    ) -> None:
+        self.reasons = reasons
         self.impossible = impossible
         self.results: dict[Cell, Result] = {}
+        self._rows = list(rows)
+        self._columns = list(columns)
+        self._names_tests = names_tests
 
     @contextlib.contextmanager
     def cells(self, *cells: Cell, label: str, key: tuple[str, ...] = KEY) -> Iterator[Comparison]:
         """The block compares rows for these cells; whatever it raises makes them fail."""
-        claimed = [cell for cell in cells if cell in self.not_built or cell in self.impossible]
-        assert not claimed, f"{claimed} count as not built or impossible; take them off that list"
+        claimed = [cell for cell in cells if cell in self.reasons or cell in self.impossible]
+        assert not claimed, f"{claimed} count as empty or impossible; take them off that list"
         comparison = Comparison(key)
         try:
             yield comparison
@@ -109,7 +134,9 @@ class Matrix:
             for cell in cells:
                 self._result(cell).failures.append(label)
             raise
+        test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition("/")[2].partition(" ")[0].partition("[")[0]
         for cell in cells:
+            self._result(cell).tests.add(test)
             self._result(cell).comparisons += comparison.count
             self._result(cell).peer_differences |= comparison.peer_differences
 
@@ -117,17 +144,17 @@ class Matrix:
         return self.results.setdefault(cell, Result())
 
     def empty_cells(self) -> list[Cell]:
-        """Cells that no test of this session compared, and that nobody declared as not built."""
-        known = {*self.results, *self.not_built, *self.impossible}
-        return [cell for cell in EVERY_CELL if cell not in known]
+        """Cells that no test of this session compared, and for whose emptiness nobody gave a reason."""
+        known = {*self.results, *self.reasons, *self.impossible}
+        return [cell for cell in every_cell(self._rows, self._columns) if cell not in known]
 
     def lines(self) -> list[str]:
         """The matrix as text, with what the marks in it mean below."""
-        reasons = list(dict.fromkeys(self.not_built.values()))
-        columns = [(kind, direction) for kind in Kind for direction in Direction]
+        reasons = list(dict.fromkeys(self.reasons.values()))
+        columns = [(kind, direction) for kind in Kind for direction in self._columns]
         heads = [f"{'CoW' if kind is Kind.COW else 'MoR'}: {direction}" for kind, direction in columns]
         rows = [["", *heads]]
-        for topic in Topic:
+        for topic in self._rows:
             rows.append([topic.value, *(self._text(Cell(topic, *column), reasons) for column in columns)])
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         found = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -135,16 +162,24 @@ class Matrix:
             "",
             "ok N: N comparisons of all rows held; -: not run in this session; blank: means nothing; #N: see docs/peer-differences.md",
         ]
-        found += [f"not built [{number}]: {reason}" for number, reason in enumerate(reasons, 1)]
+        found += [f"empty [{number}]: {reason}" for number, reason in enumerate(reasons, 1)]
+        if self._names_tests:
+            by_tests: dict[str, list[str]] = {}
+            for topic in self._rows:
+                by_tests.setdefault(", ".join(self._tests(topic)), []).append(topic.value)
+            found += [f"{tests}: {'; '.join(topics)}" for tests, topics in by_tests.items() if tests]
         for cell, result in self.results.items():
             found += [f"FAIL {cell.topic}, {cell.kind}, {cell.direction}: {label}" for label in result.failures]
         return found
 
+    def _tests(self, topic: enum.StrEnum) -> list[str]:
+        return sorted({test for cell, result in self.results.items() if cell.topic is topic for test in result.tests})
+
     def _text(self, cell: Cell, reasons: list[str]) -> str:
         if cell in self.impossible:
             return ""
-        if cell in self.not_built:
-            return f"not built [{reasons.index(self.not_built[cell]) + 1}]"
+        if cell in self.reasons:
+            return f"empty [{reasons.index(self.reasons[cell]) + 1}]"
         result = self.results.get(cell)
         if result is None:
             return "-"

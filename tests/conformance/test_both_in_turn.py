@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
-from tests.conformance.both_in_turn import FAST, Turns, trips
+from tests.conformance.both_in_turn import FAST, Turns, abandoned_write, trips
 from tests.conformance.matrix import Cell, Comparison, Direction, Kind, Matrix, Topic
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 
@@ -22,7 +22,6 @@ from tideline_table.action import (
     schedule_clustering,
     schedule_compaction,
 )
-from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.config import SCHEMA_EVOLUTION
 from tideline_table.errors import UnsupportedTable, WriteConflict
 from tideline_table.hudi.instant import Action, State
@@ -192,21 +191,6 @@ def test_rollback(story: Story) -> None:
         assert not list(turns.path.rglob(f"p*/*_{ours}.parquet"))
         turns.ours(trips(range(27, 29), 11))
         turns.agree(compare, "they rolled ours back and both went on", 29)
-
-
-def abandoned_write(table: Table, rows: pa.Table) -> str:
-    """A write whose process died before it committed: files and markers are there, and no heartbeat."""
-
-    def dies(self: WriteTransaction, *_: object, **__: object) -> None:
-        self.abandon()
-        raise KeyboardInterrupt(self.instant)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(WriteTransaction, "commit", dies)
-        patched.setattr(WriteTransaction, "roll_back", lambda _: None)
-        with pytest.raises(KeyboardInterrupt) as died:
-            Turns.write(table, rows)
-    return str(died.value)
 
 
 def test_schema_evolution(story: Story) -> None:

@@ -5,6 +5,18 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from tests.conformance.matrix import EVERY_CELL, Cell, Direction, Kind, Matrix, Topic
+from tests.conformance.service_strategies import Proof, Strategy, impossible, reasons
+
+from tideline_table.action.clustering.execution_strategy import STRATEGIES as EXECUTIONS
+from tideline_table.action.clustering.plan_strategy import STRATEGIES as PLANS
+from tideline_table.config import (
+    CLEAN_POLICY,
+    CLUSTERING_GROUP_ORDER,
+    CLUSTERING_PARTITION_FILTER,
+    COMPACTION_STRATEGIES,
+    LAYOUT_STRATEGY,
+)
+from tideline_table.coordination.write_set import UPDATE_STRATEGIES
 
 UPSERT = Cell(Topic.UPSERT, Kind.COW, Direction.THERE_HERE)
 DELETE = Cell(Topic.DELETE, Kind.COW, Direction.THERE_HERE)
@@ -40,15 +52,43 @@ def test_a_cell_without_a_comparison_fails() -> None:
     assert "FAIL upsert, COPY_ON_WRITE, Hudi → here: nothing" in judged.lines()
 
 
-def test_what_counts_as_not_built_cannot_be_filled_unnoticed() -> None:
+def test_what_counts_as_empty_cannot_be_filled_unnoticed() -> None:
     judged = Matrix({UPSERT: "later"}, [DELETE])
     for cell in (UPSERT, DELETE):
         with pytest.raises(AssertionError, match="take them off"), judged.cells(cell, label="built"):
             pass
-    assert "not built [1]: later" in judged.lines()
+    assert "empty [1]: later" in judged.lines()
     assert not {UPSERT, DELETE} & set(judged.empty_cells())
 
 
 @pytest.mark.whole_suite
-def test_no_cell_was_forgotten(matrix: Matrix) -> None:
+def test_no_cell_was_forgotten(matrix: Matrix, service_matrix: Matrix) -> None:
     assert matrix.empty_cells() == []
+    assert service_matrix.empty_cells() == []
+
+
+def test_another_matrix_has_its_own_rows_and_columns() -> None:
+    judged = Matrix(reasons(), list(impossible()), rows=Strategy, columns=Proof, names_tests=True)
+    cell = Cell(Strategy.SIZE, Kind.MOR, Proof.CLUSTERING)
+    assert cell in judged.empty_cells()
+    with judged.cells(cell, label="one", key=("id",)) as compare:
+        compare.rows(ROWS, ROWS, "rows")
+    assert cell not in judged.empty_cells()
+    assert "test_matrix.py::test_another_matrix_has_its_own_rows_and_columns: clustering plan: size" in judged.lines()
+
+
+def test_every_strategy_that_an_option_names_is_a_row() -> None:
+    """Whoever adds a strategy adds it to the matrix, and with it to the tests that fill it."""
+    named = {
+        "clustering plan": set(PLANS.built_in),
+        "clustering execution": set(EXECUTIONS.built_in),
+        "clustering updates": set(UPDATE_STRATEGIES),
+        "clustering filter": set(CLUSTERING_PARTITION_FILTER.choices),
+        "clustering group order": set(CLUSTERING_GROUP_ORDER.choices),
+        "clustering layout": {choice for choice in LAYOUT_STRATEGY.choices if choice.islower()},
+        "compaction": set(COMPACTION_STRATEGIES.values()),
+        "clean": set(CLEAN_POLICY.choices),
+    }
+    rows = {strategy.value for strategy in Strategy}
+    missing = sorted(f"{kind}: {name}" for kind, names in named.items() for name in names if f"{kind}: {name}" not in rows)
+    assert not missing

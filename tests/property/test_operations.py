@@ -8,9 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.property.profile import few
+from tests.simulation.faults import copy_of
+from tests.simulation.recovery import compact as compact_planned
+from tests.simulation.recovery import log_compact
+from tests.simulation.visible_files import is_data_file
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, rows_of
 
-from tideline_table.action import roll_back_dead, run_clean, schedule_clean, schedule_clustering, write_rows
+from tideline_table.action import (
+    roll_back_dead,
+    run_clean,
+    schedule_clean,
+    schedule_clustering,
+    schedule_compaction,
+    schedule_log_compaction,
+    write_rows,
+)
 from tideline_table.action.write.run import write_context
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
@@ -18,7 +30,7 @@ from tideline_table.errors import InstantNotFound
 from tideline_table.hudi.properties import PAYLOAD_CLASS, PROPERTIES_PATH, format_properties, parse_properties
 from tideline_table.merge import OVERWRITE_PAYLOAD
 from tideline_table.storage import LocalStorage, MemoryStorage
-from tideline_table.table import Table
+from tideline_table.table import Table, TableType
 from tideline_table.writer import FileGroupTask, Operation, prepare_input, write_file_group
 
 Key = tuple[str, str]
@@ -26,7 +38,7 @@ keys = st.tuples(st.sampled_from("abcdef"), st.sampled_from(["p", "q"]))
 ordering = st.one_of(st.none(), st.integers(0, 4))
 versions = st.tuples(keys, ordering, st.booleans())
 limits = st.sampled_from([0, 10**8])
-steps = st.one_of(
+any_step = (
     st.tuples(st.just("upsert"), st.lists(versions, max_size=6), limits),
     st.tuples(st.just("upsert"), st.lists(versions, min_size=1, max_size=6), limits),
     st.tuples(st.just("insert new"), st.integers(1, 3), limits),
@@ -37,6 +49,14 @@ steps = st.one_of(
     st.tuples(st.just("clean"), st.integers(1, 4), limits),
     st.tuples(st.just("abandon"), st.lists(versions, max_size=3), limits),
 )
+steps = st.one_of(any_step)
+steps_with_logs = st.one_of(
+    *any_step,
+    st.tuples(st.just("compact"), st.lists(versions, max_size=4), limits),
+    st.tuples(st.just("log compact"), st.lists(versions, max_size=4), limits),
+    st.tuples(st.just("log compact"), st.just([]), limits),
+)
+"""Of a merge-on-read table. The versions are written between the plan and its run."""
 
 
 @dataclasses.dataclass
@@ -78,8 +98,8 @@ class Model:
 class Run:
     """The table and the model side by side."""
 
-    def __init__(self, mode: str, storage, clock: ManualClock) -> None:
-        create(storage, clock, ordering="" if mode == "commit time" else "ts")
+    def __init__(self, mode: str, storage, clock: ManualClock, kind: TableType = TableType.COW) -> None:
+        create(storage, clock, ordering="" if mode == "commit time" else "ts", type=kind)
         if mode == "overwrite":
             properties = {**parse_properties(storage.read(PROPERTIES_PATH)), PAYLOAD_CLASS: OVERWRITE_PAYLOAD}
             storage.put(PROPERTIES_PATH, format_properties(properties, "test"))
@@ -88,6 +108,7 @@ class Run:
         self.model = Model(mode)
         self.snapshots: dict[str, list] = {}
         self.count = 0
+        self.log_compactions = 0
 
     def value(self) -> str:
         self.count += 1
@@ -95,7 +116,7 @@ class Run:
 
     def step(self, kind: str, what, limit: int) -> None:
         self.clock.advance(1)
-        options = {"hoodie.parquet.small.file.limit": limit}
+        options = {"hoodie.parquet.small.file.limit": limit, "tideline.insert.to.log": limit > 0}
         if kind in ("upsert", "insert drop", "bulk drop"):
             operation = {"upsert": Operation.UPSERT, "insert drop": Operation.INSERT, "bulk drop": Operation.BULK_INSERT}[kind]
             full = [(key, order, deleted, self.value()) for key, order, deleted in what]
@@ -112,6 +133,8 @@ class Run:
         elif kind == "cluster":
             schedule_clustering(self.table, {"hoodie.clustering.plan.strategy.sort.columns": what})
             cluster(self.table)
+        elif kind in ("compact", "log compact"):
+            self.merge_logs(kind, what, limit)
         elif kind == "clean":
             schedule_clean(self.table, {"hoodie.cleaner.commits.retained": what})
             run_clean(self.table)
@@ -119,6 +142,20 @@ class Run:
             self.abandon(what)
         if self.table.state.last_instant:
             self.snapshots[self.table.state.last_instant] = self.model.contents()
+
+    def merge_logs(self, kind: str, what, limit: int) -> None:
+        """Plan a compaction or a log compaction, write, and run it."""
+        schedule, run = {
+            "compact": (schedule_compaction, lambda: compact_planned(self.table)),
+            "log compact": (schedule_log_compaction, lambda: log_compact(self.table)),
+        }[kind]
+        due = {"hoodie.compact.inline.max.delta.commits": 1, "hoodie.log.compaction.blocks.threshold": 2}
+        planned = schedule(self.table, due)
+        if what:
+            self.step("upsert", what, limit)
+        done = run()
+        assert (done is None) == (planned is None)
+        self.log_compactions += kind == "log compact" and done is not None
 
     def write(self, versions, operation: Operation, options) -> None:
         rows = rows_of([(*key, order, value) for key, order, _, value in versions])
@@ -168,6 +205,29 @@ def test_table_equals_the_model(mode, plan, choose: random.Random):
     run.check_history(fresh, run.snapshots)
     known = {s.path for s in fresh.state.every_slice()}
     assert {o.path for o in run.storage.list_objects("") if o.path.endswith(".parquet")} == known
+
+
+@pytest.mark.parametrize("mode", ["event time", "commit time", "overwrite"])
+@few
+@given(st.lists(steps_with_logs, min_size=4, max_size=14), st.randoms(use_true_random=False))
+def test_a_table_with_logs_equals_the_model(mode, plan, choose: random.Random):
+    """With event time, a deletion in a log hides later rows with lower ordering values until a compaction forgets it: no model of rows alone."""
+    clock = ManualClock()
+    run = Run(mode, MemoryStorage(clock=clock), clock, TableType.MOR)
+    for kind, what, limit in plan:
+        rows_only = mode == "event time" and kind in ("upsert", "insert drop", "bulk drop", "compact", "log compact")
+        run.step(kind, [(key, order, False) for key, order, _ in what] if rows_only else what, limit)
+        run.check(run.table)
+        run.check_history(run.table, choose.sample(sorted(run.snapshots), min(1, len(run.snapshots))))
+    fresh = open_table(run.storage, clock)
+    run.check(fresh)
+    run.check_history(fresh, run.snapshots)
+    known = {path for s in fresh.state.every_slice() for path in s.paths}
+    assert {o.path for o in run.storage.list_objects("") if is_data_file(o.path)} == known
+    # Who knows the timeline and the listing only finds the same rows.
+    other = copy_of(run.storage, clock)
+    other.delete_below(".hoodie/.tideline")
+    assert contents(open_table(other, clock, "other")) == run.model.contents()
 
 
 @pytest.mark.parametrize("seed", range(3))

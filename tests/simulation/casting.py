@@ -45,6 +45,12 @@ def options_of(world: World) -> dict[str, object]:
             "hoodie.bloom.index.update.partition.path": world.chooser("filtered").random() < 0.7,
             "hoodie.bloom.index.filter.type": world.chooser("filtered").choice(("SIMPLE", "DYNAMIC_V0")),
         }
+    if world.is_merged:
+        merging = world.chooser("merged")
+        options["hoodie.log.compaction.blocks.threshold"] = merging.choice((2, 2, 3))
+        # A compaction that is due at each delta commit would leave no log files to merge.
+        options["hoodie.compact.inline.max.delta.commits"] = merging.choice((2, 4, 8))
+        options["hoodie.cleaner.commits.retained"] = 1
     if world.is_carried:
         options |= {"tideline.clustering.update.strategy": "carry-over", "hoodie.parquet.small.file.limit": 0}
         options["tideline.clustering.min.input.files"] = 1
@@ -85,6 +91,10 @@ def cast_of(world: World) -> list[tuple[str, Callable[[Cluster, Process], None]]
         # Who take clusterings over from each other.
         service = service_actors.compactor if world.is_merge_on_read and choose.random() < 0.6 else service_actors.clusterer
         others = [service, service, service_actors.recoverer]
+    if world.is_merged:
+        # What rewrites slices whose logs were merged, and what deletes their files.
+        service = world.chooser("rewriters").choice((service_actors.compactor, service_actors.clusterer))
+        others = [service, service_actors.cleaner]
     if world.keeps_long and service_actors.cleaner not in others:
         others = [service_actors.cleaner, *others[1:]]
     if world.is_bucketed:
@@ -98,6 +108,7 @@ def cast_of(world: World) -> list[tuple[str, Callable[[Cluster, Process], None]]
     apart = [
         act
         for act, is_there in (
+            (service_actors.log_compactor, world.is_merged),
             (service_actors.keeper, world.is_saved),
             (service_actors.overwriter, world.is_overwritten),
             (service_actors.archiver, world.is_archived),

@@ -31,7 +31,7 @@ OP_KEY = "simulation.operation"
 """Extra metadata of a commit: which operation it is."""
 _COMPLETED = (".commit", ".deltacommit", ".replacecommit")
 """How timeline files of completed writes end."""
-_PUBLISHING = WRITE_ACTIONS | {Action.COMPACTION}
+_PUBLISHING = WRITE_ACTIONS | {Action.COMPACTION, Action.LOG_COMPACTION}
 
 Model = Mapping[str, str]
 
@@ -347,6 +347,9 @@ class Oracle:
         rows = [row for paths in slices.values() for row in self.rows(paths)]
         if wrong := wrong_rows(rows, after.model):
             self.report(f"{what} leaves {wrong}")
+        fewer = [row for paths in after.files.read.values() for row in self.rows(paths)]
+        if sorted(fewer) != sorted(rows):
+            self.report(f"{what}: who skips merged log files reads other rows: {sorted(set(fewer) ^ set(rows))[:4]}")
         if self.feed is not None:
             self.feed.settled(entry)
         if _moves_rows(entry):
@@ -371,7 +374,7 @@ class Oracle:
 
 def _moves_rows(entry: Entry) -> bool:
     """Whether a table service published it: the rows are the same."""
-    return entry.action is Action.COMPACTION or entry.operation == CLUSTER
+    return entry.action in (Action.COMPACTION, Action.LOG_COMPACTION) or entry.operation == CLUSTER
 
 
 def changed(model: Model, changes: Mapping[str, str | None]) -> Model:

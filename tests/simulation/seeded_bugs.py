@@ -12,7 +12,7 @@ from tests.simulation.sabotage import sabotage
 from tests.simulation.seeded_archival_bugs import ARCHIVAL_BUGS
 from tests.simulation.seeded_event_bugs import EVENT_BUGS
 from tests.simulation.seeded_feed_bugs import FEED_BUGS
-from tests.simulation.seeded_log_bugs import LOG_BUGS
+from tests.simulation.seeded_log_bugs import LOG_BUGS, MERGED_BUGS
 from tests.simulation.seeded_shared_bugs import SHARED_BUGS
 from tests.simulation.world import World
 
@@ -336,6 +336,7 @@ BUGS: dict[str, Callable[[World], Any]] = {
     "files of a savepoint by who comes last": sabotage((TableLog, "_latest_of", _whatever_came_since)),
     "instants by the clock alone": sabotage((active_timeline, "next_instant", _mint_by_clock)),
     **LOG_BUGS,
+    **MERGED_BUGS,
     **ARCHIVAL_BUGS,
     **SHARED_BUGS,
     **EVENT_BUGS,
@@ -354,6 +355,7 @@ FOCUS = {
     "healers have no deadline": "saved",
     "files of a savepoint by who comes last": "saved",
     **dict.fromkeys(LOG_BUGS, "logs"),
+    **dict.fromkeys(MERGED_BUGS, "merged"),
     **dict.fromkeys(ARCHIVAL_BUGS, "archived"),
     **dict.fromkeys(SHARED_BUGS, "shared"),
     **dict.fromkeys(EVENT_BUGS, "mirrored"),

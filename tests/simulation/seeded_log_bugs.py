@@ -16,6 +16,8 @@ from tideline_table.action.clean import plan as cleaning
 from tideline_table.action.clean import run as clean_run
 from tideline_table.action.clustering import task as clustering
 from tideline_table.action.compaction import plan as compaction
+from tideline_table.action.log_compaction import run as log_compaction
+from tideline_table.action.log_compaction import task as merging_task
 from tideline_table.action.write import transaction as write
 from tideline_table.coordination import leftovers, rollback
 from tideline_table.coordination.conflict import find_conflict
@@ -109,6 +111,47 @@ def _with_everything_on_disk(world: World, file_slice: FileSlice) -> FileSlice:
     more = [LogFile(path.rsplit("/", 1)[-1], len(world.disk._objects[path][0]), "", 1) for path in found]
     return replace(file_slice, log_files=(*file_slice.log_files, *more))
 
+
+_real_fold_merged = group_state.fold_merged_log
+
+
+def _fold_merged_behind_all(slices: dict[str, FileSlice], group: FileGroupId, instant: str, stat: WriteStat) -> None:
+    """The log file of a log compaction stands for those too that were appended behind its plan."""
+    _real_fold_merged(slices, group, instant, stat)
+    for at, found in slices.items():
+        ours = tuple(log for log in found.log_files if log.instant == instant)
+        others = tuple(log for log in found.log_files if log.instant != instant)
+        slices[at] = replace(found, log_files=(*others, *ours))
+
+
+_real_merged_log = merging_task.merged_log
+
+
+def _merged_without_deletions(*arguments: Any) -> Any:
+    found = _real_merged_log(*arguments)
+    return replace(found, deleted=found.deleted.slice(0, 0), purged=found.purged[:0])
+
+
+_real_tasks = log_compaction._tasks
+
+
+def _tasks_without_the_last_log(*arguments: Any) -> list[Any]:
+    """The last log file of each slice is left out; the merged file counts as if it stood for it."""
+    return [replace(task, file_slice=_without_last(task.file_slice)) for task in _real_tasks(*arguments)]
+
+
+def _without_last(found: FileSlice) -> FileSlice:
+    kept = found.log_files[:-1] or found.log_files
+    # The name of the merged file is that of the last file of the slice.
+    return replace(found, log_files=(*kept[:-1], replace(kept[-1], version=found.log_files[-1].version)))
+
+
+MERGED_BUGS: dict[str, Callable[[World], Any]] = {
+    "a merged log file hides later ones": sabotage((group_state, "fold_merged_log", _fold_merged_behind_all)),
+    "a merged log file has no deletions": sabotage((merging_task, "merged_log", _merged_without_deletions)),
+    "a log compaction leaves a log file out": sabotage((log_compaction, "_tasks", _tasks_without_the_last_log)),
+}
+"""Those of log compactions."""
 
 LOG_BUGS: dict[str, Callable[[World], Any]] = {
     "moves behind others without looking at keys": sabotage((write.WriteTransaction, "_check_rows", _key_check_off)),

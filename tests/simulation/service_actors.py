@@ -24,13 +24,16 @@ from tideline_table.action import (
     run_clean,
     run_clustering,
     run_compaction,
+    run_log_compaction,
     schedule_clean,
     schedule_clustering,
     schedule_compaction,
+    schedule_log_compaction,
     write_rows,
 )
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.compaction.plan import CompactionTask, compact_slice
+from tideline_table.action.log_compaction.task import merge_log
 from tideline_table.coordination.committed import Committed
 from tideline_table.errors import InstantNotFound, InvalidOption, ObjectNotFound, SavepointRefused, VerificationFailed
 from tideline_table.hudi.instant import Action
@@ -57,6 +60,11 @@ def clusterer(cluster: Cluster, process: Process) -> None:
 def compactor(cluster: Cluster, process: Process) -> None:
     """Plans and runs compactions; writers append beside a plan that waits."""
     _serve(cluster, process, schedule_compaction, compact_once, rests_s=(0.3, 1, 60), runs=0.7)
+
+
+def log_compactor(cluster: Cluster, process: Process) -> None:
+    """Plans and runs log compactions; writers append beside a plan that waits, and compactions and clusterings overtake it."""
+    _serve(cluster, process, schedule_log_compaction, log_compact_once, rests_s=(0.3, 1, 30), runs=0.8)
 
 
 def _serve(
@@ -110,6 +118,16 @@ def compact_once(cluster: Cluster, table: Table, process: Process, choose: rando
         if not cluster.world.is_forgetful:
             raise
         return None  # it stays pending
+
+
+def log_compact_once(cluster: Cluster, table: Table, process: Process, choose: random.Random) -> Committed | None:
+    """Run the oldest pending log compaction, sometimes on executors that outlive this process."""
+    try:
+        return run_log_compaction(table, run=_wherever(cluster, table, process, choose, merge_log))
+    except VerificationFailed:
+        if not cluster.world.is_forgetful:
+            raise
+        return None  # rolled back
 
 
 def _wherever(

@@ -232,8 +232,11 @@ def _recovery(cluster: Cluster, process: Process) -> None:
     table = cluster.open_once(process)
     roll_back_dead(table)
     for _ in range(10):
-        if not any(a.is_clustering or a.action is Action.COMPACTION for a in table.state.pending()):
+        plans = (Action.COMPACTION, Action.LOG_COMPACTION)
+        if not any(a.is_clustering or a.action in plans for a in table.state.pending()):
             break
+        if cluster.world.is_merged:
+            cluster.round(table, lambda t: service_actors.log_compact_once(cluster, t, process, random.Random(1)))
         cluster.round(table, lambda t: service_actors.compact_once(cluster, t, process, random.Random(1)))
         if not cluster.world.is_bucketed:
             cluster.round(table, lambda t: service_actors.cluster_once(cluster, t, process, random.Random(1)))

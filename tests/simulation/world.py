@@ -91,7 +91,7 @@ class World:
     """What happens around the actors. Everything random comes from the seed."""
 
     def __init__(self, seed: int, *, faulty: bool = True, focus: str = "") -> None:
-        """`focus` on `trimmed`, `slow`, `archived`, `saved`, `forgetful`, `mirrored`, `fed`, `global`, `bucketed`, `resized`, `rings`, `several`, `filtered`, `carried` or `logs` (both merge-on-read) makes every history of that kind; without it some are."""
+        """`focus` on `trimmed`, `slow`, `archived`, `saved`, `forgetful`, `mirrored`, `fed`, `global`, `bucketed`, `resized`, `rings`, `several`, `filtered`, `carried`, `logs` or `merged` (all three merge-on-read) makes every history of that kind; without it some are."""
         self.seed = seed
         self.is_mirrored = focus == "mirrored" or (random.Random(f"mirrored {seed}").random() < 0.1 and not focus)
         """Mirrors publish the table log, and another process follows the table by its events: beside whatever else there is."""
@@ -109,7 +109,7 @@ class World:
         self.closing = False
         self.budget_steps = choose.randrange(200, 420)
         self._draw_faults(focus, faulty=faulty)
-        self.is_merge_on_read = focus in ("logs", "rings", "carried") or (
+        self.is_merge_on_read = focus in ("logs", "merged", "rings", "carried") or (
             choose.random() < 0.5 and focus in ("", "archived", "forgetful", "global", "bucketed", "resized", "filtered", "several")
         )
         self.is_crowded = choose.random() < 0.5
@@ -134,6 +134,13 @@ class World:
             self.is_crowded = self.is_loaded = True
             self.is_saved = random.Random(f"saved {seed}").random() < 0.4
             self.is_global = random.Random(f"global {seed}").random() < 0.2
+        self.is_merged = focus == "merged" or (
+            random.Random(f"merged {seed}").random() < 0.2 and self.is_merge_on_read and not focus
+        )
+        """Another process merges the log files of slices (log compaction). These take writes, one behind the other."""
+        if self.is_merged:
+            self.is_loaded = True
+            self.budget_steps += 400
         self.is_archived = focus == "archived" or (random.Random(f"archived {seed}").random() < 0.25 and not focus)
         """Another process archives, and few commits stay on the timeline. Time goes by between them: only what is old leaves."""
         self.is_forgetful = focus == "forgetful" or (random.Random(f"forgetful {seed}").random() < 0.1 and not focus)
