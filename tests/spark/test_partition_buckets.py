@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -16,6 +18,9 @@ from tideline_spark.bucket_query import BucketScan, bucket_aggregate, bucket_joi
 from tideline_spark.buckets import bucket_number
 from tideline_spark.report import WriteReport
 from tideline_spark.write import write_dataframe
+from tideline_table.action import resize_buckets
+from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.coordination.committed import Committed
 from tideline_table.errors import InvalidOption
 from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.index import BucketIndex, PartitionRules
@@ -182,6 +187,32 @@ def test_large_sources_are_exchanged_once_by_the_buckets_of_each_partition(spark
     write_dataframe(Table.open(table.base_path), spark.createDataFrame(rows(20, 30, 6)), Operation.UPSERT)
     check_places(table)
     assert table.read().num_rows == 400
+
+
+def test_large_sources_follow_the_rules_of_a_resize(spark: SparkSession, table: Table) -> None:
+    """Also through a table that was opened before it, and with a resize between the plan of a write and its commit."""
+    write_dataframe(table, spark.createDataFrame(rows(0, 200, 1)), Operation.UPSERT)
+    other = Table.open(table.base_path)
+    assert resize_buckets(other, partition_buckets="region=r 0$,16;[12]$,4") is not None
+    reports: list[WriteReport] = []
+    write_dataframe(table, spark.createDataFrame(rows(100, 400, 2)).repartition(3), Operation.UPSERT, on_report=reports.append)
+    assert (reports[0].exchanges, reports[0].python_maps) == (1, 1)
+    check_places(table)
+    assert Counter(s.group.partition_path for s in table.slices()) == {"region=r 0": 16, "region=r 1": 4, "region=r 2": 4}
+    resizes = iter([lambda: resize_buckets(other, partition_buckets="region=r 0$,5;[12]$,7", overwrite=True)])
+    commit = WriteTransaction.commit
+
+    def beside(*args: Any, **named: Any) -> Committed:
+        for resize in resizes:
+            assert resize() is not None
+        return commit(*args, **named)
+
+    with patch.object(WriteTransaction, "commit", beside):
+        done = write_dataframe(table, spark.createDataFrame(rows(390, 500, 3)), Operation.UPSERT)
+    assert done.attempts == 2
+    check_places(table)
+    assert Counter(s.group.partition_path for s in table.slices()) == {"region=r 0": 5, "region=r 1": 7, "region=r 2": 7}
+    assert content(table.read()) == content(pa.concat_tables([rows(0, 100, 1), rows(100, 390, 2), rows(390, 500, 3)]))
 
 
 def test_joins_groups_and_samples_count_off_by_the_common_divisor(spark: SparkSession, table: Table, tmp_path: Path) -> None:

@@ -1,7 +1,17 @@
 import pytest
 
-from tideline_table.errors import CorruptMetadata
-from tideline_table.hudi.properties import CHECKSUM, checksum, format_properties, parse_properties
+from tideline_table.errors import CorruptMetadata, ObjectNotFound
+from tideline_table.hudi.properties import (
+    BACKUP_PATH,
+    CHECKSUM,
+    PROPERTIES_PATH,
+    change_properties,
+    checksum,
+    format_properties,
+    parse_properties,
+    read_properties,
+)
+from tideline_table.storage import MemoryStorage
 
 
 @pytest.mark.parametrize(
@@ -65,3 +75,35 @@ def test_written_text_is_what_java_writes():
 def test_size_is_bounded():
     with pytest.raises(CorruptMetadata, match="bytes"):
         parse_properties(b"a=" + b"x" * (16 * 1024 * 1024))
+
+
+def test_half_a_file_gives_way_to_the_backup_wherever_it_ends():
+    before = {"hoodie.table.name": "t1", "hoodie.table.version": "6", "a": "old", CHECKSUM: "3609136688"}
+    whole = format_properties({**before, "a": "new", "zz": "more"}, "c")
+    storage = MemoryStorage()
+    storage.put(BACKUP_PATH, format_properties(before, "c"))
+    for end in range(len(whole) - 1):
+        storage.put(PROPERTIES_PATH, whole[:end])
+        assert read_properties(storage) == before, whole[:end]
+    # The next change keeps the properties that count as the backup, not the half.
+    puts = []
+    put = storage.put
+    storage.put = lambda path, content: puts.append((path, content)) or put(path, content)
+    change_properties(storage, {**before, "a": "newer"})
+    assert [(path, parse_properties(content)["a"]) for path, content in puts] == [(BACKUP_PATH, "old"), (PROPERTIES_PATH, "newer")]
+    assert read_properties(storage)["a"] == "newer"
+    with pytest.raises(ObjectNotFound):
+        storage.read(BACKUP_PATH)
+
+
+def test_properties_without_a_checksum_count_unless_the_backup_has_one():
+    """Old releases of Apache Hudi write none."""
+    storage, plain = MemoryStorage(), {"hoodie.table.name": "t1"}
+    storage.put(PROPERTIES_PATH, format_properties(plain, "c"))
+    assert read_properties(storage) == plain
+    storage.put(BACKUP_PATH, format_properties({**plain, "a": "old"}, "c"))
+    assert read_properties(storage) == plain
+    storage.delete(BACKUP_PATH)
+    storage.put(PROPERTIES_PATH, format_properties({**plain, CHECKSUM: "1"}, "c"))
+    with pytest.raises(CorruptMetadata):
+        read_properties(storage)

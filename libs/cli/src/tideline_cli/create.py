@@ -101,7 +101,7 @@ _Index = Annotated[
 ]
 _Buckets = Annotated[
     int | None,
-    option(metavar="N", help="With --index bucket: the number of buckets in each partition. resize-buckets multiplies it."),
+    option(metavar="N", help="With --index bucket: the number of buckets in each partition. resize-buckets changes it."),
 ]
 _BucketEngine = Annotated[
     str,

@@ -85,9 +85,10 @@ def parse_properties(content: bytes, path: str = PROPERTIES_PATH) -> dict[str, s
 
 
 def format_properties(properties: Mapping[str, str], comment: str) -> bytes:
-    """Format the file: one comment line, then `key=value` lines in order of key."""
+    """Format the file: one comment line, then `key=value` lines in order of key, the checksum last: half a file has none."""
     lines = [f"#{comment}"]
-    lines += [f"{_escape(k, key=True)}={_escape(v, key=False)}" for k, v in sorted(properties.items())]
+    ordered = sorted(properties.items(), key=lambda item: (item[0] == CHECKSUM, item[0]))
+    lines += [f"{_escape(k, key=True)}={_escape(v, key=False)}" for k, v in ordered]
     return ("\n".join(lines) + "\n").encode("iso-8859-1")
 
 
@@ -149,19 +150,39 @@ def _escape(text: str, *, key: bool) -> str:
 
 
 def read_properties(storage: Storage) -> dict[str, str]:
-    """Read `hoodie.properties`, or its backup while a writer replaces the file (format reference 2.2)."""
+    """Read `hoodie.properties`, or its backup while a writer replaces the file, or if one died and left half of it (format reference 2.2)."""
+    return _read(storage)[1]
+
+
+def _read(storage: Storage) -> tuple[bytes, dict[str, str]]:
+    """Return the content that counts, and what it says."""
     try:
-        return parse_properties(storage.read(PROPERTIES_PATH))
+        content = storage.read(PROPERTIES_PATH)
     except ObjectNotFound:
-        return parse_properties(storage.read(BACKUP_PATH), BACKUP_PATH)
+        content = storage.read(BACKUP_PATH)
+        return content, parse_properties(content, BACKUP_PATH)
+    try:
+        properties = parse_properties(content)
+    except CorruptMetadata:
+        backup = _whole_backup(storage)
+        if backup is None:
+            raise
+        return backup
+    # Old releases of Apache Hudi write no checksum.
+    return (CHECKSUM not in properties and _whole_backup(storage)) or (content, properties)
+
+
+def _whole_backup(storage: Storage) -> tuple[bytes, dict[str, str]] | None:
+    try:
+        content = storage.read(BACKUP_PATH)
+        properties = parse_properties(content, BACKUP_PATH)
+    except (ObjectNotFound, CorruptMetadata):
+        return None
+    return (content, properties) if CHECKSUM in properties else None
 
 
 def change_properties(storage: Storage, properties: Mapping[str, str]) -> None:
     """Replace `hoodie.properties` by Hudi's protocol (2.2): readers always find the old or new file; a crash leaves a backup."""
-    try:
-        current = storage.read(PROPERTIES_PATH)
-    except ObjectNotFound:
-        current = storage.read(BACKUP_PATH)
-    storage.put(BACKUP_PATH, current)
+    storage.put(BACKUP_PATH, _read(storage)[0])
     storage.put(PROPERTIES_PATH, format_properties(properties, "Updated by Tideline"))
     storage.delete(BACKUP_PATH)
