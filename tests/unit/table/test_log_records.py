@@ -12,6 +12,7 @@ from tests.unit.table.tables import compact, new_table, open_table, write
 
 from tideline_table.action import create_index
 from tideline_table.log.metadata import RECORD_INDEX, MetadataPartition
+from tideline_table.log_format import hfile
 from tideline_table.metadata_table import LogRecords, RecordIndex, base_files, log_records
 from tideline_table.metadata_table.base_files import BaseFiles
 from tideline_table.metadata_table.key_lookup import record_index_of
@@ -183,3 +184,29 @@ def test_base_files_are_kept_until_the_next_slice(table, monkeypatch):
         assert not files.may_hold(part, 0, b"z0", b"z1")
         assert not files.may_hold(part, 0, b"a0", b"a1")
         assert files.may_hold(replace(part, base="9" * 17), 0, b"z0", b"z1"), "of a slice that was not read"
+
+
+def test_blocks_of_base_files_are_decoded_once_for_random_keys(table, monkeypatch):
+    rows = [(f"{number * 7919 % 10_007:05}", "p", 1, "x") for number in range(600)]
+    write(table, rows)
+    for number in range(5):
+        write(table, [(f"m{number}", "p", 1, "x")])
+    part, index = part_of(table), RecordIndex(table.storage)
+    decoded: list[int] = []
+    real = hfile._entries
+    monkeypatch.setattr(hfile, "_entries", lambda block, **more: decoded.append(1) or real(block, **more))
+    held = {key for key, *_ in rows}
+    absent = pa.array([key for key in (f"{number:05}" for number in range(10_007)) if key not in held])
+    for some in (rows[:500], rows[500:]):
+        found = index.look_up(part, pa.concat_arrays([absent, pa.array([key for key, *_ in some])]))
+        assert (found.places >= 0).nonzero()[0].tolist() == list(range(len(absent), len(absent) + len(some)))
+    decoded.clear()
+    others = pa.array([f"{number}-absent" for number in range(1_000)])
+    assert (index.look_up(part, others).places < 0).all()
+    assert decoded == [], "all are in the range of the base file, and none is there by its hash"
+    none = RecordIndex(table.storage)
+    none._bases = BaseFiles(table.storage, most_hashes=0)
+    for _ in range(2):
+        decoded.clear()
+        assert (none.look_up(part, others).places < 0).all()
+        assert decoded

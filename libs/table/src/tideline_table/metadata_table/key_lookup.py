@@ -136,7 +136,9 @@ class RecordIndex:
         whole = np.zeros(part.file_groups, dtype=bool)
         whole[unread] = True
         for group, files in enumerate(held):
-            whole[group] |= files.has_base and self._bases.may_hold(part, group, low, high)
+            if files.has_base and self._bases.may_hold(part, group, low, high):
+                own = np.flatnonzero(groups == group)
+                possible[own] |= self._bases.possible(part, group, hashes[own])
         chosen = np.flatnonzero(possible | whole[groups])
         of_group = groups[chosen]
         rows = [chosen[of_group == group] for group in range(part.file_groups)]
@@ -157,7 +159,7 @@ class RecordIndex:
                 codes[np.asarray(at.drop_null())] = np.array(own, dtype=np.int64)[np.asarray(coded.indices)]
 
         if files.has_base and self._bases.may_hold(part, group, keys[0], keys[-1]):
-            for batch in self._bases.open(part, group).blocks_of(keys):
+            for batch in self._bases.look_up(part, group, keys):
                 take(batch.column("key"), batch.column("value"))
         for found, values in self._logs.look_up(part, group, [*files.versions], keys):
             take(found, values)
