@@ -9,10 +9,18 @@ from tests.unit.table.tables import compact, contents, open_table, rows_of, writ
 from tests.unit.table.test_bucket_index import KEYS, beside, rows
 from tests.unit.table.test_hash_rings import SMALL, check_rings, index_of, ring_table
 
-from tideline_table.action import delete_partitions, resize_rings, run_clean, schedule_clean, write_rows
+from tideline_table.action import (
+    create_savepoint,
+    delete_partitions,
+    preview_restore,
+    resize_rings,
+    run_clean,
+    schedule_clean,
+    write_rows,
+)
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination.shared.hudi_rules import check_buckets
-from tideline_table.errors import StorageError
+from tideline_table.errors import StorageError, UnsupportedTable
 from tideline_table.hudi.properties import read_properties
 from tideline_table.index.hash_ring import marker_path, parse_ring
 from tideline_table.table import Table
@@ -148,6 +156,14 @@ def test_an_overwrite_that_fails_leaves_no_ring(monkeypatch: pytest.MonkeyPatch)
             overwrite(table, [("a", "p", 1, "new")])
     assert sorted(found.path for found in storage.list_objects(".hoodie/.bucket_index")) == before
     assert len(contents(table)) == 24
+
+
+def test_a_restore_to_before_an_overwrite_is_refused() -> None:
+    table, _, _ = started()
+    saved = create_savepoint(table).instant
+    overwrite(table, [("a", "p", 1, "new")])
+    with pytest.raises(UnsupportedTable, match="gave them other hash rings"):
+        preview_restore(table, saved)
 
 
 def test_cleaning_after_overwrites_deletes_replaced_files_only() -> None:
