@@ -13,7 +13,7 @@ from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.peers.hudi_rs import read_hudi_rs
 from tests.conformance.test_bucket_index import NEW_TABLE, Expected
 
-from tideline_table.action import resize_rings, run_compaction, schedule_compaction, write_rows
+from tideline_table.action import delete_partitions, resize_rings, run_compaction, schedule_compaction, write_rows
 from tideline_table.errors import UnsupportedTable
 from tideline_table.index.bucket import Engine
 from tideline_table.table import Table, TableRequest, TableType, create_table
@@ -183,3 +183,39 @@ def test_hudi_reads_and_writes_rings_that_tideline_resized(apache_hudi: ApacheHu
         held.upsert(range(step * 12, step * 12 + 30), 200 + step, here=step % 2 == 1)
         held.check(f"step {step} after the resizes")
     assert nodes_of(turns.open()) == {4}
+
+
+def test_hudi_reads_and_writes_rings_that_overwrites_renewed(apache_hudi: ApacheHudi, workdir: Path) -> None:
+    """Overwrites of a partition and of the table, and a deleted partition, of an exclusive table; Hudi's writers go by the new rings."""
+    turns = Turns(apache_hudi, workdir / "table", Kind.MOR)
+    create_table(
+        str(turns.path),
+        TableRequest(NAME, SCHEMA, ("id",), ("part",), "ts", TableType.MOR, buckets=3, bucket_engine=Engine.CONSISTENT),
+    )
+    table = Table.open(str(turns.path), options=FAST)
+    held = InRings(turns, {})
+
+    def write(numbers: range, ts: int, operation: Operation = Operation.UPSERT) -> None:
+        write_rows(table, trips(numbers, ts), operation)
+        held.live.update(dict.fromkeys(numbers, ts))
+        held.check(f"after {operation} at {ts}")
+
+    write(range(40), 1)
+    held.live = {n: ts for n, ts in held.live.items() if n % 2}
+    write(range(0, 20, 2), 2, Operation.INSERT_OVERWRITE)
+    write(range(10, 50), 3)
+    delete_partitions(table, ["p1"])
+    held.live = {n: ts for n, ts in held.live.items() if not n % 2}
+    held.check("after the deletion of a partition")
+    write(range(30, 60), 4)
+    held.live.clear()
+    write(range(0, 12, 2), 5, Operation.INSERT_OVERWRITE_TABLE)
+    Comparison().rows(table.read(), read_hudi_rs(turns.path), "overwritten", "hudi-rs")
+    turns.share()
+    held.check("shared")
+    # The partition p1 has no rows since the overwrite, and Hudi is the first to write there.
+    for step in range(4):
+        held.upsert(range(step * 8, step * 8 + 30), 200 + step, here=step % 2 == 1)
+        held.check(f"step {step} after the overwrites")
+    with pytest.raises(UnsupportedTable, match="insert_overwrite in the shared table"):
+        turns.ours(trips(range(4), 300), Operation.INSERT_OVERWRITE)

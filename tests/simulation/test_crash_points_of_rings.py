@@ -1,4 +1,4 @@
-"""The process dies before, after or within each storage call of a first write into a hash ring, and of a split and a merge of its buckets."""
+"""The process dies before, after or within each storage call of a first write into a hash ring, of a split, a merge, and of overwrites."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import pytest
 from tests.simulation.faults import SimulatedCrash, crash_at, crash_points
 from tests.simulation.recovery import OPTIONS, check_sound, recover
 from tests.simulation.starting_point import Prepared, Undisturbed, place, undisturbed
-from tests.unit.table.tables import contents, create, open_table, write
+from tests.unit.table.tables import contents, create, open_table, rows_of, write
 from tests.unit.table.test_hash_rings import LARGE, SMALL, check_rings
 
-from tideline_table.action import resize_rings
+from tideline_table.action import delete_partitions, resize_rings, write_rows
 from tideline_table.clock import ManualClock
 from tideline_table.index.bucket import Engine
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableType
+from tideline_table.writer import Operation
 
 ROWS = [(f"k{n}", "p", 1, "x") for n in range(12)] + [(f"k{n}", "q", 1, "x") for n in range(6)]
 
@@ -36,7 +37,28 @@ def merge(table: Table) -> None:
     assert resize_rings(table, options=LARGE) is not None
 
 
-OPERATIONS = [first_write, split, merge]
+def overwrite(table: Table) -> None:
+    """Of one partition, and of one that has no ring yet."""
+    table.clock.advance(1)  # type: ignore[attr-defined]
+    write_rows(table, rows_of([("k1", "p", 3, "new"), ("n1", "new", 3, "new")]), Operation.INSERT_OVERWRITE)
+
+
+def overwrite_table(table: Table) -> None:
+    """A partition that gets no rows gets another ring, too."""
+    table.clock.advance(1)  # type: ignore[attr-defined]
+    write_rows(table, rows_of([("k1", "p", 3, "new")]), Operation.INSERT_OVERWRITE_TABLE)
+
+
+def delete(table: Table) -> None:
+    table.clock.advance(1)  # type: ignore[attr-defined]
+    delete_partitions(table, ["q"])
+
+
+RESIZES = [first_write, split, merge]
+OVERWRITES = [overwrite, overwrite_table, delete]
+CASES = [(o, when) for o in RESIZES for when in ("before", "after", "torn")] + [
+    (o, when) for o in OVERWRITES for when in ("after", "torn")
+]
 
 
 @functools.cache
@@ -55,8 +77,7 @@ def outcome(operation: Callable[[Table], None]) -> Undisturbed:
     return undisturbed(prepared(), operation)
 
 
-@pytest.mark.parametrize("when", ["before", "after", "torn"])
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
+@pytest.mark.parametrize(("operation", "when"), CASES, ids=lambda o: o if isinstance(o, str) else o.__name__)
 def test_crash_at_every_call(operation: Callable[[Table], None], when: str) -> None:
     done = outcome(operation)
     seen, nodes = set(), set()
@@ -76,10 +97,11 @@ def test_crash_at_every_call(operation: Callable[[Table], None], when: str) -> N
         assert index is not None
         nodes.add(len(found.rings(index).at("p").nodes))
         # What died is no obstacle to the next one.
-        write(found, [(f"n{n}", "new", 3, "z") for n in range(6)])
-        clock.advance(1)
-        resize_rings(found, options=SMALL)
+        write(found, [(f"n{n}", partition, 4, "z") for n in range(6) for partition in ("new", "p", "q")])
+        if operation in RESIZES:
+            clock.advance(1)
+            resize_rings(found, options=SMALL)
         check_rings(found)
     assert seen == {done.before, done.after}, "crashes on both sides of the commit point"
     if when != "torn":
-        assert nodes == {first_write: {2}, split: {2, 4}, merge: {2, 1}}[operation]
+        assert nodes == {split: {2, 4}, merge: {2, 1}}.get(operation, {2})

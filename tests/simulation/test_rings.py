@@ -1,4 +1,4 @@
-"""Histories of tables with consistent hashing hold while buckets are split and merged, and without the rule for rings they do not."""
+"""Histories of tables with consistent hashing hold while buckets are split, merged and overwritten, and without the rules for rings they do not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def test_histories_with_hash_rings_hold() -> None:
         outcome = simulate(seed, focus="rings")
         assert not outcome.problems, story(outcome)
         work += outcome.work
-    for kind in ("deltacommit UPSERT", "replacecommit CLUSTER", "compaction COMPACT", "rollback ROLLBACK"):
+    kinds = ("deltacommit UPSERT", "replacecommit CLUSTER", "compaction COMPACT", "rollback ROLLBACK")
+    for kind in (*kinds, "replacecommit INSERT_OVERWRITE", "replacecommit DELETE_PARTITION"):
         assert work[kind] > 0, kind
 
 
@@ -35,4 +36,21 @@ def test_a_resize_that_misses_writes_is_found() -> None:
             yield
 
     found = next((o for o in (simulate(seed, without_the_rule, "rings") for seed in SEEDS) if o.problems), None)
+    assert found is not None
+
+
+@pytest.mark.timeout(900)
+def test_an_overwrite_that_keeps_the_rings_is_found() -> None:
+    """Seeded bug: an overwrite leaves the partitions their rings, so that later rows are in replaced file groups."""
+
+    @contextmanager
+    def without_new_rings(_: World) -> Iterator[None]:
+        with (
+            patch("tideline_table.action.write.new_rings.renewed_rings", lambda *_: {}),
+            patch("tideline_table.table.rings.TableRings.renewed", lambda rings, names, _: rings.of(names)),
+            patch("tideline_table.coordination.conflict.replaced_in_a_ring", lambda *_: None),
+        ):
+            yield
+
+    found = next((o for o in (simulate(seed, without_new_rings, "rings") for seed in SEEDS) if o.problems), None)
     assert found is not None

@@ -121,7 +121,7 @@ class World:
         """Another process makes savepoints and restores the table to them."""
         self.keeps_long = focus == "saved"
         """Between a savepoint and a restore much is written and cleaned."""
-        self.is_overwritten = random.Random(f"overwritten {seed}").random() < {"": 0.15, "saved": 0.8}.get(focus, 0.0)
+        self.is_overwritten = random.Random(f"overwritten {seed}").random() < {"": 0.15, "saved": 0.8, "rings": 0.4}.get(focus, 0.0)
         """Another process overwrites and drops partitions."""
         self.is_global = focus == "global" or (
             random.Random(f"global {seed}").random() < 0.1 and not (focus or self.is_overwritten or self.is_mirrored or self.is_fed)

@@ -138,6 +138,27 @@ def test_large_sources_write_what_small_ones_write(spark: SparkSession, table: T
     assert content(table.read()) == content(expected)
 
 
+def test_large_overwrites_give_partitions_other_rings(spark: SparkSession, table: Table) -> None:
+    write_rows(table, rows(0, 90, 1), Operation.UPSERT)
+    resize(table, "r 0")
+    table.refresh()
+    before = table.rings(index_of(table)).of(["r 0", "r 1", "r 2"])
+
+    def write(source: pa.Table, operation: Operation) -> None:
+        write_dataframe(table, spark.createDataFrame(source), operation)
+        check_places(table)
+
+    first = rows(0, 60, 2).filter(pa.compute.is_in(rows(0, 60, 2)["region"], pa.array(["r 0", "r 1"])))
+    write(first, Operation.INSERT_OVERWRITE)
+    after = table.rings(index_of(table)).of(["r 0", "r 1", "r 2"])
+    assert [after[name] == before[name] for name in sorted(after)] == [False, False, True]
+    assert dict(Counter(table.read()["ts"].to_pylist())) == {1: 30, 2: 40}
+    write(rows(0, 90, 3), Operation.UPSERT)
+    write(rows(0, 8, 4, regions=1), Operation.INSERT_OVERWRITE_TABLE)
+    write(rows(4, 94, 5), Operation.UPSERT)
+    assert table.read().num_rows == 90 + sum(n % 3 != 0 or n < 4 for n in range(8))
+
+
 def test_a_large_write_that_meets_a_resize_is_repeated_by_the_new_ring(spark: SparkSession, table: Table) -> None:
     write_rows(table, rows(0, 90, 1), Operation.UPSERT)
     resized_at = []

@@ -18,7 +18,6 @@ from tideline_table.action import (
     Reason,
     create_index,
     create_savepoint,
-    delete_partitions,
     preview_restore,
     resize_buckets,
     resize_rings,
@@ -238,11 +237,6 @@ def test_what_a_ring_does_not_allow_is_refused_by_name() -> None:
     table, storage, clock = ring_table()
     write(table, rows(KEYS, 1, "a"))
     before = contents(table)
-    for operation in (Operation.INSERT_OVERWRITE, Operation.INSERT_OVERWRITE_TABLE):
-        with pytest.raises(UnsupportedTable, match=f"{operation} in table 't1' with 4 consistent bucket"):
-            write(table, rows(KEYS[:5], 2, "b"), operation)
-    with pytest.raises(UnsupportedTable, match="delete_partition in table 't1'"):
-        delete_partitions(table, ["p"])
     with pytest.raises(UnsupportedTable, match="4 consistent bucket"):
         resize_buckets(table, 8)
     with pytest.raises(InvalidOption, match=r"hoodie\.index\.bucket\.engine=SIMPLE"):

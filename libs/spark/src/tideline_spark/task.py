@@ -244,11 +244,15 @@ class _RunningTask:
             yield self._write_group(unit.partition, None, prepared, file_id, added=prepared.rows.num_rows)
 
     def _ring(self, partition: str) -> HashRing | None:
-        """Return the ring of a partition, with its file if rows are about to be written there. None without consistent hashing."""
+        """Return the ring that a partition has after the write, and create the file of a first one unless rows are only deleted.
+
+        None without consistent hashing.
+        """
         if self.rings is None:
             return None
-        deletes = self.shared.context.operation is Operation.DELETE
-        return (self.rings.of if deletes else self.rings.for_writing)([partition])[partition]
+        operation, instant = self.shared.context.operation, self.shared.context.instant
+        found = self.rings.of([partition]) if operation is Operation.DELETE else self.rings.for_writing([partition])
+        return (self.rings.renewed(found, instant) if operation.overwrites else found)[partition]
 
     def _write_in_bucket(
         self, unit: _Unit, prepared: PreparedInput, held: Sequence[FileSlice], into: InBucket

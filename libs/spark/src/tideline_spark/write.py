@@ -38,6 +38,7 @@ from tideline_table.action import (
     Contention,
     LookUp,
     MarkerCheck,
+    NewRings,
     OnConflict,
     TargetSchema,
     WriteChoices,
@@ -248,7 +249,11 @@ class _Attempt:
             )
 
     def run(self) -> Committed:
-        return in_transaction(self.table, self.routing.operation, self.options, self._stage, self.progress)
+        made = NewRings(self.table)
+        with made.deleted_if_undone():
+            return in_transaction(
+                self.table, self.routing.operation, self.options, lambda begun: self._stage(begun, made), self.progress
+            )
 
     def layout(self, options: Options | None = None) -> WriteLayout:
         """Return the layout for the table's current state. `options` (default: those of the write) decide where inserts go."""
@@ -309,7 +314,7 @@ class _Attempt:
             written._jdf.queryExecution().executedPlan()  # noqa: SLF001 - plans are lazy; the settings hold now
         return written
 
-    def _stage(self, transaction: WriteTransaction) -> Committed:
+    def _stage(self, transaction: WriteTransaction, made: NewRings) -> Committed:
         # The first attempt does not know its file groups yet. Later attempts reserve those of the attempts before.
         self.contention.take_turn(transaction.instant)
         layout = self.layout(transaction.placing(self.options))
@@ -328,8 +333,17 @@ class _Attempt:
         look_up = _key_look_up(self.table, results, KeyScope.of(self.options)) if unique else None
         overwrite = overwrite_of(self.routing.operation, results)
         target = self.target
-        rings = layout.rings.instants({r.stat.partition_path for r in results if r.stat is not None}) if layout.rings else None
-        return transaction.commit(results, target.text, self.extra, look_up, target.based_on, self.progress, overwrite, rings=rings)
+        if layout.rings is None:
+            return transaction.commit(results, target.text, self.extra, look_up, target.based_on, self.progress, overwrite)
+        return made.commit(
+            transaction.instant,
+            layout.rings,
+            {r.stat.partition_path for r in results if r.stat is not None},
+            overwrite,
+            lambda extra, replaced, rings: transaction.commit(
+                results, target.text, {**self.extra, **extra}, look_up, target.based_on, self.progress, replaced, rings=rings
+            ),
+        )
 
     def _execute(self, instant: str, layout: WriteLayout, check: MarkerCheck) -> list[bytes]:
         spark = self.df.sparkSession

@@ -79,6 +79,7 @@ from tideline_table.action.write.choices import WriteChoices, check_moves, combi
 from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.executor import RoutedWrite, ThisProcess
 from tideline_table.action.write.live_keys import all_deleted_keys, may_delete
+from tideline_table.action.write.new_rings import NewRings
 from tideline_table.action.write.partition import write_partition_metafile
 from tideline_table.action.write.partition_deletion import delete_partitions
 from tideline_table.action.write.resize import resize_buckets
@@ -110,6 +111,7 @@ __all__ = [
     "InlineService",
     "LookUp",
     "MarkerCheck",
+    "NewRings",
     "Objectives",
     "OnConflict",
     "Outcome",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tideline_table.coordination.write_set import WriteSet
 from tideline_table.errors import WriteConflict
 from tideline_table.file_group.names import bucket_of_file_id
@@ -52,6 +54,19 @@ def _split_group_changed(own: WriteSet, state: TableState) -> WriteConflict | No
             with_instant=at,
             remedy="run the compaction, then retry: tideline run compaction PATH",
         )
+    return None
+
+
+def replaced_in_a_ring(own: WriteSet, overwritten: Sequence[FileGroupId]) -> WriteConflict | None:
+    """Return the conflict over `overwritten` file groups in a partition whose ring stays: later rows would go to replaced file groups."""
+    renews = own.overwrites.renews if own.overwrites is not None else None
+    for group in overwritten if renews is not None else ():
+        if renews is not None and group.partition_path not in renews:
+            return WriteConflict(
+                f"partition {group.partition_path!r} got its first rows while this overwrite ran",
+                expected="the partitions for which it has made hash rings",
+                with_instant="",
+            )
     return None
 
 

@@ -37,7 +37,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tideline_table.coordination.bucket_conflict import last_writer, opened_meanwhile, resized_meanwhile
+from tideline_table.coordination.bucket_conflict import last_writer, opened_meanwhile, replaced_in_a_ring, resized_meanwhile
 from tideline_table.coordination.write_set import InsertedKeys, WriteSet
 from tideline_table.errors import (
     ClusteringFirst,
@@ -185,6 +185,9 @@ def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[Ins
     if taken is not None:
         return taken
     overwritten = own.overwrites.replaced(state) if own.overwrites is not None else []
+    beside = replaced_in_a_ring(own, overwritten)
+    if beside is not None:
+        return beside
     under = state.groups_under_compaction() if overwritten else {}
     for group in overwritten:
         if group in under:

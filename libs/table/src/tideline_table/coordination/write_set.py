@@ -47,6 +47,8 @@ class Overwrite:
     """The replacement of all rows of these partitions (None: of the table) as of the commit."""
 
     partitions: frozenset[str] | None = None
+    renews: frozenset[str] | None = None
+    """With consistent hashing, the partitions that get other hash rings: in these only, file groups may be replaced."""
 
     def replaced(self, state: TableState) -> list[FileGroupId]:
         """Return the file groups that are visible in these partitions now."""

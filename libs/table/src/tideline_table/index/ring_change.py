@@ -66,6 +66,13 @@ def resized_ring(ring: HashRing, sizes: Mapping[int, int], limits: RingLimits, i
     return RingChange(HashRing(ring.partition_path, instant, ring.number, ring.sequence + 1, tuple(nodes)), moves)
 
 
+def renewed_ring(ring: HashRing, instant: str) -> HashRing:
+    """Return the ring that a replacement of all file groups of a partition at `instant` makes: the same ranges of hashes, other file ids."""
+    ends = [node.value for node in ring.nodes]
+    nodes = tuple(_node(ring, start, end, instant) for start, end in zip([ends[-1], *ends[:-1]], ends, strict=True))
+    return HashRing(ring.partition_path, instant, ring.number, ring.sequence + 1, nodes)
+
+
 def _splits(ring: HashRing, sizes: Mapping[int, int], limits: RingLimits, instant: str) -> dict[int, RingMove]:
     found: dict[int, RingMove] = {}
     for at in sorted(sizes, key=lambda at: (-sizes[at], at)):

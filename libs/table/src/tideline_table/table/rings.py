@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tideline_table.errors import WriteConflict
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.hash_ring import FIRST_INSTANT, HashRing
+from tideline_table.index.ring_change import renewed_ring
 from tideline_table.index.ring_store import RingStore
 from tideline_table.log.ring_resize import made_by
 from tideline_table.log.state import TableState
@@ -49,6 +50,10 @@ class TableRings:
         """Raise `WriteConflict` if a resize of `state` is not known here."""
         if missed := state.ring_resizes.keys() - self.resizes.keys():
             raise WriteConflict(f"resize {max(missed)} gave partitions other hash rings", with_instant=max(missed))
+
+    def renewed(self, partitions: Iterable[str], instant: str) -> dict[str, HashRing]:
+        """Return the rings that a replacement of these partitions at `instant` gives them; none without consistent hashing."""
+        return {name: renewed_ring(ring, instant) for name, ring in self.of(partitions).items()}
 
     def for_writing(self, partitions: Iterable[str]) -> dict[str, HashRing]:
         """Return the rings of partitions that get rows, and create what other engines need to find them there.

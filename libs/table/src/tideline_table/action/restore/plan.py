@@ -43,8 +43,8 @@ def plan_restore(state: TableState, savepoint: Savepoint) -> RestorePlan:
     resizes = [a.instant for a in undone if a.instant in state.bucket_numbers or a.instant in state.ring_resizes]
     if resizes:
         raise UnsupportedTable(
-            f"a restore to {savepoint.instant}, before {resizes[-1]} split the buckets of the table",
-            expected="a savepoint of a write after it: the number of buckets is not restored",
+            f"a restore to {savepoint.instant}, before {resizes[-1]} split the buckets of the table, or gave them other hash rings",
+            expected="a savepoint of a write after it: the number of buckets and the hash rings are not restored",
             remedy="read the table as of the savepoint, and write the rows into a new table",
         )
     pending = list(state.pending())

@@ -61,16 +61,15 @@ def check_moves(table: Table, operation: Operation, options: Options) -> None:
 
 
 def refuse_replacement(table: Table, operation: Operation) -> None:
-    """Raise `UnsupportedTable` for an operation that replaces file groups of a hash ring.
+    """Raise `UnsupportedTable` for an operation that replaces file groups of a hash ring in a table that Apache Hudi's writers write, too.
 
-    Each node has one file id. Rows that are written later would go to a file group that readers take for replaced: in Apache Hudi 1.2
-    such rows are lost.
+    The partitions get other rings. A writer of Apache Hudi would go on with the ring that it has read before.
     """
     index = table.definition.buckets
-    if index is not None and index.is_consistent:
+    if index is not None and index.is_consistent and not table.is_exclusive:
         raise UnsupportedTable(
-            f"{operation} in table {table.definition.name!r} with {index.text}",
-            expected="upsert, insert or delete: the hash ring of a partition fixes the file ids of its buckets",
+            f"{operation} in the shared table {table.definition.name!r} with {index.text}",
+            expected="upsert, insert or delete: a replacement gives partitions other hash rings, and a writer of Hudi goes on with those that it has read",
             remedy="delete the rows by their keys, or write the new rows into another table",
         )
 

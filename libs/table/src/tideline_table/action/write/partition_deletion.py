@@ -8,6 +8,8 @@ from collections.abc import Collection, Mapping
 from tideline_table.action.write.attempt import OnConflict, in_transaction, write_with_retries
 from tideline_table.action.write.choices import refuse_replacement
 from tideline_table.action.write.contention import Contention
+from tideline_table.action.write.new_rings import NewRings
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination.committed import Committed
 from tideline_table.coordination.write_set import Overwrite
 from tideline_table.errors import InvalidOption
@@ -26,7 +28,7 @@ def delete_partitions(
     """Remove all rows of these partitions as one commit; cleaning deletes the files later.
 
     Partition paths are those of `_hoodie_partition_path`. Raises `InvalidOption`, before anything is written, for a partition that
-    the table does not have, `UnsupportedTable` for a table with consistent hashing, and otherwise what `write_rows` raises.
+    the table does not have, `UnsupportedTable` for a shared table with consistent hashing, and otherwise what `write_rows` raises.
     """
     chosen = table.options.merged(options or {})
     table.check_writable(keyed=False)
@@ -39,11 +41,25 @@ def delete_partitions(
     contention = Contention(table, chosen)
 
     def attempt() -> Committed:
-        return in_transaction(
-            table,
-            Operation.DELETE_PARTITION,
-            chosen,
-            lambda begun: begun.commit([], table.schema_json, dict(extra or {}), None, overwrites=Overwrite(frozenset(partitions))),
+        made = NewRings(table)
+        with made.deleted_if_undone():
+            return in_transaction(table, Operation.DELETE_PARTITION, chosen, lambda begun: delete(begun, made))
+
+    def delete(begun: WriteTransaction, made: NewRings) -> Committed:
+        schema, named, overwrite, index = (
+            table.schema_json,
+            dict(extra or {}),
+            Overwrite(frozenset(partitions)),
+            table.definition.buckets,
+        )
+        if index is None:
+            return begun.commit([], schema, named, None, overwrites=overwrite)
+        return made.commit(
+            begun.instant,
+            table.rings(index),
+            (),
+            overwrite,
+            lambda more, what, rings: begun.commit([], schema, {**named, **more}, None, overwrites=what, rings=rings),
         )
 
     return write_with_retries(contention, attempt, on_conflict)

@@ -7,14 +7,14 @@ group, its file id and its range of hashes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 
 import pyarrow as pa
 
 from tideline_table.action.write.attempt import in_transaction, write_with_retries
 from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.moved_rows import write_moved
+from tideline_table.action.write.new_rings import NewRings
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.config import (
     BUCKET_LEAST,
@@ -25,13 +25,11 @@ from tideline_table.config import (
     Options,
 )
 from tideline_table.coordination.committed import Committed
-from tideline_table.errors import StorageError, TidelineError, UnsupportedTable, VerificationFailed, WriteConflict
+from tideline_table.errors import UnsupportedTable, VerificationFailed, WriteConflict
 from tideline_table.file_group.slice import FileGroupId, FileSlice
-from tideline_table.hudi.instant import State
 from tideline_table.index.bucket import BucketIndex
-from tideline_table.index.hash_ring import MAX_NODES, HashRing
+from tideline_table.index.hash_ring import MAX_NODES
 from tideline_table.index.ring_change import RingChange, RingLimits, RingMove, resized_ring
-from tideline_table.log.ring_resize import rings_metadata
 from tideline_table.reader.file_slice import read_slice
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.table.facade import Table
@@ -58,30 +56,17 @@ def resize_rings(table: Table, *, options: Mapping[str, object] | None = None) -
         table.refresh()
         if not _Resize(table, index, limits, table.state.last_instant).changes:
             return Committed("", table.state.sequence, ())
-        made: list[HashRing] = []
-        try:
+        made = NewRings(table)
+        with made.deleted_if_undone():
             return in_transaction(
                 table,
                 Operation.INSERT_OVERWRITE_TABLE,
                 chosen,
                 lambda begun: _Resize(table, index, limits, begun.instant).run(begun, made),
             )
-        except Exception:
-            _discard(table, made)
-            raise
 
     done = write_with_retries(contention, attempt, None)
     return done if done.instant else None
-
-
-def _discard(table: Table, rings: Sequence[HashRing]) -> None:
-    """Delete the files of new rings if their resize is known to be undone; sharing the table deletes what stays (`RingStore.sweep`)."""
-    with suppress(TidelineError):  # the failure of the resize is the one to report
-        state = table.refresh()
-        for ring in rings:
-            record = state.actions.get(ring.instant)
-            if record is not None and record.state is State.ROLLED_BACK:
-                table.storage.delete(ring.path)
 
 
 def checked_index(table: Table) -> BucketIndex:
@@ -137,8 +122,8 @@ class _Resize:
             if change is not None:
                 self.changes[name] = change
 
-    def run(self, begun: WriteTransaction, made: list[HashRing]) -> Committed:
-        """Write the moved rows and the new rings, and commit. The caller deletes the rings in `made` if that fails."""
+    def run(self, begun: WriteTransaction, made: NewRings) -> Committed:
+        """Write the moved rows and the new rings, and commit."""
         if not self.changes:
             raise WriteConflict("the buckets have fitting sizes since another process wrote them", with_instant="")
         results: list[FileGroupResult] = []
@@ -147,15 +132,9 @@ class _Resize:
             for move in change.moves:
                 begun.check_early({g: v for g, v in splits.items() if g in self._groups(name, move)}, frozenset())
                 results += self._move(begun, name, change, move, len(results))
-        for change in self.changes.values():
-            made.append(change.ring)
-            self.rings.store.create(change.ring)
-        schema, extra = self.table.schema_json, rings_metadata(self.changes)
-        committed = begun.commit(results, schema, extra, None, splits=splits, rings=self.rings.instants(self.changes))
-        with suppress(StorageError):  # the resize is committed, and the next writer of a partition makes up for a missing marker
-            for ring in made:
-                self.rings.store.mark(ring)
-        return committed
+        rings = [change.ring for change in self.changes.values()]
+        schema, routed_by = self.table.schema_json, self.rings.instants(self.changes)
+        return made.publish(rings, lambda extra: begun.commit(results, schema, extra, None, splits=splits, rings=routed_by))
 
     def _sources(self, name: str, change: RingChange) -> list[FileSlice]:
         return [self.slices[name][at] for move in change.moves for at in move.sources]

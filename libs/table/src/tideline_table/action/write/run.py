@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -17,6 +17,7 @@ from tideline_table.action.write.choices import WriteChoices, combines_input, ke
 from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.executor import RoutedWrite, ThisProcess, WriteExecutor, check_written
 from tideline_table.action.write.key_look_up import key_look_up
+from tideline_table.action.write.new_rings import NewRings
 from tideline_table.action.write.partition import create_partition
 from tideline_table.action.write.schema_change import TargetSchema, check_sort_columns, target_schema
 from tideline_table.action.write.tagging import tag_for_buckets, tag_in_buckets, tag_input
@@ -38,6 +39,7 @@ from tideline_table.log.state import TableState
 from tideline_table.schema.avro import avro_with_meta_fields
 from tideline_table.table.definition import TableType
 from tideline_table.table.facade import Table
+from tideline_table.table.rings import TableRings
 from tideline_table.writer import (
     FileGroupResult,
     Operation,
@@ -106,7 +108,9 @@ def write_rows(
         choices = choices_on(kept)
         target, prepared = _prepared(table, rows, removed, schema_json, choices)
         named, own = choices.named, choices.operation
-        return _Attempt(table, target, prepared, named, own, choices.options, dict(extra or {}), where, contention, progress)
+        return _Attempt(
+            table, target, prepared, named, own, choices.options, dict(extra or {}), where, contention, progress, NewRings(table)
+        )
 
     def attempt() -> _Attempt:
         # Since the last attempt another process may have changed the schema, or created a record index.
@@ -151,8 +155,10 @@ class _Routed:
     """The rows that the tasks refer to by position."""
     index: BucketIndex | None = None
     """The bucket index by which they were routed."""
-    rings: Mapping[str, str] | None = None
-    """As `WriteSet.rings`, with consistent hashing."""
+    rings: TableRings | None = None
+    """The hash rings by which they were routed, with a bucket index."""
+    partitions: Collection[str] = ()
+    """The partitions that they were routed to, with a bucket index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,17 +175,27 @@ class _Attempt:
     executor: WriteExecutor
     contention: Contention
     progress: ProgressStep | None
+    made: NewRings
 
     def run(self) -> Committed:
-        return in_transaction(self.table, self.named, self.options, self._stage, self.progress)
+        with self.made.deleted_if_undone():
+            return in_transaction(self.table, self.named, self.options, self._stage, self.progress)
 
     def _stage(self, transaction: WriteTransaction) -> Committed:
         routed = self._route_in_turn(transaction)
         results = self._write(transaction, routed)
         target, replaced = self.target, overwrite_of(self.operation, results)
         look_up = self._look_up()
-        return transaction.commit(
-            results, target.text, self.extra, look_up, target.based_on, self.progress, replaced, rings=routed.rings
+        if routed.rings is None:
+            return transaction.commit(results, target.text, self.extra, look_up, target.based_on, self.progress, replaced)
+        return self.made.commit(
+            transaction.instant,
+            routed.rings,
+            routed.partitions,
+            replaced,
+            lambda extra, overwrite, rings: transaction.commit(
+                results, target.text, {**self.extra, **extra}, look_up, target.based_on, self.progress, overwrite, rings=rings
+            ),
         )
 
     def _route_in_turn(self, transaction: WriteTransaction) -> _Routed:
@@ -213,6 +229,7 @@ class _Attempt:
         is_merge_on_read = self.table.definition.type is TableType.MOR
         opens_groups = self.operation is not Operation.DELETE
         try:
+            rings = found.for_writing(tagged.by_partition) if opens_groups else found.of(tagged.by_partition)
             tasks = route_to_buckets(
                 transaction.instant,
                 self.operation,
@@ -220,14 +237,14 @@ class _Attempt:
                 tagged.by_partition,
                 index.hash_codes(self.prepared.keys),
                 tagged.slices,
-                found.for_writing(tagged.by_partition) if opens_groups else found.of(tagged.by_partition),
+                found.renewed(rings, transaction.instant) if self.operation.overwrites else rings,
                 is_merge_on_read=is_merge_on_read,
                 inserts_to_log=self.options[INSERT_TO_LOG] and is_merge_on_read and not self.named.opens_groups_only,
             )
         except UnsupportedTable:
             found.check_unchanged(self.table.state)
             raise
-        return _Routed(tasks, tagged.rows, index, found.instants(tagged.by_partition))
+        return _Routed(tasks, tagged.rows, index, found, tagged.by_partition)
 
     def _route_in_buckets(self, transaction: WriteTransaction, index: BucketIndex) -> _Routed:
         """Route the rows of each bucket to its file groups, as those of a partition without buckets."""
