@@ -12,7 +12,8 @@ from tests.conformance.matrix import KEY, Cell, Direction, Kind, Matrix, Topic
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.peers.hudi_rs import read_hudi_rs
 
-from tideline_table.table import Table
+from tideline_table.action import write_rows
+from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 pytestmark = pytest.mark.timeout(900)
@@ -80,3 +81,37 @@ def test_rows_end_in_the_same_partitions(apache_hudi: ApacheHudi, matrix: Matrix
                 own, hudi = own.drop_columns(["part"]), hudi.drop_columns(["part"])
                 compare.excused(14)
             compare.rows(own, hudi, "each on the other's table")
+
+
+LATE = pa.schema([("id", pa.string()), ("ts", pa.int64()), ("part", pa.string()), ("_hoodie_is_deleted", pa.bool_())])
+LATE_WRITES = (
+    [("k1", 5, "p0", False), ("k2", 5, "p0", False), ("k3", 5, "p0", False)],
+    [("k1", 10, "p0", True), ("k2", 10, "p0", True)],
+    # Older than the deletions: one in their partition, one in another.
+    [("k1", 7, "p0", False), ("k2", 7, "p1", False)],
+)
+
+
+def test_a_late_row_becomes_visible_behind_a_deletion(apache_hudi: ApacheHudi, workdir: Path) -> None:
+    """To both, a key that a log file deleted is a new one for a global index: docs/design/merge-on-read.md."""
+    index = {"hoodie.index.type": "GLOBAL_SIMPLE"}
+    settings = {
+        **index,
+        **NEW_TABLE,
+        "hoodie.table.name": "t",
+        "hoodie.datasource.write.table.type": Kind.MOR.value,
+        "hoodie.datasource.write.recordkey.field": "id",
+        "hoodie.datasource.write.partitionpath.field": "part",
+        "hoodie.datasource.write.precombine.field": "ts",
+        "hoodie.compact.inline": "false",
+        "hoodie.datasource.write.operation": "upsert",
+    }
+    create_table(str(workdir / "ours"), TableRequest("t", LATE, ("id",), ("part",), "ts", TableType.MOR))
+    table = Table.open(str(workdir / "ours"), options=index)
+    for found in LATE_WRITES:
+        rows = pa.Table.from_pylist([dict(zip(LATE.names, row, strict=True)) for row in found], LATE)
+        apache_hudi.write(workdir / "theirs", rows, settings)
+        write_rows(table, rows, Operation.UPSERT)
+    for shown in (apache_hudi.read(workdir / "theirs"), table.read(), apache_hudi.read(workdir / "ours")):
+        visible = zip(*(shown.column(name).to_pylist() for name in ("id", "ts", "_hoodie_partition_path")), strict=True)
+        assert sorted(visible) == [("k1", 7, "p0"), ("k2", 7, "p1"), ("k3", 5, "p0")]

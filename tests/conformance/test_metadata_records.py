@@ -54,16 +54,23 @@ SCHEMA = pa.schema(
         ("flag", pa.bool_()),
         ("blob", pa.binary()),
         ("ratio", pa.float32()),
+        (
+            "place",
+            pa.struct(
+                [("city", pa.string()), ("zip", pa.int32()), ("at", pa.struct([("lat", pa.float64()), ("on", pa.date32())]))]
+            ),
+        ),
         ("part", pa.string()),
     ]
 )
-COLUMNS = ["_hoodie_commit_time", "_hoodie_partition_path", "_hoodie_record_key", *SCHEMA.names]
+INDEXED = [*(name for name in SCHEMA.names if name != "place"), "place.city", "place.zip", "place.at.lat", "place.at.on"]
+COLUMNS = ["_hoodie_commit_time", "_hoodie_partition_path", "_hoodie_record_key", *INDEXED]
 SHARED = {
     "hoodie.index.type": "RECORD_INDEX",
     "hoodie.metadata.record.index.min.filegroup.count": "2",
     "hoodie.metadata.record.index.max.filegroup.count": "2",
     "hoodie.metadata.compact.max.delta.commits": "100",
-    "hoodie.metadata.index.column.stats.column.list": ",".join(SCHEMA.names),
+    "hoodie.metadata.index.column.stats.column.list": ",".join(INDEXED),
     # Apache Hudi's default makes filters of 431 KB.
     "hoodie.index.bloom.num_entries": "100",
     "hoodie.bloom.index.filter.dynamic.max.entries": "100",
@@ -113,12 +120,18 @@ def rows(numbers: Iterable[int], ts: int, part: Callable[[int], str] = lambda n:
                 "flag": n % 3 == 0,
                 "blob": bytes([n % 256, 0, 255]),
                 "ratio": n / 4,
+                "place": place(n) if n % 6 else None,
                 "part": part(n),
             }
             for n in numbers
         ],
         schema=SCHEMA,
     )
+
+
+def place(n: int) -> dict[str, Any]:
+    at = {"lat": n / 2, "on": AT.date()} if n % 4 else None
+    return {"city": f"c{n}", "zip": n if n % 3 else None, "at": at}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import pytest
 from tideline_table.log.statistics import statistics_table
 from tideline_table.log.statistics_file import read_partitions, write_statistics_file
 from tideline_table.reader.data_skipping import may_match
+from tideline_table.schema.nested import named_field
 from tideline_table.statistics import (
     FileStatistics,
     PartitionBounds,
@@ -44,7 +45,9 @@ KINDS = {
     "second": (pa.timestamp("ms"), MOMENTS),
     "other": (pa.int64(), [-1, 0, 1, 2, 2**63 - 1]),
 }
-SCHEMA = pa.schema([pa.field(name, kind) for name, (kind, _) in KINDS.items()])
+INNER = pa.struct([(name, kind) for name, (kind, _) in KINDS.items() if name in ("whole", "real", "text", "day", "flag")])
+SCHEMA = pa.schema([*(pa.field(name, kind) for name, (kind, _) in KINDS.items()), ("place", pa.struct([("inner", INNER)]))])
+NESTED = [f"place.inner.{field.name}" for field in INNER]
 COMPARISONS = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
 PATTERNS = ["a%", "a_", "b_", "%", "", "b" * 64 + "%", "b" * 70 + "%", "é%", "a\\%", "\ud7ff%", "\U0010ffff%", "A%"]
 
@@ -58,7 +61,18 @@ def drawn_rows(random: Random) -> pa.Table:
         columns.append(pa.array([random.choice([*few, None]) if random.random() < 0.5 else few[0] for _ in range(count)], kind))
         if random.random() < 0.15:
             columns[-1] = pa.nulls(count, kind)
+    fields = dict(zip(KINDS, columns, strict=True))
+    # Fields of a null struct are null, whatever the arrays below it hold.
+    hidden = [pa.array([random.random() < 0.2 for _ in range(count)], pa.bool_()) for _ in range(2)]
+    inner = pa.StructArray.from_arrays([fields[field.name] for field in INNER], fields=list(INNER), mask=hidden[0])
+    columns.append(pa.StructArray.from_arrays([inner], names=["inner"], mask=hidden[1]))
     return pa.table(columns, schema=SCHEMA)
+
+
+def drawn_field(random: Random, name: str) -> pc.Expression:
+    """Return a reference to the column, or to the field of a struct with its values."""
+    is_nested = f"place.inner.{name}" in NESTED and random.random() < 0.4
+    return pc.field("place", "inner", name) if is_nested else pc.field(name)
 
 
 def drawn_condition(random: Random, depth: int = 3) -> pc.Expression:
@@ -74,7 +88,7 @@ def drawn_condition(random: Random, depth: int = 3) -> pc.Expression:
 def drawn_test(random: Random) -> pc.Expression:
     name = random.choice(list(KINDS))
     kind, pool = KINDS[name]
-    column, value = pc.field(name), pa.scalar(random.choice(pool), kind)
+    column, value = drawn_field(random, name), pa.scalar(random.choice(pool), kind)
     compare = random.choice(COMPARISONS)
     shape = random.choice(["compare", "compare", "mirror", "in", "null", "valid", "special", "special"])
     if shape == "in":
@@ -88,7 +102,7 @@ def drawn_test(random: Random) -> pc.Expression:
 
 def drawn_special(random: Random, name: str, compare: operator) -> pc.Expression:
     """Return a test that is of use for one type only, or that converts the column."""
-    column = pc.field(name)
+    column = drawn_field(random, name)
     if name == "text":
         return random.choice([pc.match_like, pc.starts_with])(column, random.choice(PATTERNS), ignore_case=random.random() < 0.2)
     if name in ("small", "real"):
@@ -108,7 +122,7 @@ def drawn_special(random: Random, name: str, compare: operator) -> pc.Expression
 
 def statistics_of(rows: pa.Table, at: int) -> FileStatistics:
     """Return the statistics of rows that are written in two parts."""
-    collector = StatisticsCollector(SCHEMA.names)
+    collector = StatisticsCollector([*SCHEMA.names, *NESTED])
     for part in (rows.slice(0, at), rows.slice(at)):
         collector.add(part)
     return collector.result()
@@ -125,7 +139,7 @@ def test_no_file_with_a_matching_row_is_left_out(seed: int) -> None:
         assert stored == written
         held = [None if random.random() < 0.1 else stored[str(at)] for at in range(len(files))]
         where = drawn_condition(random)
-        chosen = may_match(where, SCHEMA, len(files), lambda name, held=held: bounds_of(held, name, SCHEMA.field(name).type))
+        chosen = may_match(where, SCHEMA, len(files), lambda name, held=held: bounds_of(held, name, named_field(SCHEMA, name).type))
         for rows, is_chosen in zip(files, chosen, strict=True):
             try:
                 matches = rows.filter(where).num_rows
@@ -172,7 +186,7 @@ def test_partitions_are_judged_as_all_of_their_files_together(seed: int) -> None
         write_statistics_file(storage, 7, table, partitions)
         known = read_partitions(storage, 7)
         wanted = random.sample(["a", "b", "c", "d"], 3)
-        found = PartitionBounds(wanted, known.partitions, known.columns(SCHEMA.names), later)
+        found = PartitionBounds(wanted, known.partitions, known.columns([*SCHEMA.names, *NESTED]), later)
         expected = [
             together([*(held for path, held in live.items() if path[0] == name), *([later[name]] if name in later else [])])
             if name in later or any(path[0] == name for path in live)
@@ -181,8 +195,10 @@ def test_partitions_are_judged_as_all_of_their_files_together(seed: int) -> None
         ]
         for _ in range(20):
             where = drawn_condition(random)
-            chosen = may_match(where, SCHEMA, 3, lambda name, found=found: found.bounds(name, SCHEMA.field(name).type))
-            by_union = may_match(where, SCHEMA, 3, lambda name, held=expected: bounds_of(held, name, SCHEMA.field(name).type))
+            chosen = may_match(where, SCHEMA, 3, lambda name, found=found: found.bounds(name, named_field(SCHEMA, name).type))
+            by_union = may_match(
+                where, SCHEMA, 3, lambda name, held=expected: bounds_of(held, name, named_field(SCHEMA, name).type)
+            )
             assert chosen.tolist() == by_union.tolist(), where
             left_out += 3 - int(chosen.sum())
     assert left_out > 50

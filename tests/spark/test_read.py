@@ -73,6 +73,18 @@ def test_fields_of_structs_are_columns(spark: SparkSession, tables: Tables) -> N
     assert [row.id for row in read(spark, table, columns=["id"], where="a.x = 5").collect()] == ["1"]
 
 
+def test_a_condition_on_a_field_of_a_struct_leaves_out_files(spark: SparkSession, tables: Tables) -> None:
+    schema = pa.schema([pa.field("id", pa.string(), nullable=False), ("a", pa.struct([("x", pa.int64())]))])
+    table = tables.create("t", schema=schema, partition_fields=(), ordering_field="")
+    indexed = {"hoodie.metadata.index.column.stats.column.list": "a.x"}
+    for x in (1, 2):
+        write_rows(table, pa.table({"id": [str(x)], "a": [{"x": x}]}, schema), Operation.BULK_INSERT, options=indexed)
+    for where, files in (("a.x = 2", 1), ("1 < a.x", 1), ("a.x in (2L, 3L)", 1), ("a.x is null", 0), ("a.x is not null", 2)):
+        found = read(spark, table, where=where)
+        assert len(found.inputFiles()) == files, where
+        assert [row.id for row in found.collect()] == ["1", "2"][2 - files :]
+
+
 def test_time_travel_shows_the_schema_of_its_time(spark: SparkSession, tables: Tables) -> None:
     table = tables.create("t", options={"tideline.write.schema.evolution": "evolve"})
     first = write_rows(table, rows(0, 5, 1), Operation.UPSERT)

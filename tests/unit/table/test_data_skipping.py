@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from tests.unit.table.tables import QUIET, cluster, compact
 
@@ -23,12 +24,15 @@ from tideline_table.errors import InvalidOption
 from tideline_table.file_group.names import parse_log_file_name
 from tideline_table.log.body import Published
 from tideline_table.log.metadata import COLUMN_STATS
+from tideline_table.log.statistics import keep_statistics
 from tideline_table.log.statistics_file import STATISTICS_FOLDER
+from tideline_table.log.table_log import TableLog
 from tideline_table.metadata_table.column_stats import decode_column_stats, record_key
 from tideline_table.metadata_table.layout import INDEX_DEFINITIONS_PATH, file_path, log_name
 from tideline_table.metadata_table.partition import groups_of_keys, mapping_of
 from tideline_table.metadata_table.reading import read_group, slice_files
 from tideline_table.metadata_table.records import record_schema_json
+from tideline_table.statistics import of_footer
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
@@ -219,6 +223,53 @@ def test_a_checkpoint_merges_statistics_and_leaves_out_files_that_are_gone() -> 
         storage.delete(name)
     assert found(table, storage, "n = 11")[0] == ["k11"]
     assert found(opened(storage), storage, "n = 11")[0] == ["k11"]
+
+
+PLACE = pa.struct([("city", pa.string()), ("at", pa.struct([("lat", pa.float64())]))])
+PLACES = pa.schema([("id", pa.string()), ("part", pa.string()), ("place", PLACE)])
+NESTED = {"hoodie.metadata.index.column.stats.column.list": "id,place.city,place.at.lat,place"}
+
+
+def places(number: int, last: Any = None) -> pa.Table:
+    held = {"city": f"c{number}", "at": {"lat": float(number)}}
+    one = {"id": f"k{number}", "part": f"p{number}"}
+    return pa.Table.from_pylist([{**one, "place": held}, {**one, "id": f"l{number}", "place": last or held}], PLACES)
+
+
+@pytest.mark.parametrize("kind", list(TableType))
+def test_fields_of_structs_have_statistics_if_they_are_named(kind: TableType) -> None:
+    """Their statistics come from the log, from a statistics file, and, in the metadata table, also from footers."""
+    storage = Noting()
+    create_table(storage.root, TableRequest("t", PLACES, ("id",), ("part",), "", kind), ManualClock(), storage)
+    table = opened(storage, **NESTED)
+    for number, last in enumerate((None, {"city": None, "at": {"lat": NAN}}, {"city": "z", "at": None})):
+        write_rows(table, places(number, last), Operation.UPSERT, parallelism=1)
+
+    def prunes(table: Table) -> None:
+        assert found(table, storage, "place.city = 'c1'") == (["k1"], {"p1"})
+        assert found(table, storage, pc.field("place", "at", "lat") < 1) == (["k0", "l0"], {"p0"})
+        assert found(table, storage, ~(pc.field("place", "at", "lat") <= 1)) == (["k2", "l1"], {"p1", "p2"})
+        assert found(table, storage, pc.field("place", "at", "lat").is_null()) == (["l2"], {"p2"})
+        assert found(table, storage, "place.city like 'c2%'") == (["k2"], {"p2"})
+
+    prunes(table)
+    with pytest.raises(InvalidOption, match="statistics of 'place'"):
+        create_index(table, [COLUMN_STATS], ["place"])
+    create_index(table, [COLUMN_STATS], ["place.city", "place.at.lat"])
+    path = next(s.path for s in table.slices() if s.group.partition_path == "p1")
+    city, lat = (of_file(table, path, name) for name in ("place.city", "place.at.lat"))
+    assert city is not None
+    assert lat is not None
+    assert (city["minValue"], city["maxValue"], city["nullCount"]) == ({"value": "c1"}, {"value": "c1"}, 1)
+    assert (lat["minValue"], lat["maxValue"], lat["nullCount"]) == ({"value": 1.0}, {"value": float("inf")}, 0)
+    assert lat["totalSize"] > 0
+    assert check_index(table) == []
+    keep_statistics(storage, TableLog(storage, table.clock, "").read, table.refresh())
+    prunes(opened(storage, **NESTED))
+    # A writer of another release knows only what the footers say.
+    known = of_footer(pq.ParquetFile(storage.open_input(path)).metadata, table.schema, ["place.city"])
+    assert known is not None
+    assert (known.columns["place.city"].minimum, known.columns["place.city"].nulls) == ("c1", 1)
 
 
 def test_writers_without_statistics_and_damaged_ones_leave_their_files_in() -> None:

@@ -24,7 +24,7 @@ _COMPARISONS: dict[str, tuple[Callable[[Any, Any], pc.Expression], Callable[[Any
 def implied(condition: Any) -> pc.Expression | None:
     """Return an expression that is true for every row for which `condition` (of an analysed plan) is true; None if there is none.
 
-    It has the equalities, IN lists, comparisons and tests for null of columns of whole numbers, texts, decimals, dates and timestamps,
+    It has the equalities, IN lists, comparisons and tests for null of columns and fields of structs, of whole numbers, texts, decimals, dates and timestamps,
     with constants of exactly that type. A cast that Spark's analysis put around a constant is part of the constant. Texts count in
     Spark's own collation only. Floating numbers do not: to Spark, NaN is greater than all of them.
     """
@@ -36,13 +36,13 @@ def implied(condition: Any) -> pc.Expression | None:
         return left & right if name == "And" else left | right
     if name in ("IsNull", "IsNotNull"):
         column = condition.child()
-        if not _is_column(column) or _type_of(column) is None:
+        if not _path_of(column) or _type_of(column) is None:
             return None
-        field = pc.field(column.name())
+        field = pc.field(*_path_of(column))
         return field.is_null() if name == "IsNull" else field.is_valid()
     if name in ("EqualTo", "EqualNullSafe"):
         sides = [condition.left(), condition.right()]
-        if not _is_column(sides[0]):
+        if not _path_of(sides[0]):
             sides.reverse()
         return _one_of(sides[0], [sides[1]])
     if name in _COMPARISONS:
@@ -52,26 +52,33 @@ def implied(condition: Any) -> pc.Expression | None:
     return None
 
 
-def _is_column(expression: Any) -> bool:
-    return bool(expression.getClass().getSimpleName() == "AttributeReference")
+def _path_of(expression: Any) -> tuple[str, ...]:
+    """Return the names from a column to the field of a struct that an expression refers to, one for a column; empty for another one."""
+    kind = expression.getClass().getSimpleName()
+    if kind == "AttributeReference":
+        return (expression.name(),)
+    if kind != "GetStructField":
+        return ()
+    above = _path_of(expression.child())
+    return (*above, expression.extractFieldName()) if above else ()
 
 
 def _compared(name: str, left: Any, right: Any) -> pc.Expression | None:
     straight, mirrored = _COMPARISONS[name]
-    if not _is_column(left):
+    if not _path_of(left):
         left, right, straight = right, left, mirrored
     values = _values(left, [right])
-    return None if values is None else straight(pc.field(left.name()), values[0])
+    return None if values is None else straight(pc.field(*_path_of(left)), values[0])
 
 
 def _one_of(column: Any, constants: list[Any]) -> pc.Expression | None:
     values = _values(column, constants)
-    return None if values is None else pc.field(column.name()).isin(values)
+    return None if values is None else pc.field(*_path_of(column)).isin(values)
 
 
 def _values(column: Any, constants: list[Any]) -> pa.Array | None:
     """Return constants that are compared with a column as Arrow values, None for another comparison."""
-    if not _is_column(column) or (kind := _type_of(column)) is None:
+    if not _path_of(column) or (kind := _type_of(column)) is None:
         return None
     name = column.dataType().sql()
     values = []

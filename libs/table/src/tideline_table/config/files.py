@@ -56,8 +56,8 @@ COLUMN_STATISTICS = Option(
 COLUMN_STATISTICS_LIST = Option(
     "hoodie.metadata.index.column.stats.column.list",
     "",
-    "Comma-separated columns with statistics; empty: the first ones of the table. The meta fields of commit time, record key and "
-    "partition path are always among them.",
+    "Comma-separated columns with statistics, fields of structs by their dotted paths; empty: the first columns of the table. The meta "
+    "fields of commit time, record key and partition path are always among them.",
 )
 COLUMN_STATISTICS_MOST = Option(
     "hoodie.metadata.index.column.stats.max.columns.to.index",

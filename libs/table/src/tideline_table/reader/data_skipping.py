@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from tideline_table.reader.expression import Call, Column, Literal, Node, parts_of
 from tideline_table.schema.arrow import is_numeric, is_text
+from tideline_table.schema.nested import field_path, named_field
 from tideline_table.statistics import ColumnBounds
 
 Bounds: TypeAlias = Callable[[str], ColumnBounds | None]
@@ -132,7 +133,7 @@ class _Evaluation:
 
     def _flag(self, column: Column) -> _Outcome | None:
         operand = self._operand(column)
-        if operand is None or not pa.types.is_boolean(self._schema.field(column.name).type):
+        if operand is None or not pa.types.is_boolean(self._kind(column)):
             return None
         known, held = operand.bounds.known, operand.bounds
         false = np.asarray(pc.equal(held.minimum, pa.scalar(value=False)).fill_null(fill_value=False))
@@ -204,8 +205,10 @@ class _Evaluation:
 
     def _operand(self, node: Node) -> _Operand | None:
         if isinstance(node, Column):
-            if self._schema.names.count(node.name) != 1:
+            path = field_path(self._schema, node.name)
+            if not path or self._schema.names.count(path[0]) != 1:
                 return None
+            # The tables of bounds have columns with dotted names.
             bounds = self._bounds(node.name)
             return None if bounds is None else _Operand(node.name, pc.field(node.name), bounds)
         if not isinstance(node, Call) or node.function != "cast" or node.options is None or not node.arguments:
@@ -215,8 +218,11 @@ class _Evaluation:
         is_exact = not any(node.options[name].as_py() for name in node.options.type.names if name.startswith("allow_"))
         if inner is None or not is_exact or not isinstance(node.arguments[0], Column):
             return None
-        held = self._schema.field(inner.name).type
+        held = self._kind(node.arguments[0])
         return _Operand(inner.name, inner.expression.cast(wanted), inner.bounds) if _keeps_order(held, wanted) else None
+
+    def _kind(self, column: Column) -> pa.DataType:
+        return named_field(self._schema, column.name).type
 
     # --- tests of one column -------------------------------------------------------------------------------------------------
 
@@ -251,7 +257,7 @@ class _Evaluation:
         (argument,), options = call.arguments, call.options
         if not isinstance(argument, Column) or options is None or (operand := self._operand(argument)) is None:
             return None
-        members, kind = options["value_set"].values, self._schema.field(argument.name).type
+        members, kind = options["value_set"].values, self._kind(argument)
         if members is None or not (
             members.type == kind or any(of(members.type) and of(kind) for of in (is_text, pa.types.is_integer))
         ):
@@ -274,7 +280,7 @@ class _Evaluation:
             return None
         operand = self._operand(argument)
         prefix = _prefix(options["pattern"].as_py(), is_like=call.function == "match_like")
-        if operand is None or not prefix or not is_text(self._schema.field(argument.name).type):
+        if operand is None or not prefix or not is_text(self._kind(argument)):
             return None
         lows, highs = operand.bounds.minimum.to_pylist(), operand.bounds.maximum.to_pylist()
         # A text below the prefix may be the bound of longer ones that have it; one above it and without it is above all that have it.

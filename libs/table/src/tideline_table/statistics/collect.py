@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tideline_table.schema.nested import field_of, field_path, field_values
 from tideline_table.statistics.column import ColumnStatistics, FileStatistics
 from tideline_table.statistics.kinds import Stored, is_supported, kind_of, stored_value
 
@@ -42,7 +43,7 @@ def _one_zero(value: Stored | None) -> Stored | None:
 
 @dataclass(slots=True)
 class StatisticsCollector:
-    """Takes the statistics of `columns` from the rows of one file, which come in parts."""
+    """Takes the statistics of `columns` (or fields of structs, by dotted paths) from the rows of one file, which come in parts."""
 
     columns: Collection[str]
     _found: FileStatistics = field(default_factory=lambda: FileStatistics(0))
@@ -50,9 +51,9 @@ class StatisticsCollector:
     def add(self, rows: pa.Table) -> None:
         """Add rows of the file."""
         known = {
-            name: of_column(rows.column(name))
+            name: of_column(field_values(rows, name))
             for name in self.columns
-            if name in rows.column_names and is_supported(rows.schema.field(name).type)
+            if (path := field_path(rows.schema, name)) and is_supported(field_of(rows.schema, path).type)
         }
         self._found = self._found.union(FileStatistics(rows.num_rows, known))
 
@@ -70,7 +71,7 @@ class StatisticsCollector:
 
 
 def column_sizes(footer: pq.FileMetaData) -> dict[str, tuple[int, int]]:
-    """Return the size of each top-level column in a base file, with and without compression, in bytes."""
+    """Return the size of each column, or field of structs by its dotted path, in a base file, with and without compression, in bytes."""
     sizes: dict[str, tuple[int, int]] = {}
     for group in (footer.row_group(at) for at in range(footer.num_row_groups)):
         for chunk in (group.column(at) for at in range(group.num_columns)):
@@ -90,9 +91,10 @@ def of_footer(footer: pq.FileMetaData, schema: pa.Schema, columns: Collection[st
     found: dict[str, ColumnStatistics] = {}
     for at in range(footer.num_columns):
         name = footer.schema.column(at).path
-        if name not in columns or name not in schema.names or not is_supported(schema.field(name).type):
+        path = field_path(schema, name)
+        if name not in columns or not path or not is_supported(field_of(schema, path).type):
             continue
-        kind = schema.field(name).type
+        kind = field_of(schema, path).type
         groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
         parts = [_of_chunk(group.column(at).statistics, group.num_rows, kind) for group in groups]
         if parts and (whole := _together(parts)) is not None:

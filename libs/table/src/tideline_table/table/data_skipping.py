@@ -15,6 +15,7 @@ from tideline_table.log.state import TableState
 from tideline_table.log.statistics_file import FEWEST_PARTITIONS
 from tideline_table.reader.data_skipping import may_match
 from tideline_table.reader.expression import columns_in
+from tideline_table.schema.nested import field_path, named_field
 from tideline_table.statistics import ColumnBounds, FileStatistics, bounds_of
 
 
@@ -36,14 +37,16 @@ class DataSkipping:
         files is judged by the statistics of all its files together: it is left out if no value of any of them fits.
         """
         chosen = tuple(slices)
-        names = columns_in(where) & set(schema.names) - set(unstored)
+        absent = set(unstored)
+        paths = {name: field_path(schema, name) for name in columns_in(where)}
+        names = {name for name, path in paths.items() if path and path[0] not in absent}
         if not names or not chosen:
             return chosen
         chosen = self._in_partitions(chosen, schema, where, names)
         files = self._statistics(chosen, names)
 
         def bounds(name: str) -> ColumnBounds | None:
-            return bounds_of(files, name, schema.field(name).type) if name in names else None
+            return bounds_of(files, name, named_field(schema, name).type) if name in names else None
 
         return tuple(s for s, may in zip(chosen, may_match(where, schema, len(chosen), bounds), strict=True) if may)
 
@@ -59,7 +62,7 @@ class DataSkipping:
             return slices
 
         def bounds(name: str) -> ColumnBounds | None:
-            return known.bounds(name, schema.field(name).type) if name in names else None
+            return known.bounds(name, named_field(schema, name).type) if name in names else None
 
         left = {path for path, may in zip(partitions, may_match(where, schema, len(partitions), bounds), strict=True) if may}
         return tuple(s for s in slices if s.group.partition_path in left)

@@ -12,6 +12,7 @@ from tideline_table.config import (
     column_list,
 )
 from tideline_table.schema.meta_fields import META_FIELDS, OPERATION_FIELD, MetaField
+from tideline_table.schema.nested import field_of, field_path
 from tideline_table.statistics import StatisticsCollector, is_supported
 
 META_COLUMNS = (MetaField.COMMIT_TIME.value, MetaField.PARTITION_PATH.value, MetaField.RECORD_KEY.value)
@@ -19,13 +20,17 @@ META_COLUMNS = (MetaField.COMMIT_TIME.value, MetaField.PARTITION_PATH.value, Met
 
 
 def statistics_columns(schema: pa.Schema, options: Options) -> tuple[str, ...]:
-    """Return the columns of `schema` that have statistics; none if the options switch them off."""
+    """Return the columns of `schema` that have statistics; none if the options switch them off.
+
+    Fields of structs, by their dotted paths, have some only if the options name them, as in Apache Hudi.
+    """
     if not options[COLUMN_STATISTICS]:
         return ()
-    own = [field.name for field in schema if field.name not in (*META_FIELDS, OPERATION_FIELD) and is_supported(field.type)]
-    named = column_list(options[COLUMN_STATISTICS_LIST])
-    chosen = [name for name in named if name in own] if named else own[: options[COLUMN_STATISTICS_MOST]]
-    return (*(name for name in META_COLUMNS if name in schema.names), *dict.fromkeys(chosen))
+    named = column_list(options[COLUMN_STATISTICS_LIST]) or schema.names
+    most = len(named) if column_list(options[COLUMN_STATISTICS_LIST]) else options[COLUMN_STATISTICS_MOST]
+    paths = {name: field_path(schema, name) for name in named if name not in (*META_FIELDS, OPERATION_FIELD)}
+    chosen = [name for name, path in paths.items() if path and is_supported(field_of(schema, path).type)][:most]
+    return (*(name for name in META_COLUMNS if name in schema.names), *chosen)
 
 
 def collector_of(schema: pa.Schema, options: Options) -> StatisticsCollector | None:

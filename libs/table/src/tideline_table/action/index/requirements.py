@@ -16,6 +16,7 @@ from tideline_table.metadata_table.column_stats import COLUMN_STATS_GROUPS, is_i
 from tideline_table.metadata_table.partition import Source
 from tideline_table.metadata_table.record_index import repeated_key
 from tideline_table.schema.meta_fields import with_meta_fields
+from tideline_table.schema.nested import named_field
 from tideline_table.table.facade import Table
 from tideline_table.writer.column_statistics import META_COLUMNS, statistics_columns
 
@@ -42,13 +43,13 @@ def indexed_columns(table: Table, wanted: Sequence[str]) -> tuple[str, ...]:
     Raises `InvalidOption` for a column that writers with the options of `table` record no statistics of.
     """
     schema = with_meta_fields(table.schema)
-    recorded = [name for name in statistics_columns(schema, table.options) if is_indexed(schema.field(name).type)]
+    recorded = [name for name in statistics_columns(schema, table.options) if is_indexed(named_field(schema, name).type)]
     unknown = [name for name in wanted if name not in recorded]
     if unknown or not recorded:
         raise InvalidOption(
             f"column statistics of {unknown[0]!r}" if unknown else "column statistics, which the options of writers switch off",
             expected=f"one of {', '.join(recorded)}" if recorded else "tideline.column.stats.enable",
-            remedy="name the column in hoodie.metadata.index.column.stats.column.list of all writers; nested columns have none",
+            remedy="name the column in hoodie.metadata.index.column.stats.column.list of all writers, a field of a struct by its dotted path",
         )
     return tuple(name for name in recorded if not wanted or name in wanted or name in META_COLUMNS)
 
