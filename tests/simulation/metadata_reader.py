@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tideline_table.clock import ManualClock
+from tideline_table.coordination.shared.adoption import seen_through
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.instant import Action, State, parse_timeline_file_name
@@ -152,7 +153,8 @@ def shown(storage: Storage) -> TableState:
         created = entry.begins_restore or all(exists(storage, path) for path in files.create)
         if created and not any(exists(storage, path) for path in files.delete):
             opening.apply(entry)
-    return opening
+    # In a shared table, the timeline is ahead of the log.
+    return opening if opening.sharing is None else seen_through(storage, opening, ManualClock().now())
 
 
 def index_for_readers(storage: Storage) -> dict[bytes, FileGroupId]:

@@ -1,12 +1,13 @@
 """The process dies at each storage call while a shared table has a metadata table that Tideline keeps: readers of it miss nothing at any moment.
 
-Nor does one of its readers find a file in it that is not on storage, or statistics that exclude a value of a file. Apache Hudi, which rolls back such a delta commit itself, plays in `tests/conformance`.
+Nor does one of its readers find a file in it that is not on storage, statistics that exclude a value of a file, or a key at a wrong place. Apache Hudi, which rolls back such a delta commit itself, plays in `tests/conformance`.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.simulation.faults import MUTATING, SimulatedCrash, copy_of, crash_at, crash_points, fail_at, heal
@@ -24,7 +25,7 @@ from tests.simulation.test_crash_points_of_shared import (
     upsert_behind_the_peer,
 )
 from tests.unit.table.hudi_metadata import make_metadata
-from tests.unit.table.shared import opened, put
+from tests.unit.table.shared import opened, put, shared_table
 from tests.unit.table.tables import DEATH_S, Row, cluster, contents
 
 from tideline_table.action import check_index, roll_back_dead, run_clean
@@ -34,10 +35,24 @@ from tideline_table.coordination.shared import timeline as shared_timeline
 from tideline_table.errors import TidelineError
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table
+from tideline_table.writer import Operation
 
 KEPT = {**OPTIONS, SHARED_METADATA.key: "files,column_stats,bloom_filters"}
 COLUMNS = ("_hoodie_commit_time", "_hoodie_partition_path", "_hoodie_record_key", "id", "ts", "v")
+BY_KEY = {**OPTIONS, SHARED_METADATA.key: "files,record_index"}
+
+
+def upsert_by_index(table: Table) -> None:
+    put(table, [("a", "p", 2, "new"), ("n", "q", 2, "new")])
+
+
+def delete_by_index(table: Table) -> None:
+    put(table, [("b", "p", 2, "")], Operation.DELETE)
+
+
+BY_INDEX = (upsert_by_index, delete_by_index)
 OPERATIONS = [
+    *BY_INDEX,
     upsert,
     overwrite_everything,
     upsert_behind_the_peer,
@@ -47,8 +62,19 @@ OPERATIONS = [
 ]
 
 
+def kept(operation: Callable[[Table], None]) -> dict[str, Any]:
+    """The options of the table's writers."""
+    return BY_KEY if operation in BY_INDEX else KEPT
+
+
 @functools.cache
 def with_metadata(operation: Callable[[Table], None]) -> Prepared:
+    if operation in BY_INDEX:
+        shared, started, clock = shared_table()
+        put(shared, [("a", "p", 1, "x"), ("b", "p", 1, "x"), ("c", "q", 1, "x")])
+        make_metadata(opened(started, clock, **BY_KEY), with_keys=True)
+        assert isinstance(started, MemoryStorage)
+        return started, (clock.now() - ManualClock().now()).total_seconds()
     storage, passed_s = prepared(operation)
     clock = ManualClock()
     clock.advance(passed_s)
@@ -66,7 +92,7 @@ def arrange(operation: Callable[[Table], None]) -> tuple[FaultyObjects, MemorySt
 def undisturbed(operation: Callable[[Table], None]) -> tuple[tuple[str, ...], list[list[Row]]]:
     """The calls that change something, and the rows that readers may find."""
     faulty, disk, clock = arrange(operation)
-    before, table = contents(opened(disk, clock)), opened(faulty, clock, **KEPT)
+    before, table = contents(opened(disk, clock)), opened(faulty, clock, **kept(operation))
     first = len(faulty.calls)
     operation(table)
     check(disk, clock)
@@ -80,10 +106,10 @@ def check(disk: MemoryStorage, clock: ManualClock) -> None:
     assert check_index(opened(disk, clock, "checker")) == []
 
 
-def recover(disk: MemoryStorage, clock: ManualClock) -> Table:
+def recover(operation: Callable[[Table], None], disk: MemoryStorage, clock: ManualClock) -> Table:
     for attempt in range(2):
         clock.advance(DEATH_S)
-        table = opened(disk, clock, f"recovery-{attempt}", **KEPT)
+        table = opened(disk, clock, f"recovery-{attempt}", **kept(operation))
         table.timeline.heal(0.0)
         roll_back_dead(table)
         check(disk, clock)
@@ -96,41 +122,41 @@ def recover(disk: MemoryStorage, clock: ManualClock) -> Table:
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
 def test_crash_at_every_call(operation):
     calls, allowed = undisturbed(operation)
-    kept = set()
+    used = set()
     for number in crash_points(calls, "before"):
         faulty, disk, clock = arrange(operation)
-        table = opened(faulty, clock, **KEPT)
+        table = opened(faulty, clock, **kept(operation))
         crash_at(faulty, number, "before")
         with pytest.raises(SimulatedCrash):
             operation(table)
         check(disk, clock)
         now = contents(opened(disk, clock))
         assert now in allowed
-        table = recover(disk, clock)
-        kept.add(is_used(disk))
+        table = recover(operation, disk, clock)
+        used.add(is_used(disk))
         assert contents(opened(disk, clock)) == now
         put(table, [("further", "p", 1, "ours")])
         check(disk, clock)
-    assert kept == {True, False}, "a crash outside of the delta commit keeps it, one inside turns it off"
+    assert used == {True, False}, "a crash outside of the delta commit keeps it, one inside turns it off"
 
 
 @pytest.mark.parametrize(("operation", "when"), [(upsert, "after"), (cluster_all, "before"), (clean_all, "after")])
 def test_storage_error_at_every_call(operation, when):
     """A call fails, or takes effect without an answer."""
     faulty, disk, clock = arrange(operation)
-    table = opened(faulty, clock, **KEPT)
+    table = opened(faulty, clock, **kept(operation))
     first = len(faulty.calls)
     operation(table)
     for number in range(len(faulty.calls) - first):
         faulty, disk, clock = arrange(operation)
-        table = opened(faulty, clock, **KEPT)
+        table = opened(faulty, clock, **kept(operation))
         fail_at(faulty, number, 1, when)
         try:
             operation(table)
         except (TidelineError, AssertionError):
             heal(faulty)
         check(disk, clock)
-        table = recover(disk, clock)
+        table = recover(operation, disk, clock)
         put(table, [("further", "p", 1, "ours")])
         check(disk, clock)
 

@@ -12,7 +12,7 @@ from tideline_table.coordination.shared import timeline as shared_timeline
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.properties import METADATA_PARTITIONS, change_properties, format_properties, read_properties
 from tideline_table.hudi.write_stats import CommitMetadata
-from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS
+from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, RECORD_INDEX
 from tideline_table.log_format.block import BlockType, HeaderKey
 from tideline_table.log_format.framing import frame_block
 from tideline_table.log_format.hfile_writer import batch_of, hfile_bytes
@@ -34,14 +34,21 @@ from tideline_table.metadata_table.layout import (
 )
 from tideline_table.metadata_table.log_file import EMPTY_DELETES
 from tideline_table.metadata_table.partition import Records, Source, by_group
+from tideline_table.metadata_table.record_index import RecordIndexPartition
 from tideline_table.metadata_table.records import encode_records
 from tideline_table.reader.base_file import read_statistics
 from tideline_table.storage import Storage
 from tideline_table.table import Table
 
+KEY_GROUPS = 10
+"""File groups of the record index."""
 
-def make_metadata(table: Table, columns: Sequence[str] = ()) -> str:
-    """Make it, with Bloom filters and with statistics of these columns of the files, if there are any; return its first instant."""
+
+def make_metadata(table: Table, columns: Sequence[str] = (), *, with_keys: bool = False) -> str:
+    """Make it, with Bloom filters and with statistics of these columns of the files, if there are any; return its first instant.
+
+    `with_keys` also makes a record index.
+    """
     storage, state = table.storage, table.refresh()
     base = f"{state.last_instant}010"
     properties = read_properties(storage)
@@ -54,7 +61,10 @@ def make_metadata(table: Table, columns: Sequence[str] = ()) -> str:
         storage.put(INDEX_DEFINITIONS_PATH, index_definitions(columns))
         _make_partition(table, COLUMN_STATS, "011", COLUMN_STATS_GROUPS, _statistics(table, columns))
         _make_partition(table, BLOOM_FILTERS, "012", BLOOM_FILTERS_GROUPS, BloomFiltersPartition().whole(Source(storage, state)))
-    change_properties(storage, {**properties, METADATA_PARTITIONS: "bloom_filters,column_stats,files" if columns else "files"})
+    if with_keys:
+        _make_partition(table, RECORD_INDEX, "013", KEY_GROUPS, RecordIndexPartition().whole(Source(storage, state)))
+    names = ["files", *(("bloom_filters", "column_stats") if columns else ()), *(("record_index",) if with_keys else ())]
+    change_properties(storage, {**properties, METADATA_PARTITIONS: ",".join(sorted(names))})
     return base
 
 

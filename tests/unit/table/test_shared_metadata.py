@@ -46,13 +46,18 @@ WHOLE = {"hoodie.clustering.plan.strategy.small.file.limit": 10**9}
 
 
 def kept_table(
-    kind: TableType = TableType.COW, columns: Sequence[str] = COLUMNS, kept: Mapping[str, str] = KEPT, **options: Any
+    kind: TableType = TableType.COW,
+    columns: Sequence[str] = COLUMNS,
+    kept: Mapping[str, str] = KEPT,
+    *,
+    with_keys: bool = False,
+    **options: Any,
 ) -> tuple[Table, Storage, ManualClock]:
     """A shared table with three rows, and a metadata table that Tideline's writers keep, with statistics of `columns`."""
     shared, storage, clock = shared_table(kind)
     put(shared, FIRST)
     table = opened(storage, clock, **kept, **options)
-    make_metadata(table, columns)
+    make_metadata(table, columns, with_keys=with_keys)
     return table, storage, clock
 
 

@@ -15,6 +15,7 @@ DEFAULT_EXPIRE_MIN = 10
 _ENABLED_BY = {
     "column_stats": "hoodie.metadata.index.column.stats.enable",
     "bloom_filters": "hoodie.metadata.index.bloom.filter.enable",
+    "record_index": "hoodie.metadata.record.index.enable",
 }
 """Partition of the metadata table → the option of Apache Hudi's writers that makes it, or drops it."""
 _PACKAGE = "org.apache.hudi.client.transaction.lock"

@@ -10,10 +10,11 @@ from tideline_table.file_group.names import parse_base_file_name, parse_log_file
 from tideline_table.file_group.slice import join_path
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.properties import METADATA_FOLDER, read_properties
-from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES
+from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECORD_INDEX
 from tideline_table.log.plan import CleanPlanned
 from tideline_table.log.state import TableState
 from tideline_table.metadata_table.check_stored_filters import filter_findings
+from tideline_table.metadata_table.check_stored_keys import record_index_findings
 from tideline_table.metadata_table.check_stored_statistics import statistics_findings
 from tideline_table.metadata_table.files import files_of
 from tideline_table.metadata_table.finding import Finding, FindingKind
@@ -22,7 +23,7 @@ from tideline_table.metadata_table.records import FilesRecords
 from tideline_table.metadata_table.stored import StoredMetadata
 from tideline_table.storage import Storage
 
-_COMPARED = {COLUMN_STATS: statistics_findings, BLOOM_FILTERS: filter_findings}
+_COMPARED = {COLUMN_STATS: statistics_findings, BLOOM_FILTERS: filter_findings, RECORD_INDEX: record_index_findings}
 
 
 def check_stored(storage: Storage, state: TableState, pending: AbstractSet[str]) -> list[Finding]:

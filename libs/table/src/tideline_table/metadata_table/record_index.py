@@ -85,10 +85,10 @@ def encode_location(location: RecordLocation) -> bytes:
 
 
 @functools.lru_cache(maxsize=65_536)
-def decode_location(datum: bytes) -> RecordLocation:
-    """Return the location in the Avro datum of a record. Raises `CorruptMetadata` for anything else."""
+def decode_location(datum: bytes, schema_json: str = "") -> RecordLocation:
+    """Return the location in the Avro datum of a record, by default in Tideline's schema. Raises `CorruptMetadata` for anything else."""
     try:
-        schema = parsed_schema(record_schema_json(with_meta_fields=True))
+        schema = parsed_schema(schema_json or record_schema_json(with_meta_fields=True))
         record = fastavro.schemaless_reader(io.BytesIO(datum), schema, None)
         assert isinstance(record, dict)
         info = record["recordIndexMetadata"]

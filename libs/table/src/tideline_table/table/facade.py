@@ -15,7 +15,7 @@ from tideline_table.clock import Clock, SystemClock
 from tideline_table.config import INDEX_TYPE, READ_OPERATION_FIELD, Options
 from tideline_table.coordination import ActiveTimeline, IntentBoard, LogReplica, NoIntents, NoLock, OpenPeerLock, TableLock
 from tideline_table.coordination.intruders import check_not_upgraded, properties_in
-from tideline_table.coordination.shared.metadata import kept_partitions
+from tideline_table.coordination.shared.metadata import holds_keys_once, kept_partitions
 from tideline_table.errors import InstantNotFound, InvalidOption, ObjectNotFound, SchemaMismatch, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.instant import Action
@@ -24,7 +24,6 @@ from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.ring_store import RingStore
 from tideline_table.index.scope import RECORD_INDEX, with_kept_type
 from tideline_table.index.simple import SimpleIndex
-from tideline_table.log.metadata import RECORD_INDEX as PARTITION
 from tideline_table.log.sharing import Sharing
 from tideline_table.log.state import TableState
 from tideline_table.merge import Merging
@@ -127,8 +126,8 @@ class Table:
 
     @property
     def has_record_index(self) -> bool:
-        """Whether the metadata table has a record index, as of the last refresh: then no key may be in two places."""
-        return (known := self.state.metadata) is not None and known.partition(PARTITION) is not None
+        """Whether the metadata table has a record index, as of the last refresh: then no key may be in two places (`holds_keys_once`)."""
+        return holds_keys_once(self.state, self.options)
 
     def rings(self, index: BucketIndex) -> TableRings:
         """Return what finds the hash rings of the table as of the last refresh. `index` is the bucket index of the table."""

@@ -14,7 +14,13 @@ from tideline_table.coordination.shared.hudi_rules import (
     check_rings,
     check_version,
 )
-from tideline_table.coordination.shared.metadata import follow_step, keep_only, kept_partitions, turn_off_metadata
+from tideline_table.coordination.shared.metadata import (
+    check_record_index,
+    follow_step,
+    keep_only,
+    kept_partitions,
+    turn_off_metadata,
+)
 from tideline_table.coordination.shared.partition_numbers import adopted_rules, check_numbers
 from tideline_table.errors import InvalidOption, UnsupportedTable
 from tideline_table.hudi.instant import Action, State, next_instant, time_from_instant
@@ -147,6 +153,7 @@ def _check_kind(table: Table) -> None:
             expected="properties with the numbers of buckets",
             remedy="run it again, with the numbers that the table has if it committed: tideline resize-buckets PATH --buckets N",
         )
+    check_record_index(properties, table.options)
     check_numbers(table.storage, properties)
 
 

@@ -68,7 +68,8 @@ def tag_input(
 
     With the record index: raises `IndexDamaged` if it cannot be used. Threads that share the table may go on writing to it.
     """
-    if not asks_record_index(options):
+    if not asks_record_index(options) or table.is_shared:
+        # Apache Hudi's writers may have compacted and cleaned the index of a shared table since: its keys are looked up in data files.
         return _tagged(table, prepared, operation, options, executor, None)
     indexed = _IndexedState.of(table)
     while True:
@@ -90,7 +91,7 @@ def _tagged(
     executor: WriteExecutor,
     indexed: _IndexedState | None,
 ) -> TaggedInput:
-    """`indexed` is the state to tag on, None without a record index."""
+    """`indexed` is the state to tag on, None without a record index of Tideline."""
     by_partition = dict(partition_rows(prepared.partition_paths)) if prepared.rows.num_rows else {}
     if operation is Operation.BULK_INSERT:
         by_partition = {name: _sorted(prepared.rows, numbers, options) for name, numbers in by_partition.items()}
@@ -103,8 +104,8 @@ def _tagged(
         if everywhere or file_slice.group.partition_path in by_partition:
             slices.setdefault(file_slice.group.partition_path, []).append(file_slice)
     rows, locations = prepared.rows, dict[str, Location]()
-    if operation.overwrites and indexed is not None:
-        _check_overwrite(table, prepared, operation, by_partition, indexed)
+    if operation.overwrites and asks_record_index(options):
+        _check_overwrite(table, prepared, operation, by_partition, indexed, executor)
     if everywhere and by_partition:
         found = (
             table.record_index.locate(indexed.part, indexed.slices, prepared.keys)  # it has no keys that log files deleted
@@ -221,12 +222,25 @@ def _found_anywhere(
 
 
 def _check_overwrite(
-    table: Table, prepared: PreparedInput, operation: Operation, partitions: Collection[str], indexed: _IndexedState
+    table: Table,
+    prepared: PreparedInput,
+    operation: Operation,
+    partitions: Collection[str],
+    indexed: _IndexedState | None,
+    executor: WriteExecutor,
 ) -> None:
     """Raise `DuplicateKey` if partitions that stay hold a key of the new rows: the record index has one place for a key."""
     if operation is Operation.INSERT_OVERWRITE_TABLE or not len(prepared.keys):
         return
-    for found in table.record_index.locate(indexed.part, indexed.slices, prepared.keys).slices:
+    if indexed is not None:
+        located = table.record_index.locate(indexed.part, indexed.slices, prepared.keys)
+    else:
+        others: dict[str, list[FileSlice]] = {}
+        for file_slice in table.state.latest_slices():
+            if file_slice.group.partition_path not in partitions:
+                others.setdefault(file_slice.group.partition_path, []).append(file_slice)
+        located = _found_anywhere(table, prepared, others, executor, by_filters=False)
+    for found in located.slices:
         if found.group.partition_path not in partitions:
             raise DuplicateKey(
                 f"an overwrite with keys that partition {found.group.partition_path!r} holds, too",

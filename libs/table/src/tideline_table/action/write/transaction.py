@@ -23,6 +23,7 @@ from tideline_table.coordination.heartbeat import Heartbeat
 from tideline_table.coordination.lock import TableLock
 from tideline_table.coordination.priority import update_strategy
 from tideline_table.coordination.rollback import forget_late_files, roll_back
+from tideline_table.coordination.shared.metadata import holds_keys_once
 from tideline_table.coordination.timeline import ActiveTimeline
 from tideline_table.coordination.write_set import InsertedKeys, Overwrite, SchemaStep, UpdateStrategy, WriteSet
 from tideline_table.errors import WriteConflict
@@ -34,7 +35,6 @@ from tideline_table.index.scope import KeyScope
 from tideline_table.log.action import CLUSTER
 from tideline_table.log.body import Bare, Published
 from tideline_table.log.entry import Entry
-from tideline_table.log.metadata import RECORD_INDEX
 from tideline_table.log.progress import ProgressStep
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
@@ -109,7 +109,7 @@ class WriteTransaction:
         heartbeat = Heartbeat(timeline.storage, entry.instant, timeline.options)
         heartbeat.__enter__()
         resize = timeline.state.bucket_resize()
-        once = holds_keys_once(timeline.state) and KeyScope.of(options or timeline.options) is KeyScope.TABLE
+        once = holds_keys_once(timeline.state, timeline.options) and KeyScope.of(options or timeline.options) is KeyScope.TABLE
         return cls(
             timeline,
             lock,
@@ -255,7 +255,7 @@ class WriteTransaction:
             if conflict is not None:
                 raise conflict
             knows_all = checked.covers_table or (own.overwrites is not None and self.one_place_per_key)
-            if holds_keys_once(state) and not knows_all and any(s.num_inserts for s in _stats(results)):
+            if holds_keys_once(state, self.timeline.options) and not knows_all and any(s.num_inserts for s in _stats(results)):
                 raise WriteConflict("a record index was created while this write ran", with_instant="", remedy=_BY_THE_INDEX)
             replaced = own.overwrites.replaced(state) if own.overwrites is not None else None
             # A resize changes no row, as a clustering: queries of changes show none.
@@ -341,11 +341,6 @@ def inserted_hashes(results: Sequence[FileGroupResult], scope: KeyScope) -> np.n
 
 def _as_text(hashes: np.ndarray) -> str:
     return base64.b64encode(np.sort(hashes).tobytes()).decode()
-
-
-def holds_keys_once(state: TableState) -> bool:
-    """Return whether the table has a record index."""
-    return state.metadata is not None and state.metadata.partition(RECORD_INDEX) is not None
 
 
 class _InsertsSince:

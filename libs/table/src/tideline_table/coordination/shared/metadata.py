@@ -13,12 +13,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping
 
-from tideline_table.config import SHARED_METADATA, Options, column_list
+from tideline_table.config import INDEX_TYPE, SHARED_METADATA, Options, column_list
+from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import WRITE_ACTIONS, State
 from tideline_table.hudi.properties import METADATA_FOLDER, change_properties, read_properties
+from tideline_table.index.scope import KeyScope
 from tideline_table.log.entry import Entry
-from tideline_table.log.metadata import COLUMN_STATS, FILES, delta_instant
+from tideline_table.log.metadata import COLUMN_STATS, FILES, RECORD_INDEX, delta_instant
 from tideline_table.log.plan import RollbackStep
 from tideline_table.log.state import TableState
 from tideline_table.metadata_table import StoredMetadata
@@ -46,6 +48,36 @@ def kept_partitions(options: Options) -> tuple[str, ...]:
     if options[SHARED_METADATA] == SHARED_METADATA.default:
         return ()
     return tuple(dict.fromkeys((FILES, *column_list(options[SHARED_METADATA]))))
+
+
+def holds_keys_once(state: TableState, options: Options) -> bool:
+    """Return whether a table has a record index: then no key may be in two places.
+
+    In a table that Apache Hudi also writes, whether Tideline's writers keep one (`tideline.shared.metadata`).
+    """
+    if state.sharing is not None:
+        return RECORD_INDEX in kept_partitions(options)
+    return state.metadata is not None and state.metadata.partition(RECORD_INDEX) is not None
+
+
+def check_record_index(properties: Mapping[str, str], options: Options) -> None:
+    """Raise `UnsupportedTable` if writers are to keep a record index of a table that cannot have one (`tideline.shared.metadata`)."""
+    if RECORD_INDEX not in kept_partitions(options):
+        return
+    kept = properties.get(INDEX_TYPE.key, "").upper()
+    by_partition = kept and KeyScope.of(options.merged({INDEX_TYPE.key: kept})) is KeyScope.PARTITION
+    no_meta_fields = properties.get(p.POPULATE_META_FIELDS, "").lower() == "false"
+    if properties.get(p.TYPE) != _KEPT_TYPE or by_partition or no_meta_fields:
+        raise UnsupportedTable(
+            f"{SHARED_METADATA.key}={options[SHARED_METADATA]} for a table "
+            + (
+                f"with the index {kept}, in which keys are unique by partition"
+                if by_partition
+                else "of another type, or without meta fields"
+            ),
+            expected="a copy-on-write table with meta fields, in which a key is unique in the whole table",
+            remedy=f"leave {RECORD_INDEX} out",
+        )
 
 
 def advertised(properties: Mapping[str, str]) -> list[str]:

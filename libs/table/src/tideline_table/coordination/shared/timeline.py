@@ -29,7 +29,7 @@ from tideline_table.coordination.shared.hudi_rules import (
     check_version,
     hold_to_rules,
 )
-from tideline_table.coordination.shared.metadata import follow_step, kept_partitions, turn_off_if_known
+from tideline_table.coordination.shared.metadata import check_record_index, follow_step, kept_partitions, turn_off_if_known
 from tideline_table.coordination.shared.partition_numbers import check_numbers
 from tideline_table.coordination.shared.timeline_file import create_file
 from tideline_table.coordination.timeline import ActiveTimeline, Decide
@@ -127,6 +127,7 @@ class SharedTimeline(ActiveTimeline):
         properties = read_properties(self.storage)
         check_version(properties)
         check_numbers(self.storage, properties)
+        check_record_index(properties, self.replica.options)
         if not self.can_write:
             raise UnsupportedTable(
                 f"table {table!r} is shared with Apache Hudi's writers and was opened without their lock",
