@@ -263,6 +263,17 @@ def test_records_are_those_that_apache_hudi_writes_for_the_same_history(apache_h
     explained = {place: explanation(place, *pair) for place, pair in found.items()}
     assert {place: found[place] for place, why in explained.items() if not why} == {}
     assert set(explained.values()) == EXPLANATIONS, "each explanation is still needed"
+    # Apache Hudi follows the records of both, the deleted partition included.
+    visible = shown(apache_hudi, ours)
+    assert visible == shown(apache_hudi, theirs)
+    assert {partition for _, _, partition in visible} == {"p0", "p1"}
+
+
+def shown(peer: ApacheHudi, written: Written) -> list[tuple[Any, ...]]:
+    """Return keys, ordering values and partition paths of the rows that Apache Hudi finds by the metadata table."""
+    found = peer.read(written.base, metadata=True)
+    names = ("_hoodie_record_key", "ts", "_hoodie_partition_path")
+    return sorted(zip(*(found.column(name).to_pylist() for name in names), strict=True))
 
 
 def test_a_seeded_change_is_found_in_each_partition(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
