@@ -164,6 +164,27 @@ def test_an_overwrite_gives_partitions_any_number(table: Table, rules_: str, num
     assert len(contents(table)) == 3 * len(KEYS)
 
 
+def test_an_overwrite_of_more_than_fits_into_memory_reads_in_turns(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, read, held = contents(table), resize._Resize._read, []
+
+    def counted(*args: Any) -> Any:
+        found = read(*args)
+        held.append((args[1], found[0].num_rows))
+        return found
+
+    monkeypatch.setattr(resize._Resize, "_read", counted)
+    size = max(s.total_bytes for s in table.slices() if s.group.partition_path == "a1")
+    limit = {"hoodie.clustering.plan.strategy.max.bytes.per.group": 3 * size}
+    assert resize_buckets(table, partition_buckets="^a,9;b$,1;c,4", overwrite=True, options=limit) is not None
+    assert contents(table) == before
+    check_places(table, {"a1": 9, "xb": 1, "c": 4})
+    # Eight buckets of one class in three turns, each with the rows of three of the nine new buckets; two buckets to one in one turn.
+    turns = {name: [rows for at, rows in held if at == name] for name in ("a1", "xb")}
+    assert [len(found) for found in turns.values()] == [3, 1]
+    assert max(turns["a1"]) < len(KEYS) * 0.6
+    assert [sum(found) for found in turns.values()] == [len(KEYS)] * 2
+
+
 def test_numbers_that_cannot_be_split_are_refused_by_partition(table: Table) -> None:
     before = read_properties(table.storage)
     with pytest.raises(InvalidOption, match=r"12 buckets for partition 'a1', which has 8; expected a multiple of 8.*--overwrite"):

@@ -38,8 +38,8 @@ def resize(
     overwrite: Annotated[
         bool,
         option(
-            help="Allow numbers that are no multiples of the present ones. Then more than one file group is in memory at a time: with numbers "
-            "that have no common divisor, a whole partition.",
+            help="Allow numbers that are no multiples of the present ones. Then more than one file group is in memory at a time, up to "
+            "hoodie.clustering.plan.strategy.max.bytes.per.group of input; larger ones are read several times.",
         ),
     ] = False,
     settings: Settings = None,

@@ -40,7 +40,7 @@ CLUSTERING_TARGET_FILE_SIZE = Option(
 CLUSTERING_MAX_GROUP_BYTES = Option(
     "hoodie.clustering.plan.strategy.max.bytes.per.group",
     2048 * _MIB,
-    "Maximum input of one clustering group, which one task reads.",
+    "Maximum input of one clustering group, which one task reads. `resize-buckets --overwrite` reads buckets with more input several times.",
     unit="bytes",
     minimum=1024,
 )

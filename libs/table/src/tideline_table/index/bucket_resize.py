@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tideline_table.errors import InvalidOption
@@ -70,9 +70,21 @@ class BucketChange:
         Equal hashes are equal modulo both numbers, so rows stay in their class modulo the greatest common divisor of the two. A
         multiple splits one slice at a time, and a divisor merges those that go to one bucket.
         """
-        old, new = (index.in_partition(partition_path) for index in (self.before, self.after))
-        common = math.gcd(old.number, new.number)
+        old, common = self.before.in_partition(partition_path), self.common_number(partition_path)
         classes: dict[int, list[FileSlice]] = {}
         for bucket, file_slice in sorted(slices_by_bucket(old, slices).items()):
             classes.setdefault(bucket % common, []).append(file_slice)
         yield from classes.values()
+
+    def common_number(self, partition_path: str) -> int:
+        """Return the greatest common divisor of the two numbers of a partition."""
+        return math.gcd(*(index.in_partition(partition_path).number for index in (self.before, self.after)))
+
+    def turns(self, partition_path: str, exchanged: Sequence[FileSlice], limit_bytes: int) -> int:
+        """Return in how many turns the rows of slices that `exchanges` yielded move, so that about `limit_bytes` of input are in memory.
+
+        At most one turn for each new bucket. One slice is read whole, and moves in one turn.
+        """
+        buckets = self.after.in_partition(partition_path).number // self.common_number(partition_path)
+        needed = -(-sum(s.total_bytes for s in exchanged) // limit_bytes)
+        return max(1, min(needed, buckets)) if len(exchanged) > 1 else 1

@@ -17,6 +17,7 @@ from tideline_table.action.write.attempt import in_transaction, write_with_retri
 from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.moved_rows import write_moved
 from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.config import CLUSTERING_MAX_GROUP_BYTES
 from tideline_table.coordination.committed import Committed
 from tideline_table.errors import InvalidOption, ObjectExists, UnsupportedTable, VerificationFailed, WriteConflict
 from tideline_table.file_group.names import new_bucket_file_id
@@ -45,7 +46,8 @@ def resize_buckets(
     `partition_buckets` are rules (`PartitionRules`) in place of those of the table, `number` is that of partitions without a rule; None
     keeps what the table has. Only partitions whose number changes are read and written: each of their buckets is split in place, which
     takes a multiple of the present number, one file group at a time in memory. With `overwrite`, any number can follow: the rows of
-    buckets that exchange rows are in memory together (`BucketChange.exchanges`).
+    buckets that exchange rows are in memory together (`BucketChange.exchanges`), up to
+    `hoodie.clustering.plan.strategy.max.bytes.per.group` of input. Larger ones are read several times.
 
     Other writers go on; each commit of one of them into such a partition lets the resize begin again, up to
     `tideline.write.conflict.retries` times. Raises `WriteConflict` then, `InvalidOption` for numbers and rules that cannot be,
@@ -74,14 +76,16 @@ def resize_buckets(
     if (first := change()).before == first.after:
         settle(table)
         return None
-    contention = Contention(table, chosen)
+    contention, limit_bytes = Contention(table, chosen), chosen[CLUSTERING_MAX_GROUP_BYTES]
 
     def attempt() -> Committed:
         table.refresh()
         if (planned := change()).before == planned.after:
             return Committed("", table.state.sequence, ())  # another process did it
         _hide_index(table)
-        return in_transaction(table, Operation.INSERT_OVERWRITE_TABLE, chosen, lambda begun: _Resize(table, begun, change()).run())
+        return in_transaction(
+            table, Operation.INSERT_OVERWRITE_TABLE, chosen, lambda begun: _Resize(table, begun, change(), limit_bytes).run()
+        )
 
     try:
         done = write_with_retries(contention, attempt, None)
@@ -146,8 +150,8 @@ def resizable_index(table: Table) -> BucketIndex:
 class _Resize:
     """The resize in one transaction."""
 
-    def __init__(self, table: Table, begun: WriteTransaction, change: BucketChange) -> None:
-        self.table, self.begun, self.change = table, begun, change
+    def __init__(self, table: Table, begun: WriteTransaction, change: BucketChange, limit_bytes: int) -> None:
+        self.table, self.begun, self.change, self.limit_bytes = table, begun, change, limit_bytes
 
     def run(self) -> Committed:
         """Move the rows of all partitions whose number changes, and commit."""
@@ -169,21 +173,37 @@ class _Resize:
         )
 
     def _move(self, partition: str, slices: Sequence[FileSlice], at: int) -> list[FileGroupResult]:
-        """Write the rows of these file groups into the file groups of their new buckets, with their meta fields."""
-        before, after = (index.in_partition(partition) for index in (self.change.before, self.change.after))
-        read = []
-        for file_slice in slices:
-            rows = read_slice(self.table.storage, file_slice, with_meta_fields(self.table.schema), self.table.log_rule())
-            before.check_members(file_slice.group.file_id, rows.column(MetaField.RECORD_KEY))
-            read.append(rows)
-        rows = pa.concat_tables(read)
-        buckets, found = after.buckets(rows.column(MetaField.RECORD_KEY)), []
-        for bucket in np.unique(buckets).tolist():
-            file_id = new_bucket_file_id(self.begun.instant, partition, bucket)
-            found.append(write_moved(self.table, self.begun, at, partition, rows, buckets == bucket, file_id))
-        if sum(r.stat.num_writes for r in found if r.stat is not None) != rows.num_rows:
+        """Write the rows of these file groups into the file groups of their new buckets, with their meta fields.
+
+        Rows of more than `limit_bytes` of input are not in memory together: each turn reads the file groups again, one after the
+        other, and keeps the rows of some of the new buckets.
+        """
+        turns = self.change.turns(partition, slices, self.limit_bytes)
+        read, found = 0, list[FileGroupResult]()
+        for turn in range(turns):
+            rows, buckets, of_turn = self._read(partition, slices, turn, turns)
+            read = of_turn if turn == 0 else read
+            for bucket in np.unique(buckets).tolist():
+                file_id = new_bucket_file_id(self.begun.instant, partition, bucket)
+                found.append(write_moved(self.table, self.begun, at, partition, rows, buckets == bucket, file_id))
+        if sum(r.stat.num_writes for r in found if r.stat is not None) != read:
             raise VerificationFailed(
-                f"a resize of {', '.join(s.group.file_id for s in slices)} in {partition!r} changed rows",
-                expected=f"{rows.num_rows} rows",
+                f"a resize of {', '.join(s.group.file_id for s in slices)} in {partition!r} changed rows", expected=f"{read} rows"
             )
         return found
+
+    def _read(self, partition: str, slices: Sequence[FileSlice], turn: int, turns: int) -> tuple[pa.Table, np.ndarray, int]:
+        """Return the rows of the new buckets of one of several turns, their new buckets, and how many rows the file groups hold."""
+        common = self.change.common_number(partition)
+        before, after = (index.in_partition(partition) for index in (self.change.before, self.change.after))
+        parts, numbers, held = [], [], 0
+        for file_slice in slices:
+            rows = read_slice(self.table.storage, file_slice, with_meta_fields(self.table.schema), self.table.log_rule())
+            keys = rows.column(MetaField.RECORD_KEY)
+            before.check_members(file_slice.group.file_id, keys)
+            buckets = after.buckets(keys)
+            chosen = (buckets // common) % turns == turn
+            parts.append(rows if chosen.all() else rows.filter(pa.array(chosen)))
+            numbers.append(buckets[chosen])
+            held += rows.num_rows
+        return pa.concat_tables(parts), np.concatenate(numbers), held
