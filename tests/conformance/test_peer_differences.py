@@ -22,9 +22,12 @@ from tests.conformance.stories.rows import marked_deleted, trips
 from tests.conformance.stories.schemas import ordered
 from tests.conformance.stories.story import Library, Maker, Recorded, Story
 
+from tideline_table.action import write_rows
 from tideline_table.errors import InstantNotFound, UnsupportedTable
+from tideline_table.index import Engine
 from tideline_table.log_format import BlockType, scan_log
-from tideline_table.table import Table
+from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.writer import Operation
 
 RULES = "hoodie.bucket.index.partition.expressions"
 
@@ -415,6 +418,33 @@ def test_30_hudi_writes_keys_twice_with_the_partitioner_of_its_bucket_layout(mak
         found[name] = len(keys) - 60
     assert found["plain"] == 0
     assert found["layout"] > 0
+
+
+def test_31_hudi_loses_rows_written_after_it_has_overwritten_hash_rings(maker: Maker) -> None:
+    rings = {
+        "hoodie.index.type": "BUCKET",
+        "hoodie.index.bucket.engine": "CONSISTENT_HASHING",
+        "hoodie.bucket.index.num.buckets": "3",
+    }
+    mine = Maker(maker.hudi, maker.base, Story("difference", Kind.MOR, (), {**KEYS, **EVENT_TIME, **AVRO_LOGS, **rings}))
+    mine.write(trips(range(40), 5, lambda n: "a"), "upsert")
+    mine.write(trips(range(10), 6, lambda n: "a"), "insert_overwrite")
+    mine.write(trips(range(40), 7, lambda n: "a"), "upsert")
+    folder = mine.base / ".hoodie/.bucket_index/consistent_hashing_metadata/a"
+    assert [path.name for path in folder.glob("*.hashing_meta")] == ["00000000000000.hashing_meta"]
+    for found in _three_answers(mine):
+        assert sorted(found.column("ts").to_pylist()) == [6] * 10, "30 new rows and 10 updates are lost"
+    # The same writes by Tideline.
+    base = str(maker.base.parent / "ours")
+    create_table(
+        base,
+        TableRequest("t", trips([], 0).schema, ("id",), ("part",), "ts", TableType.MOR, buckets=3, bucket_engine=Engine.CONSISTENT),
+    )
+    table = Table.open(base)
+    for count, ts, operation in ((40, 5, Operation.UPSERT), (10, 6, Operation.INSERT_OVERWRITE), (40, 7, Operation.UPSERT)):
+        write_rows(table, trips(range(count), ts, lambda n: "a"), operation)
+    for found in (maker.hudi.read(Path(base)), read_hudi_rs(Path(base)), table.read()):
+        assert sorted(found.column("ts").to_pylist()) == [7] * 40
 
 
 def _three_answers(maker: Maker) -> tuple[pa.Table, pa.Table, pa.Table]:
