@@ -194,11 +194,15 @@ class Here:
     """The instant of the write that died at the end."""
     left: dict[Strategy, set[str]] = field(default_factory=dict)
     """The files that it left."""
+    chosen: tuple[Strategy, ...] = ()
+    """Strategies, if not all that a table without buckets has."""
     _reader: Table | None = None
 
     @property
     def strategies(self) -> list[Strategy]:
         """Those that this table has partitions of."""
+        if self.chosen:
+            return list(self.chosen)
         others = ONLY_LOGS if self.kind is Kind.COW else frozenset()
         return [s for s in Strategy if s is not Strategy.BUCKETS and s not in others]
 
@@ -250,12 +254,36 @@ def _build(here: Here) -> Here:
         _compact(here)
     _roll_back(here)
     _cluster(here)
+    _die(here)
+    return here
+
+
+def build_buckets(path: Path, kind: Kind) -> Here:
+    """Make a table with a bucket index, and cluster it: rows of a bucket stay in it."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", lambda _: None)
+        here = Here(path, kind, chosen=(Strategy.BUCKETS,))
+        request = TableRequest(NAME, SCHEMA, ("id",), ("part",), "ts", TableType(kind.value), buckets=2)
+        create_table(str(path), request, here.clock, here.open_storage())
+        for numbers in (range(12), range(4, 7)):
+            here.write(rows(Strategy.BUCKETS, numbers, here.next()))
+        table = here.open(**{SORT: "price"})
+        here.clock.advance(1)
+        instant = act.schedule_clustering(table)
+        assert instant is not None
+        assert act.run_clustering(table) is not None
+        assert {s.base_instant for s in here.slices(Strategy.BUCKETS)} == {instant}
+        _die(here)
+        return here
+
+
+def _die(here: Here) -> None:
+    """A write into the partitions of all strategies dies before its commit."""
     here.clock.advance(1)
     before = {s: files_of(here.path, s) for s in here.strategies}
     found = pa.concat_tables([rows(s, [0, 60], 900, takes(s)) for s in here.strategies])
     here.dead = abandoned_write(here.open(), found)
     here.left = {s: files_of(here.path, s) - before[s] for s in here.strategies}
-    return here
 
 
 def takes(strategy: Strategy) -> int:
