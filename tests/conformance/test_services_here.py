@@ -17,7 +17,8 @@ from tests.conformance.matrix import Cell, Kind, Matrix
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.peers.hudi_rs import read_hudi_rs
 from tests.conformance.service_strategies import Proof, Strategy
-from tests.conformance.services_here import NAME, Here, build, build_buckets, files_of, part, rows, takes
+from tests.conformance.service_table import NAME, Here, files_of, part, rows
+from tests.conformance.services_here import build, build_buckets, takes
 from tests.conformance.stories.life import EVENT_TIME, KEYS
 from tests.conformance.stories.story import COMMON
 
