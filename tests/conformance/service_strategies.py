@@ -92,6 +92,9 @@ ONLY_LOGS = frozenset(
 )
 """Strategies that work on log files."""
 
+NOT_IN_BUCKETS = (
+    "a clustering of Apache Hudi takes rows out of their buckets; Tideline refuses its plan (`docs/design/bucket-index.md`)"
+)
 _NONE_THERE = "Apache Hudi has no such strategy"
 NOT_THERE = {
     Strategy.KEY_RANGE: _NONE_THERE,
@@ -103,6 +106,7 @@ NOT_THERE = {
     Strategy.BY_OLDEST: _NONE_THERE,
     Strategy.IN_FILES: _NONE_THERE,
     Strategy.CARRY_OVER: _NONE_THERE,
+    Strategy.BUCKETS: NOT_IN_BUCKETS,
     Strategy.AGE: _NONE_THERE,
     Strategy.COMMIT_TIME: "Apache Hudi 1.2.0 writes a plan with CommitBasedClusteringPlanStrategy whose checkpoint is null, and fails",
     Strategy.COMPACT_RECENT: "Apache Hudi 1.2.0 cannot plan with BoundedPartitionAwareCompactionStrategy on Spark: it is not serializable",
@@ -122,12 +126,11 @@ def impossible() -> Iterable[Cell]:
 NOT_YET = (
     "not compared yet: Tideline's services behind a service of Apache Hudi by strategy (`test_both_in_turn.py` has them by service)"
 )
-BUCKETS_APART = "buckets: `test_bucket_index.py` and `test_consistent_hashing.py` go on with them in turn, outside of this matrix"
 
 
 def reasons() -> dict[Cell, str]:
     """Cells that cannot be filled, and why."""
     nothing = set(impossible())
     found = {Cell(strategy, kind, Proof.CONTINUED): NOT_THERE.get(strategy, NOT_YET) for strategy in Strategy for kind in Kind}
-    found |= {Cell(Strategy.BUCKETS, kind, proof): BUCKETS_APART for kind in Kind for proof in Proof}
+    found |= {Cell(Strategy.BUCKETS, kind, Proof.CLUSTERING): NOT_IN_BUCKETS for kind in Kind}
     return {cell: why for cell, why in found.items() if cell not in nothing}
