@@ -231,6 +231,19 @@ def test_a_table_of_apache_hudi_keeps_it_when_it_is_shared(turns: Turns) -> None
     assert StoredMetadata.read(Table.open(str(made.path)).storage).pending == []
 
 
+def test_all_partitions_of_a_table_that_apache_hudi_made(apache_hudi: ApacheHudi, workdir: Path) -> None:
+    names = "bloom_filters,column_stats,files,record_index"
+    by_index = {"hoodie.metadata.record.index.enable": "true", "hoodie.index.type": "RECORD_INDEX"}
+    kept = {SHARED_METADATA.key: names}
+    made = Turns(apache_hudi, workdir / "all", Kind.COW, {**WITH_METADATA, **OFTEN, **by_index}, own_options=kept, metadata=True)
+    made.theirs(trips(range(10), 1), "bulk_insert")
+    made.share()
+    made.ours(trips(range(8, 14), 2))
+    agree(made, "shared, and we write", names)
+    made.theirs(trips(range(9, 16), 3))
+    agree(made, "they write", names)
+
+
 def test_that_of_a_merge_on_read_table_is_turned_off(apache_hudi: ApacheHudi, workdir: Path) -> None:
     turns = Turns(apache_hudi, workdir / "logs", Kind.MOR, WITH_METADATA, own_options=KEPT, metadata=True)
     turns.create_here()
