@@ -65,7 +65,8 @@ class TidelineOnSpark:
         return read(self._spark, table)
 
     def read(self, table: str) -> None:
-        serving.consume(self._load(table))
+        # Spark tells no Python worker which columns a later `select` leaves out.
+        serving.consume(read(self._spark, table, columns=serving.COLUMNS))
 
     def query(self, table: str) -> str:
         row = self._load(table).where(serving.RANGE).selectExpr(serving.RANGE_RESULT).first()
