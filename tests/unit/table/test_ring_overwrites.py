@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.unit.table.tables import compact, contents, open_table, rows_of, write
 from tests.unit.table.test_bucket_index import KEYS, beside, rows
 from tests.unit.table.test_hash_rings import SMALL, check_rings, index_of, ring_table
@@ -23,6 +25,7 @@ from tideline_table.coordination.shared.hudi_rules import check_buckets
 from tideline_table.errors import StorageError, UnsupportedTable
 from tideline_table.hudi.properties import read_properties
 from tideline_table.index.hash_ring import marker_path, parse_ring
+from tideline_table.log.ring_resize import kept_resizes, made_by
 from tideline_table.table import Table
 from tideline_table.writer import Operation
 
@@ -177,3 +180,43 @@ def test_cleaning_after_overwrites_deletes_replaced_files_only() -> None:
     assert contents(open_table(storage, clock, "r")) == wanted
     write(table, rows(KEYS, 9, "last", partition="p"))
     check_rings(table)
+
+
+def test_a_clean_forgets_rings_that_no_query_can_ask_for() -> None:
+    table, storage, clock = started()
+    overwrite(table, rows(KEYS, 1, "first", partition="p"))
+    saved = create_savepoint(table).instant
+    states = {saved: contents(table)}
+    for turn in range(6):
+        made = overwrite(table, rows(KEYS[turn:], turn + 2, "new", partition="p"))
+        states[made] = contents(table)
+    overwrite(table, rows(KEYS, 9, "new", partition="q"))
+    assert len(table.state.ring_resizes) == 8
+    schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
+    run_clean(table)
+    table.refresh()
+    made_p, made_q = ([at for at, names in table.state.ring_resizes.items() if name in names] for name in "pq")
+    first, *_, last = sorted(states)[1:]
+    assert made_p == [saved, first, last], "the ring of the savepoint, the one that replaced its files, and the last one"
+    assert len(made_q) == 1
+    reopened = open_table(storage, clock, "r")
+    for at in made_p:
+        assert contents(reopened, as_of=at) == states[at]
+    with pytest.raises(UnsupportedTable, match="gave them other hash rings"):
+        preview_restore(table, saved)
+
+
+@given(
+    makings=st.lists(st.sets(st.sampled_from("pqr"), min_size=1), max_size=12),
+    retained=st.integers(0, 13),
+    saved=st.sets(st.integers(1, 12)),
+    replacing=st.sets(st.integers(1, 12)),
+)
+def test_the_kept_resizes_answer_for_each_state_that_can_be_read(makings, retained, saved, replacing) -> None:  # type: ignore[no-untyped-def]
+    resizes = {f"{at:02}": tuple(sorted(names)) for at, names in enumerate(makings, 1)}
+    kept = kept_resizes(resizes, f"{retained:02}", [f"{at:02}" for at in saved], {f"{at:02}" for at in replacing})
+    for at in (*range(max(0, retained - 1), 14), *saved):
+        for name in "pqr":
+            assert made_by(kept, name, f"{at:02}") == made_by(resizes, name, f"{at:02}")
+    needed = {made_by(resizes, name, f"{at:02}") for name in "pqr" for at in (*range(retained - 1, 14), *saved) if at > 0}
+    assert set(kept) <= needed | {f"{at:02}" for at in replacing} | {at for at in resizes if at >= f"{retained:02}"}

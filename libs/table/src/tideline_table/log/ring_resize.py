@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from tideline_table.errors import parsing
 from tideline_table.json_text import parse_json
@@ -33,6 +33,25 @@ def resized_in(extra: Mapping[str, str], instant: str) -> tuple[str, ...]:
 def made_by(resizes: Mapping[str, Sequence[str]], partition_path: str, as_of: str = "") -> str:
     """Return the last of the `resizes` (partitions by instant) of a partition, up to an instant if given; empty for none."""
     return max((at for at, names in resizes.items() if partition_path in names and (not as_of or at <= as_of)), default="")
+
+
+def kept_resizes(
+    resizes: Mapping[str, tuple[str, ...]], retained: str, saved: Iterable[str], replacing: Container[str]
+) -> dict[str, tuple[str, ...]]:
+    """Return the resizes that queries may still ask for, once files of states before the instant `retained` may be deleted.
+
+    These are the resizes from `retained` on; of the earlier ones the last of each partition, as of `retained` and as of the `saved`
+    instants; and those in `replacing`, whose replaced file groups still have files.
+    """
+    kept = {at: resizes[at] for at in sorted(resizes) if at >= retained or at in replacing}
+    for end in (retained, *(f"{instant}~" for instant in saved if instant < retained)):
+        known: set[str] = set()
+        for at in sorted((at for at in resizes if at < end), reverse=True):
+            last = set(resizes[at]) - known
+            known |= last
+            if last and at < retained and at not in replacing:
+                kept[at] = tuple(name for name in resizes[at] if name in last or name in kept.get(at, ()))
+    return dict(sorted(kept.items()))
 
 
 def check_rings(entry: Entry) -> None:

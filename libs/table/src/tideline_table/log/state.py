@@ -34,7 +34,7 @@ from tideline_table.log.plan import (
 )
 from tideline_table.log.progress import Progress, progress_in
 from tideline_table.log.rewind import Rewind
-from tideline_table.log.ring_resize import check_rings, made_by, resized_in
+from tideline_table.log.ring_resize import check_rings, kept_resizes, made_by, resized_in
 from tideline_table.log.savepoint import Saved, Savepoint, saved_by, saved_by_log
 from tideline_table.log.sharing import PEER_WRITER, Sharing
 from tideline_table.log.table_log import Draft
@@ -304,6 +304,9 @@ class TableState:
         # Never move back: files that an earlier clean deleted stay deleted even if a later clean retains more commits.
         self.last_clean_retained = max(self.last_clean_retained, retained)
         remove_cleaned(self.slices, self.replaced, self.excess, gone)
+        if self.ring_resizes:
+            replacing = set(self.replaced.values())
+            self.ring_resizes = kept_resizes(self.ring_resizes, self.last_clean_retained, self.savepoints, replacing)
 
     def _apply_archival(self, instant: str, archived: ArchivedInstants) -> None:
         earlier = [a.instant for a in self.actions.values() if a.action is Action.ARCHIVAL and a.instant < instant]
