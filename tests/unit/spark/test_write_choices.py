@@ -30,14 +30,15 @@ def test_a_write_without_an_index_takes_the_record_index_of_the_table() -> None:
         write_choices(table, Operation.UPSERT, {"hoodie.index.type": "SIMPLE"})
 
 
-def test_a_large_source_for_a_hash_ring_is_refused() -> None:
+def test_a_large_source_for_a_hash_ring_needs_no_look_up() -> None:
     table, _, _ = new_table(buckets=2, bucket_engine=Engine.CONSISTENT, type=TableType.MOR)
-    for operation in (Operation.UPSERT, Operation.DELETE, Operation.BULK_INSERT):
+    for operation in (Operation.UPSERT, Operation.DELETE, Operation.BULK_INSERT, Operation.INSERT_OVERWRITE):
         chosen = write_choices(table, operation, None)
-        with pytest.raises(UnsupportedTable, match="with consistent hashing"):
-            refuse_look_ups(table, operation, chosen.options)
-    with pytest.raises(UnsupportedTable, match="insert_overwrite in table 't1'"):
-        write_choices(table, Operation.INSERT_OVERWRITE, None)
+        assert chosen.operation is operation
+        refuse_look_ups(table, operation, chosen.options)
+    minding = write_choices(table, Operation.INSERT, {"hoodie.datasource.insert.dup.policy": "fail"})
+    with pytest.raises(UnsupportedTable, match="bucket index"):
+        refuse_look_ups(table, Operation.INSERT, minding.options)
 
 
 def test_tasks_route_inserts_to_buckets() -> None:

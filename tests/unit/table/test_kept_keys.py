@@ -12,9 +12,9 @@ from tideline_table.action.write import executor
 from tideline_table.log.body import Published
 from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECORD_INDEX
 from tideline_table.metadata_table import bloom_filters, record_index
-from tideline_table.metadata_table.delta_commit import _log_bytes
 from tideline_table.metadata_table.kinds import kind_of
 from tideline_table.metadata_table.layout import file_id_of, file_path, log_name
+from tideline_table.metadata_table.log_file import log_file_bytes
 from tideline_table.metadata_table.partition import Source, by_group
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
@@ -48,7 +48,7 @@ def agrees(table: Table) -> int:
         for group, records in enumerate(made):
             path = file_path(log_name(part.base, delta.version, file_id_of(part.name, group)), part.name)
             if records or kind.writes_every_delta:
-                assert table.storage.read(path) == _log_bytes(part, delta, records), path
+                assert table.storage.read(path) == log_file_bytes(part.name, delta.instant, records), path
                 compared += 1
             else:
                 assert path not in {found.path for found in table.storage.list_folder(path.rpartition("/")[0]).objects}
