@@ -213,7 +213,6 @@ def _cluster(there: There) -> None:
     _clustered(there, {Strategy.FILTER_RECENT: (2,)}, {FILTER: "RECENT_DAYS", **one})
     _clustered(there, {Strategy.RECENT_DAYS: (2,)}, {CLASS: f"{CLIENT}.plan.strategy.SparkRecentDaysClusteringPlanStrategy", **one})
     _clustered(there, {Strategy.SINGLE_FILE: (1,), Strategy.SINGLE_FILE_SORT: (1,)}, single)
-    _clustered(there, {Strategy.SPLIT: (1,)}, {f"{PLAN}target.file.max.bytes": 2_000})
     hour = dt.datetime.now(dt.UTC).hour
     _clustered(there, {Strategy.FILTER_ROLLING: (hour + 1,)}, {FILTER: "DAY_ROLLING"})
     _clustered(there, {Strategy.REJECT: (1,)}, {UPDATES: f"{CLIENT}.update.strategy.SparkRejectUpdateStrategy"})

@@ -67,7 +67,7 @@ class Verdict:
                 self.problems[strategy].append(f"{what}: not of its file groups")
 
 
-@pytest.mark.parametrize("kind", [Kind.COW], ids=lambda kind: kind.value)
+@pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.value)
 def test_we_go_on(apache_hudi: ApacheHudi, service_matrix: Matrix, workdir: Path, kind: Kind) -> None:
     there = build(apache_hudi, workdir, kind)
     verdict = Verdict(there)

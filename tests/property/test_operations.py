@@ -108,7 +108,6 @@ class Run:
         self.model = Model(mode)
         self.snapshots: dict[str, list] = {}
         self.count = 0
-        self.log_compactions = 0
 
     def value(self) -> str:
         self.count += 1
@@ -155,7 +154,6 @@ class Run:
             self.step("upsert", what, limit)
         done = run()
         assert (done is None) == (planned is None)
-        self.log_compactions += kind == "log compact" and done is not None
 
     def write(self, versions, operation: Operation, options) -> None:
         rows = rows_of([(*key, order, value) for key, order, _, value in versions])

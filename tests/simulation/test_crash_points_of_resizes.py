@@ -6,9 +6,8 @@ import functools
 from collections.abc import Callable
 
 import pytest
-from tests.simulation.faults import SimulatedCrash, crash_at, crash_points
-from tests.simulation.recovery import OPTIONS, check_sound, recover
-from tests.simulation.starting_point import Prepared, Undisturbed, place, undisturbed
+from tests.simulation.recovery import OPTIONS
+from tests.simulation.starting_point import Prepared, Undisturbed, crashed_everywhere, undisturbed
 from tests.unit.table.tables import contents, create, open_table, write
 from tests.unit.table.test_partition_resize import check_places
 
@@ -65,15 +64,7 @@ def index_of(table: Table) -> BucketIndex:
 def test_crash_at_every_call(operation: Callable[[Table], None], when: str) -> None:
     done = outcome(operation)
     seen = set()
-    points = crash_points(done.mutating, "torn") if when == "torn" else range(len(done.mutating))
-    for number in points:
-        faulty, disk, clock = place(prepared())
-        table = open_table(faulty, clock, **OPTIONS)
-        crash_at(faulty, number, when)
-        with pytest.raises(SimulatedCrash):
-            operation(table)
-        recover(disk, clock)
-        check_sound(disk, clock, done.allowed)
+    for disk, clock, _ in crashed_everywhere(prepared(), done, operation, when):
         found = open_table(disk, clock, "next")
         numbers = {name: index_of(found).in_partition(name).number for name in ("p", "q")}
         seen.add(tuple(numbers.values()))

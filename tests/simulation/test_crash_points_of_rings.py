@@ -6,10 +6,9 @@ import functools
 from collections.abc import Callable
 
 import pytest
-from tests.simulation.faults import SimulatedCrash, crash_at, crash_points
-from tests.simulation.recovery import OPTIONS, check_sound, recover
-from tests.simulation.starting_point import Prepared, Undisturbed, place, undisturbed
-from tests.unit.table.tables import contents, create, open_table, rows_of, write
+from tests.simulation.recovery import OPTIONS
+from tests.simulation.starting_point import Prepared, Undisturbed, crashed_everywhere, undisturbed
+from tests.unit.table.tables import create, open_table, rows_of, write
 from tests.unit.table.test_hash_rings import LARGE, SMALL, check_rings
 
 from tideline_table.action import delete_partitions, resize_rings, write_rows
@@ -81,16 +80,8 @@ def outcome(operation: Callable[[Table], None]) -> Undisturbed:
 def test_crash_at_every_call(operation: Callable[[Table], None], when: str) -> None:
     done = outcome(operation)
     seen, nodes = set(), set()
-    points = crash_points(done.mutating, "torn") if when == "torn" else range(len(done.mutating))
-    for number in points:
-        faulty, disk, clock = place(prepared())
-        table = open_table(faulty, clock, **OPTIONS)
-        crash_at(faulty, number, when)
-        with pytest.raises(SimulatedCrash):
-            operation(table)
-        recover(disk, clock)
-        seen.add(tuple(contents(open_table(disk, clock))))
-        check_sound(disk, clock, done.allowed)
+    for disk, clock, after in crashed_everywhere(prepared(), done, operation, when):
+        seen.add(after)
         found = open_table(disk, clock, "next")
         check_rings(found)
         index = found.definition.buckets

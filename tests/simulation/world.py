@@ -128,30 +128,7 @@ class World:
         )
         """Keys are unique in the table, and rows move between its partitions."""
         self._choose_index(focus)
-        self.is_carried = focus == "carried"
-        """Clusterings carry over what was written while they ran."""
-        if self.is_carried:
-            self.is_crowded = self.is_loaded = True
-            self.is_saved = random.Random(f"saved {seed}").random() < 0.4
-            self.is_global = random.Random(f"global {seed}").random() < 0.2
-        self.is_merged = focus == "merged" or (
-            random.Random(f"merged {seed}").random() < 0.2 and self.is_merge_on_read and not focus
-        )
-        """Another process merges the log files of slices (log compaction). These take writes, one behind the other."""
-        if self.is_merged:
-            self.is_loaded = True
-            self.budget_steps += 400
-        self.is_archived = focus == "archived" or (random.Random(f"archived {seed}").random() < 0.25 and not focus)
-        """Another process archives, and few commits stay on the timeline. Time goes by between them: only what is old leaves."""
-        self.is_forgetful = focus == "forgetful" or (random.Random(f"forgetful {seed}").random() < 0.1 and not focus)
-        """Who runs the tasks of table services loses results, or takes one for another, and says nothing."""
-        self.results_lost = 0
-        if self.is_archived:
-            self.budget_steps += 250
-            if self.kinds and random.Random(f"late {seed}").random() < 0.5:
-                # Files of the dead come behind their rollback: what the orphan-file cleanup is for.
-                self.kinds = sorted({*self.kinds[:2], "late_write"})
-                self._rate = max(self._rate, 0.03)
+        self._choose_services(focus)
         self._restart: dict[str, Callable[[Process], None]] = {}
         self._processes: list[Process] = []
         self._started: Counter[str] = Counter()
@@ -163,6 +140,32 @@ class World:
         """What the writers of the table posted."""
         self._replicas: list[tuple[int, dict[str, LeaseRecord]]] = []
         self.events = Hints(self)
+
+    def _choose_services(self, focus: str) -> None:
+        self.is_carried = focus == "carried"
+        """Clusterings carry over what was written while they ran."""
+        if self.is_carried:
+            self.is_crowded = self.is_loaded = True
+            self.is_saved = random.Random(f"saved {self.seed}").random() < 0.4
+            self.is_global = random.Random(f"global {self.seed}").random() < 0.2
+        self.is_merged = focus == "merged" or (
+            random.Random(f"merged {self.seed}").random() < 0.2 and self.is_merge_on_read and not focus
+        )
+        """Another process merges the log files of slices (log compaction). These take writes, one behind the other."""
+        if self.is_merged:
+            self.is_loaded = True
+            self.budget_steps += 400
+        self.is_archived = focus == "archived" or (random.Random(f"archived {self.seed}").random() < 0.25 and not focus)
+        """Another process archives, and few commits stay on the timeline. Time goes by between them: only what is old leaves."""
+        self.is_forgetful = focus == "forgetful" or (random.Random(f"forgetful {self.seed}").random() < 0.1 and not focus)
+        """Who runs the tasks of table services loses results, or takes one for another, and says nothing."""
+        self.results_lost = 0
+        if self.is_archived:
+            self.budget_steps += 250
+            if self.kinds and random.Random(f"late {self.seed}").random() < 0.5:
+                # Files of the dead come behind their rollback: what the orphan-file cleanup is for.
+                self.kinds = sorted({*self.kinds[:2], "late_write"})
+                self._rate = max(self._rate, 0.03)
 
     def _choose_index(self, focus: str) -> None:
         self.is_filtered = focus == "filtered"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark import Accumulator
+from pyspark.sql import DataFrame, SparkSession
 
 from tideline_table.table import Table, TableRequest, TableType, create_table
 
@@ -51,6 +53,21 @@ def rows(start: int, end: int, ts: int, *, regions: int = 3) -> pa.Table:
             "amount": pa.array([n + ts / 1000 for n in numbers], pa.float64()),
         }
     )
+
+
+def counted_source(spark: SparkSession, found: pa.Table, folder: Path) -> tuple[DataFrame, Accumulator[int]]:
+    """A source that Spark reads in three tasks, and how many of its rows it has read so far, each time that it evaluates the source."""
+    seen = spark.sparkContext.accumulator(0)
+
+    def counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            seen.add(batch.num_rows)
+            yield batch
+
+    stored = str(folder / "source")
+    spark.createDataFrame(found).repartition(3).write.parquet(stored)
+    source = spark.read.parquet(stored)
+    return source.mapInArrow(counted, source.schema), seen
 
 
 def content(read: pa.Table) -> list[str]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
-from tests.spark.tables import ROUTED, SCHEMA, content, rows
+from tests.spark.tables import ROUTED, SCHEMA, content, counted_source, rows
 
 from tideline_spark.buckets import bucket_number
 from tideline_spark.data_source import register
@@ -69,17 +68,7 @@ def check_places(table: Table) -> None:
 
 
 def test_a_large_source_is_evaluated_once_and_exchanged_once(spark: SparkSession, table: Table, tmp_path: Path) -> None:
-    seen = spark.sparkContext.accumulator(0)
-
-    def counted(batches: Any) -> Any:
-        for batch in batches:
-            seen.add(batch.num_rows)
-            yield batch
-
-    stored = str(tmp_path / "source")
-    spark.createDataFrame(rows(0, 300, 1)).repartition(3).write.parquet(stored)
-    source = spark.read.parquet(stored)
-    source = source.mapInArrow(counted, source.schema)
+    source, seen = counted_source(spark, rows(0, 300, 1), tmp_path)
     planned = explain_write(table, source, Operation.UPSERT)
     assert (seen.value, planned.exchanges, planned.broadcasts, planned.python_maps) == (0, 1, 0, 1)
     reports: list[WriteReport] = []

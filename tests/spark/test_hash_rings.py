@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
-from tests.spark.tables import ROUTED, SCHEMA, content, rows
+from tests.spark.tables import ROUTED, SCHEMA, content, counted_source, rows
 from tests.spark.test_bucket_index import TEXTS
 
 from tideline_spark.report import WriteReport
@@ -89,17 +89,7 @@ def resize(table: Table, region: str) -> None:
 
 
 def test_a_large_source_is_exchanged_once_by_the_ring_of_each_partition(spark: SparkSession, table: Table, tmp_path: Path) -> None:
-    seen = spark.sparkContext.accumulator(0)
-
-    def counted(batches: Any) -> Any:
-        for batch in batches:
-            seen.add(batch.num_rows)
-            yield batch
-
-    stored = str(tmp_path / "source")
-    spark.createDataFrame(rows(0, 300, 1, regions=2)).repartition(3).write.parquet(stored)
-    source = spark.read.parquet(stored)
-    source = source.mapInArrow(counted, source.schema)
+    source, seen = counted_source(spark, rows(0, 300, 1, regions=2), tmp_path)
     planned = explain_write(table, source, Operation.UPSERT)
     assert (seen.value, planned.exchanges, planned.broadcasts, planned.python_maps) == (0, 1, 0, 1)
     reports: list[WriteReport] = []

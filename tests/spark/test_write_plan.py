@@ -10,7 +10,7 @@ import pytest
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
-from tests.spark.tables import ROUTED, Tables, rows
+from tests.spark.tables import ROUTED, Tables, counted_source, rows
 
 from tideline_spark.report import WriteReport, report_of
 from tideline_spark.write import explain_write, refuse_speculation, write_dataframe
@@ -45,17 +45,7 @@ def test_one_evaluation_one_crossing_few_jobs(
     table = tables.create("native", options={"tideline.spark.insert.parallelism": 2, **options})
     write_rows(table, rows(0, 30, 1), Operation.UPSERT)
     write_rows(table, rows(30, 60, 1), Operation.UPSERT, options={"hoodie.parquet.small.file.limit": 0})
-    seen = spark.sparkContext.accumulator(0)
-
-    def counted(batches: object) -> object:
-        for batch in batches:  # type: ignore[attr-defined]
-            seen.add(batch.num_rows)
-            yield batch
-
-    stored = str(tmp_path / "source")
-    spark.createDataFrame(rows(10, 90, 2)).repartition(3).write.parquet(stored)
-    source = spark.read.parquet(stored)
-    source = source.mapInArrow(counted, source.schema)  # type: ignore[arg-type]
+    source, seen = counted_source(spark, rows(10, 90, 2), tmp_path)
 
     reports: list[WriteReport] = []
     planned = explain_write(table, source, operation)

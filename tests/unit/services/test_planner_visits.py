@@ -45,8 +45,8 @@ def test_a_table_hinted_during_a_visit_of_all_tables_is_planned_before_the_visit
     fleet.clock.advance(61)
     seen, look = [], PlannerService._look
 
-    def watched(self, table):
-        look(self, table)
+    def watched(self, table, tick):
+        look(self, table, tick)
         seen.append((table.definition.name, clusterings(last)))
         if table.definition.name == "a":
             small_files(last)

@@ -333,8 +333,6 @@ class _Attempt:
         look_up = _key_look_up(self.table, results, KeyScope.of(self.options)) if unique else None
         overwrite = overwrite_of(self.routing.operation, results)
         target = self.target
-        if layout.rings is None:
-            return transaction.commit(results, target.text, self.extra, look_up, target.based_on, self.progress, overwrite)
         return made.commit(
             transaction.instant,
             layout.rings,

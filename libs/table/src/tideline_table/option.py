@@ -47,7 +47,7 @@ class Option(Generic[T]):
     def _refusal(self, value: object) -> InvalidOption:
         kind = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[type(self.default)]
         expected = " or ".join(self.choices) if self.choices else kind
-        expected += ", or several of them but the default" if self.is_list else ""
+        expected += f", or several of them without {self.default}" if self.is_list else ""
         if self.minimum is not None:
             expected += f" of at least {self.minimum:g}"
         if self.maximum is not None:

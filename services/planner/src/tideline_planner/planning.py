@@ -6,7 +6,7 @@ The decisions are in `tideline_runtime.planning`. This module gathers what they 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from tideline_events import TIMELINE
@@ -46,6 +46,8 @@ from tideline_table.table import Table
 
 _log = get_logger(__name__)
 _Basis = tuple[int, PlannerSettings, TablePolicy]
+_Common = tuple[Policies, tuple[int, ...], int]
+"""What holds for all tables (`OpenTables.common`)."""
 _AGAIN = timedelta(seconds=30)
 """When a plan that was refused on the newest state is tried again without a commit: a reservation may have ended."""
 _SHORTEST_S = 0.05
@@ -65,6 +67,21 @@ class Decided:
     until: datetime | None
 
 
+@dataclass(slots=True)
+class _Tick:
+    """What one tick has done so far."""
+
+    visit: Visit
+    looked: set[str] = field(default_factory=set)
+    """The tables that were looked at without an error."""
+    common: _Common | None = None
+    """What held for all tables when the visit began."""
+    has_hinted: bool = False
+    """Whether hinted tables come next in a visit of all tables."""
+    curable: TidelineError | None = None
+    """The first error of a plan that a retry may cure."""
+
+
 class PlannerService:
     """One instance of the planner."""
 
@@ -81,17 +98,10 @@ class PlannerService:
         self._verdicts = Verdicts(context.metrics, context.clock, self._decisions.put)
         self._decided: dict[str, Decided] = {}
         """What was decided for the tables that may be served, by uid."""
-        self._looked: set[str] = set()
-        """The tables that this tick looked at without an error."""
-        self._has_hinted = False
-        """Whether hinted tables come next in a visit of all tables."""
         self._planned: set[str] = set()
         """Tables with a plan that was published since they were looked at."""
-        self._whole: tuple[Policies, tuple[int, ...], int] | None = None
-        """The policies, shards and source of tables for which every table has a decision; None before the first visit of all tables."""
-        self._begun: tuple[Policies, tuple[int, ...], int] | None = None
-        """The same as of the begin of this tick's visit."""
-        self._curable: TidelineError | None = None
+        self._whole: _Common | None = None
+        """What held when every table got its decision; None before the first visit of all tables."""
         self._watch = FleetWatch(settings, context, self._tables, self._decisions.put)
         context.add_routes(*routes(self._watch))
 
@@ -105,27 +115,29 @@ class PlannerService:
 
         Between two visits of all tables it visits those that events name and those whose time came.
         """
-        self._looked, self._has_hinted, self._curable, self._begun = set(), False, None, None
         now = self._context.clock.now()
         due = [uid for uid, known in self._decided.items() if known.until is not None and now >= known.until]
         visit = self._visits.begin([*due, *self._planned], full=not self._is_whole())
-        failure = self._tables.visit(self._context, self._look, only=visit.only, first=lambda: self._next(visit))
+        tick = _Tick(visit)
+        failure = self._tables.visit(
+            self._context, lambda table: self._look(table, tick), only=visit.only, first=lambda: self._next(tick)
+        )
         if self._context.stopping.is_set():
             # Tables that were not visited are not gone, and their findings did not end.
             return None
         if not visit.is_full and not self._is_whole():
             return 0.0  # all tables are visited before a plan is chosen
-        gone = self._decided.keys() - self._looked if visit.only is None else set(visit.only) - self._looked
+        gone = self._decided.keys() - tick.looked if visit.only is None else set(visit.only) - tick.looked
         self._decided = {uid: known for uid, known in self._decided.items() if uid not in gone}
         self._planned &= self._decided.keys()
         self._ledgers.keep(self._decided)
-        self._serve(self._decided)
+        self._serve(self._decided, tick)
         if visit.is_full:
-            self._whole = self._begun
-            self._verdicts.show(self._looked)
-            self._watch.finish(self._looked)
+            self._whole = tick.common
+            self._verdicts.show(tick.looked)
+            self._watch.finish(tick.looked)
         self._decisions.check()
-        failure = self._curable or failure
+        failure = tick.curable or failure
         if failure is not None:
             raise failure
         return self._next_in_s(self._visits.end(visit))
@@ -143,16 +155,16 @@ class PlannerService:
         """Return whether every table has a decision by the policies in force: sums over all tables hold then."""
         return self._whole == self._tables.common()
 
-    def _next(self, visit: Visit) -> list[str]:
+    def _next(self, tick: _Tick) -> list[str]:
         """Return the tables that a visit looks at next. Plans for hinted ones are published before a visit of all tables goes on."""
-        self._begun = self._begun or self._tables.common()
-        if self._has_hinted and self._is_whole():
-            self._serve(self._looked)
-        uids = visit.first()
-        self._has_hinted = visit.is_full and bool(uids)
+        tick.common = tick.common or self._tables.common()
+        if tick.has_hinted and self._is_whole():
+            self._serve(tick.looked, tick)
+        uids = tick.visit.first()
+        tick.has_hinted = tick.visit.is_full and bool(uids)
         return uids
 
-    def _look(self, table: Table) -> None:
+    def _look(self, table: Table, tick: _Tick) -> None:
         self._planned.discard(table.uid)
         settings, policy, now = self._per_table.of(table.base_path), self._tables.policy(table.base_path), self._context.clock.now()
         basis = (table.state.sequence, settings, policy)
@@ -166,7 +178,7 @@ class PlannerService:
                 self._decided[table.uid] = self._decide(table, basis, now)
         self._watch.look(table, policy)
         # Last: a table that failed is not served.
-        self._looked.add(table.uid)
+        tick.looked.add(table.uid)
 
     def _decide(self, table: Table, basis: _Basis, now: datetime) -> Decided:
         _, settings, policy = basis
@@ -181,8 +193,8 @@ class PlannerService:
                 found[service] = _refused(table, service, error)
         return Decided(basis, table, found, len(pending_rewrites(table.state)), pending_bytes(table.state), _until(found))
 
-    def _serve(self, uids: Collection[str]) -> None:
-        """Publish the plans that are chosen among the demands of these tables. Keeps the first error that a retry may cure."""
+    def _serve(self, uids: Collection[str], tick: _Tick) -> None:
+        """Publish the plans that are chosen among the demands of these tables."""
         now, fleet = self._context.clock.now(), self._fleet()
         served, every = [self._decided[uid] for uid in uids], self._decided.values()
         for decided in served:
@@ -202,7 +214,7 @@ class PlannerService:
             try:
                 self._carry_out(choice)
             except TidelineError as error:
-                self._curable = self._curable or error
+                tick.curable = tick.curable or error
                 _log.error("table failed", table=choice.demand.uid, service=choice.demand.service.value, reason=str(error))
 
     def _fleet(self) -> Fleet:

@@ -23,8 +23,6 @@ from tideline_table.metadata_table.records import FilesRecords
 from tideline_table.metadata_table.stored import StoredMetadata
 from tideline_table.storage import Storage
 
-_COMPARED = {COLUMN_STATS: statistics_findings, BLOOM_FILTERS: filter_findings, RECORD_INDEX: record_index_findings}
-
 
 def check_stored(storage: Storage, state: TableState, pending: AbstractSet[str]) -> list[Finding]:
     """Return what Apache Hudi's readers would find in the metadata table that is not so; none if they are told to list folders.
@@ -40,12 +38,13 @@ def check_stored(storage: Storage, state: TableState, pending: AbstractSet[str])
     try:
         stored = StoredMetadata.read(storage)
         listed = stored.read_files(storage, pending)
-        further = [
-            found
-            for name in _COMPARED
-            if name in made
-            for found in _COMPARED[name](storage, state, properties, stored.valid(pending))
-        ]
+        valid, further = stored.valid(pending), list[Finding]()
+        if COLUMN_STATS in made:
+            further += statistics_findings(storage, state, properties, valid)
+        if BLOOM_FILTERS in made:
+            further += filter_findings(storage, state, valid)
+        if RECORD_INDEX in made:
+            further += record_index_findings(storage, state, valid)
     except ObjectNotFound as error:
         return [Finding(FindingKind.MISSING_FILE, error.path, "a file of the metadata table")]
     except TidelineError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,15 +19,12 @@ from tideline_table.storage import Storage
 _FOOTERS_AT_ONCE = 16
 
 
-def filter_findings(
-    storage: Storage, state: TableState, properties: Mapping[str, str], valid: AbstractSet[str]
-) -> Iterator[Finding]:
+def filter_findings(storage: Storage, state: TableState, valid: AbstractSet[str]) -> Iterator[Finding]:
     """Yield base files whose filter has no record, or another one than their footer.
 
     `valid` are the instants whose log blocks count. Reads the footers of all base files. Records of files that are gone are left
     alone. Raises `CorruptMetadata`, `ObjectNotFound` if the partition cannot be read.
     """
-    del properties  # the port's
     held = StoredPartition.read(storage, BLOOM_FILTERS).live_records(storage, valid)
     paths = sorted(s.path for s in state.every_slice() if s.base_file)
 

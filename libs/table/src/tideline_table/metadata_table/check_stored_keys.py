@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
 from tideline_table.log.metadata import RECORD_INDEX
@@ -14,14 +14,11 @@ from tideline_table.metadata_table.stored_partition import StoredPartition
 from tideline_table.storage import Storage
 
 
-def record_index_findings(
-    storage: Storage, state: TableState, properties: Mapping[str, str], valid: AbstractSet[str]
-) -> Iterable[Finding]:
+def record_index_findings(storage: Storage, state: TableState, valid: AbstractSet[str]) -> Iterable[Finding]:
     """Return keys that the index lacks, has in vain, or has in another file group than the table. Reads the keys of all files.
 
     `valid` are the instants whose log blocks count. Raises `CorruptMetadata`, `ObjectNotFound` if files cannot be read.
     """
-    del properties  # the port's
     held = StoredPartition.read(storage, RECORD_INDEX).live_records(storage, valid)
     located = {key: encode_location(decode_location(*found)) for key, found in held.items()}
     return RecordIndexPartition().differences(Source(storage, state), located)

@@ -6,7 +6,7 @@ that are written later would otherwise be in file groups that readers take for r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
@@ -22,21 +22,6 @@ from tideline_table.table.rings import TableRings
 CommitRings = Callable[[Mapping[str, str], Overwrite | None, Mapping[str, str]], Committed]
 
 
-def renewed_rings(
-    table: Table, rings: TableRings, overwrite: Overwrite | None, instant: str, written: Iterable[str]
-) -> dict[str, HashRing]:
-    """Return the rings that an overwrite at `instant` gives the partitions that it replaces or has `written` rows into.
-
-    `rings` are those by which its rows were routed. Empty without an overwrite or without consistent hashing.
-    """
-    if overwrite is None:
-        return {}
-    replaced = overwrite.partitions
-    if replaced is None:
-        replaced = frozenset(s.group.partition_path for s in table.state.latest_slices())
-    return rings.renewed(sorted({*replaced, *written}), instant)
-
-
 @dataclass(slots=True)
 class NewRings:
     """The rings of one transaction at a time."""
@@ -45,31 +30,35 @@ class NewRings:
     made: list[HashRing] = field(default_factory=list)
 
     def commit(
-        self, instant: str, rings: TableRings, routed_to: Collection[str], overwrite: Overwrite | None, commit: CommitRings
+        self, instant: str, rings: TableRings | None, routed_to: Collection[str], overwrite: Overwrite | None, commit: CommitRings
     ) -> Committed:
         """Commit a write that was routed by `rings` to these partitions. If it is an overwrite, the partitions get new rings.
 
-        `commit` gets metadata, the overwrite, and what `WriteSet.rings` is.
+        `commit` gets metadata, the overwrite, and what `WriteSet.rings` is: nothing more than the overwrite without consistent hashing.
         """
-        renewed = renewed_rings(self.table, rings, overwrite, instant, routed_to)
-        if overwrite is not None and rings.index.is_consistent:
+        if rings is None or not rings.index.is_consistent:
+            return commit({}, overwrite, {})
+        renewed: dict[str, HashRing] = {}
+        if overwrite is not None:
+            replaced = overwrite.partitions
+            if replaced is None:
+                replaced = frozenset(s.group.partition_path for s in self.table.state.latest_slices())
+            renewed = rings.renewed(sorted({*replaced, *routed_to}), instant)
             overwrite = replace(overwrite, renews=frozenset(renewed))
         routed_by = rings.instants({*routed_to, *renewed})
-        return self.publish(renewed.values(), lambda extra: commit(extra, overwrite, routed_by))
+        return self.publish(rings, renewed.values(), lambda extra: commit(extra, overwrite, routed_by))
 
-    def publish(self, rings: Collection[HashRing], commit: Callable[[Mapping[str, str]], Committed]) -> Committed:
-        """Create the files of `rings`, and `commit` with the metadata that names their partitions (none without `rings`)."""
-        index = self.table.definition.buckets
-        if not rings or index is None:
-            return commit({})
-        store = self.table.rings(index).store
+    def publish(
+        self, known: TableRings, rings: Collection[HashRing], commit: Callable[[Mapping[str, str]], Committed]
+    ) -> Committed:
+        """Create the files of `rings` beside those `known`, and `commit` with the metadata that names their partitions, if there are any."""
         for ring in rings:
             self.made.append(ring)
-            store.create(ring)
-        done = commit(rings_metadata(ring.partition_path for ring in rings))
+            known.store.create(ring)
+        done = commit(rings_metadata(ring.partition_path for ring in rings) if rings else {})
         with suppress(StorageError):  # the rings are committed, and the next writer of a partition makes up for a missing marker
             for ring in rings:
-                store.mark(ring)
+                known.store.mark(ring)
         return done
 
     @contextmanager

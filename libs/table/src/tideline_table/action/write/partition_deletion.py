@@ -46,20 +46,15 @@ def delete_partitions(
             return in_transaction(table, Operation.DELETE_PARTITION, chosen, lambda begun: delete(begun, made))
 
     def delete(begun: WriteTransaction, made: NewRings) -> Committed:
-        schema, named, overwrite, index = (
-            table.schema_json,
-            dict(extra or {}),
-            Overwrite(frozenset(partitions)),
-            table.definition.buckets,
-        )
-        if index is None:
-            return begun.commit([], schema, named, None, overwrites=overwrite)
+        index = table.definition.buckets
         return made.commit(
             begun.instant,
-            table.rings(index),
+            table.rings(index) if index is not None else None,
             (),
-            overwrite,
-            lambda more, what, rings: begun.commit([], schema, {**named, **more}, None, overwrites=what, rings=rings),
+            Overwrite(frozenset(partitions)),
+            lambda named, what, rings: begun.commit(
+                [], table.schema_json, {**(extra or {}), **named}, None, overwrites=what, rings=rings
+            ),
         )
 
     return write_with_retries(contention, attempt, on_conflict)

@@ -134,7 +134,9 @@ class _Resize:
                 results += self._move(begun, name, change, move, len(results))
         rings = [change.ring for change in self.changes.values()]
         schema, routed_by = self.table.schema_json, self.rings.instants(self.changes)
-        return made.publish(rings, lambda extra: begun.commit(results, schema, extra, None, splits=splits, rings=routed_by))
+        return made.publish(
+            self.rings, rings, lambda extra: begun.commit(results, schema, extra, None, splits=splits, rings=routed_by)
+        )
 
     def _sources(self, name: str, change: RingChange) -> list[FileSlice]:
         return [self.slices[name][at] for move in change.moves for at in move.sources]

@@ -186,8 +186,6 @@ class _Attempt:
         results = self._write(transaction, routed)
         target, replaced = self.target, overwrite_of(self.operation, results)
         look_up = self._look_up()
-        if routed.rings is None:
-            return transaction.commit(results, target.text, self.extra, look_up, target.based_on, self.progress, replaced)
         return self.made.commit(
             transaction.instant,
             routed.rings,
