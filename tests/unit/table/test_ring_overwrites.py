@@ -25,6 +25,7 @@ from tideline_table.coordination.shared.hudi_rules import check_buckets
 from tideline_table.errors import StorageError, UnsupportedTable
 from tideline_table.hudi.properties import read_properties
 from tideline_table.index.hash_ring import marker_path, parse_ring
+from tideline_table.index.ring_store import RingStore
 from tideline_table.log.ring_resize import kept_resizes, made_by
 from tideline_table.table import Table
 from tideline_table.writer import Operation
@@ -199,9 +200,12 @@ def test_a_clean_forgets_rings_that_no_query_can_ask_for() -> None:
     first, *_, last = sorted(states)[1:]
     assert made_p == [saved, first, last], "the ring of the savepoint, the one that replaced its files, and the last one"
     assert len(made_q) == 1
+    RingStore(storage).sweep(table.state.ring_resizes)
     reopened = open_table(storage, clock, "r")
     assert contents(reopened, as_of=saved) == states[saved]
     assert [row for row in contents(reopened) if row[1] == "p"] == [row for row in states[last] if row[1] == "p"]
+    write(reopened, rows(KEYS, 20, "later", partition="p") + rows(KEYS, 20, "later", partition="q"))
+    check_rings(reopened)
     with pytest.raises(UnsupportedTable, match="gave them other hash rings"):
         preview_restore(table, saved)
 

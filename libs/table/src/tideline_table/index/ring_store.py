@@ -83,10 +83,10 @@ class RingStore:
                 self._storage.put(ring.path, ring.content)
 
     def sweep(self, resizes: Mapping[str, Collection[str]]) -> None:
-        """Delete the files of rings whose resize did not commit; `resizes` are the committed ones (partitions by instant).
+        """Delete the files of all rings but the first ones and those of `resizes`: the committed resizes that queries may ask for.
 
-        Apache Hudi would take such a ring for valid once the rollback has removed its instant from the timeline. No resize may be able
-        to commit meanwhile.
+        `resizes` holds partitions by instant. Apache Hudi would take the ring of a resize that did not commit for valid once the rollback has
+        removed its instant from the timeline. No resize may be able to commit meanwhile.
         """
         kept = {ring_path(name, instant) for instant, names in resizes.items() for name in names}
         for found in list(self._storage.list_objects(ring_folder(""))):
