@@ -16,7 +16,7 @@ from tideline_table.config import INDEX_TYPE, READ_OPERATION_FIELD, Options
 from tideline_table.coordination import ActiveTimeline, IntentBoard, LogReplica, NoIntents, NoLock, OpenPeerLock, TableLock
 from tideline_table.coordination.intruders import check_not_upgraded, properties_in
 from tideline_table.coordination.shared.metadata import holds_keys_once, kept_partitions
-from tideline_table.errors import InstantNotFound, InvalidOption, ObjectNotFound, SchemaMismatch, UnsupportedTable
+from tideline_table.errors import InstantNotFound, ObjectNotFound, SchemaMismatch, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.properties import CREATE_SCHEMA
@@ -38,7 +38,7 @@ from tideline_table.table.changes import PointKind, Stretch, changed_rows, newes
 from tideline_table.table.data_skipping import DataSkipping
 from tideline_table.table.declared_merging import check_defaults
 from tideline_table.table.definition import TableDefinition, TableType
-from tideline_table.table.identity import TableIdentity, check_index_unchanged, check_stands, read_identity, replace_identity
+from tideline_table.table.identity import TableIdentity, adopt_identity, check_index_unchanged, check_stands, read_identity
 from tideline_table.table.images import Images, images_of
 from tideline_table.table.opening import open_timeline
 from tideline_table.table.pruning import pruning_of
@@ -245,15 +245,7 @@ class Table:
         Raises `UnsupportedTable` for a table without an identity, and `InvalidOption` for a table that is where it was created unless
         `in_place`: its open writers would stop with `TableFrozen`, and events of it would continue under another uid.
         """
-        if self.identity is None:
-            raise UnsupportedTable(f"table {self.definition.name!r} is written by others", expected="a table that Tideline created")
-        if not in_place and self.identity.base_path == self.storage.root:
-            raise InvalidOption(
-                f"table {self.identity.uid} was neither copied nor moved: it is at {self.storage.root}, as recorded",
-                expected="the path of a copy, or of a table that was moved",
-                remedy="to stop its open writers and give it another uid all the same, confirm it: --yes, or in_place=True",
-            )
-        self.identity = replace_identity(self.storage, self.clock)
+        self.identity = adopt_identity(self.storage, self.clock, self.identity, self.definition.name, in_place=in_place)
         return self.identity
 
     def log_rule(self, as_of: str = "", *, merges: bool = True) -> LogRule:
