@@ -38,7 +38,7 @@ from tideline_table.table.changes import PointKind, Stretch, changed_rows, newes
 from tideline_table.table.data_skipping import DataSkipping
 from tideline_table.table.declared_merging import check_defaults
 from tideline_table.table.definition import TableDefinition, TableType
-from tideline_table.table.identity import TableIdentity, adopt_identity, check_index_unchanged, check_stands, read_identity
+from tideline_table.table.identity import TableIdentity, check_index_unchanged, check_stands, read_identity, replace_identity
 from tideline_table.table.images import Images, images_of
 from tideline_table.table.opening import open_timeline
 from tideline_table.table.pruning import pruning_of
@@ -245,7 +245,7 @@ class Table:
         Raises `UnsupportedTable` for a table without an identity, and `InvalidOption` for a table that is where it was created unless
         `in_place`: its open writers would stop with `TableFrozen`, and events of it would continue under another uid.
         """
-        self.identity = adopt_identity(self.storage, self.clock, self.identity, self.definition.name, in_place=in_place)
+        self.identity = replace_identity(self.storage, self.clock, self.identity, self.definition.name, in_place=in_place)
         return self.identity
 
     def log_rule(self, as_of: str = "", *, merges: bool = True) -> LogRule:

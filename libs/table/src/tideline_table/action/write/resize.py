@@ -1,6 +1,6 @@
 """Other numbers of buckets for a table with a bucket index: the rows of each file group move in place, in one replace commit.
 
-The commit that moves the rows also records the new numbers (`BucketResize`), so both change together. A write that began with the
+The commit that moves the rows also says the new numbers (`BucketResize`), so both change at one moment. A write that began with the
 old numbers conflicts with it and is repeated. `hoodie.properties` follows the log: from before the commit until after it, it names no
 bucket index, because Apache Hudi's readers would leave out buckets by the wrong number. The files of partition rules follow, too.
 """
@@ -101,7 +101,7 @@ def _hide_index(table: Table) -> None:
 
 
 def settle(table: Table) -> None:
-    """Write the numbers of buckets of the log to the files of partition rules and to `hoodie.properties`, after a resize or one that died.
+    """Let the files of partition rules and `hoodie.properties` say the numbers of buckets that the log says, after a resize or one that died.
 
     The files come first: Apache Hudi's readers leave out buckets by them as soon as the properties name the index. Each resize has one
     of its own instant, as each change by Hudi's procedure has, so that queries as of an earlier time find the rules of that time.
