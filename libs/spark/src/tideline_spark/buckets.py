@@ -1,12 +1,19 @@
 """The bucket of a record key as a native expression of Spark, for the exchange of a write into a table with a bucket index.
 
-The rule is that of `tideline_table.index.bucket`; the task compares what both computed. Nothing here calls Python or reflection.
+The rule is that of `tideline_table.index.bucket`; the task compares what both computed. Nothing here calls Python for a row. Spark
+interprets functions over arrays, so they only serve keys that the compiled expressions cannot divide or hash.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
 from pyspark.sql import Column
 from pyspark.sql import functions as f
+from pyspark.sql.classic.column import Column as ClassicColumn
+from pyspark.sql.utils import get_active_spark_context
 
 from tideline_table.index import BucketIndex
 from tideline_table.keygen import EMPTY_KEY, NULL_KEY
@@ -35,7 +42,26 @@ def _number(index: BucketIndex, partition: Column) -> Column:
 def string_hash(text: Column) -> Column:
     """Return Java's `String.hashCode` as a number from 0 to 2^32 - 1."""
     codes = f.transform(f.split(text, ""), f.ascii)
-    return f.aggregate(codes, f.lit(0).cast("bigint"), _with_code_point)
+    by_code_points = f.aggregate(codes, f.lit(0).cast("bigint"), _with_code_point)
+    return f.when(_is_ascii(text), _ascii_hash(text)).otherwise(by_code_points)
+
+
+def _is_ascii(text: Column) -> Column:
+    return f.octet_length(text) == f.length(text)
+
+
+def _ascii_hash(text: Column) -> Column:
+    """Return `string_hash` of a text without other characters.
+
+    It is Hive's hash, which folds the bytes of the UTF-8 as Java's `String.hashCode` folds characters. Spark has it for Hive's buckets,
+    but under no name for DataFrames.
+    """
+    jvm: Any = get_active_spark_context()._jvm  # noqa: SLF001 - expressions without a name are reached through the JVM only
+    columns = jvm.org.apache.spark.sql.classic.ExpressionUtils
+    own: Any = text
+    children = jvm.org.apache.spark.api.python.PythonUtils.toSeq([columns.expression(own._jc)])  # noqa: SLF001 - as above
+    found: Column = ClassicColumn(columns.column(jvm.org.apache.spark.sql.catalyst.expressions.HiveHash(children)))
+    return found.bitwiseAND(f.lit(_WORD).cast("bigint"))
 
 
 def _with_code_point(total: Column, code: Column) -> Column:
@@ -59,11 +85,27 @@ def hash_values(key: Column, index: BucketIndex) -> Column:
 
 def _pairs_hash(key: Column, index: BucketIndex, whole: Column) -> Column:
     kept = hash_values(key, index)
-    code = f.aggregate(
-        kept,
-        f.lit(1).cast("bigint"),
-        lambda total, value: _step(
-            total, f.when(value.isin([NULL_KEY, EMPTY_KEY]), f.lit(0).cast("bigint")).otherwise(string_hash(value))
-        ),
-    )
-    return f.when(f.size(kept) == 0, whole).otherwise(code)
+    code = f.aggregate(kept, f.lit(1).cast("bigint"), lambda total, value: _step(total, _value_hash(value, string_hash)))
+    found = f.when(f.size(kept) == 0, whole).otherwise(code)
+    is_plain, values = plain_values(key, index.key_fields)
+    own = [_value_hash(values[at], _ascii_hash) for at, name in enumerate(index.key_fields) if name in index.fields]
+    return f.when(is_plain & _is_ascii(key), reduce(_step, own, f.lit(1).cast("bigint"))).otherwise(found)
+
+
+def _value_hash(value: Column, hash_of: Callable[[Column], Column]) -> Column:
+    return f.when(value.isin([NULL_KEY, EMPTY_KEY]), f.lit(0).cast("bigint")).otherwise(hash_of(value))
+
+
+def plain_values(key: Column, names: Sequence[str]) -> tuple[Column, list[Column]]:
+    """Return whether a composite key can be cut at its separators alone, and then the texts of these key fields.
+
+    The values before the last one end at the first ',' and hold no ':'. The key must be what names and values make up again, so a
+    value with a separator, or a key with other names, is not plain.
+    """
+    if any("," in name or ":" in name for name in names):
+        return f.lit(False), [key for _ in names]
+    until = [f.substring_index(key, ",", number) for number in range(1, len(names))]
+    values = [f.substring_index(text, ":", -1) for text in (*until, key)]
+    parts = [part for name, value in zip(names, values, strict=True) for part in (f.lit(f",{name}:"), value)]
+    made = f.concat(f.lit(f"{names[0]}:"), *parts[1:])
+    return key == made, values

@@ -21,6 +21,16 @@ def known_files(root: str) -> dict[str, str]:
     return _KNOWN_FILES if root.startswith("file:") else {}
 
 
+def write_settings(root: str, *, broadcasts_keys: bool) -> dict[str, str]:
+    """Return settings for the plan of a write into a table at `root`, which broadcasts the keys of the table or shuffles them."""
+    # Spark's runtime Bloom filter would evaluate the source a second time to prune the table's keys.
+    settings = {**known_files(root), "spark.sql.optimizer.runtime.bloomFilter.enabled": "false"}
+    if not broadcasts_keys:
+        # Adaptive execution runs each exchange as a separate job: four jobs with a shuffled look-up.
+        settings["spark.sql.adaptive.enabled"] = "false"
+    return settings
+
+
 @contextmanager
 def planning_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Apply `settings` to the session until the context ends, then restore the previous values."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from tideline_spark.buckets import hash_values
+from tideline_spark.buckets import hash_values, plain_values
 from tideline_table.index import BucketIndex, HashRing
 from tideline_table.keygen import EMPTY_KEY, NULL_KEY
 
@@ -49,7 +49,9 @@ def ring_hash(key: Column, index: BucketIndex) -> Column:
     """Return the hash of each record key that a ring divides, 0 to 2^31 - 1."""
     joined = f.array_join(f.transform(hash_values(key, index), _text_of), "")
     is_pairs = f.contains(key, f.lit(",")) & f.contains(key, f.lit(":"))
-    text = f.when(is_pairs & (f.size(hash_values(key, index)) > 0), joined).otherwise(key)
+    is_plain, values = plain_values(key, index.key_fields)
+    own = f.concat(*(_text_of(values[at]) for at, name in enumerate(index.key_fields) if name in index.fields))
+    text = f.when(is_pairs & is_plain, own).when(is_pairs & (f.size(hash_values(key, index)) > 0), joined).otherwise(key)
     return text_hash(text).bitwiseAND(f.lit(_LARGEST_VALUE).cast("bigint"))
 
 

@@ -30,6 +30,8 @@ from tideline_table.writer import FileGroupResult, FileGroupTask, Operation, Wri
 
 _OPERATIONS = (Operation.UPSERT, Operation.DELETE, Operation.INSERT)
 _MOST_THREADS = 8
+_UNKNOWN_BYTES = 2**50
+"""Estimates from here on mean unknown: Spark reports 8 EiB for sources of unknown size."""
 _BOUNDED = frozenset(
     {
         *(
@@ -63,6 +65,12 @@ class DriverLimits:
 
 
 LIMITS = DriverLimits()
+
+
+def estimated_bytes(df: DataFrame) -> int | None:
+    """Return Spark's estimate of the bytes of a source, None if it is unknown."""
+    estimate = int(df._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())  # noqa: SLF001 - PySpark does not show it
+    return None if estimate >= _UNKNOWN_BYTES else estimate
 
 
 def goes_through_driver(df: DataFrame, estimate_bytes: int | None, operation: Operation, options: Options) -> bool:

@@ -13,10 +13,11 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from tideline_spark.layout import Filler, InBucket
-from tideline_spark.tagging import KEY, KNOWN, LOCATED, ORDER, OWN, PARTITION, POSITION, PURGES, TWICE, UNIT
+from tideline_spark.tagging import KEY, KNOWN, LOCATED, ORDER, OWN, POSITION, PURGES, TWICE
+from tideline_spark.unit import Unit, refuse_known, refuse_twice, rows_by_unit
 from tideline_table.action import combines_input, write_partition_metafile
 from tideline_table.config import Options
-from tideline_table.errors import DuplicateKey, Recovery, TidelineError, VerificationFailed
+from tideline_table.errors import Recovery, TidelineError, VerificationFailed
 from tideline_table.file_group import FileGroupId, FileSlice, in_bucket, new_bucket_file_id, new_file_id, parse_base_file_name
 from tideline_table.index import BucketIndex, BucketPlace, HashRing, KeyScope, Location, RingStore, SimpleIndex
 from tideline_table.keygen import KeyGenerator
@@ -102,23 +103,6 @@ def _row(result: FileGroupResult | TidelineError) -> pa.RecordBatch:
 
 
 @dataclass(slots=True)
-class _Unit:
-    """Rows of one unit that have arrived and are not written yet."""
-
-    partition: str
-    name: str
-    pieces: list[pa.Table] = field(default_factory=list)
-    rows: int = 0
-    new_groups: int = 0
-    filled: bool = False
-
-    @property
-    def bucket(self) -> int | None:
-        """The number of the bucket, None if the unit is a file slice."""
-        return int(self.name) if self.name.isdigit() else None
-
-
-@dataclass(slots=True)
 class _RunningTask:
     shared: UnitWriter
     storage: Storage
@@ -143,7 +127,7 @@ class _RunningTask:
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[FileGroupResult]:
         """Write the units in order of arrival. Memory holds the rows of one unit, or of one file if keys are not compared."""
-        units: dict[tuple[str, str], _Unit] = {}
+        units: dict[tuple[str, str], Unit] = {}
         last: int | None = None
         for batch in batches:
             orders = batch.column(ORDER).to_numpy()
@@ -155,8 +139,8 @@ class _RunningTask:
                     for unit in units.values():
                         yield from self._finish(unit)
                     units, last = {}, orders[start]
-                for partition, name, rows in _by_unit(pa.Table.from_batches([batch.slice(start, end - start)])):
-                    unit = units.setdefault((partition, name), _Unit(partition, name))
+                for partition, name, rows in rows_by_unit(pa.Table.from_batches([batch.slice(start, end - start)])):
+                    unit = units.setdefault((partition, name), Unit(partition, name))
                     unit.pieces.append(rows)
                     unit.rows += rows.num_rows
                     if not self.combines and not self.unique:
@@ -164,7 +148,7 @@ class _RunningTask:
         for unit in units.values():
             yield from self._finish(unit)
 
-    def _write_full_files(self, unit: _Unit) -> Iterator[FileGroupResult]:
+    def _write_full_files(self, unit: Unit) -> Iterator[FileGroupResult]:
         limit = self._next_rows(unit)
         if unit.rows < limit:
             return
@@ -175,16 +159,16 @@ class _RunningTask:
             limit = self._next_rows(unit)
         unit.pieces, unit.rows = [rows], rows.num_rows
 
-    def _next_rows(self, unit: _Unit) -> int:
+    def _next_rows(self, unit: Unit) -> int:
         filler = self._filler(unit)
         return filler.free_rows if filler is not None else self.shared.rows_per_file
 
-    def _filler(self, unit: _Unit) -> Filler | None:
+    def _filler(self, unit: Unit) -> Filler | None:
         if unit.filled or unit.bucket is None:
             return None
         return self.shared.fillers.get((unit.partition, unit.bucket))
 
-    def _finish(self, unit: _Unit) -> Iterator[FileGroupResult]:
+    def _finish(self, unit: Unit) -> Iterator[FileGroupResult]:
         if not unit.rows:
             return
         rows = pa.concat_tables(unit.pieces)
@@ -198,9 +182,9 @@ class _RunningTask:
             return
         prepared = self._prepared(unit, rows)
         if KNOWN in rows.column_names:
-            _refuse_known(prepared, rows.column(KNOWN))
+            refuse_known(prepared, rows.column(KNOWN))
         if TWICE in rows.column_names:
-            _refuse_twice(prepared, rows.column(TWICE))
+            refuse_twice(prepared, rows.column(TWICE))
         if PURGES in rows.column_names:
             prepared = replace(prepared, rows=with_marked_purges(prepared.rows, rows.column(PURGES)))
         prepared, kept = self._kept(prepared, rows)
@@ -213,7 +197,7 @@ class _RunningTask:
         else:
             yield from self._add(unit, prepared, located)
 
-    def _write_bucket(self, unit: _Unit, rows: pa.Table, index: BucketIndex) -> Iterator[FileGroupResult]:
+    def _write_bucket(self, unit: Unit, rows: pa.Table, index: BucketIndex) -> Iterator[FileGroupResult]:
         """Write the rows of a bucket of the table's bucket index into its file group or file groups, or into new ones."""
         context = self.shared.context
         prepared, _ = self._kept(self._prepared(unit, rows), rows)
@@ -255,7 +239,7 @@ class _RunningTask:
         return (self.rings.renewed(found, instant) if operation.overwrites else found)[partition]
 
     def _write_in_bucket(
-        self, unit: _Unit, prepared: PreparedInput, held: Sequence[FileSlice], into: InBucket
+        self, unit: Unit, prepared: PreparedInput, held: Sequence[FileSlice], into: InBucket
     ) -> Iterator[FileGroupResult]:
         """Write the rows of a bucket that may have several file groups: updates where the keys are, the rest as `route_input` says."""
         context, place = self.shared.context, BucketPlace(unit.partition, int(unit.name))
@@ -271,7 +255,7 @@ class _RunningTask:
             task = replace(routed.task, file_id=file_id, number=self._next_number(), attempt=self.attempt)
             yield self._write(task, prepared.take(routed.positions))
 
-    def _prepared(self, unit: _Unit, rows: pa.Table) -> PreparedInput:
+    def _prepared(self, unit: Unit, rows: pa.Table) -> PreparedInput:
         """Fit and key the rows by the engine. Raises `VerificationFailed` if Spark computed another key or partition path."""
         context = self.shared.context
         source = rows.select(list(self.shared.columns))
@@ -313,11 +297,11 @@ class _RunningTask:
         first.sort()
         return prepared.take(first), first
 
-    def _delete(self, unit: _Unit, prepared: PreparedInput, *, found: bool) -> Iterator[FileGroupResult]:
+    def _delete(self, unit: Unit, prepared: PreparedInput, *, found: bool) -> Iterator[FileGroupResult]:
         if found:
             yield self._write_group(unit.partition, self._named_slice(unit), prepared)
 
-    def _add(self, unit: _Unit, prepared: PreparedInput, located: np.ndarray | None = None) -> Iterator[FileGroupResult]:
+    def _add(self, unit: Unit, prepared: PreparedInput, located: np.ndarray | None = None) -> Iterator[FileGroupResult]:
         """Write a bucket: its small file takes updates and the inserts that fit, new file groups take the other inserts."""
         mask = np.zeros(prepared.rows.num_rows, dtype=bool) if located is None else located
         fresh = np.flatnonzero(~mask)
@@ -334,7 +318,7 @@ class _RunningTask:
             yield self._write_group(unit.partition, None, part, self._new_file_id(unit), added=part.rows.num_rows)
             unit.new_groups += 1
 
-    def _new_file_id(self, unit: _Unit) -> str:
+    def _new_file_id(self, unit: Unit) -> str:
         return new_file_id(self.shared.context.instant, f"{unit.partition}/{unit.name}", unit.new_groups)
 
     def _write_group(
@@ -361,7 +345,7 @@ class _RunningTask:
             self.partitions.add(partition)
         return write_file_group(self.shared.context, task, rows.rows, self.storage)
 
-    def _named_slice(self, unit: _Unit) -> FileSlice:
+    def _named_slice(self, unit: Unit) -> FileSlice:
         known = self.shared.appended.get((unit.partition, unit.name))
         if known is not None:
             return known
@@ -376,35 +360,6 @@ def _is_of(held: Sequence[FileSlice], ring: HashRing | None, node: int) -> bool:
     return ring is None or all(s.group.file_id == ring.file_ids[node] for s in held)
 
 
-def _refuse_known(prepared: PreparedInput, known: pa.ChunkedArray) -> None:
-    # The look-up join repeats a row whose key several file groups hold.
-    count = pc.count_distinct(prepared.keys.filter(known)).as_py()
-    if count:
-        raise DuplicateKey(
-            f"{count} record key(s) already in the table", expected="new keys only", remedy="use upsert, or remove these rows"
-        )
-
-
-def _refuse_twice(prepared: PreparedInput, twice: pa.ChunkedArray) -> None:
-    # The other row may be in another partition and task, so the tasks themselves cannot detect the duplicate.
-    named = pc.unique(prepared.keys.filter(twice))
-    if len(named):
-        shown = ", ".join(map(repr, named[:3].to_pylist()))
-        raise DuplicateKey(f"record key(s) {shown} occur more than once in the input", expected="each key once")
-
-
 def _has_each_key_once(rows: PreparedInput) -> bool:
     """Return whether no key repeats. Merging a log file would treat two rows of one key as one."""
     return bool(pc.count_distinct(rows.keys).as_py() == rows.rows.num_rows)
-
-
-def _by_unit(rows: pa.Table) -> Iterator[tuple[str, str, pa.Table]]:
-    """Split rows of one `ORDER` hash by unit; units rarely share a hash."""
-    partitions, units = rows.column(PARTITION), rows.column(UNIT)
-    partition, name = partitions[0].as_py(), units[0].as_py()
-    mine = pc.and_(pc.equal(partitions, partition), pc.equal(units, name))
-    if pc.all(mine).as_py():
-        yield partition, name, rows
-        return
-    yield partition, name, rows.filter(mine)
-    yield from _by_unit(rows.filter(pc.invert(mine)))

@@ -28,10 +28,10 @@ from tideline_spark.inline import run_inline_on_executors
 from tideline_spark.jobs import tagged_jobs
 from tideline_spark.keys import NativeKeys
 from tideline_spark.layout import WriteLayout, bucket_layout, decide_layout
-from tideline_spark.planning import known_files, planning_settings
+from tideline_spark.planning import planning_settings, write_settings
 from tideline_spark.report import WriteReport, jobs_with_tag, report_of
 from tideline_spark.session import use_this_python
-from tideline_spark.small_source import DriverAndTasks, goes_through_driver, small_rows
+from tideline_spark.small_source import DriverAndTasks, estimated_bytes, goes_through_driver, small_rows
 from tideline_spark.tagging import LogKeys, Routing, evolved_by, log_key_table, routed_rows, source_columns
 from tideline_spark.task import RESULT_SCHEMA, UnitWriter, read_results
 from tideline_table.action import (
@@ -66,9 +66,6 @@ from tideline_table.table import Table, TableType
 from tideline_table.writer import FileGroupResult, Operation, minds_known_keys, promises_unique_keys
 
 OnReport = Callable[[WriteReport], None]
-
-_UNKNOWN_BYTES = 2**50
-"""Estimates from here on mean unknown: Spark reports 8 EiB for sources of unknown size."""
 
 
 def write_dataframe(
@@ -160,7 +157,7 @@ def _attempt(
     target = evolved_by(df, table.definition, schema_json, operation, options)
     routing = _routing(table, df, target, operation, options)
     with _translated(()):
-        return _Attempt(table, df, target, routing, options, extra, on_report, _estimated_bytes(df), contention, progress)
+        return _Attempt(table, df, target, routing, options, extra, on_report, estimated_bytes(df), contention, progress)
 
 
 def refuse_speculation(conf: SparkConf) -> None:
@@ -301,7 +298,9 @@ class _Attempt:
             plain_keys=self.table.is_exclusive and self.table.definition.has_plain_keys,
             resizes=layout.rings.resizes if layout.rings is not None else None,
         )
-        with planning_settings(self.df.sparkSession, _settings(self.table.storage.root, layout)):
+        with planning_settings(
+            self.df.sparkSession, write_settings(self.table.storage.root, broadcasts_keys=layout.broadcasts_keys)
+        ):
             # With a global index, workers return the keys of slices with log files.
             log_keys = LogKeys() if self.routing.is_global else LogKeys(log_key_table(layout, self.table.index), deleted)
             anywhere = None
@@ -356,20 +355,6 @@ class _Attempt:
             key_scans = layout.key_scans + (deleted is not None)
             self.on_report(report_of(self.df, written, key_scans, jobs_with_tag(spark, tag)))
         return rows
-
-
-def _settings(root: str, layout: WriteLayout) -> dict[str, str]:
-    # Spark's runtime Bloom filter would evaluate the source a second time to prune the table's keys.
-    settings = {**known_files(root), "spark.sql.optimizer.runtime.bloomFilter.enabled": "false"}
-    if not layout.broadcasts_keys:
-        # Adaptive execution runs each exchange as a separate job: four jobs with a shuffled look-up.
-        settings["spark.sql.adaptive.enabled"] = "false"
-    return settings
-
-
-def _estimated_bytes(df: DataFrame) -> int | None:
-    estimate = int(df._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())  # noqa: SLF001
-    return None if estimate >= _UNKNOWN_BYTES else estimate
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def create(
     later one. `type` is `"cow"` (copy-on-write) or `"mor"` (merge-on-read). `name` is by default the last part of `path`.
 
     With `index="bucket"`, the hash of the record key, or of its columns `hash_fields`, says in which of `buckets` file groups of its
-    partition a row is. Writes then look up no keys. Number and columns are kept with the table; `resize_buckets` changes the number (docs/design/bucket-index.md).
+    partition a row is. Writes then look up no keys. Number and columns are kept with the table; `resize_buckets` changes the number (docs/design/bucket-numbers.md).
     `partition_buckets` gives partitions other numbers, `"^dt=2026-,32;^dt=2025-,16"`: the first regular expression that is found in the partition path decides.
     With `bucket_engine="consistent"` (merge-on-read only; default `"simple"`), a hash ring for each partition decides, as Apache Hudi's consistent hashing.
     With `several_file_groups`, a bucket that outgrows the largest file gets more file groups; writes look keys up in those of their bucket.

@@ -1,4 +1,4 @@
-"""Who waits for which lock at this instance of the service, for operators who ask why a writer waits."""
+"""Which owners wait for which lock at this instance of the service, for operators who ask why a writer waits."""
 
 from __future__ import annotations
 

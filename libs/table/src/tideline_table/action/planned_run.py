@@ -78,7 +78,7 @@ def begin_attempt(table: Table, instant: str, service: TableService, operation: 
 
 
 def is_run_by_hudi(table: Table, record: ActionRecord, options: Options) -> bool:
-    """Return whether Tideline must leave a plan to Apache Hudi, which began it: two runs leave files of the same instant behind.
+    """Return whether Tideline must leave a plan to Apache Hudi, which began it: two runs would leave files of the same instant.
 
     A compaction that Apache Hudi gave up may be run again, because files of both attempts belong to one slice. A clustering may
     not, because each attempt creates its own file groups; `roll_back_dead` rolls it back.

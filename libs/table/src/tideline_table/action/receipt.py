@@ -139,7 +139,7 @@ def check_proven(service: str, instant: str, stats: Iterable[WriteStat]) -> None
 
 
 def receipt_of(instant: str, stats: Sequence[WriteStat], verify: str) -> dict[str, str]:
-    """Return the receipt as extra metadata of the commit: anyone can read the files again and compare.
+    """Return the receipt as extra metadata of the commit, with which any process can read the files again and compare.
 
     The seed of the digest is `seed_of` the instant. What the proof took is logged and not part of the receipt.
     """

@@ -44,7 +44,7 @@ from tideline_table.keygen import EMPTY_KEY, NULL_KEY
 
 BUCKET = "BUCKET"
 RESIZING = "tideline.bucket.index.resizing"
-"""The number of buckets before a resize that is under way, in place of the properties of the index that Apache Hudi reads."""
+"""The number of buckets before a resize that has not completed, in place of the properties of the index that Apache Hudi reads."""
 SEVERAL_FILE_GROUPS = "tideline.bucket.index.several.file.groups"
 """Property of a table whose buckets grow by file groups (pattern 2 of RFC-29); absent otherwise."""
 PLAIN_KEYS = "tideline.bucket.index.plain.keys"
@@ -72,7 +72,7 @@ class BucketIndex:
     key_fields: tuple[str, ...]
     engine: Engine = Engine.SIMPLE
     rules: PartitionRules = NO_RULES
-    """Numbers of buckets by partition path. With rules, only the index of a partition (`in_partition`) says buckets."""
+    """Numbers of buckets by partition path. With rules, only the index of a partition (`in_partition`) has bucket numbers."""
     has_several: bool = False
     """Whether a bucket may have several file groups of a partition (pattern 2 of RFC-29). A key is then looked up in those of its bucket."""
 
@@ -95,7 +95,7 @@ class BucketIndex:
         return replace(self, number=self.rules.number_of(partition_path, self.number), rules=NO_RULES)
 
     def common_number(self, partitions: Iterable[str]) -> int:
-        """Return the greatest number by which bucket numbers of all these partitions are counted off alike: their greatest common divisor.
+        """Return the greatest common divisor of the numbers of buckets of all these partitions: modulo it, equal keys have equal bucket numbers.
 
         Rows with one hash are in buckets that are equal modulo this number. Raises `InvalidOption` if it is 1 because of the rules.
         """
@@ -183,7 +183,7 @@ class BucketIndex:
 
     @property
     def _rule_properties(self) -> dict[str, str]:
-        """An empty text without rules: with the key in its place, Apache Hudi refuses writers that come with rules of their own."""
+        """An empty text without rules: with the key in its place, Apache Hudi refuses writers whose options name rules."""
         if self.is_consistent:
             return {}
         return {BUCKET_PARTITION_RULES.key: self.rules.given, **({BUCKET_PARTITION_RULE_TYPE.key: RULE_TYPE} if self.rules else {})}
@@ -214,7 +214,7 @@ class BucketIndex:
             if None in hash_values(key, self.fields):
                 raise InvalidRecord(
                     f"a null hash field in the record key {key!r}",
-                    expected=f"values in {', '.join(self.fields)}: null values of all rows would meet in few buckets",
+                    expected=f"values in {', '.join(self.fields)}: all rows with null values would be in few buckets",
                     remedy="fill the column, or create the table with other hash fields",
                 )
 
@@ -341,7 +341,7 @@ def resizing_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_numbers_of(index: BucketIndex, text: str) -> BucketIndex:
-    """Return `index` with the numbers of buckets that `text` says, a `BucketIndex.text` with the same hash fields."""
+    """Return `index` with the numbers of buckets in `text`, a `BucketIndex.text` with the same hash fields."""
     head, _, rules = text.removesuffix(_SEVERAL).partition(BY_PARTITION)
     return replace(index, number=int(head.partition(" ")[0]), rules=PartitionRules.parse(rules))
 

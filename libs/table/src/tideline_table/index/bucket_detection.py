@@ -36,7 +36,7 @@ class RuledEvidence:
         return cls([BucketIndex.checked(number, chosen, key_fields, rules=rules) for chosen in choices])
 
     def add(self, partition_path: str, bucket: int, keys: pa.ChunkedArray | pa.Array) -> None:
-        """Take in record keys of a file group of this bucket and partition."""
+        """Add record keys of a file group of this bucket and partition."""
         self.rows += len(keys)
         self.fitting = [index for index in self.fitting if bool(np.all(index.in_partition(partition_path).buckets(keys) == bucket))]
 
@@ -89,7 +89,7 @@ class BucketEvidence:
         yield from hash_field_choices(self.key_fields)
 
     def add(self, bucket: int, keys: pa.ChunkedArray | pa.Array) -> None:
-        """Take in record keys of a file group of this bucket."""
+        """Add record keys of a file group of this bucket."""
         self.rows += len(keys)
         self.largest = max(self.largest, bucket)
         for fields, divisor in self._divisors.items():

@@ -66,7 +66,7 @@ class BucketTable:
 
     @property
     def number(self) -> int:
-        """The number by which the buckets of all partitions are counted off alike. Raises as `BucketIndex.common_number`."""
+        """The number modulo which equal keys of all partitions have equal bucket numbers. Raises as `BucketIndex.common_number`."""
         return self.index.common_number(self.partitions)
 
     @property

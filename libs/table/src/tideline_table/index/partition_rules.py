@@ -25,7 +25,7 @@ _ANY_PATH = ".*"
 _SUFFIX = ".hashing_config"
 _VERSION = 1
 _JAVA_BLANKS = "".join(map(chr, range(0x21)))
-"""What Java's `String.trim` takes away."""
+"""What Java's `String.trim` removes."""
 
 
 @dataclass(frozen=True, slots=True)

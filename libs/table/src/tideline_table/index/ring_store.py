@@ -44,7 +44,7 @@ class RingStore:
             raise CorruptMetadata(
                 f"no {ring_path(partition_path, instant)}",
                 expected=f"the hash ring that the resize {instant} made",
-                remedy="restore the file: without it, the buckets of the partition cannot be told",
+                remedy="restore the file: without it, the buckets of the partition are unknown",
             )
         if found is None:
             return HashRing.first(partition_path, number)

@@ -1,4 +1,4 @@
-"""Which partitions a commit gave another hash ring, as its metadata says (docs/design/bucket-index.md)."""
+"""Which partitions a commit gave another hash ring, as its metadata says (docs/design/consistent-hashing.md)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tideline_table.config import INDEX_TYPE, READ_OPERATION_FIELD, Options
 from tideline_table.coordination import ActiveTimeline, IntentBoard, LogReplica, NoIntents, NoLock, OpenPeerLock, TableLock
 from tideline_table.coordination.intruders import check_not_upgraded, properties_in
 from tideline_table.coordination.shared.metadata import holds_keys_once, kept_partitions
-from tideline_table.errors import InstantNotFound, InvalidOption, ObjectNotFound, SchemaMismatch, UnsupportedTable
+from tideline_table.errors import InstantNotFound, ObjectNotFound, SchemaMismatch, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.properties import CREATE_SCHEMA
@@ -245,15 +245,7 @@ class Table:
         Raises `UnsupportedTable` for a table without an identity, and `InvalidOption` for a table that is where it was created unless
         `in_place`: its open writers would stop with `TableFrozen`, and events of it would continue under another uid.
         """
-        if self.identity is None:
-            raise UnsupportedTable(f"table {self.definition.name!r} is written by others", expected="a table that Tideline created")
-        if not in_place and self.identity.base_path == self.storage.root:
-            raise InvalidOption(
-                f"table {self.identity.uid} was neither copied nor moved: it is at {self.storage.root}, as recorded",
-                expected="the path of a copy, or of a table that was moved",
-                remedy="to stop its open writers and give it another uid all the same, confirm it: --yes, or in_place=True",
-            )
-        self.identity = replace_identity(self.storage, self.clock)
+        self.identity = replace_identity(self.storage, self.clock, self.identity, self.definition.name, in_place=in_place)
         return self.identity
 
     def log_rule(self, as_of: str = "", *, merges: bool = True) -> LogRule:

@@ -9,7 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tideline_table.clock import Clock
-from tideline_table.errors import CorruptMetadata, ObjectExists, ObjectNotFound, TableExists, TableFrozen, UnsupportedTable
+from tideline_table.errors import (
+    CorruptMetadata,
+    InvalidOption,
+    ObjectExists,
+    ObjectNotFound,
+    TableExists,
+    TableFrozen,
+    UnsupportedTable,
+)
 from tideline_table.index.bucket import BY_PARTITION
 from tideline_table.index.scope import KEPT_TYPES
 from tideline_table.json_text import parse_json
@@ -128,8 +136,20 @@ def create_identity(storage: Storage, clock: Clock, index: str = "") -> TableIde
     return identity
 
 
-def replace_identity(storage: Storage, clock: Clock) -> TableIdentity:
-    """Give a copied or moved table a new uid at its present base path."""
+def replace_identity(storage: Storage, clock: Clock, opened: TableIdentity | None, name: str, *, in_place: bool) -> TableIdentity:
+    """Give the copied or moved table `name`, opened with the identity `opened`, a new uid at its present base path.
+
+    Raises `UnsupportedTable` for a table without an identity, and `InvalidOption` for a table that is where it was created unless
+    `in_place`.
+    """
+    if opened is None:
+        raise UnsupportedTable(f"table {name!r} is written by others", expected="a table that Tideline created")
+    if not in_place and opened.base_path == storage.root:
+        raise InvalidOption(
+            f"table {opened.uid} was neither copied nor moved: it is at {storage.root}, as recorded",
+            expected="the path of a copy, or of a table that was moved",
+            remedy="to stop its open writers and give it another uid all the same, confirm it: --yes, or in_place=True",
+        )
     known = read_identity(storage)
     index, formerly = (known.index, (*known.formerly, known.base_path)) if known is not None else ("", ())
     others = [path for path in dict.fromkeys(formerly) if path != storage.root]

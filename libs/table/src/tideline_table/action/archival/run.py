@@ -156,7 +156,7 @@ def run_archival(table: Table, instant: str = "", *, options: Mapping[str, objec
 
 
 def _check_leases(table: Table, own: ActionRecord, plan: ArchivedInstants) -> None:
-    """Raise `WriteConflict` if a reader took a lease while the plan was published. A plan that is being run goes on."""
+    """Raise `WriteConflict` if a reader took a lease while the plan was published. A plan that an executor runs continues."""
     lease = oldest(live_leases(table.storage))
     if own.state is State.REQUESTED and lease is not None and lease.instant < plan.before:
         raise WriteConflict(

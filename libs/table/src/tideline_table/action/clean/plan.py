@@ -257,7 +257,7 @@ class CleanResult:
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """The paths of files that must stay at one moment, by what happens to a plan that names them."""
+    """The paths of files that a clean must keep, by what happens to a plan that names them."""
 
     refuses: frozenset[str]
     """Files of the latest slices and of savepoints: no plan may name them, so a plan that does is wrong as a whole."""

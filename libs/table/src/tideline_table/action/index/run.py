@@ -26,7 +26,7 @@ from tideline_table.table.facade import Table
 
 OPERATION = "INDEX"
 INDEX_TYPES = (FILES, COLUMN_STATS, BLOOM_FILTERS, RECORD_INDEX)
-"""Partitions of the metadata table that Tideline writes; the first one comes with each other."""
+"""Partitions of the metadata table that Tideline writes. The first one is created together with any other."""
 _SHARED = (
     "let Apache Hudi's writers make it (tideline.shared.metadata=files); without that option Tideline's next step turns it off"
 )
@@ -36,7 +36,7 @@ _NOT_WRITTEN = ("partition_stats", "secondary_index", "expr_index")
 def create_index(table: Table, partitions: Sequence[str] = (FILES,), columns: Sequence[str] = ()) -> MetadataTable:
     """Create the metadata table of an exclusive table, or add partitions to it, beside its writers. Return it.
 
-    The partition `files` comes with each other one. `columns` are those with column statistics, by default all that writers record.
+    The partition `files` is created together with any other. `columns` are those with column statistics, by default all that writers record.
     Raises `IndexExists` if all partitions are there, `InvalidOption` for partitions that Tideline does not write or that the options
     of writers exclude, `UnsupportedTable` for a table that Apache Hudi also writes, or that cannot have such a partition: then none
     is created. Raises `DuplicateKey` for a record index of keys that are in two places.
@@ -73,9 +73,9 @@ def _add(table: Table, name: str, columns: Sequence[str]) -> None:
 
 
 def drop_index(table: Table, partitions: Sequence[str] = (FILES,)) -> MetadataTable:
-    """Delete partitions of the metadata table; readers do without them. Return what it was.
+    """Delete partitions of the metadata table; readers use the table log and footers instead. Return what it was.
 
-    Without `files` the whole metadata table goes. Raises `IndexNotFound` if a partition is not there.
+    Dropping `files` deletes the whole metadata table. Raises `IndexNotFound` if a partition is not there.
     """
     _check_exclusive(table)
     table.check_writable(keyed=False)

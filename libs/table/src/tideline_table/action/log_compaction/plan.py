@@ -115,7 +115,7 @@ def _gives_way(found: str, by: str) -> WriteConflict:
 
 
 def planned_slices(plan: Mapping[str, Any], instant: str) -> tuple[FileSlice, ...]:
-    """Return the slices of a plan, with the log files that a task reads. Raises `CorruptMetadata` and `UnsafePath` for foreign files."""
+    """Return the slices of a plan, with the log files that a task reads. Raises `CorruptMetadata` and `UnsafePath` for files outside of the table."""
     return tuple(_planned_slice(operation, instant) for operation in plan["operations"])
 
 

@@ -86,7 +86,7 @@ def _files_of(state: TableState, instants: Sequence[str]) -> dict[str, tuple[str
             if log.instant in found:
                 found[log.instant].append(path)
             elif opens:
-                # A clustering carried it into the file group that goes with the base file (`undo_writes`).
+                # A clustering carried it into a file group that is removed with its base file (`undo_writes`).
                 found[file_slice.base_instant].append(path)
     return {instant: tuple(sorted(paths)) for instant, paths in found.items()}
 

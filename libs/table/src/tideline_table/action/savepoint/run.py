@@ -105,7 +105,7 @@ def _commit_metadata(table: Table, record: ActionRecord) -> CommitMetadata:
         entry = table.timeline.log.read(record.sequence)
     if entry is None or entry.instant != record.instant:
         raise HistoryUnavailable(
-            f"{path}, which says where the feeders of the table stood, is gone", expected="a commit on the timeline"
+            f"{path}, which holds the progress of the feeders of the table, is missing", expected="a commit on the timeline"
         )
     assert isinstance(entry.body, Published)
     return entry.body.metadata

@@ -26,7 +26,7 @@ class Cancelled:
     was_begun: bool
     """Whether an executor had begun it. If it still runs, it fails at its commit."""
     moved_log_files: int = 0
-    """Log files written after a compaction plan, which went back to the slice before it."""
+    """Log files written after a compaction plan, which belong to the slice before it again."""
 
 
 def cancel_plan(table: Table, instant: str) -> Cancelled:
@@ -72,7 +72,7 @@ def _check_cancellable(table: Table, instant: str, record: ActionRecord | None) 
         )
     if table.is_shared and service is not TableService.CLUSTERING:
         # Apache Hudi begins a plan without the common lock, and its writers may have read the plan already
-        # (docs/design/maintenance.md).
+        # (docs/design/cancelling-plans.md).
         raise UnsupportedTable(
             f"{service} {instant} of a table that is shared with Apache Hudi's writers",
             expected="a clustering, or a plan of a table that only Tideline writes",
@@ -94,7 +94,7 @@ _ANY_TIME = (TableService.COMPACTION, TableService.LOG_COMPACTION)
 
 
 def adopt(table: Table, *, in_place: bool = False) -> Adopted:
-    """Give a copied or moved table a new identity (`Table.adopt`, with its errors), and cancel the plans that it brought along.
+    """Give a copied or moved table a new identity (`Table.adopt`, with its errors), and cancel the plans that were pending in the original.
 
     An executor of such a plan works on the original. A clean or an archival that had begun stays: the next run completes it here.
     """

@@ -154,7 +154,7 @@ def dead_writers(table: Table) -> tuple[ActionRecord, ...]:
 
 
 def _is_on(service: TableService, options: Options, has_plan: bool) -> bool:  # noqa: FBT001 - the fact
-    """Return whether the engine's options switch a service on. A log compaction that was planned by hand is run all the same."""
+    """Return whether the engine's options switch a service on. A log compaction that a user planned runs even if they do not."""
     match service:
         case TableService.ARCHIVAL:
             return options[ARCHIVE_AUTOMATIC]

@@ -19,7 +19,7 @@ _STEP_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """What a write meets: the log files of the fullest slice in its partitions, and how long it waits for a compaction."""
+    """The pressure on a write: the log files of the fullest slice in its partitions, and how long it waits for a compaction."""
 
     log_files: int
     response: str = "none"

@@ -1,4 +1,4 @@
-"""What one write learns from lost attempts, and how it waits for its turn because of it."""
+"""What one write keeps of lost attempts: the file groups that it needs, its losses, and how it waits before the next attempt."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Contention:
     def has_priority(self) -> bool:
         """Whether the write lost to Tideline writers so often that they wait for it.
 
-        Apache Hudi's writers ignore priority. After as many losses to them, the write gives it up: writers would wait in vain.
+        Apache Hudi's writers ignore priority. After as many losses to them, the write has no priority any more: waiting writers would not help it.
         """
         return self._lost_in_vain < self.options[PRIORITY_AFTER] <= self._losses
 

@@ -34,7 +34,7 @@ class RoutedWrite:
     appends: frozenset[FileGroupId]
     """Groups that only get a log file: the write does not read their base files."""
     check: Callable[[], None]
-    """Raises the conflict that the commit would meet by now. To be called between two files; thread-safe."""
+    """Raises the conflict that a commit would have now. To be called between two files; thread-safe."""
     written: Callable[[FileGroupResult], None]
     """To be called with each result as soon as it exists; thread-safe."""
 

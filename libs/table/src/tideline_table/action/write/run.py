@@ -294,7 +294,7 @@ class _Attempt:
         return results
 
     def _look_up(self) -> LookUp | None:
-        # Two writers of one key meet in its bucket, where the rules for file groups decide, if it has one file group.
+        # Two writers of one key write to the same bucket; if it has one file group, the rules for file groups decide.
         # An overwrite must not add a key that another writer has put into a partition that stays: the record index has one place for it.
         meets_others = self.operation is Operation.INSERT_OVERWRITE and asks_record_index(self.options)
         is_unique = promises_unique_keys(self.operation, self.options)

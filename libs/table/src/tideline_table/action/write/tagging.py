@@ -49,7 +49,7 @@ class TaggedInput:
 
 @dataclass(frozen=True, slots=True)
 class _IndexedState:
-    """The visible slices of a table and its record index at one moment, at which each entry of the log had its timeline files."""
+    """The visible slices of a table and its record index at the same sequence, of which each entry had its timeline files."""
 
     part: MetadataPartition | None
     slices: Sequence[FileSlice]

@@ -59,7 +59,7 @@ class LookUp:
     find: Callable[[Sequence[FileSlice]], str | None]
     """Return the partition in which the slices hold a key of the write, None if they hold none."""
     by_hash: bool = True
-    """Whether the results of the write carry hashes of its keys, so that most commits of others need no look-up."""
+    """Whether the results of the write carry hashes of its keys, so that most commits of other writers need no look-up."""
 
 
 @dataclass(slots=True)
@@ -183,12 +183,12 @@ class WriteTransaction:
         return options if fills else options.merged({SMALL_FILE_LIMIT.key: 0})
 
     def staged(self, result: FileGroupResult) -> None:
-        """Record a written file: if another process rolls the transaction back, only this one knows of the file. Thread-safe."""
+        """Record a written file: if another process rolls the transaction back, only this process can delete the file. Thread-safe."""
         if result.stat is not None:
             self._staged.add(result.stat.path)
 
     def check_early(self, based_on: Mapping[FileGroupId, SliceVersion], appends: frozenset[FileGroupId]) -> None:
-        """Raise the conflict that a commit over `based_on` would meet by now, so that a lost write stops between two files.
+        """Raise the conflict that a commit over `based_on` would have now, so that a lost write stops between two files.
 
         Refreshes the table at most every `EARLY_CHECK_S`, and spends at most a tenth of the time on it: a shared table may show
         many steps that are not adopted yet. Thread-safe.

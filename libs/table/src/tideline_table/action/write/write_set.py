@@ -50,7 +50,7 @@ class MarkerCheck:
         """The file groups listed in markers, among `visible`, as of the last check that listed the markers."""
 
     def __call__(self) -> None:
-        """Raise the conflict that the commit would meet by now, and any error of refreshing the table.
+        """Raise the conflict that a commit would have now, and any error of refreshing the table.
 
         Markers are listed only while another writer has changed a slice that the write may write.
         """

@@ -1,0 +1,213 @@
+"""What a table state holds, and what queries, plans and writers ask of it: its timeline and its file slices. Nothing here changes it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from tideline_table.file_group.names import parse_log_file_name
+from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.file_group.versions import visible_slice, visible_slices
+from tideline_table.hudi.instant import PUBLISHING_ACTIONS, Action, State
+from tideline_table.log.action import ActionRecord
+from tideline_table.log.bucket_resize import BucketResize
+from tideline_table.log.metadata import MetadataTable
+from tideline_table.log.plan import ArchivalPlanned, ClusteringPlanned, CompactionPlanned, Plan, RestorePlanned, RollbackStep
+from tideline_table.log.progress import Progress
+from tideline_table.log.ring_resize import made_by
+from tideline_table.log.savepoint import Saved, Savepoint, saved_by_log
+from tideline_table.log.sharing import Sharing
+from tideline_table.log.undo import Rewritten
+
+
+@dataclass(slots=True)
+class TableView:
+    """The table as of `sequence` of its log. `TableState` folds the entries of the log into it."""
+
+    sequence: int = 0
+    last_instant: str = ""
+    actions: dict[str, ActionRecord] = field(default_factory=dict)
+    slices: dict[FileGroupId, dict[str, FileSlice]] = field(default_factory=dict)
+    """Committed slices by base instant, oldest first, without cleaned slices."""
+    replaced: dict[FileGroupId, str] = field(default_factory=dict)
+    plans: dict[str, Plan] = field(default_factory=dict)
+    """Plans of pending actions, by instant."""
+    clustering_losses: dict[FileGroupId, int] = field(default_factory=dict)
+    schema_json: str = ""
+    progress: dict[str, Progress] = field(default_factory=dict)
+    """Ingestion progress: the newest committed value of each key."""
+    schemas: dict[str, str] = field(default_factory=dict)
+    """Schemas of the table, by the instant of the write that introduced each."""
+    identified_schemas: tuple[str, ...] = ()
+    """Schema history of a Hudi-written table whose columns have ids, oldest first."""
+    last_clean_retained: str = ""
+    """Queries as of this instant or later find their files; so do queries of the state just before it if `whole_since` is older.
+    Cleans deleted files of older states."""
+    whole_since: str = ""
+    """States before this instant, including the one just before it, may lack files that cleaning by file versions deleted."""
+    archived_before: str = ""
+    """Start of the active timeline. Older instants that are not in `actions` were completed and archived (11.1)."""
+    archived_sequence: int = 0
+    """In a table with a log: the highest completion sequence of an archived write."""
+    excess: set[FileGroupId] = field(default_factory=set)
+    """File groups that a clean has to examine: groups with more than one slice, and replaced groups."""
+    savepoints: dict[str, Savepoint] = field(default_factory=dict)
+    """Savepoints by the instant of the write they protect. Savepoints of Apache Hudi in shared tables are on the timeline only."""
+    rewritten: tuple[Rewritten, ...] = ()
+    """Ranges of the log that contain completed writes which were undone later."""
+    sharing: Sharing | None = None
+    """Sharing with Apache Hudi's writers. None if only Tideline writes the table, or only Apache Hudi."""
+    bucket_numbers: dict[str, int] = field(default_factory=dict)
+    """Numbers of buckets that the table got since its creation, by the instant of the resize."""
+    bucket_rules: dict[str, str] = field(default_factory=dict)
+    """Partition rules beside `bucket_numbers`, for the resizes since which the table has rules."""
+    ring_resizes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """With consistent hashing: the partitions that got another hash ring, by the instant of the resize."""
+    metadata: MetadataTable | None = None
+    """The metadata table that Tideline keeps for Apache Hudi's readers; None if there is none."""
+    eager_rollback: str = ""
+    """The latest rollback by which Apache Hudi undid the write of a live writer."""
+    _mutex: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False, compare=False)
+    """Threads share an open table; the lock hides partly applied entries."""
+
+    def bucket_resizes(self) -> list[BucketResize]:
+        """Return the numbers of buckets that the table got since its creation, oldest first."""
+        with self._mutex:
+            return [BucketResize(at, self.bucket_numbers[at], self.bucket_rules.get(at, "")) for at in sorted(self.bucket_numbers)]
+
+    def bucket_resize(self, as_of: str = "") -> BucketResize | None:
+        """Return the numbers of buckets as of an instant (empty: now), None for those of the creation."""
+        known = [resize for resize in self.bucket_resizes() if not as_of or resize.instant <= as_of]
+        return known[-1] if known else None
+
+    def ring_instant(self, partition_path: str, as_of: str = "") -> str:
+        """Return the instant of the resize that made the hash ring of a partition as of an instant (empty: now); empty for none."""
+        with self._mutex:
+            return made_by(self.ring_resizes, partition_path, as_of)
+
+    def schema_at(self, as_of: str) -> str:
+        """Return the table schema as of the instant `as_of` (inclusive). Before the first known schema, return the first one."""
+        with self._mutex:
+            known = sorted(self.schemas)
+            before = [instant for instant in known if instant <= as_of]
+            return self.schemas[(before or known)[-1 if before else 0]] if known else self.schema_json
+
+    def is_pending(self, instant: str) -> bool:
+        """Return whether `instant` is requested or inflight; false for an unknown or archived instant."""
+        record = self.actions.get(instant)
+        return record is not None and record.is_pending
+
+    def pending(self) -> Iterator[ActionRecord]:
+        """Return the requested and inflight actions, in order of instant."""
+        with self._mutex:
+            return iter([a for _, a in sorted(self.actions.items()) if a.is_pending])
+
+    def completed_writes(self) -> list[ActionRecord]:
+        """Return the completed commits, delta commits, replace commits, compactions and log compactions, in order of instant."""
+        with self._mutex:
+            return [a for _, a in sorted(self.actions.items()) if a.state is State.COMPLETED and a.action in PUBLISHING_ACTIONS]
+
+    def writes_after(self, sequence: int) -> tuple[int, list[int], bool]:
+        """Return the last entry, those of the completed writes after `sequence`, and whether no other write completed after it.
+
+        Writes that were archived or undone since are not among them.
+        """
+        with self._mutex:
+            found = sorted(a.sequence for a in self.completed_writes() if a.sequence > sequence)
+            is_whole = self.archived_sequence <= sequence and all(each.sequence <= sequence for each in self.rewritten)
+            return self.sequence, found, is_whole
+
+    def saved(self) -> Saved:
+        """Return the savepoints of the log with their late writes (`saved_by_log`)."""
+        with self._mutex:
+            return saved_by_log(self.savepoints, self.completed_writes()) if self.savepoints else {}
+
+    def latest_slices(self, as_of: str = "", partitions: Iterable[str] | None = None) -> list[FileSlice]:
+        """Return the visible slice of each file group as of `as_of` (empty: now), in order of partition path and file id.
+
+        A group replaced at instant R is visible before R and hidden from R on (11.4).
+        """
+        wanted = None if partitions is None else set(partitions)
+        with self._mutex:
+            known = self.slices if wanted is None else {g: s for g, s in self.slices.items() if g.partition_path in wanted}
+            found = visible_slices(known, self.replaced, as_of, self.groups_under_compaction())
+        return sorted(found, key=lambda s: s.group)
+
+    def every_slice(self) -> list[FileSlice]:
+        """Return all committed slices that were not cleaned, including older and replaced ones."""
+        with self._mutex:
+            return [s for slices in self.slices.values() for s in slices.values()]
+
+    def latest_slice(self, group: FileGroupId) -> FileSlice | None:
+        """Return the visible slice of one group, or None if it has none or was replaced."""
+        with self._mutex:
+            slices = self.slices.get(group)
+            if not slices or group in self.replaced:
+                return None
+            return visible_slice(slices, "", self.groups_under_compaction().get(group, ""))
+
+    @property
+    def restoring(self) -> str:
+        """Instant of the pending restore; empty if there is none."""
+        with self._mutex:
+            return next((at for at, plan in self.plans.items() if isinstance(plan, RestorePlanned)), "")
+
+    def planned_groups(self, instant: str) -> tuple[FileGroupId, ...]:
+        """Return the file groups that a pending plan of a clustering, compaction or log compaction names."""
+        plan = self.plans.get(instant)
+        return plan.groups if isinstance(plan, ClusteringPlanned | CompactionPlanned) else ()
+
+    def pending_clusterings(self) -> list[ActionRecord]:
+        """Return the pending clusterings that are not fenced by a rollback."""
+        return [a for a in self.pending() if a.is_clustering and not a.fenced_by]
+
+    def pending_compactions(self) -> list[ActionRecord]:
+        """Return the pending compactions that are not fenced by a rollback."""
+        return [a for a in self.pending() if a.action is Action.COMPACTION and not a.fenced_by]
+
+    def pending_log_compactions(self) -> list[ActionRecord]:
+        """Return the pending log compactions that are not fenced by a rollback."""
+        return [a for a in self.pending() if a.action is Action.LOG_COMPACTION and not a.fenced_by]
+
+    def groups_under_log_compaction(self) -> dict[FileGroupId, str]:
+        """Return file group → instant of the pending log compaction that names it."""
+        return self._named_by(self.pending_log_compactions)
+
+    def groups_under_clustering(self) -> dict[FileGroupId, str]:
+        """Return file group → instant of the pending clustering that names it."""
+        return self._named_by(self.pending_clusterings)
+
+    def groups_under_compaction(self) -> dict[FileGroupId, str]:
+        """Return file group → instant of its pending compaction. New log files belong to the slice of that instant (11.2).
+
+        A cancelled compaction counts until it has given back its log files.
+        """
+        return self._named_by(lambda: [a for a in self.pending() if a.action is Action.COMPACTION and self._opens_slices(a)])
+
+    def _opens_slices(self, compaction: ActionRecord) -> bool:
+        if not compaction.fenced_by:
+            return True
+        rollback = self.plans.get(compaction.fenced_by)
+        return isinstance(rollback, RollbackStep) and rollback.moves is None
+
+    def groups_in_move(self) -> dict[FileGroupId, str]:
+        """Return file group → the pending rollback that moves log files of it, because their compaction was cancelled."""
+        with self._mutex:
+            moving = [(at, plan.moves) for at, plan in self.plans.items() if isinstance(plan, RollbackStep) and plan.moves]
+            named = ((at, move.partition_path, parse_log_file_name(move.new_name)) for at, moves in moving for move in moves)
+            return {FileGroupId(partition, name.file_id): at for at, partition, name in named if name is not None}
+
+    def _named_by(self, pending: Callable[[], list[ActionRecord]]) -> dict[FileGroupId, str]:
+        with self._mutex:
+            return {group: a.instant for a in pending() for group in self.planned_groups(a.instant)}
+
+    def under_archival(self) -> frozenset[str]:
+        """Return the instants that a pending archival removes from the timeline. No action may rely on them any more."""
+        plans = (plan for plan in self.plans.values() if isinstance(plan, ArchivalPlanned))
+        return frozenset(instant for plan in plans for instant in plan.archived.instants)
+
+    def has_priority(self, instant: str) -> bool:
+        """Return whether writers have to wait for this pending clustering."""
+        plan = self.plans.get(instant)
+        return isinstance(plan, ClusteringPlanned) and plan.has_priority
