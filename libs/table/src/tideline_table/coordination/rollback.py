@@ -206,12 +206,15 @@ def _execute(timeline: ActiveTimeline, rollback: str, target: str, target_action
         "version": 1,
         "instantsRollback": [info],
     }
-    body = RollbackStep(target, target_action.value, metadata=metadata)
+    done = RollbackStep(target, target_action.value, metadata=metadata)
 
     def decide(state: TableState) -> Draft:
         # Meanwhile another process may have completed the rollback, and archived it.
         if not state.is_pending(rollback) or state.actions[rollback].fenced_by:
             raise NothingToDo
+        planned = state.plans.get(rollback)
+        # The metadata table lists the log files by their new names from here on.
+        body = replace(done, moves=planned.moves or None) if isinstance(planned, RollbackStep) else done
         return Draft(rollback, Action.ROLLBACK, State.INFLIGHT, State.COMPLETED, OPERATION, body)
 
     try:

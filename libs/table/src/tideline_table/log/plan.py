@@ -180,7 +180,7 @@ class RollbackStep:
     cancels: bool = False
     """Set if an operator cancelled a plan; it did not lose a conflict."""
     moves: tuple[LogMove, ...] | None = None
-    """Set from the step on in which a cancelled compaction gives back its log files (`coordination.unscheduling`)."""
+    """Set from the step on in which a cancelled compaction gives back its log files (`coordination.unscheduling`). Of the completed step: not empty."""
 
     def to_json(self) -> dict[str, Any]:
         return given(
