@@ -56,7 +56,7 @@ def story(
     request: pytest.FixtureRequest, apache_hudi: ApacheHudi, matrix: Matrix, tmp_path_factory: pytest.TempPathFactory
 ) -> Story:
     """A table of Tideline that Hudi writes too. The chapters below go on with what the ones before left."""
-    turns = Turns(apache_hudi, tmp_path_factory.mktemp("in-turn") / "table", request.param)
+    turns = Turns(apache_hudi, tmp_path_factory.mktemp("in-turn") / "a table, 50% é", request.param)
     table = turns.create_here()
     assert table.is_shared
     assert not table.is_exclusive

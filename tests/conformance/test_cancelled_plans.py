@@ -13,6 +13,7 @@ from tests.conformance.written_here import BASE, Readers, rows
 
 from tideline_table.action import (
     cancel_plan,
+    create_index,
     roll_back_dead,
     run_clustering,
     run_compaction,
@@ -47,13 +48,18 @@ def read_alike(readers: Readers, model: pa.Table, name: str) -> None:
         step.compare.rows(ours.select(model.column_names), model, name, "what was written", key=("id",))
 
 
-@pytest.mark.parametrize("ordering", ["ts", ""], ids=["event-time", "commit-time"])
+@pytest.mark.parametrize(
+    ("ordering", "indexed"), [("ts", False), ("", False), ("ts", True)], ids=["event-time", "commit-time", "metadata-table"]
+)
 def test_a_cancelled_compaction(
-    apache_hudi: ApacheHudi, matrix: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ordering: str
+    apache_hudi: ApacheHudi, matrix: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ordering: str, *, indexed: bool
 ) -> None:
+    """Apache Hudi reads by the metadata table if there is one: it has to list the moved log files by their new names."""
     base = tmp_path / "trips"
     create_table(str(base), replace(BASE, type=TableType.MOR, ordering_field=ordering))
     table = Table.open(str(base), options=OPTIONS)
+    if indexed:
+        create_index(table, ("files", "column_stats"))
     readers = Readers(table, apache_hudi, matrix, f"cancelled compaction, {ordering or 'commit time'}")
     write_rows(table, rows(range(12), 5), Operation.INSERT)
     write_rows(table, rows(range(6), 6), Operation.UPSERT)

@@ -67,3 +67,11 @@ def test_a_record_index_is_added_listed_and_dropped(done, cli, filled):
     done("index", "drop", filled, "--type", "record_index")
     assert done("index", "list", filled, "--json").document["metadata_table"]["types"] == ["files"]
     assert cli("index", "drop", filled, "--type", "record_index").code == 2
+
+
+def test_the_list_names_the_columns_with_statistics(done, filled):
+    done("index", "create", filled, "--type", "column_stats", "--columns", "n")
+    heading, *lines = done("index", "list", filled).text.splitlines()
+    assert heading.split()[-1] == "COLUMNS"
+    (stats,) = [line for line in lines if line.startswith("column_stats")]
+    assert stats[heading.index("COLUMNS") :].strip().endswith("_hoodie_record_key, n")

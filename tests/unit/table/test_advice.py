@@ -21,7 +21,7 @@ def written(key: tuple[str, ...], buckets: int | None, *parts: pa.Table, **optio
     clock = ManualClock()
     storage = MemoryStorage(clock=clock)
     create_table(storage.root, TableRequest("t", parts[0].schema, key, (), "", buckets=buckets), clock, storage)
-    writer = Table.open(storage.root, options=QUIET, clock=clock, storage=storage)
+    writer = Table.open(storage.root, options={**QUIET, "tideline.write.schema.evolution": "evolve"}, clock=clock, storage=storage)
     for part in parts:
         write_rows(writer, part, Operation.UPSERT)
     return Table.open(storage.root, options=options, clock=clock, storage=storage)
@@ -97,3 +97,9 @@ def test_an_empty_table_has_an_advice_too() -> None:
     empty = pa.table({"id": pa.array([], pa.string()), "v": pa.array([], pa.int64())})
     found = advise(written(("id",), None, empty))
     assert (found.file_groups, found.keys_sampled, found.proposed_buckets) == (0, 0, 1)
+
+
+def test_files_from_before_a_number_became_a_text_are_no_error() -> None:
+    numbers = pa.table({"id": [f"a{n}" for n in range(20)], "v": range(20), "w": range(20)})
+    texts = pa.table({"id": [f"b{n}" for n in range(20)], "v": [str(n) for n in range(20)], "w": range(10, 30)})
+    assert [c.name for c in advise(written(("id",), None, numbers, texts)).sort_columns] == ["w", "id"]

@@ -152,7 +152,9 @@ def test_a_plan_that_names_other_files_deletes_nothing(path, error):
     assert listing(storage) == before
 
 
-@pytest.mark.parametrize(("root", "named"), [("file:/a%20table", "/a table"), ("s3://bucket/t", "s3a://bucket/t")])
+@pytest.mark.parametrize(
+    ("root", "named"), [("file:/a%20table", "/a table"), ("file:/a%20table", "file:/a table"), ("s3://bucket/t", "s3a://bucket/t")]
+)
 def test_a_plan_of_apache_hudi_may_write_the_base_path_in_its_own_way(root, named):
     """With a metadata table, Apache Hudi names files below the base path as its writer was given it."""
     storage, path = MemoryStorage(root), base_stat("a-0", instant(1)).path

@@ -67,9 +67,9 @@ def test_schemas_have_the_names_of_the_reference():
 
 @pytest.fixture
 def worked():
-    """A table on which every planned action has run."""
+    """A table on which every planned action has run. Its base path needs escapes in a URI, and has none in Hadoop."""
     clock = ManualClock()
-    table, storage, _ = new_table(clock, MemoryStorage("file:/data/t1", clock=clock))
+    table, storage, _ = new_table(clock, MemoryStorage("file:/data/t%201%25", clock=clock))
     for n in range(3):
         write(table, [(f"k{n}", "p", 1, "x"), ("k0", "p", n, "y")], **{"hoodie.parquet.small.file.limit": 10**8})
     schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
@@ -105,7 +105,7 @@ def test_clean_documents(worked):
     assert plan["policy"] == metadata["partitionMetadata"]["p"]["policy"] == "KEEP_LATEST_COMMITS"
     assert plan["version"] == metadata["version"] == 2
     (file,) = plan["filePathsToBeDeletedPerPartition"]["p"]
-    assert file["filePath"].startswith("file:/data/t1/p/")
+    assert file["filePath"].startswith("file:/data/t 1%/p/")
     names = metadata["partitionMetadata"]["p"]["successDeleteFiles"]
     assert names == [file["filePath"].rsplit("/", 1)[1]]
     assert metadata["earliestCommitToRetain"] == plan["earliestInstantToRetain"]["timestamp"]
@@ -120,7 +120,7 @@ def test_clustering_document(worked):
     assert plan["clusteringPlan"]["preserveHoodieMetadata"] is True
     assert plan["clusteringPlan"]["strategy"]["strategyParams"] == {"hoodie.clustering.plan.strategy.sort.columns": "v"}
     (group,) = plan["clusteringPlan"]["inputGroups"]
-    assert {s["dataFilePath"].rpartition("/")[0] for s in group["slices"]} == {"file:/data/t1/p"}
+    assert {s["dataFilePath"].rpartition("/")[0] for s in group["slices"]} == {"file:/data/t 1%/p"}
     assert {s["bootstrapFilePath"] for s in group["slices"]} == {""}
     assert set(group["metrics"]) == {
         "TOTAL_LOG_FILES",
@@ -138,7 +138,7 @@ def test_rollback_documents(worked):
     plan, metadata = decode_document(plan, ""), decode_document(metadata, "")
     (request,) = plan["RollbackRequests"]
     target = plan["instantToRollback"]["commitTime"]
-    assert request["filesToBeDeleted"] == [f"/data/t1/p/f-0_0-0-0_{target}.parquet"]
+    assert request["filesToBeDeleted"] == [f"/data/t 1%/p/f-0_0-0-0_{target}.parquet"]
     assert (request["fileId"], request["latestBaseInstant"]) == ("f-0", target)
     assert metadata["commitsRollback"] == [target]
     assert metadata["partitionMetadata"]["p"]["successDeleteFiles"] == request["filesToBeDeleted"]

@@ -270,6 +270,10 @@ def missing_commit(table: Table) -> None:
     table.storage.delete(f"{TIMELINE_FOLDER}/{part_of(table).deltas[-1].instant}.deltacommit")
 
 
+def emptied_commit(table: Table) -> None:
+    table.storage.put(f"{TIMELINE_FOLDER}/{part_of(table).deltas[-1].instant}.deltacommit", b"")
+
+
 def replaced_group(table: Table) -> None:
     part = part_of(table)
     gone = encode_location(location_of(FileGroupId("p", "00000000-0000-4000-8000-000000000000-0"), "20260101000000000"))
@@ -283,7 +287,7 @@ def replaced_group(table: Table) -> None:
             table.storage.put(file_path(name, RECORD_INDEX), frame_block(BlockType.HFILE, header, content))
 
 
-@pytest.mark.parametrize("damage", [damaged_log, missing_log, missing_commit, replaced_group])
+@pytest.mark.parametrize("damage", [damaged_log, missing_log, missing_commit, emptied_commit, replaced_group])
 def test_a_damaged_index_stops_writers_not_readers(damage, caplog):
     table, storage, clock = indexed()
     write(table, A)

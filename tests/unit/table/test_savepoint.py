@@ -377,7 +377,7 @@ def test_the_row_of_savepoints_in_the_matrix(column, expected):
         history.plan_clustering(instant(5), [FileGroupId("p", "g-0")])
     elif column == "the same savepoint":
         history.state.apply(entry_of(history, instant(1)))
-    found = find_savepoint_conflict(history.state, instant(1), "memory:t")
+    found = find_savepoint_conflict(history.state, instant(1))
     assert found is None if expected is None else type(found) is expected
 
 

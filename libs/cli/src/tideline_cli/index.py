@@ -19,6 +19,8 @@ index = typer.Typer(
     help="Keep a metadata table, from which Apache Hudi's readers take the files of the table without listing folders."
 )
 app.add_typer(index, name="index")
+_SHOWN = ("type", "created", "file_groups", "compacted", "delta_commits")
+"""The fields of a partition that `tideline index list` shows as they are."""
 
 
 def index_document(table: Table) -> dict[str, Any] | None:
@@ -105,8 +107,8 @@ def list_(path: TablePath, *, as_json: AsJson = False) -> None:
     if document is None:
         print_line(f"no metadata table; create one: tideline index create {path} --type files")
         return
-    columns = ("TYPE", "CREATED", "FILE GROUPS", "COMPACTED", "DELTA COMMITS")
-    print_listing(columns, [list(part.values()) for part in document["partitions"]])
+    columns = ("TYPE", "CREATED", "FILE GROUPS", "COMPACTED", "DELTA COMMITS", "COLUMNS")
+    print_listing(columns, [[*map(part.get, _SHOWN), ", ".join(part.get("columns", ()))] for part in document["partitions"]])
 
 
 @app.command(epilog="Example: tideline check ./trips --repair")

@@ -20,7 +20,7 @@ def write_choices(table: Table, operation: Operation, options: Mapping[str, obje
     With a record index, inserts are planned as upserts. With a bucket index they remain inserts: tasks route them to buckets.
     """
     found = WriteChoices.of(table, operation, options)
-    return replace(found, operation=found.operation if asks_record_index(found.options) else operation)
+    return replace(found, operation=found.operation if table.definition.buckets is None else operation)
 
 
 def refuse_look_ups(table: Table, operation: Operation, options: Options) -> None:
@@ -30,7 +30,7 @@ def refuse_look_ups(table: Table, operation: Operation, options: Options) -> Non
     """
     of_table = f"source that does not go through the driver and table {table.definition.name!r}"
     estimate = f"source that Spark estimates at no more than {SPARK_COLLECT_BYTES.key}"
-    if operation.overwrites and asks_record_index(options):
+    if operation.overwrites and (table.has_record_index or asks_record_index(options)):
         raise UnsupportedTable(
             f"{operation} for a {of_table} with a record index",
             expected=f"a {estimate}: its keys are looked up in partitions that stay",

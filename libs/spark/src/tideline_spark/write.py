@@ -49,8 +49,8 @@ from tideline_table.action import (
     hold_back,
     in_buckets,
     in_transaction,
+    index_state,
     inserted_hashes,
-    kept_index,
     overwrite_of,
     write_context,
     write_rows,
@@ -100,19 +100,19 @@ def write_dataframe(
     table.check_writable()
 
     @lru_cache(maxsize=1)
-    def choices_on(_kept: str) -> WriteChoices:
+    def choices_on(_kept: tuple[str, bool]) -> WriteChoices:
         return write_choices(table, operation, options)
 
-    first = choices_on(kept_index(table))
+    first = choices_on(index_state(table))
     contention = Contention(table, first.options)
 
     @lru_cache(maxsize=1)
-    def attempt_on(schema_json: str, kept: str) -> _Attempt:
+    def attempt_on(schema_json: str, kept: tuple[str, bool]) -> _Attempt:
         return _attempt(table, df, schema_json, choices_on(kept), extra or {}, on_report, contention, progress)
 
     def attempt() -> _Attempt:
         # Since the last attempt another process may have changed the schema, or created a record index.
-        return attempt_on(table.schema_json, kept_index(table))
+        return attempt_on(table.schema_json, index_state(table))
 
     def run() -> Committed:
         attempt().refuse()

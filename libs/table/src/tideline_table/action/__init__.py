@@ -75,7 +75,7 @@ from tideline_table.action.upkeep.verdict import (
 )
 from tideline_table.action.write.attempt import OnConflict, in_transaction, write_with_retries
 from tideline_table.action.write.backlog import hold_back
-from tideline_table.action.write.choices import WriteChoices, check_moves, combines_input, in_buckets, kept_index
+from tideline_table.action.write.choices import WriteChoices, check_moves, combines_input, in_buckets, index_state
 from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.executor import RoutedWrite, ThisProcess
 from tideline_table.action.write.live_keys import all_deleted_keys, may_delete
@@ -162,13 +162,13 @@ __all__ = [
     "hold_back",
     "in_buckets",
     "in_transaction",
+    "index_state",
     "input_bytes",
     "inserted_hashes",
     "is_run_by_hudi",
     "is_split",
     "job_document",
     "judge",
-    "kept_index",
     "log_compact_here",
     "maintain",
     "maintenance_document",

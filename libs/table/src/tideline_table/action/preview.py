@@ -10,8 +10,7 @@ from tideline_table.action.decision import Due, Reason, TableService
 from tideline_table.action.upkeep.verdict import Rules, decide
 from tideline_table.config import CLEAN_MAX_SHARE
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
-from tideline_table.file_group.slice import join_path
-from tideline_table.log.plan import CleanPlanned, ClusteringPlanned, CompactionPlanned, Plan
+from tideline_table.log.plan import CleanPlanned, ClusteringPlanned, CompactionPlanned, Plan, path_named
 from tideline_table.log.state import TableState
 from tideline_table.table.facade import Table
 
@@ -48,31 +47,32 @@ def preview_due(table: Table, service: TableService) -> Preview | Reason:
 
 def preview_plan_of(table: Table, service: TableService, plan: Plan, why: str) -> Preview:
     """Return a plan of one of `PREVIEWED` in numbers."""
-    root, sizes = table.storage.root, _sizes(table.state)
+    sizes = _sizes(table.state)
     match plan:
         case ClusteringPlanned():
-            groups = [_of_clustering(g["slices"], root, sizes) for g in plan.plan["clusteringPlan"]["inputGroups"]]
+            groups = [_of_clustering(g["slices"], sizes) for g in plan.plan["clusteringPlan"]["inputGroups"]]
         case CompactionPlanned():
             with_base = service is not TableService.LOG_COMPACTION
             groups = [_of_compaction(operation, sizes, with_base=with_base) for operation in plan.plan["operations"]]
         case CleanPlanned():
             named = plan.plan["filePathsToBeDeletedPerPartition"]
-            groups = [_group(p, [f["filePath"].removeprefix(f"{root}/") for f in files], sizes) for p, files in named.items()]
+            groups = [_group(p, [path_named(p, f["filePath"]) for f in files], sizes) for p, files in named.items()]
         case _:
             raise TypeError(f"a preview of {service}")
     return Preview(why, tuple(groups))
 
 
-def _of_clustering(slices: Iterable[Mapping[str, Any]], root: str, sizes: Mapping[str, int]) -> GroupPreview:
+def _of_clustering(slices: Iterable[Mapping[str, Any]], sizes: Mapping[str, int]) -> GroupPreview:
     documents = list(slices)
     uris = [uri for s in documents for uri in (s["dataFilePath"], *(s["deltaFilePaths"] or ())) if uri]
-    return _group(str(documents[0]["partitionPath"] or ""), [uri.removeprefix(f"{root}/") for uri in uris], sizes)
+    partition = str(documents[0]["partitionPath"] or "")
+    return _group(partition, [path_named(partition, uri) for uri in uris], sizes)
 
 
 def _of_compaction(operation: Mapping[str, Any], sizes: Mapping[str, int], *, with_base: bool) -> GroupPreview:
     partition = str(operation["partitionPath"] or "")
     names = [name for name in (operation["dataFilePath"] if with_base else None, *(operation["deltaFilePaths"] or ())) if name]
-    return _group(partition, [join_path(partition, str(name).rsplit("/", 1)[-1]) for name in names], sizes)
+    return _group(partition, [path_named(partition, str(name)) for name in names], sizes)
 
 
 def _group(partition: str, paths: list[str], sizes: Mapping[str, int]) -> GroupPreview:

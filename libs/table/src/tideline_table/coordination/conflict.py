@@ -125,8 +125,8 @@ def check_progress(step: ProgressStep | None, state: TableState) -> None:
         )
 
 
-def find_savepoint_conflict(state: TableState, instant: str, root: str) -> SavepointRefused | WriteConflict | None:
-    """Return why the table at `root` cannot have a savepoint of the write `instant` now, None if it can."""
+def find_savepoint_conflict(state: TableState, instant: str) -> SavepointRefused | WriteConflict | None:
+    """Return why the table cannot have a savepoint of the write `instant` now, None if it can."""
     record = state.actions.get(instant)
     if record is None or record.state is not State.COMPLETED or record.action not in PUBLISHING_ACTIONS:
         found = f"{record.action} {instant}, which is {record.state}" if record is not None else f"no instant {instant}"
@@ -143,10 +143,10 @@ def find_savepoint_conflict(state: TableState, instant: str, root: str) -> Savep
         return WriteConflict(
             f"an archival is about to take {instant} off the timeline", with_instant=instant, remedy="save a later write"
         )
-    keeps = {f"{root}/{path}" for s in every_saved_slice(state.slices, state.replaced, {instant: frozenset()}) for path in s.paths}
+    keeps = {path for s in every_saved_slice(state.slices, state.replaced, {instant: frozenset()}) for path in s.paths}
     for clean in (a for a in state.pending() if a.action is Action.CLEAN):
         plan = state.plans.get(clean.instant)
-        if isinstance(plan, CleanPlanned) and not keeps.isdisjoint(plan.file_uris):
+        if isinstance(plan, CleanPlanned) and not keeps.isdisjoint(plan.paths):
             return WriteConflict(
                 f"clean {clean.instant} is about to delete files that a savepoint of {instant} needs",
                 with_instant=clean.instant,

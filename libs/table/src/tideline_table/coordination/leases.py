@@ -174,12 +174,12 @@ def kept_since(slices: Mapping[str, FileSlice], replaced_by: str | None, since: 
     return frozenset(kept)
 
 
-def check_lease(state: TableState, lease: Lease, root: str) -> None:
-    """Raise `WriteConflict` if a pending clean or archival of the table at `root` takes what the lease is to keep."""
-    needed = {f"{root}/{path}" for file_slice in needed_by(state, lease.instant) for path in file_slice.paths}
+def check_lease(state: TableState, lease: Lease) -> None:
+    """Raise `WriteConflict` if a pending clean or archival takes what the lease is to keep."""
+    needed = {path for file_slice in needed_by(state, lease.instant) for path in file_slice.paths}
     for record in state.pending():
         plan = state.plans.get(record.instant)
-        takes = (isinstance(plan, CleanPlanned) and not needed.isdisjoint(plan.file_uris)) or (
+        takes = (isinstance(plan, CleanPlanned) and not needed.isdisjoint(plan.paths)) or (
             isinstance(plan, ArchivalPlanned) and plan.archived.before > lease.instant
         )
         if takes:

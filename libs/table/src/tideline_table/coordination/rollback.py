@@ -25,6 +25,7 @@ from tideline_table.log.plan import RollbackStep
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
 from tideline_table.log_format.key_index import forget_index
+from tideline_table.storage import hudi_root
 from tideline_table.writer.marker import forget_markers, marked_files
 
 _LOGGER = logging.getLogger(__name__)
@@ -150,7 +151,7 @@ def _check_plan(record: ActionRecord, *, cancel: bool) -> None:
 
 def _plan(timeline: ActiveTimeline, record: ActionRecord, paths: Sequence[str]) -> dict[str, object]:
     requests = []
-    root = timeline.storage.root.removeprefix("file:")
+    root = hudi_root(timeline.storage.root).removeprefix("file:")
     for path in paths:
         partition, _, name = path.rpartition("/")
         parsed = parse_base_file_name(name) or parse_log_file_name(name)
@@ -177,7 +178,7 @@ def _execute(timeline: ActiveTimeline, rollback: str, target: str, target_action
     # List the markers again after the fence: a late executor may have added some since the plan was made.
     marked = [*marked_files(timeline.storage, target), *moved]
     paths = _uncommitted(timeline.state, marked)
-    root = timeline.storage.root.removeprefix("file:")
+    root = hudi_root(timeline.storage.root).removeprefix("file:")
     partitions: dict[str, dict[str, object]] = {}
     for path in paths:
         forget_index(timeline.storage, path)
@@ -206,12 +207,15 @@ def _execute(timeline: ActiveTimeline, rollback: str, target: str, target_action
         "version": 1,
         "instantsRollback": [info],
     }
-    body = RollbackStep(target, target_action.value, metadata=metadata)
+    done = RollbackStep(target, target_action.value, metadata=metadata)
 
     def decide(state: TableState) -> Draft:
         # Meanwhile another process may have completed the rollback, and archived it.
         if not state.is_pending(rollback) or state.actions[rollback].fenced_by:
             raise NothingToDo
+        planned = state.plans.get(rollback)
+        # The metadata table lists the log files by their new names from here on.
+        body = replace(done, moves=planned.moves or None) if isinstance(planned, RollbackStep) else done
         return Draft(rollback, Action.ROLLBACK, State.INFLIGHT, State.COMPLETED, OPERATION, body)
 
     try:

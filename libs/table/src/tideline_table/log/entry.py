@@ -11,7 +11,7 @@ from tideline_table.errors import UnsupportedTable, parsing
 from tideline_table.hudi.instant import Action, State
 from tideline_table.json_text import parse_json
 from tideline_table.log.body import Bare, Body, Indexed, RestoreBegun, parse_body
-from tideline_table.log.plan import RollbackStep
+from tideline_table.log.plan import LogMove, RollbackStep
 
 LOG_FORMAT = 1
 LOG_FOLDER = ".hoodie/.tideline/log"
@@ -54,6 +54,11 @@ class Entry:
     def target(self) -> str:
         """For a rollback, the instant that it undoes; otherwise empty."""
         return self.body.target if isinstance(self.body, RollbackStep) else ""
+
+    @property
+    def moved_logs(self) -> tuple[LogMove, ...]:
+        """The log files that got other names by the rollback which this entry completes; none for other entries."""
+        return (self.body.moves or ()) if isinstance(self.body, RollbackStep) and self.after is State.COMPLETED else ()
 
     @property
     def begins_restore(self) -> bool:

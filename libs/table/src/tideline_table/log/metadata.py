@@ -149,8 +149,9 @@ class MetadataTable:
         instant = delta_instant(entry)
         if not instant:
             return self
-        # A rollback undoes an instant that the metadata table never had: its delta commit has no records.
-        delta = Delta(instant, 0 if entry.action is Action.ROLLBACK else entry.sequence)
+        # A rollback undoes an instant that the metadata table never had: its delta commit has no records, unless it renamed log files.
+        has_records = entry.action is not Action.ROLLBACK or bool(entry.moved_logs)
+        delta = Delta(instant, entry.sequence if has_records else 0)
         newest = max(part.newest_instant for part in self.partitions)
         base = next_instant(datetime.fromisoformat(entry.recorded), newest) + COMPACTION_SUFFIX
         return replace(self, partitions=tuple(part.with_delta(delta, self.max_deltas, entry, base) for part in self.partitions))

@@ -86,10 +86,10 @@ class CleanPlanned:
     plan: Document
 
     @property
-    def file_uris(self) -> frozenset[str]:
-        """The files that the plan deletes."""
+    def paths(self) -> frozenset[str]:
+        """The files that the plan deletes, relative to the table's root: it may name them below a former base path, or in Hadoop's spelling."""
         named = self.plan.get("filePathsToBeDeletedPerPartition") or {}
-        return frozenset(str(file["filePath"]) for files in named.values() for file in files)
+        return frozenset(path_named(p, str(file["filePath"])) for p, files in named.items() for file in files)
 
     def to_json(self) -> dict[str, Any]:
         return {"plan": self.plan}
@@ -180,7 +180,7 @@ class RollbackStep:
     cancels: bool = False
     """Set if an operator cancelled a plan; it did not lose a conflict."""
     moves: tuple[LogMove, ...] | None = None
-    """Set from the step on in which a cancelled compaction gives back its log files (`coordination.unscheduling`)."""
+    """Set from the step on in which a cancelled compaction gives back its log files (`coordination.unscheduling`). Of the completed step: not empty."""
 
     def to_json(self) -> dict[str, Any]:
         return given(
@@ -232,21 +232,26 @@ def parse_plan(action: Action, document: Document) -> Plan:
     return _PLANS[action](document)
 
 
-def planned_files(plans: Iterable[Plan], root: str) -> set[str]:
-    """Return the paths of the files that clustering and compaction plans read, relative to the table's root URI."""
+def planned_files(plans: Iterable[Plan]) -> set[str]:
+    """Return the paths of the files that clustering and compaction plans read, relative to the table's root."""
     found: set[str] = set()
     for plan in plans:
         if isinstance(plan, CompactionPlanned):
-            for operation in plan.plan.get("operations") or ():
-                names = [operation.get("dataFilePath"), *(operation.get("deltaFilePaths") or ())]
-                partition = _group(operation).partition_path
-                found |= {join_path(partition, str(name).rsplit("/", 1)[-1]) for name in names if name}
+            documents = plan.plan.get("operations") or ()
         elif isinstance(plan, ClusteringPlanned):
             groups = (plan.plan.get("clusteringPlan") or {}).get("inputGroups") or ()
-            slices = [document for group in groups for document in group["slices"]]
-            uris = [uri for s in slices for uri in (s.get("dataFilePath"), *(s.get("deltaFilePaths") or ())) if uri]
-            found |= {str(uri).removeprefix(f"{root}/") for uri in uris}
+            documents = [document for group in groups for document in group["slices"]]
+        else:
+            continue
+        for document in documents:
+            names = [document.get("dataFilePath"), *(document.get("deltaFilePaths") or ())]
+            found |= {path_named(_group(document).partition_path, str(name)) for name in names if name}
     return found
+
+
+def path_named(partition_path: str, name: str) -> str:
+    """Return the path, relative to the table's root, of a file of a partition that a plan names by its URI, its path or its name."""
+    return join_path(partition_path, name.rpartition("/")[2])
 
 
 def _group(document: Document) -> FileGroupId:

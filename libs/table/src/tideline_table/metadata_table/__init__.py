@@ -8,7 +8,7 @@ from its files alone (`stored`).
 from tideline_table.metadata_table.check import check_metadata
 from tideline_table.metadata_table.check_stored import check_stored
 from tideline_table.metadata_table.finding import Finding
-from tideline_table.metadata_table.key_lookup import RecordIndex, record_index_of
+from tideline_table.metadata_table.key_lookup import RecordIndex, is_advertised, record_index_of
 from tideline_table.metadata_table.log_records import LogRecords
 from tideline_table.metadata_table.publishing import hide_records, publish_metadata, unpublish_metadata
 from tideline_table.metadata_table.stored import StoredMetadata
@@ -21,6 +21,7 @@ __all__ = [
     "check_metadata",
     "check_stored",
     "hide_records",
+    "is_advertised",
     "publish_metadata",
     "record_index_of",
     "unpublish_metadata",

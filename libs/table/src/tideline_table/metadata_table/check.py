@@ -57,13 +57,17 @@ def _not_known(advertised: str) -> Finding:
 
 
 def _timeline(storage: Storage, state: TableState, known: MetadataTable) -> Iterator[Finding]:
-    there = {parse_timeline_file_name(found.path.rpartition("/")[2]) for found in storage.list_folder(TIMELINE_FOLDER).objects}
+    listed = storage.list_folder(TIMELINE_FOLDER).objects
+    sizes = {parse_timeline_file_name(found.path.rpartition("/")[2]): found.size_bytes for found in listed}
+    there = sizes.keys()
     created = {part.created + CREATION_SUFFIX for part in known.partitions}
     compactions = {at for part in known.partitions for at in (part.base, part.older_base)} - created
     for time in sorted(known.instants):
         action = Action.COMMIT if time in compactions else Action.DELTA_COMMIT
         if Instant(time, action, State.COMPLETED) not in there:
             yield Finding(FindingKind.MISSING_FILE, f"{TIMELINE_FOLDER}/{time}.{action}", "no completed timeline file")
+        elif not sizes[Instant(time, action, State.COMPLETED)]:
+            yield Finding(FindingKind.DAMAGED_FILE, f"{TIMELINE_FOLDER}/{time}.{action}", "an empty completed timeline file")
     dropped = {a.instant for a in state.actions.values() if a.action is Action.INDEXING and a.state is State.ROLLED_BACK}
     for instant in sorted(found for found in there if found is not None):
         # The instants of a dropped partition are those of its indexing action.

@@ -49,9 +49,9 @@ def check_stored(storage: Storage, state: TableState, pending: AbstractSet[str])
         return [Finding(FindingKind.MISSING_FILE, error.path, "a file of the metadata table")]
     except TidelineError as error:
         return [Finding(FindingKind.DAMAGED_FILE, METADATA_FOLDER, f"{error.found}, expected {error.expected}")]
-    leaving = {uri.rpartition("/")[2] for plan in state.plans.values() if isinstance(plan, CleanPlanned) for uri in plan.file_uris}
+    leaving = {path for plan in state.plans.values() if isinstance(plan, CleanPlanned) for path in plan.paths}
     found = _compared(storage, files_of(state), listed)
-    return [*(f for f in found if f.kind is not FindingKind.GONE or f.path.rpartition("/")[2] not in leaving), *further]
+    return [*(f for f in found if f.kind is not FindingKind.GONE or f.path not in leaving), *further]
 
 
 def _compared(storage: Storage, expected: FilesRecords, listed: FilesRecords) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import xxhash
 
+from tideline_table.file_group.slice import join_path
 from tideline_table.log.body import Cleaned, RestoreBegun
 from tideline_table.log.entry import Entry
 from tideline_table.log.plan import RestorePlanned
@@ -32,8 +33,8 @@ def file_key(path: str) -> str:
 
 
 def files_gone(entry: Entry, state: TableState) -> list[str]:
-    """Return the paths of the data files that a clean deleted or that a restore deletes; none for other entries."""
-    return [*_cleaned(entry), *_undone(entry, state)]
+    """Return the paths of the data files that a clean deleted, that a restore deletes, or that got other names; none for other entries."""
+    return [*_cleaned(entry), *_undone(entry, state), *(join_path(m.partition_path, m.old_name) for m in entry.moved_logs)]
 
 
 def _text(digest: bytes) -> str:

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
+from tideline_table.file_group.names import parse_log_file_name
+from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.log.body import Cleaned, Published, RestoreBegun
 from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import FILES, MetadataPartition
-from tideline_table.log.plan import RestorePlanned
+from tideline_table.log.plan import LogMove, RestorePlanned
 from tideline_table.log.state import TableState
 from tideline_table.metadata_table.finding import Finding
 from tideline_table.metadata_table.partition import Records, Source
@@ -50,7 +52,7 @@ def files_changed_by(entry: Entry, state: TableState) -> FilesRecords:
 
     A completed write, clustering or compaction lists its files and their partitions; replaced file groups stay until a clean deletes
     them. A clean deletes the files of its plan, and partitions of which no file is left. A restore deletes the files of the writes that it
-    undoes.
+    undoes. A cancelled compaction gives its log files other names.
     """
     body = entry.body
     if isinstance(body, Published):
@@ -58,6 +60,11 @@ def files_changed_by(entry: Entry, state: TableState) -> FilesRecords:
     if isinstance(body, Cleaned):
         return _cleaned(body, state)
     found = FilesRecords()
+    for move in entry.moved_logs:
+        found.files.setdefault(move.partition_path, {})[move.old_name] = DELETED
+        size_bytes = _size_of(state, move)
+        if size_bytes is not None:
+            found.list_file(move.partition_path, move.new_name, size_bytes)
     plan = state.plans.get(entry.instant)
     if isinstance(body, RestoreBegun) and isinstance(plan, RestorePlanned):
         for paths in plan.files.values():
@@ -65,6 +72,13 @@ def files_changed_by(entry: Entry, state: TableState) -> FilesRecords:
                 partition, _, name = path.rpartition("/")
                 found.files.setdefault(partition, {})[name] = DELETED
     return found
+
+
+def _size_of(state: TableState, move: LogMove) -> int | None:
+    """Return the size of a moved log file, None if it is no longer in the table: a clean of its replaced file group came first."""
+    named = parse_log_file_name(move.new_name)
+    slices = state.slices.get(FileGroupId(move.partition_path, named.file_id), {}) if named is not None else {}
+    return next((log.size_bytes for held in slices.values() for log in held.log_files if log.name == move.new_name), None)
 
 
 def _published(metadata: CommitMetadata) -> FilesRecords:

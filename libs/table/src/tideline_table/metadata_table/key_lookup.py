@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from tideline_table.errors import CorruptMetadata, IndexDamaged, ObjectNotFound, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
 from tideline_table.index.java_hash import string_hashes
 from tideline_table.index.simple import Location
 from tideline_table.log.metadata import RECORD_INDEX, MetadataPartition
@@ -175,6 +176,11 @@ class RecordIndex:
 def record_index_of(state: TableState) -> MetadataPartition | None:
     """Return the record index of a table, None if it has none."""
     return state.metadata.partition(RECORD_INDEX) if state.metadata is not None else None
+
+
+def is_advertised(storage: Storage, part: MetadataPartition) -> bool:
+    """Return whether the properties of the table name a partition. They cease to before its files are deleted, by a drop or a repair."""
+    return part.name in read_properties(storage).get(METADATA_PARTITIONS, "").split(",")
 
 
 def _present(part: MetadataPartition | None) -> MetadataPartition:

@@ -86,12 +86,19 @@ def recorded_names(
         path = timeline_path(Instant(at, action, State.COMPLETED))
         names = known.get(path) if known is not None else None
         if names is None:
-            names = names_in(CommitMetadata.from_bytes(storage.read(path), path).stats, part.name)
+            names = names_in(_recorded_by(storage.read(path), path), part.name)
         found[path] = names
     if known is not None:
         known.clear()
         known.update(found)
     return frozenset[str]().union(*found.values())
+
+
+def _recorded_by(content: bytes, path: str) -> Sequence[WriteStat]:
+    # In a table, an empty file is a commit without files. Here it is a torn one, and without its files keys would be missing.
+    if not content:
+        raise CorruptMetadata(f"{path}, which is empty", expected="the files that the instant made")
+    return CommitMetadata.from_bytes(content, path).stats
 
 
 def names_in(stats: Iterable[WriteStat], partition: str) -> frozenset[str]:

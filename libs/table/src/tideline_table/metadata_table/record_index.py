@@ -275,9 +275,9 @@ def live_keys(source: Source, file_slice: FileSlice, wanted: pa.Array | None = N
     return keys if wanted is None else keys.filter(pc.is_in(keys, value_set=one_chunk(wanted).cast(pa.binary())))
 
 
-def repeated_key(source: Source) -> str | None:
-    """Return a key that two file groups of the table hold, None if there is none. Reads the keys of all files."""
-    held = [pc.unique(live_keys(source, file_slice)) for file_slice in source.state.latest_slices()]
+def repeated_key(source: Source, slices: Iterable[FileSlice]) -> str | None:
+    """Return a key that two of these slices of the table show, None if there is none. Reads the keys of all of them."""
+    held = [pc.unique(live_keys(source, file_slice)) for file_slice in slices]
     keys = pa.concat_arrays(held) if held else pa.array([], pa.binary())
     ordered = keys.take(pc.sort_indices(keys))
     twice = ordered[1:].filter(pc.equal(ordered[1:], ordered[:-1]))

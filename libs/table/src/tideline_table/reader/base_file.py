@@ -119,7 +119,7 @@ class FooterRange:
 
 
 def read_column_ranges(storage: Storage, path: str, columns: Sequence[str]) -> dict[str, FooterRange]:
-    """Return the ranges of top-level columns of a base file; columns without statistics or without values are left out."""
+    """Return the ranges of top-level columns of a base file; columns without statistics, without values or with times beyond the year 9999 are left out."""
     with readable(path):
         file = _opened(storage, path)
         found = {name: _column_range(file, name) for name in columns if name in file.schema_arrow.names}
@@ -137,7 +137,10 @@ def _column_range(file: pq.ParquetFile, name: str) -> FooterRange | None:
         s is None or not (s.has_min_max or (s.has_null_count and s.null_count == n)) for s, n in zip(statistics, rows, strict=True)
     ):
         return None
-    ends = [(s.min, s.max) for s in statistics if s.has_min_max]
+    try:
+        ends = [(s.min, s.max) for s in statistics if s.has_min_max]
+    except OverflowError:  # a time that Python cannot hold, from the year 10000 on
+        return None
     if not ends:
         return None
     nulls = sum(s.null_count for s in statistics) if all(s.has_null_count for s in statistics) else -1

@@ -5,7 +5,7 @@ Paths are relative to the root of the `Storage`, with `/` between their parts. D
 
 from tideline_table.storage.disk_errors import refused_write, writing
 from tideline_table.storage.local import STAGING, LocalStorage
-from tideline_table.storage.location import open_storage, root_spellings, root_uri
+from tideline_table.storage.location import hudi_root, open_storage, root_spellings, root_uri
 from tideline_table.storage.memory import MemoryStorage
 from tideline_table.storage.object_settings import object_store_endpoint, object_store_region, object_store_settings
 from tideline_table.storage.object_store import ObjectStorage
@@ -25,6 +25,7 @@ __all__ = [
     "checked_path",
     "exists",
     "holds",
+    "hudi_root",
     "object_store_endpoint",
     "object_store_region",
     "object_store_settings",

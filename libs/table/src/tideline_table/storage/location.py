@@ -40,14 +40,20 @@ def root_uri(base_path: str) -> str:
     return LocalStorage(_local_folder(base_path)).root
 
 
+def hudi_root(root: str) -> str:
+    """Return `root` as Apache Hudi writes it in plans: Hadoop's paths are no URIs, and have no escapes."""
+    return unquote(root) if root.startswith("file:") else root
+
+
 def root_spellings(root: str) -> tuple[str, ...]:
-    """Return `root` and the other ways in which Apache Hudi's plans write it.
+    """Return `root` and the other ways in which plans of Apache Hudi, and of this and earlier releases, write it.
 
     With a metadata table they name files below the base path as its writer was given it: without the scheme of a local disk, or with the
     name that its client of an object store has for the scheme.
     """
     if root.startswith("file:"):
-        return root, unquote(root.removeprefix("file:"))
+        plain = hudi_root(root)
+        return tuple(dict.fromkeys((root, plain, plain.removeprefix("file:"))))
     scheme, separator, rest = root.partition("://")
     if scheme in _OBJECT_SCHEMES:
         return root, *(f"{other}{separator}{rest}" for other in _OBJECT_SCHEMES if other != scheme)

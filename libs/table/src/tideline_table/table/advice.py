@@ -269,7 +269,10 @@ def _range_of(metadata: pq.FileMetaData, name: str) -> tuple[object, object] | N
         statistics = metadata.row_group(group).column(names.index(name)).statistics
         if statistics is None or not statistics.has_min_max:
             return None
-        found.append((statistics.min, statistics.max))
+        try:
+            found.append((statistics.min, statistics.max))
+        except OverflowError:  # a time that Python cannot hold, from the year 10000 on
+            return None
     return (min(low for low, _ in found), max(high for _, high in found)) if found else None
 
 
@@ -294,7 +297,9 @@ def _sort_columns(table: Table, footers: Sequence[pq.FileMetaData]) -> tuple[Sor
         is_fixed = field.name in META_FIELDS or field.name in table.definition.keygen.partition_fields
         ranges = [_range_of(metadata, field.name) for metadata in footers]
         varies = [r for r in ranges if r is not None and r[0] != r[1]]
-        if is_usable and not is_fixed and varies and len(ranges) > 1:
+        # Of a number that became a text, the ranges of older and of newer files do not compare.
+        is_one_kind = len({isinstance(r[0], str) for r in ranges if r is not None}) == 1
+        if is_usable and not is_fixed and varies and is_one_kind and len(ranges) > 1:
             found.append(SortColumn(field.name, str(field.type), _overlap(ranges)))
     return tuple(sorted(found, key=lambda c: (-round(c.files_read_share, 2), not _is_time(c.type), c.name)))
 

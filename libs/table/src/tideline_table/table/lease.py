@@ -55,7 +55,7 @@ def take_lease(
         state = table.refresh()
         if instant < state.last_clean_retained and (as_of or after):
             table.slices(instant)
-        check_lease(state, lease, table.storage.root)
+        check_lease(state, lease)
     except TidelineError:
         table.storage.delete(lease.path)
         raise

@@ -6,6 +6,7 @@ deleted only when it exists, and only the last entry removes the instants from t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -35,11 +36,15 @@ from tideline_table.log.body import Archived, Bare, Body
 from tideline_table.log.plan import ArchivalPlanned, ArchivedInstants
 from tideline_table.log.savepoint import needed_writes
 from tideline_table.log.state import TableState
+from tideline_table.log.statistics import keep_statistics
+from tideline_table.log.statistics_file import BROKEN, stored_sequences
 from tideline_table.log.table_log import Draft
 from tideline_table.log.timeline_files import timeline_path
 from tideline_table.storage import exists
 from tideline_table.table.facade import Table
 from tideline_table.writer.marker import forget_markers
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +151,7 @@ def run_archival(table: Table, instant: str = "", *, options: Mapping[str, objec
         _store(table, path, files, chosen)
         for found in removal_order(files):
             table.storage.delete(found)
+        _keep_statistics(table, plan)
         step(State.COMPLETED, Archived(plan, path))
     except NothingToDo:
         return None
@@ -153,6 +159,17 @@ def run_archival(table: Table, instant: str = "", *, options: Mapping[str, objec
         forget_markers(table.storage, gone)
     _remove_leftovers(table)
     return Archival(own.instant, plan.instants, path)
+
+
+def _keep_statistics(table: Table, plan: ArchivedInstants) -> None:
+    """Store the column statistics of files of archived writes: afterwards the state does not say which entries of the log hold them."""
+    state, storage = table.state, table.storage
+    newest = max((w.sequence for w in state.completed_writes() if w.instant in plan.instants), default=0)
+    try:
+        if newest > max(stored_sequences(storage), default=0):
+            keep_statistics(storage, table.timeline.log.read, state)
+    except BROKEN as error:
+        _LOGGER.warning("the statistics of archived writes are lost (%s); more data files are read instead", error)
 
 
 def _check_leases(table: Table, own: ActionRecord, plan: ArchivedInstants) -> None:

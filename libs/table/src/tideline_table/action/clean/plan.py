@@ -28,7 +28,7 @@ from tideline_table.log.plan import CleanPlanned
 from tideline_table.log.savepoint import Saved, kept_slices
 from tideline_table.log.state import TableState
 from tideline_table.log_format.key_index import forget_index
-from tideline_table.storage import Storage, checked_path, root_spellings
+from tideline_table.storage import Storage, checked_path, hudi_root, root_spellings
 
 OPERATION = "CLEAN"
 SAVED_KEY = "savepointed_timestamps"
@@ -188,7 +188,7 @@ def _document(
         "filesToBeDeletedPerPartition": {},
         "version": 2,
         "filePathsToBeDeletedPerPartition": {
-            partition: [{"filePath": f"{root}/{path}", "isBootstrapBaseFile": False} for s in slices for path in s.paths]
+            partition: [{"filePath": f"{hudi_root(root)}/{path}", "isBootstrapBaseFile": False} for s in slices for path in s.paths]
             for partition, slices in doomed.items()
         },
         "partitionsToBeDeleted": [],

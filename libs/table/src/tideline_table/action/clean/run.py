@@ -58,8 +58,7 @@ def run_clean(table: Table, instant: str = "", *, options: Mapping[str, object] 
     planned = table.state.plans[chosen]
     assert isinstance(planned, CleanPlanned)
     plan = planned.plan
-    root = table.storage.root
-    check_share(table.state, (uri.removeprefix(f"{root}/") for uri in planned.file_uris), allowed)
+    check_share(table.state, planned.paths, allowed)
 
     def begin(state: TableState) -> Draft:
         _check_pending(state, chosen)
@@ -71,7 +70,7 @@ def run_clean(table: Table, instant: str = "", *, options: Mapping[str, object] 
         state = table.refresh()
         saved = every_saved_slice(state.slices, state.replaced, table.timeline.saved())
         leased = oldest(live_leases(table.storage)) if table.is_exclusive else None
-        spared = planned_files(state.plans.values(), root)
+        spared = planned_files(state.plans.values())
         if leased is not None:
             held.append(leased_instant(state, leased.instant))
             spared |= {path for s in needed_by(state, leased.instant) for path in s.paths}

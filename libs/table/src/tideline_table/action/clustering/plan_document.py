@@ -10,6 +10,7 @@ from tideline_table.action.clustering.column_ranges import ColumnRange, Ranges, 
 from tideline_table.action.clustering.execution_strategy import OrderedBy, layout_of
 from tideline_table.config import CLUSTERING_SORT_COLUMNS, LAYOUT_STRATEGY
 from tideline_table.file_group.slice import FileSlice
+from tideline_table.storage import hudi_root
 
 _MB = 1024 * 1024
 _RANGE_TEXT = 256
@@ -40,8 +41,8 @@ def group_document(
     return {
         "slices": [
             {
-                "dataFilePath": f"{root}/{s.path}" if s.base_file else "",
-                "deltaFilePaths": [f"{root}/{path}" for path in s.log_paths],
+                "dataFilePath": f"{hudi_root(root)}/{s.path}" if s.base_file else "",
+                "deltaFilePaths": [f"{hudi_root(root)}/{path}" for path in s.log_paths],
                 "fileId": s.group.file_id,
                 "partitionPath": s.group.partition_path,
                 "bootstrapFilePath": "",

@@ -27,6 +27,7 @@ from tideline_table.reader.base_file import BaseFileScan, referenced_columns
 from tideline_table.reader.file_slice import scan_slice
 from tideline_table.reader.predicate import parse_where
 from tideline_table.schema.meta_fields import with_meta_fields
+from tideline_table.statistics import stored_value
 from tideline_table.storage import MemoryStorage
 from tideline_table.table.facade import Table
 
@@ -170,12 +171,12 @@ def _scanned(part: pa.Table, where: pc.Expression, row_group_rows: int) -> int:
 
 
 def _ends(part: pa.Table, columns: Sequence[str]) -> dict[str, tuple[object, object]]:
-    found = {}
+    found: dict[str, tuple[object, object]] = {}
     for name in columns:
         values = part.column(name).drop_null()
         if len(values):
             order = pc.sort_indices(values)
-            found[name] = (values[order[0].as_py()].as_py(), values[order[-1].as_py()].as_py())
+            found[name] = (stored_value(values[order[0].as_py()]), stored_value(values[order[-1].as_py()]))
     return found
 
 

@@ -90,7 +90,7 @@ def key_check(table: Table, name: str) -> Callable[[TableState], None]:
         newest = max((a.sequence for a in state.completed_writes()), default=0)
         if checked == [newest]:
             return
-        key = repeated_key(Source(table.storage, state, table.timeline.rule))
+        key = repeated_key(Source(table.storage, state, table.timeline.rule), state.latest_slices())
         if key is not None:
             raise DuplicateKey(
                 f"key {key!r} in two file groups of table {table.definition.name!r}",

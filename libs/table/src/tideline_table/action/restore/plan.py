@@ -13,6 +13,7 @@ from tideline_table.log.plan import RestorePlanned
 from tideline_table.log.rewind import Named, Rewind
 from tideline_table.log.savepoint import Savepoint, is_newer
 from tideline_table.log.state import TableState
+from tideline_table.storage import hudi_root
 
 OPERATION = "RESTORE"
 
@@ -106,7 +107,7 @@ def restore_metadata(restore: str, back: Rewind, files: Mapping[str, Sequence[st
 
 
 def _rollback_metadata(restore: str, instant: str, action: Action, paths: Sequence[str], root: str) -> dict[str, Any]:
-    folder = root.removeprefix("file:")
+    folder = hudi_root(root).removeprefix("file:")
     by_partition: dict[str, list[str]] = {}
     for path in paths:
         by_partition.setdefault(path.rpartition("/")[0], []).append(f"{folder}/{path}")

@@ -6,9 +6,15 @@ from tideline_table.action.clean.run import run_clean
 from tideline_table.action.restore.plan import plan_restore
 from tideline_table.action.restore.steps import RestoreDone, finish_restore, request_restore
 from tideline_table.action.savepoint.run import check_exclusive, known_savepoint
-from tideline_table.errors import RestorePending, WriteConflict
+from tideline_table.errors import RestorePending, UnsupportedTable, WriteConflict
 from tideline_table.log.plan import RestorePlanned
 from tideline_table.log.rewind import Rewind
+from tideline_table.log.savepoint import Savepoint
+from tideline_table.log.state import TableState
+from tideline_table.metadata_table import record_index_of
+from tideline_table.metadata_table.partition import Source
+from tideline_table.metadata_table.record_index import repeated_key
+from tideline_table.table.changes import slices_at
 from tideline_table.table.facade import Table
 
 _CLEANS = 5
@@ -19,7 +25,9 @@ def preview_restore(table: Table, instant: str) -> Rewind:
     """Return what `restore_to_savepoint` would undo now. Changes nothing and raises the same errors."""
     check_exclusive(table, "call rollback_to_savepoint")
     table.check_writable(keyed=False)
-    return plan_restore(table.state, known_savepoint(table.state, instant)).rewind
+    rewind = plan_restore(table.state, known_savepoint(table.state, instant)).rewind
+    _check_keys(table, rewind)
+    return rewind
 
 
 def restore_to_savepoint(table: Table, instant: str) -> RestoreDone:
@@ -28,7 +36,8 @@ def restore_to_savepoint(table: Table, instant: str) -> RestoreDone:
     Rows, schema, replaced file groups and the progress of feeders return to their earlier state. Running writes fail with
     `RestoredMeanwhile`; newer plans and savepoints are deleted. A restore to the same savepoint whose process died is completed.
     Pending cleans run first. Raises `InstantNotFound` without such a savepoint, `RestorePending` beside another restore,
-    `UnsupportedTable` for a shared table. After `CommitUnknown` and storage errors the table shows whether it began: call it again.
+    `UnsupportedTable` for a shared table, for one whose buckets were resized since, and if a record index was created since and a key was in
+    two places before. After `CommitUnknown` and storage errors the table shows whether it began: call it again.
     """
     check_exclusive(table, "call rollback_to_savepoint")
     table.check_writable(keyed=False)
@@ -41,15 +50,46 @@ def restore_to_savepoint(table: Table, instant: str) -> RestoreDone:
     for _ in range(_CLEANS):
         while run_clean(table) is not None:
             pass
+        checked = _check_keys(table, plan_restore(table.refresh(), known_savepoint(table.state, instant)).rewind)
+
+        def find(state: TableState, checked: str = checked) -> Savepoint:
+            if _created_index(state) != checked:
+                raise WriteConflict("a record index was created or dropped while the restore was planned", with_instant="")
+            return known_savepoint(state, instant)
+
         try:
-            restore = request_restore(table.timeline, lambda state: known_savepoint(state, instant))
+            restore = request_restore(table.timeline, find)
             break
         except RestorePending:
             raise
         except WriteConflict:
             continue  # a clean was planned meanwhile
     else:
-        restore = request_restore(table.timeline, lambda state: known_savepoint(state, instant))
+        restore = request_restore(table.timeline, find)
     finished = finish_restore(table.timeline, restore, force=True)
     assert finished is not None  # this process requested the restore
     return finished
+
+
+def _check_keys(table: Table, back: Rewind) -> str:
+    """Raise `UnsupportedTable` if the restored table has a key in two places and a record index, which was created since the savepoint.
+
+    Return the instant of the creation of the record index; empty if there is none.
+    """
+    state = table.state
+    created = _created_index(state)
+    if created > back.savepoint:
+        left = {a.instant for a in state.completed_writes()} - back.undone_instants
+        key = repeated_key(Source(table.storage, state, table.timeline.rule), slices_at(state, left).values())
+        if key is not None:
+            raise UnsupportedTable(
+                f"a restore to {back.savepoint}, when key {key!r} was in two places, of a table with a record index since {created}",
+                expected="keys that were unique in the whole table: a record index has one place for each",
+                remedy="drop the record index first: tideline index drop PATH --type record_index",
+            )
+    return created
+
+
+def _created_index(state: TableState) -> str:
+    part = record_index_of(state)
+    return part.created if part is not None else ""

@@ -36,7 +36,7 @@ def create_savepoint(table: Table, instant: str = "", *, comment: str = "", user
 
     def chosen_write(state: TableState) -> str:
         chosen = instant or _newest(state)
-        conflict = find_savepoint_conflict(state, chosen, table.storage.root)
+        conflict = find_savepoint_conflict(state, chosen)
         if conflict is not None:
             raise conflict
         return chosen

@@ -40,13 +40,23 @@ class WriteChoices:
         if operation.overwrites:
             refuse_replacement(table, operation)
         check_scope(kept_index(table), options, only_deletes=operation is Operation.DELETE)
-        holds_once = index is not None or asks_record_index(options)
+        holds_once = index is not None or meets_record_index(table, options)
         return cls(operation, in_buckets(operation, options) if holds_once else operation, options, holds_once)
 
 
 def kept_index(table: Table) -> str:
     """Return the index type that all writers of the table have to agree with; empty if each names its own."""
     return table.definition.kept_index or (RECORD_INDEX if table.has_record_index else "")
+
+
+def index_state(table: Table) -> tuple[str, bool]:
+    """Return what the choices of a write depend on: `kept_index`, and whether there is a record index, beside whatever index is kept."""
+    return kept_index(table), table.has_record_index
+
+
+def meets_record_index(table: Table, options: Options) -> bool:
+    """Return whether a key may be in one place of the table only: it has a record index, also if the write looks keys up by another one."""
+    return table.has_record_index or asks_record_index(options)
 
 
 def check_moves(table: Table, operation: Operation, options: Options) -> None:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from tideline_table.action.write.attempt import OnConflict, in_transaction, write_with_retries
 from tideline_table.action.write.backlog import hold_back
-from tideline_table.action.write.choices import WriteChoices, combines_input, kept_index
+from tideline_table.action.write.choices import WriteChoices, combines_input, index_state, meets_record_index
 from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.executor import RoutedWrite, ThisProcess, WriteExecutor, check_written
 from tideline_table.action.write.key_look_up import key_look_up
@@ -29,11 +29,12 @@ from tideline_table.coordination.write_set import Overwrite
 from tideline_table.errors import (
     InvalidOption,
     UnsupportedTable,
+    WriteConflict,
 )
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.index import Location, PlaceT
 from tideline_table.index.bucket import BucketIndex
-from tideline_table.index.scope import KeyScope, asks_record_index
+from tideline_table.index.scope import KeyScope
 from tideline_table.log.progress import ProgressStep
 from tideline_table.log.state import TableState
 from tideline_table.schema.avro import avro_with_meta_fields
@@ -97,24 +98,35 @@ def write_rows(
     where = executor or ThisProcess(parallelism or os.cpu_count() or 1)
 
     @lru_cache(maxsize=1)
-    def choices_on(_kept: str) -> WriteChoices:
+    def choices_on(_kept: tuple[str, bool]) -> WriteChoices:
         return WriteChoices.of(table, operation, options)
 
-    first = choices_on(kept_index(table))
+    first = choices_on(index_state(table))
     contention = Contention(table, first.options)
 
     @lru_cache(maxsize=1)
-    def attempt_on(schema_json: str, kept: str) -> _Attempt:
+    def attempt_on(schema_json: str, kept: tuple[str, bool]) -> _Attempt:
         choices = choices_on(kept)
         target, prepared = _prepared(table, rows, removed, schema_json, choices)
         named, own = choices.named, choices.operation
         return _Attempt(
-            table, target, prepared, named, own, choices.options, dict(extra or {}), where, contention, progress, NewRings(table)
+            table,
+            kept,
+            target,
+            prepared,
+            named,
+            own,
+            choices.options,
+            dict(extra or {}),
+            where,
+            contention,
+            progress,
+            NewRings(table),
         )
 
     def attempt() -> _Attempt:
         # Since the last attempt another process may have changed the schema, or created a record index.
-        return attempt_on(table.schema_json, kept_index(table))
+        return attempt_on(table.schema_json, index_state(table))
 
     # Reject invalid input before anything is written.
     checked = attempt().prepared
@@ -164,6 +176,8 @@ class _Routed:
 @dataclass(frozen=True, slots=True)
 class _Attempt:
     table: Table
+    kept: tuple[str, bool]
+    """What `index_state` was when the options were chosen."""
     target: TargetSchema
     prepared: PreparedInput
     named: Operation
@@ -182,6 +196,8 @@ class _Attempt:
             return in_transaction(self.table, self.named, self.options, self._stage, self.progress)
 
     def _stage(self, transaction: WriteTransaction) -> Committed:
+        if index_state(self.table) != self.kept:
+            raise WriteConflict("another process created or dropped the record index before this write began", with_instant="")
         routed = self._route_in_turn(transaction)
         results = self._write(transaction, routed)
         target, replaced = self.target, overwrite_of(self.operation, results)
@@ -296,7 +312,7 @@ class _Attempt:
     def _look_up(self) -> LookUp | None:
         # Two writers of one key write to the same bucket; if it has one file group, the rules for file groups decide.
         # An overwrite must not add a key that another writer has put into a partition that stays: the record index has one place for it.
-        meets_others = self.operation is Operation.INSERT_OVERWRITE and asks_record_index(self.options)
+        meets_others = self.operation is Operation.INSERT_OVERWRITE and meets_record_index(self.table, self.options)
         is_unique = promises_unique_keys(self.operation, self.options)
         index = self.table.definition.buckets
         if (index is not None and not index.has_several) or not (is_unique or meets_others):

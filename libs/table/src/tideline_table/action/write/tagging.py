@@ -14,10 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tideline_table.action.write.choices import meets_record_index
 from tideline_table.action.write.executor import WriteExecutor
 from tideline_table.action.write.live_keys import deleted_keys, split_by_life, without_deleted
 from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, Options, column_list
-from tideline_table.errors import DuplicateKey, IndexDamaged
+from tideline_table.errors import DuplicateKey, IndexDamaged, WriteConflict
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.bucket_slices import rows_by_bucket, slices_in_buckets
@@ -26,7 +27,7 @@ from tideline_table.index.scope import KeyScope, asks_filters, asks_record_index
 from tideline_table.index.simple import Location, partition_rows
 from tideline_table.log.metadata import MetadataPartition
 from tideline_table.merge import MergeMode, deleted_mask, lies_on_top
-from tideline_table.metadata_table import record_index_of
+from tideline_table.metadata_table import is_advertised, record_index_of
 from tideline_table.reader.file_slice import read_slice
 from tideline_table.schema.arrow import one_chunk
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
@@ -66,7 +67,7 @@ def tag_input(
 ) -> TaggedInput:
     """Tag `prepared` on the current state of `table`. Raises `DuplicateKey` if the duplicate policy refuses a key.
 
-    With the record index: raises `IndexDamaged` if it cannot be used. Threads that share the table may go on writing to it.
+    With the record index: raises `IndexDamaged` if it cannot be used, `WriteConflict` if it is dropped or repaired meanwhile. Threads that share the table may go on writing to it.
     """
     if not asks_record_index(options) or table.is_shared:
         # Apache Hudi's writers may have compacted and cleaned the index of a shared table since: its keys are looked up in data files.
@@ -75,7 +76,14 @@ def tag_input(
     while True:
         try:
             return _tagged(table, prepared, operation, options, executor, indexed)
-        except IndexDamaged:
+        except IndexDamaged as error:
+            if indexed.part is not None and not is_advertised(table.storage, indexed.part):
+                raise WriteConflict(
+                    "the record index is dropped or made anew while this write runs",
+                    with_instant="",
+                    expected="the index by which this write began to look keys up",
+                    remedy="retry; if the process that does it died: tideline check PATH --repair",
+                ) from error
             # Files of the index are deleted after some more writes.
             now = _IndexedState.of(table)
             if now.part == indexed.part:
@@ -104,7 +112,7 @@ def _tagged(
         if everywhere or file_slice.group.partition_path in by_partition:
             slices.setdefault(file_slice.group.partition_path, []).append(file_slice)
     rows, locations = prepared.rows, dict[str, Location]()
-    if operation.overwrites and asks_record_index(options):
+    if operation.overwrites and meets_record_index(table, options):
         _check_overwrite(table, prepared, operation, by_partition, indexed, executor)
     if everywhere and by_partition:
         found = (

@@ -1,0 +1,126 @@
+"""Writers beside a process that creates, drops or repairs the record index: they repeat. Writers by another index beside a record index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+from tests.unit.table.tables import contents, new_table, open_table, rows_of
+
+from tideline_table.action import check_index, create_index, drop_index, repair_index, write_rows
+from tideline_table.coordination.committed import Committed
+from tideline_table.errors import DuplicateKey, WriteConflict
+from tideline_table.log.metadata import RECORD_INDEX
+from tideline_table.storage import Storage
+from tideline_table.table import Table
+from tideline_table.writer import Operation
+
+BEFORE = [("a", "p", 1, "x"), ("b", "q", 1, "x")]
+ROW = [("a", "q", 2, "y")]
+
+
+def indexed() -> tuple[Table, Storage, Any]:
+    table, storage, clock = new_table()
+    create_index(table, (RECORD_INDEX,))
+    upsert(table, BEFORE)
+    return table, storage, clock
+
+
+def upsert(table: Table, rows: list[Any], **more: Any) -> Committed:
+    return write_rows(table, rows_of(rows), Operation.UPSERT, parallelism=1, **more)
+
+
+def drop(table: Table) -> None:
+    drop_index(table, (RECORD_INDEX,))
+
+
+@pytest.mark.parametrize(("act", "lands_in"), [(drop, "q"), (repair_index, "p")], ids=["drop", "repair"])
+def test_a_write_between_the_deletion_of_the_files_and_the_entry_repeats(act: Callable[[Table], object], lands_in: str) -> None:
+    """Once there is no record index, a key is unique in its partition only."""
+    _, storage, clock = indexed()
+    other, writer = (open_table(storage, clock, name) for name in ("other", "writer"))
+    real, appended, written = other.timeline.append, list[Any](), list[Committed]()
+
+    def append(decide: Any, *gather: Any, **more: Any) -> Any:
+        def go_on(*_: object) -> None:
+            if not appended:
+                appended.append(real(decide, *gather, **more))
+
+        written.append(upsert(writer, ROW, on_conflict=go_on))
+        return appended[0]
+
+    other.timeline.append = append  # type: ignore[method-assign]
+    act(other)
+    assert written[0].attempts > 1
+    kept = [row for row in BEFORE if lands_in == "q" or row[0] != "a"]
+    assert contents(writer) == sorted([*kept, *ROW], key=repr)
+    assert writer.read(["_hoodie_partition_path"], pc.field("v") == "y").column(0).to_pylist() == [lands_in]
+    assert check_index(open_table(storage, clock, "reader")) == []
+
+
+def test_a_write_that_looked_before_the_drop_repeats_without_the_index() -> None:
+    table, storage, clock = indexed()
+    other, real, once = open_table(storage, clock, "other"), table.timeline.append, iter([True])
+
+    def append(decide: Any, *gather: Any, **more: Any) -> Any:
+        if next(once, False):
+            drop(other)
+        return real(decide, *gather, **more)
+
+    table.timeline.append = append  # type: ignore[method-assign]
+    assert upsert(table, ROW).attempts == 2
+    assert contents(table) == sorted([*BEFORE, *ROW], key=repr)
+
+
+def test_a_drop_that_died_halfway_names_the_repair() -> None:
+    _, storage, clock = indexed()
+    other = open_table(storage, clock, "other")
+
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    other.timeline.append = die  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        drop(other)
+    writer = open_table(storage, clock, "writer", **{"tideline.write.conflict.retries": 0})
+    with pytest.raises(WriteConflict, match="--repair"):
+        upsert(writer, ROW)
+    repair_index(writer)
+    upsert(writer, ROW)
+    assert check_index(writer) == []
+
+
+@pytest.mark.parametrize("named", ["kept", "GLOBAL_SIMPLE", "GLOBAL_BLOOM"])
+@pytest.mark.parametrize("operation", [Operation.INSERT, Operation.BULK_INSERT, Operation.UPSERT], ids=str)
+def test_writers_that_look_keys_up_by_another_index_put_them_in_one_place(operation: Operation, named: str) -> None:
+    """An insert was refused for good, as if the record index had just been created."""
+    table, storage, clock = new_table(index_type="GLOBAL_BLOOM" if named == "kept" else "")
+    upsert(table, BEFORE)
+    create_index(table, (RECORD_INDEX,))
+    options = {} if named == "kept" else {"hoodie.index.type": named}
+    rows = rows_of([("c", "p", 2, "new"), ("a", "p", 2, "known")])
+    assert write_rows(table, rows, operation, options=options, parallelism=1).attempts == 1
+    assert contents(table) == [("a", "p", 2, "known"), BEFORE[1], ("c", "p", 2, "new")]
+    assert check_index(open_table(storage, clock, "reader")) == []
+    with pytest.raises(DuplicateKey, match="partition 'q'"):
+        write_rows(table, rows_of([("b", "p", 3, "elsewhere")]), Operation.INSERT_OVERWRITE, options=options, parallelism=1)
+    write_rows(table, rows_of([("a", "p", 3, "alone")]), Operation.INSERT_OVERWRITE, options=options, parallelism=1)
+    assert contents(table) == [("a", "p", 3, "alone"), BEFORE[1]]
+    assert check_index(open_table(storage, clock, "reader")) == []
+
+
+def test_a_write_by_another_index_that_meets_the_creation_repeats() -> None:
+    table, storage, clock = new_table(index_type="GLOBAL_BLOOM")
+    upsert(table, BEFORE)
+    other, real, once = open_table(storage, clock, "other"), table.timeline.append, iter([True])
+
+    def append(decide: Any, *gather: Any, **more: Any) -> Any:
+        if gather and next(once, False):  # the commit
+            create_index(other, (RECORD_INDEX,))
+        return real(decide, *gather, **more)
+
+    table.timeline.append = append  # type: ignore[method-assign]
+    assert write_rows(table, rows_of([("c", "p", 2, "new")]), Operation.INSERT, parallelism=1).attempts == 2
+    assert check_index(open_table(storage, clock, "reader")) == []
