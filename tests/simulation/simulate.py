@@ -32,10 +32,12 @@ from tests.simulation.world import LEAVES_LATE_FILES, Step, World
 
 from tideline_events import Record
 from tideline_table.action import archive, roll_back_dead, run_clean, write_rows
+from tideline_table.coordination.shared.partition_numbers import newest_rules
 from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.properties import read_properties
 from tideline_table.hudi_written import read_archived_instants
-from tideline_table.index.bucket import BucketIndex, Engine
+from tideline_table.index.bucket import RESIZING, BucketIndex, Engine
 from tideline_table.log.entry import Entry
 from tideline_table.log_format.key_index import index_path
 from tideline_table.table import Table, TableRequest, create_table
@@ -288,6 +290,8 @@ def _check_buckets(cluster: Cluster) -> None:
     table = Table.open(cluster.world.disk.root, storage=cluster.world.disk, writer_id="checker")
     rows, index = table.read(), table.definition.buckets
     assert index is not None
+    if cluster.world.is_resized:
+        _check_numbers(cluster, table, index)
     for partition, key, name in zip(*(rows[n].to_pylist() for n in ("part", "id", "_hoodie_file_name")), strict=True):
         number = {"p": 3, "q": 1}.get(partition, BUCKETS) if cluster.world.seed % 2 else BUCKETS
         if cluster.world.is_resized:
@@ -295,6 +299,15 @@ def _check_buckets(cluster: Cluster) -> None:
         (bucket,) = BucketIndex.checked(number, ["id"], ["id"]).buckets(pa.array([key])).tolist()
         if bucket_of_file_id(name.split("_")[0]) != bucket:
             oracle.report(f"key {key} of bucket {bucket} is in {name}")
+
+
+def _check_numbers(cluster: Cluster, table: Table, index: BucketIndex) -> None:
+    """What Apache Hudi reads says the numbers of the log: no resize that died is left over."""
+    properties, found = read_properties(table.storage), newest_rules(table.storage)
+    if RESIZING in properties or not index.properties.items() <= properties.items():
+        cluster.oracle.report(f"hoodie.properties do not say {index.text}")
+    if index.rules and (not found or (found[0].rules, found[0].number) != (index.rules, index.number)):
+        cluster.oracle.report(f"the newest file of partition rules does not say {index.text}")
 
 
 def _check_rings(cluster: Cluster) -> None:

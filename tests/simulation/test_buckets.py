@@ -19,6 +19,7 @@ from tideline_table.coordination.bucket_conflict import resized_meanwhile
 from tideline_table.coordination.write_set import WriteSet
 from tideline_table.errors import WriteConflict
 from tideline_table.log.state import TableState
+from tideline_table.table import Table
 
 SEEDS = range(1, 61)
 RESIZED = range(1, 41)
@@ -82,6 +83,15 @@ def test_a_missing_rule_for_resizes_is_found(
     blind = sabotage((conflict, "resized_meanwhile", rule))
     found = next((o for o in (simulate(seed, blind, "resized") for seed in seeds) if o.problems), None)
     assert found is not None
+
+
+@pytest.mark.timeout(900)
+def test_a_resize_that_died_and_is_not_completed_is_found() -> None:
+    """Seeded bug: writers and recovery leave `hoodie.properties` as a resize that died left them."""
+    blind = sabotage((Table, "complete_resize", lambda _: None))
+    found = next((o for o in (simulate(seed, blind, "resized") for seed in RESIZED) if o.problems), None)
+    assert found is not None
+    assert "hoodie.properties do not say" in story(found)
 
 
 @pytest.mark.timeout(900)

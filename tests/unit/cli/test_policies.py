@@ -13,7 +13,7 @@ from tests.unit.services.fleet import update, write
 from tideline_cli.policy_program import main
 from tideline_runtime.policy import is_open, parse_policies
 from tideline_runtime.policy.model import policy_schema_text
-from tideline_table.action import TableService, run_clustering, schedule_clustering
+from tideline_table.action import TableService, run_clustering, run_log_compaction, schedule_clustering, schedule_log_compaction
 from tideline_table.table import TableType
 
 __all__ = ["fleet"]
@@ -124,3 +124,42 @@ def test_a_replay_shows_what_a_policy_would_have_done_with_the_recorded_writes(f
     none = replayed(capsys, fleet, policy_file(tmp_path, f"fleet: {{bytes_per_day: 1}}\ndefaults: {{{small}}}\n"))
     assert none["jobs"] == 0
     assert plain.refresh().sequence == before, "a replay writes nothing"
+
+
+MERGING = {"hoodie.log.compaction.enable": "true", "hoodie.log.compaction.blocks.threshold": "3"}
+
+
+def services(clustering, compaction, **options):
+    switches = f"services: {{clustering: {clustering}, compaction: {compaction}}}"
+    return f"defaults: {{{switches}, options: {{{', '.join(f'{key}: {value}' for key, value in options.items())}}}}}\n"
+
+
+def test_a_replay_makes_log_compactions_where_the_planner_would(fleet, tmp_path, capsys):
+    logged = fleet.create("logged", type=TableType.MOR)
+    for n in range(9):
+        write(logged, 0) if n == 0 else update(logged, 0)
+        logged.refresh()
+        fleet.clock.advance(3600)
+    assert schedule_log_compaction(logged, MERGING) is not None
+    assert run_log_compaction(logged) is not None
+    before = logged.refresh().sequence
+
+    def tried(text):
+        (one,) = replayed(capsys, fleet, policy_file(tmp_path, text))["tables"]
+        assert one["jobs"] == one["clusterings"] + one["compactions"] + one["log_compactions"]
+        return one
+
+    # Eight updates: the third one, and each second one after it, is the third file that a reader opens.
+    alone = tried(services("false", "false", **MERGING))
+    assert (alone["compactions"], alone["log_compactions"], alone["recorded_jobs"]) == (0, 3, 1)
+    assert alone["bytes_rewritten"] > 0
+    assert alone["largest_log_age_s"] > 6 * 3600, "rows stay in log files"
+    # A compaction after five writes, with the merged file among its input, begins again with no log files.
+    both = tried(services("false", "true", **MERGING))
+    assert (both["compactions"], both["log_compactions"]) == (1, 2)
+    # A compaction that is due merges the same log files.
+    often = tried(services("false", "true", **MERGING, **{"hoodie.compact.inline.max.delta.commits": "2"}))
+    assert (often["compactions"], often["log_compactions"]) == (4, 0)
+    off = tried(services("false", "false"))
+    assert (off["jobs"], off["bytes_rewritten"], off["recorded_jobs"]) == (0, 0, 1)
+    assert logged.refresh().sequence == before, "a replay writes nothing"

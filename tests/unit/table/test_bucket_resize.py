@@ -15,8 +15,7 @@ from tideline_table.errors import InvalidOption, UnsupportedTable, WriteConflict
 from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.hudi.properties import PROPERTIES_PATH, format_properties, read_properties
 from tideline_table.index.bucket import RESIZING
-from tideline_table.log.sharing import PeerLockKind, Sharing
-from tideline_table.table import Table, TableType, share_table
+from tideline_table.table import Table, TableType
 
 NUMBER = "hoodie.bucket.index.num.buckets"
 
@@ -120,20 +119,19 @@ def test_a_failed_resize_leaves_the_table_as_it_was(table: Table, monkeypatch: p
     check_places(table)
 
 
-def test_a_resize_that_died_around_its_commit_is_settled_by_the_next(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resize_that_died_after_its_commit_is_completed_by_the_next_write(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resize, "settle", lambda _: None)
     resize_buckets(table, 8)
     monkeypatch.undo()
     assert RESIZING in read_properties(table.storage)
     found = open_table(table.storage, table.clock, "next")
     assert number_of(found) == 8
+    assert found.read(where=_equals("k007")).num_rows == 2
     write(found, rows(KEYS[:9], 9, "z"))
+    assert (read_properties(table.storage)[NUMBER], RESIZING in read_properties(table.storage)) == ("8", False)
     check_places(found)
     assert found.read(where=_equals("k007")).num_rows == 2
-    with pytest.raises(UnsupportedTable, match="resize died"):
-        share_table(found, Sharing(PeerLockKind.STORAGE, 5), lambda *_: None)  # type: ignore[arg-type, return-value]
     assert resize_buckets(found, 8) is None
-    assert (read_properties(table.storage)[NUMBER], RESIZING in read_properties(table.storage)) == ("8", False)
 
 
 def test_what_cannot_be_resized_is_refused(table: Table) -> None:

@@ -22,6 +22,7 @@ from tideline_table.action import (
     write_rows,
 )
 from tideline_table.action.clustering import carried_file, carry_over
+from tideline_table.action.clustering import run as clustering_run
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination import Heartbeat
@@ -278,15 +279,11 @@ def test_checkpoints_keep_the_write_of_a_carried_file():
     assert [s.log_files for s in again.slices()] == [s.log_files for s in table.slices()]
 
 
-@pytest.mark.parametrize("kind", list(TableType))
-def test_a_rewritten_base_file_is_not_carried(kind):
-    table = filled(type=kind)
+def test_a_rewritten_base_file_is_not_carried():
+    table = filled()
 
     def during(writer: Table) -> None:
-        if kind is TableType.COW:
-            write(writer, [("a0", "p", 30, "u")], **NO_RETRY)
-        else:
-            write(writer, [("a0", "p", 30, "u")], Operation.INSERT_OVERWRITE, **NO_RETRY)
+        write(writer, [("a0", "p", 30, "u")], Operation.INSERT_OVERWRITE, **NO_RETRY)
 
     with pytest.raises(WriteConflict):
         clustered(table, during)
@@ -394,3 +391,38 @@ def test_shared_tables_refuse_it(monkeypatch):
     monkeypatch.setattr(Table, "is_shared", property(lambda _: True))
     with pytest.raises(UnsupportedTable, match="carry-over"):
         schedule_clustering(table, CARRY)
+
+
+STRATEGY = "hoodie.clustering.updates.strategy"
+
+
+@pytest.mark.parametrize("option", [STRATEGY, "tideline.clustering.update.strategy"])
+def test_copy_on_write_tables_refuse_it_and_say_what_to_choose(option):
+    """A carried base file would be visible to Apache Hudi's readers before the clustering commits."""
+    table = filled(type=TableType.COW)
+    chosen = {**CARRY, STRATEGY: "", option: "carry-over"}
+    with pytest.raises(UnsupportedTable, match=r"copy-on-write table 't1'.*merge-on-read.*yield.*reject"):
+        schedule_clustering(table, chosen)
+    assert not table.refresh().pending_clusterings()
+    planned = schedule_clustering(table, {**CARRY, STRATEGY: "yield"})
+    assert planned is not None
+    with pytest.raises(UnsupportedTable, match="carry-over"):
+        run_clustering(table, planned, options=chosen)
+    assert [a.instant for a in table.refresh().pending_clusterings()] == [planned], "nothing was begun"
+    # A writer with this option commits beside the clustering, as with yield.
+    write(open_table(table.storage, table.clock, "writer"), [("a0", "p", 30, "u")], **{option: "carry-over"}, **NO_RETRY)
+    with pytest.raises(WriteConflict):
+        cluster(table, planned)
+    assert ("a0", "p", 30, "u") in contents(table)
+
+
+def test_a_copy_on_write_plan_of_an_earlier_release_with_it_runs_as_with_yield(monkeypatch):
+    table = filled(type=TableType.COW)
+    before = contents(table)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(clustering_run, "_check_update_strategy", lambda *_: None)
+        planned = schedule_clustering(table, CARRY)
+    assert planned is not None
+    monkeypatch.setattr(clustering_run, "CarryOver", None)
+    assert cluster(table, planned) is not None
+    assert contents(table) == before

@@ -27,7 +27,9 @@ from tideline_table.log.metadata import COLUMN_STATS
 from tideline_table.log.statistics import keep_statistics
 from tideline_table.log.statistics_file import STATISTICS_FOLDER
 from tideline_table.log.table_log import TableLog
+from tideline_table.metadata_table import check, column_stats
 from tideline_table.metadata_table.column_stats import decode_column_stats, record_key
+from tideline_table.metadata_table.finding import FindingKind
 from tideline_table.metadata_table.layout import INDEX_DEFINITIONS_PATH, file_path, log_name
 from tideline_table.metadata_table.partition import groups_of_keys, mapping_of
 from tideline_table.metadata_table.reading import read_group, slice_files
@@ -366,6 +368,36 @@ def test_a_file_without_rows_has_records_only_if_it_is_a_log_file() -> None:
             assert found is not None
             assert (found["minValue"], found["maxValue"], found["valueCount"], found["nullCount"]) == (None, None, 0, 0)
         assert check_index(table) == []
+
+
+@pytest.mark.parametrize(("recorded", "is_found"), [(0, False), (1, True)])
+def test_a_log_file_of_an_earlier_release_that_only_deletes_needs_no_record(
+    monkeypatch: pytest.MonkeyPatch, recorded: int, is_found: bool
+) -> None:
+    """Earlier releases made none. A record of some columns only is wrong: Apache Hudi takes the others for columns of nulls only."""
+    table, storage = made(TableType.MOR, files=2)
+    create_index(table, [COLUMN_STATS])
+    columns = column_stats._columns_of
+    with monkeypatch.context() as earlier:
+        earlier.setattr(
+            column_stats, "_columns_of", lambda path, file, own: columns(path, file, own)[: None if file.rows else recorded]
+        )
+        write_rows(table, rows(0), Operation.DELETE, parallelism=1)
+    (left,) = (s for s in table.state.latest_slices() if s.log_files)
+    assert of_file(table, left.paths[-1], "n") is None
+    findings = check_index(table)
+    assert bool(findings) == is_found
+    assert all(f.kind is FindingKind.NOT_LISTED and left.log_files[-1].name in f.found for f in findings)
+    assert found(table, storage, "n >= 0")[1] == {"p0", "p1"}
+    # Other records are compared as before; a repair adds those that are missing.
+    gone = record_key("n", left.path).encode()
+    with monkeypatch.context() as damaged:
+        read = check.mapping_of
+        damaged.setattr(check, "mapping_of", lambda records: {key: datum for key, datum in read(records).items() if key != gone})
+        assert any(left.base_file in f.found for f in check_index(table))
+    repair_index(table)
+    assert of_file(table, left.paths[-1], "n") is not None
+    assert check_index(table) == []
 
 
 def test_chosen_columns_and_files_that_lack_statistics_of_one() -> None:

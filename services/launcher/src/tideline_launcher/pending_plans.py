@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from tideline_launcher.application import PlanKey
 from tideline_launcher.decision import PendingPlan, TableLimits
@@ -10,7 +10,7 @@ from tideline_launcher.resources import work_of
 from tideline_launcher.settings import LauncherSettings
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.open_tables import OpenTables
-from tideline_runtime.policy import is_open
+from tideline_runtime.policy import Policies, is_open
 from tideline_runtime.table_settings import TableSettings
 from tideline_runtime.visits import Visits
 from tideline_table.action import is_run_by_hudi, pending_rewrites
@@ -18,6 +18,10 @@ from tideline_table.coordination import is_dead
 from tideline_table.errors import TidelineError
 from tideline_table.hudi import State
 from tideline_table.table import Table, is_given_up_plan
+
+Between = Callable[[Callable[[], list[PendingPlan]], Collection[str]], None]
+"""Called before each table of a visit of all tables: with what returns the plans of the tables visited so far, and with the uids of those that
+came last because they were named, none for most calls."""
 
 
 class PendingPlans:
@@ -38,16 +42,21 @@ class PendingPlans:
         self._visits = visits
         self._plans: dict[str, list[PendingPlan]] = {}
         self._left_alone: set[PlanKey] = set()
+        self._whole: tuple[Policies, tuple[int, ...], int] | None = None
+        """What held for all tables (`OpenTables.common`) when the plans of each of them became known."""
 
     def leave_alone(self, key: PlanKey) -> None:
         """Skip a plan for as long as the record that it was given up exists."""
         self._left_alone.add(key)
 
-    def visit(self, ended: Iterable[str]) -> tuple[list[PendingPlan], float | None, TidelineError | None]:
+    def visit(self, ended: Iterable[str], between: Between) -> tuple[list[PendingPlan], float | None, TidelineError | None]:
         """Return the pending plans, the seconds until all tables are due (None: the poll interval), and an error.
 
         It visits all tables once per poll interval, and in between those that events name, with a pending plan (its process may die), or
         with an application that `ended` (uids). An error that a retry may cure leaves plans out.
+
+        A visit of all tables begins with those that are named, and takes others that events name as the next ones. It calls `between`, but not
+        before the plans of all tables became known once, and not if the policies or the tables changed since.
         """
         visit = self._visits.begin([*self._plans, *ended])
         found = {} if visit.only is None else {uid: plans for uid, plans in self._plans.items() if uid not in visit.only}
@@ -58,10 +67,24 @@ class PendingPlans:
             if plans:
                 found[table.uid] = plans
 
-        failure = self._tables.visit(self._context, look, only=visit.only, first=visit.first)
+        common: tuple[Policies, tuple[int, ...], int] | None = None
+        named: list[str] = []
+
+        def first() -> list[str]:
+            nonlocal common, named
+            common = common or self._tables.common()
+            if visit.is_full and self._whole == self._tables.common():
+                between(lambda: _in_order(found), named)
+            named = visit.first()
+            return named
+
+        failure = self._tables.visit(self._context, look, only=visit.only, first=first)
         self._plans = found
-        every = [plan for plans in sorted(found.values(), key=lambda plans: plans[0].base_path) for plan in plans]
-        return every, self._visits.end(visit) if failure is None else None, failure
+        if failure is not None:
+            return _in_order(found), None, failure
+        if visit.is_full and not self._context.stopping.is_set():
+            self._whole = common
+        return _in_order(found), self._visits.end(visit), None
 
     def _of(self, table: Table) -> list[PendingPlan]:
         plans: list[PendingPlan] = []
@@ -84,3 +107,8 @@ class PendingPlans:
             name, timeout_s = table.definition.name, own.application_timeout_s
             plans.append(PendingPlan(key, table.base_path, name, driven, service, work, limits, timeout_s))
         return plans
+
+
+def _in_order(found: Mapping[str, list[PendingPlan]]) -> list[PendingPlan]:
+    """Return the plans of tables in order of base path."""
+    return [plan for plans in sorted(found.values(), key=lambda plans: plans[0].base_path) for plan in plans]

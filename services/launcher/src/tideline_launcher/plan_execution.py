@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -30,6 +30,7 @@ from tideline_launcher.placed import applications_of
 from tideline_launcher.resources import PlanWork, can_grow
 from tideline_launcher.settings import LauncherSettings
 from tideline_launcher.sharing import waiting_since
+from tideline_launcher.visit_launches import VisitLaunches
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.event_link import EventLink
 from tideline_runtime.hinted_tables import HintedTables
@@ -41,7 +42,7 @@ from tideline_runtime.table_source import JobFacts
 from tideline_runtime.visits import Visits
 from tideline_table.action import TableService
 from tideline_table.coordination import roll_back
-from tideline_table.errors import StorageError
+from tideline_table.errors import StorageError, TidelineError
 from tideline_table.hudi import State
 from tideline_table.table import GivenUp, forget_given_up, keep_given_up
 
@@ -92,18 +93,20 @@ class LauncherService:
         # Applications before plans: one that ends in between leaves a plan that is then seen as ended, too.
         known = self._applications.known()
         ended = [a.key.table_uid for a in known if a.end is not None and not a.is_collected]
-        plans, again_s, failure = self._pending.visit(ended)
+        during = VisitLaunches(known)
+        plans, again_s, failure = self._pending.visit(ended, lambda found, named: self._launch_named(found, named, during))
+        started = [a for a in self._applications.known() if a.key in during.started] if during.started else []
         mine = [a for a in known if self._tables.by_uid(a.key.table_uid) is not None]
         self._work |= {plan.key: plan.work for plan in plans}
         for application in sorted(mine, key=lambda a: a.created):
             self._adopt(application, known)
         self._collect_ended(mine, known)
         if failure is None and not self._context.stopping.is_set():
-            self._forget_gone(plans, known)
-        running = [a for a in mine if a.end is None]
+            self._forget_gone(plans, [*known, *started])
+        running = [a for a in (*mine, *started) if a.end is None]
         now_s = self._context.clock.monotonic_s()
         self._since_s = waiting_since([plan.key for plan in plans], self._since_s, now_s)
-        decision = decide(plans, running, self._histories, self._limits, now_s, self._since_s, self._alone)
+        decision = decide(during.left_alone(plans), running, self._histories, self._limits, now_s, self._since_s, self._alone)
         launched = self._act(decision)
         self._applications.tidy()
         self._report(running, plans, launched)
@@ -113,7 +116,7 @@ class LauncherService:
         waits = [self._histories[plan.key].not_before_s for plan in plans if plan.key in self._histories]
         waits += [] if decision.wait_until_s is None else [decision.wait_until_s]
         delays = [until_s - now_s for until_s in waits if until_s > now_s]
-        if running or launched:
+        if running or launched or during.started:
             delays.append(self._applications.poll_interval_s)
         if not delays:
             return again_s
@@ -124,6 +127,34 @@ class LauncherService:
         self._applications.close(_STOP_GRACE_S)
         self._events.close()
         self._tables.close()
+
+    def _launch_named(self, found: Callable[[], list[PendingPlan]], named: Collection[str], during: VisitLaunches) -> None:
+        """Launch new plans of tables that events named, while a visit of all tables goes on.
+
+        Ends of applications are handled after the visit. An error leaves the plans to the next tick.
+        """
+        now_s = self._context.clock.monotonic_s()
+        if not named and not during.is_due(now_s):
+            return
+        plans = during.free(found())
+        if not during.is_due(now_s) and not any(p.key.table_uid in named and not p.is_driven for p in plans):
+            return
+        try:
+            known = self._applications.known()
+            running = [a for a in known if a.end is None and self._tables.by_uid(a.key.table_uid) is not None]
+            plans = during.free(plans, known)
+            self._work |= {plan.key: plan.work for plan in plans}
+            self._since_s |= waiting_since([plan.key for plan in plans], self._since_s, now_s)
+            decision = decide(plans, running, self._histories, self._limits, now_s, self._since_s, self._alone)
+            during.wait_until_s = decision.wait_until_s
+            for chosen in decision.launch:
+                if self._context.stopping.is_set():
+                    return
+                during.started |= {plan.key for plan in chosen.plans}
+                self._launch(chosen)
+            self._events.flush()
+        except TidelineError as error:
+            _log.info("launch postponed to the next tick", reason=str(error))
 
     def _act(self, decision: Decision) -> list[Launch]:
         for plan in decision.give_up:
@@ -325,7 +356,8 @@ class LauncherService:
             metrics.set(OBSTACLES, sum(c.obstacle is obstacle for c in found.values()), obstacle=obstacle.value)
         for key, condition in found.items():
             if self._reported.get(key) != condition:
-                _log.warning("does not start", table=key.table_uid, instant=key.instant, **_fields(condition))
+                about = {"obstacle": condition.obstacle.value, "reason": condition.text}
+                _log.warning("does not start", table=key.table_uid, instant=key.instant, **about)
         self._reported = found
         lasting = sorted({f"{c.obstacle}: {c.text}" for c in found.values() if c.obstacle in _UNREADY})
         if lasting:
@@ -363,7 +395,3 @@ class LauncherService:
     def _hint(self, base_path: str, key: PlanKey, service: TableService, reason: str) -> None:
         """Queue a hint, so that the mirror does not wait for its next poll."""
         self._events.queue(Hint(key.table_uid, self._context.clock.now(), base_path=base_path, reason=f"{service} {reason}"))
-
-
-def _fields(condition: Condition) -> dict[str, str]:
-    return {"obstacle": condition.obstacle.value, "reason": condition.text}

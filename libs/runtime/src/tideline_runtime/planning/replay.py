@@ -13,11 +13,11 @@ from typing import Any
 
 from tideline_runtime.planning.arbitration import arbitrate
 from tideline_runtime.planning.demand import Demand, Held, Thresholds, View
-from tideline_runtime.planning.examination import examine, shrunk
+from tideline_runtime.planning.examination import examine, services_of, shrunk
 from tideline_runtime.planning.ledger import Ledger
 from tideline_runtime.planning.replay_table import BYTES_PER_S, START_S, SimulatedTable, Tally, recorded_entries
 from tideline_runtime.policy import Policies, TablePolicy
-from tideline_table.action import TableService, pending_bytes
+from tideline_table.action import pending_bytes, pending_rewrites
 from tideline_table.config import Options
 from tideline_table.errors import TidelineError, UnsupportedTable
 from tideline_table.hudi import Action
@@ -25,13 +25,12 @@ from tideline_table.log import Entry, TableState
 from tideline_table.table import Table
 
 ASSUMPTIONS = (
-    f"a job starts {START_S:g} s after its plan, rewrites {BYTES_PER_S >> 20} MiB/s, one at a time, and never fails but by writers",
-    "clustering keeps the bytes of its input; compaction writes the bytes of the base file and all log files",
+    f"a job starts {START_S:g} s after its plan, rewrites {BYTES_PER_S >> 20} MiB/s, and runs alone; only a writer lets a clustering fail",
+    "a log compaction fails if another service takes its file groups",
+    "clustering keeps the bytes of its input; compaction writes those of base and log files, log compaction those of the log files",
     "recorded writes go to the simulated file group with most of their rows, change it by the recorded bytes, and come at their time",
-    "log compactions are left out, the recorded ones, too",
     "writes that filled small files, waited, or were repeated because of a recorded service are not undone",
 )
-_REPLAYED = (TableService.CLUSTERING, TableService.COMPACTION)
 _TICK = timedelta(minutes=15)
 """How often decisions are made without an event: windows, budgets and ages change by time."""
 ThresholdsOf = Callable[[TablePolicy], Thresholds]
@@ -46,6 +45,7 @@ class Replayed:
     jobs: int
     clusterings: int
     compactions: int
+    log_compactions: int
     bytes_rewritten: int
     conflicts: int
     most_small_files: int
@@ -57,7 +57,8 @@ class Replayed:
     @classmethod
     def of(cls, table: Table, tally: Tally) -> Replayed:
         """Return the counts of a table."""
-        return cls(table.base_path, table.uid, tally.clusterings + tally.compactions, **asdict(tally))
+        jobs = tally.clusterings + tally.compactions + tally.log_compactions
+        return cls(table.base_path, table.uid, jobs, **asdict(tally))
 
 
 @dataclass(slots=True)
@@ -153,7 +154,8 @@ class _Replay:
         before = [entry for at, entry in zip(times, entries, strict=True) if at < self._since]
         if table.timeline.log.trimmed_to():
             first = min((entry.instant for entry in entries), default="")
-            made.begin_with(s for s in table.state.latest_slices() if s.base_instant < first)
+            known = (s for s in table.state.latest_slices() if s.base_instant < first)
+            made.begin_with(replace(s, log_files=tuple(g for g in s.log_files if g.instant < first)) for s in known)
             for entry in before:
                 made.apply(entry, counts=False)
         else:
@@ -192,15 +194,13 @@ class _Replay:
             self._decide(now, [base_path] if base_path else list(self.tables))
 
     def _decide(self, now: datetime, changed: list[str]) -> None:
-        demands = [
-            found for base in changed for service in _REPLAYED if isinstance(found := self._examined(base, service, now), Demand)
-        ]
+        demands = [found for base in changed for found in self._demands(base, now)]
         if not demands:
             return
         fleet = self._policies.fleet
-        pending = [a for t in self.tables.values() for a in (*t.state.pending_clusterings(), *t.state.pending_compactions())]
+        pending = sum(len(pending_rewrites(t.state)) for t in self.tables.values())
         spent = sum(Ledger(tuple(t.rewrites)).spent(now) + pending_bytes(t.state) for t in self.tables.values())
-        for choice in arbitrate(demands, fleet, spent, len(pending), now, lambda d, limit: self._shrunk(d, limit, now)):
+        for choice in arbitrate(demands, fleet, spent, pending, now, lambda d, limit: self._shrunk(d, limit, now)):
             if choice.held is None:
                 self._start(choice.demand, now)
 
@@ -212,9 +212,11 @@ class _Replay:
             self._free_at = max(self._free_at, now) + timedelta(seconds=takes_s)
             heapq.heappush(self._jobs, (self._free_at, demand.base_path, instant))
 
-    def _examined(self, base_path: str, service: TableService, now: datetime) -> Demand | Held:
+    def _demands(self, base_path: str, now: datetime) -> list[Demand]:
         table, own = self.tables[base_path], self._own[base_path]
-        return examine(service, self._view(table), own, self._thresholds_of(own), Ledger(tuple(table.rewrites)), now)
+        view, thresholds, ledger = self._view(table), self._thresholds_of(own), Ledger(tuple(table.rewrites))
+        found = (examine(service, view, own, thresholds, ledger, now) for service in services_of(view))
+        return [one for one in found if isinstance(one, Demand)]
 
     def _shrunk(self, demand: Demand, max_bytes: int, now: datetime) -> Demand | Held:
         if demand.cost_bytes <= max_bytes:

@@ -7,9 +7,23 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from tideline_runtime.planning.demand import Demand
-from tideline_table.action import Due, TableService, action_name, backlog_of, decide_clustering, plan_bytes, plan_compaction
+from tideline_table.action import (
+    Due,
+    Reason,
+    TableService,
+    action_name,
+    backlog_of,
+    decide_clustering,
+    find_log_compaction_conflict,
+    is_mergeable,
+    plan_bytes,
+    plan_compaction,
+    plan_log_compaction,
+    planned_slices,
+    service_of,
+)
 from tideline_table.config import Options
-from tideline_table.file_group import FileGroupId, FileSlice, LogFile
+from tideline_table.file_group import FileGroupId, FileSlice, LogFile, log_file_name
 from tideline_table.hudi import Action, CommitMetadata, State
 from tideline_table.log import ActionRecord, Entry, Published, TableState
 from tideline_table.table import Table
@@ -18,7 +32,13 @@ START_S = 20.0
 """Assumed time from a plan to its first byte."""
 BYTES_PER_S = 50 << 20
 """Assumed speed of a job, in bytes of input."""
-_CLUSTER, _COMPACT = "CLUSTER", "COMPACT"
+_ACTIONS = {
+    TableService.CLUSTERING: (Action.REPLACE_COMMIT, "CLUSTER"),
+    TableService.COMPACTION: (Action.COMPACTION, "COMPACT"),
+    TableService.LOG_COMPACTION: (Action.LOG_COMPACTION, "LOG_COMPACT"),
+}
+_TOKEN, _MERGED_TOKEN = "0-0-0", "1-0-0"
+"""Write tokens in the names of simulated log files. That of a log compaction sorts behind that of a write."""
 
 
 @dataclass(slots=True)
@@ -27,6 +47,7 @@ class Tally:
 
     clusterings: int = 0
     compactions: int = 0
+    log_compactions: int = 0
     bytes_rewritten: int = 0
     conflicts: int = 0
     """Writes that met a pending clustering of the same file groups."""
@@ -53,7 +74,7 @@ class SimulatedTable:
     def begin_with(self, slices: Iterable[FileSlice]) -> None:
         """Take over the file slices that were there before the first replayed entry."""
         for file_slice in slices:
-            self.state.slices[file_slice.group] = {file_slice.base_instant: file_slice}
+            self.state.slices[file_slice.group] = {file_slice.base_instant: _named(file_slice)}
             self._recorded_bytes[file_slice.group] = file_slice.size_bytes
 
     def apply(self, entry: Entry, *, counts: bool) -> None:
@@ -61,50 +82,60 @@ class SimulatedTable:
         if entry.after is not State.COMPLETED or not isinstance(entry.body, Published):
             return
         metadata, service = entry.body.metadata, action_name(entry.action, entry.operation)
-        if service in (TableService.CLUSTERING, TableService.COMPACTION):
-            if counts:
-                self.tally.recorded_jobs += 1
-                self.tally.recorded_bytes += sum(stat.file_size_bytes for stat in metadata.stats)
+        if service not in _ACTIONS:
+            self._write(entry, metadata, counts=counts)
+            return
+        if counts:
+            self.tally.recorded_jobs += 1
+            self.tally.recorded_bytes += sum(stat.file_size_bytes for stat in metadata.stats)
+        if service != TableService.LOG_COMPACTION:
             self._follow(metadata)
-            return
-        if service == TableService.LOG_COMPACTION:
-            return
-        self._write(entry, metadata, counts=counts)
 
     def publish(self, demand: Demand, root: str, now: datetime) -> tuple[str, float] | None:
         """Publish the plan of a demand. Return its instant and how long its job takes; None if no plan is that small."""
+        found = self._planned(demand, root, now)
+        if not isinstance(found, Due):
+            return None
+        instant = self._instant(now)
+        action, operation = _ACTIONS[demand.service]
+        self._record(instant, action, State.REQUESTED, operation, now)
+        self.state.plans[instant] = found.body
+        size = plan_bytes(self.state, self.state.planned_groups(instant), demand.service)
+        return instant, START_S + size / BYTES_PER_S
+
+    def _planned(self, demand: Demand, root: str, now: datetime) -> Due | Reason:
+        if demand.service is TableService.LOG_COMPACTION:
+            return plan_log_compaction(self.state, self.options, max_bytes=demand.max_bytes)
         if demand.service is TableService.CLUSTERING:
             trigger = None if demand.trigger is None else replace(demand.trigger, max_bytes=demand.max_bytes)
             has_buckets = self.table.definition.buckets is not None
-            found = decide_clustering(
+            return decide_clustering(
                 self.state, root, self.options, self.table.schema, trigger=trigger, has_buckets=has_buckets, hour=now.hour
             )
-        else:
-            least = None if demand.trigger is None else demand.trigger.min_commits
-            found = plan_compaction(self.state, self.options, now=now, max_bytes=demand.max_bytes, min_commits=least)
-        if not isinstance(found, Due):
-            return None
-        is_clustering = demand.service is TableService.CLUSTERING
-        instant = self._instant(now)
-        action, operation = (Action.REPLACE_COMMIT, _CLUSTER) if is_clustering else (Action.COMPACTION, _COMPACT)
-        self._record(instant, action, State.REQUESTED, operation, now)
-        self.state.plans[instant] = found.body
-        size = plan_bytes(self.state, self.state.planned_groups(instant))
-        return instant, START_S + size / BYTES_PER_S
+        least = None if demand.trigger is None else demand.trigger.min_commits
+        return plan_compaction(self.state, self.options, now=now, max_bytes=demand.max_bytes, min_commits=least)
 
     def complete(self, instant: str, now: datetime) -> None:
-        """End the job of a plan, if no writer beat it meanwhile."""
+        """End the job of a plan, if no writer beat it meanwhile. A log compaction gives way to other services, too."""
         record = self.state.actions[instant]
         if not record.is_pending:
             return
         groups = self.state.planned_groups(instant)
         slices = [found for group in groups if (found := self.state.latest_slice(group)) is not None]
-        if record.is_clustering:
-            written = self._cluster(instant, slices)
-            self.tally.clusterings += 1
-        else:
-            written = self._compact(instant, slices)
-            self.tally.compactions += 1
+        match service_of(record):
+            case TableService.CLUSTERING:
+                written = self._cluster(instant, slices)
+                self.tally.clusterings += 1
+            case TableService.LOG_COMPACTION:
+                planned = planned_slices(self.state.plans[instant].plan, instant)  # type: ignore[arg-type, union-attr]
+                if find_log_compaction_conflict(self.state, instant, planned) is not None:
+                    self._roll_back(instant, now)
+                    return
+                written = sum(self._merge_logs(instant, read) for read in planned)
+                self.tally.log_compactions += 1
+            case _:
+                written = self._compact(instant, slices)
+                self.tally.compactions += 1
         self.state.plans.pop(instant, None)
         self.state.actions[instant] = replace(record, state=State.COMPLETED, sequence=self._next(), since=now.isoformat())
         self.tally.bytes_rewritten += written
@@ -130,16 +161,16 @@ class SimulatedTable:
             group = self._stands_for.get(recorded, recorded)
             held = self.state.latest_slice(group)
             touched.add(group) if held is not None else None
-            name = stat.path.rsplit("/", 1)[-1]
             if stat.is_log:
-                log = LogFile(name, stat.file_size_bytes, entry.instant, stat.log_version or 1)
                 base = held or FileSlice(group, entry.instant, "", 0, -1)
-                made = replace(base, log_files=(*base.log_files, log))
+                made = _with_log(base, stat.file_size_bytes, entry.instant)
             else:
                 grown = stat.file_size_bytes - self._recorded_bytes.get(recorded, 0)
                 size = stat.file_size_bytes if held is None else max(1, held.size_bytes + grown)
                 self._recorded_bytes[recorded] = stat.file_size_bytes
-                made = FileSlice(group, entry.instant, name, size, -1, held.log_files if held is not None else ())
+                logs = held.log_files if held is not None else ()
+                made = FileSlice(group, entry.instant, stat.path.rsplit("/", 1)[-1], size, -1, logs)
+                made = made if group in self.state.groups_under_compaction() else _named(made)
             self.state.slices[group] = {made.base_instant: made}
         self._replace(metadata)
         self._meet_clusterings(touched, entry, counts=counts)
@@ -165,11 +196,13 @@ class SimulatedTable:
             now = datetime.fromisoformat(entry.recorded)
             for group in self.state.planned_groups(instant):
                 self.state.clustering_losses[group] = self.state.clustering_losses.get(group, 0) + 1
-            by = self._instant(now)
-            self._record(by, Action.ROLLBACK, State.COMPLETED, "", now)
-            lost = replace(self.state.actions[instant], state=State.ROLLED_BACK, fenced_by=by)
-            self.state.actions[instant] = lost
-            self.state.plans.pop(instant, None)
+            self._roll_back(instant, now)
+
+    def _roll_back(self, instant: str, now: datetime) -> None:
+        by = self._instant(now)
+        self._record(by, Action.ROLLBACK, State.COMPLETED, "", now)
+        self.state.actions[instant] = replace(self.state.actions[instant], state=State.ROLLED_BACK, fenced_by=by)
+        self.state.plans.pop(instant, None)
 
     def _follow(self, metadata: CommitMetadata) -> None:
         """Let the outputs of a recorded service stand for the simulated groups that have the rows of its inputs."""
@@ -190,7 +223,7 @@ class SimulatedTable:
         written = 0
         for number, group in enumerate(body.plan["clusteringPlan"]["inputGroups"]):  # type: ignore[union-attr, index]
             members = [FileGroupId(str(s["partitionPath"] or ""), str(s["fileId"])) for s in group["slices"]]
-            size, outputs = sum(by_id[m].total_bytes for m in members if m in by_id), int(group["numOutputFileGroups"])
+            size, outputs = sum(by_id[m].applied.total_bytes for m in members if m in by_id), int(group["numOutputFileGroups"])
             made = [FileGroupId(members[0].partition_path, f"simulated-{instant}-{number}-{n}") for n in range(outputs)]
             for output in made:
                 self.state.slices[output] = {instant: FileSlice(output, instant, f"{output.file_id}.parquet", size // outputs, -1)}
@@ -215,11 +248,23 @@ class SimulatedTable:
         for held in slices:
             merged = planned[held.group.partition_path, held.group.file_id]
             left = tuple(log for log in held.log_files if log.name not in merged)
-            size = held.total_bytes - sum(log.size_bytes for log in left)
+            size = held.applied.total_bytes - sum(log.size_bytes for log in left)
             name = held.base_file or f"{held.group.file_id}.parquet"
             self.state.slices[held.group] = {instant: FileSlice(held.group, instant, name, size, -1, left)}
             written += size
         return written
+
+    def _merge_logs(self, instant: str, read: FileSlice) -> int:
+        held = self.state.latest_slice(read.group)
+        assert held is not None
+        named = {log.name for log in read.log_files}
+        place = 1 + max(at for at, log in enumerate(held.log_files) if log.name in named)
+        size, version = sum(log.size_bytes for log in held.log_files if log.name in named), held.log_files[place - 1].version
+        name = log_file_name(held.group.file_id, held.base_instant, version, _MERGED_TOKEN)
+        merged = LogFile(name, size, instant, version, merges_earlier=True)
+        logs = (*held.log_files[:place], merged, *held.log_files[place:])
+        self.state.slices[held.group] = {held.base_instant: replace(held, log_files=logs)}
+        return size
 
     # --- the table's actions ---------------------------------------------------------------------------------------------
 
@@ -235,6 +280,25 @@ class SimulatedTable:
         # Of its own series, so that it never meets a recorded one: it only distinguishes plans, and no rows are read by it.
         self._number += 1
         return f"{now:%Y%m%d%H%M%S}{self._number % 1000:03d}"
+
+
+def _with_log(held: FileSlice, size_bytes: int, instant: str) -> FileSlice:
+    """Return a slice with another log file of a write. Its name is the one that a writer would give it."""
+    version = 1 + max((log.version for log in held.log_files), default=0)
+    name = log_file_name(held.group.file_id, held.base_instant, version, _TOKEN)
+    return replace(held, log_files=(*held.log_files, LogFile(name, size_bytes, instant, version)))
+
+
+def _named(held: FileSlice) -> FileSlice:
+    """Return a slice whose log files are named after it: no log compaction takes others. The recorded ones may be named after another slice."""
+    if is_mergeable(held):
+        return held
+    named = replace(held, log_files=())
+    for log in held.log_files:
+        named = _with_log(named, log.size_bytes, log.instant)
+        last = replace(named.log_files[-1], merges_earlier=log.merges_earlier)
+        named = replace(named, log_files=(*named.log_files[:-1], last))
+    return named
 
 
 def recorded_entries(table: Table) -> Iterator[Entry]:

@@ -36,7 +36,12 @@ from tideline_table.action.compaction.run import compact_here, request_compactio
 from tideline_table.action.decision import Check, Due, Reason, TableService, action_name
 from tideline_table.action.index.run import INDEX_TYPES, check_index, create_index, drop_index, repair_index
 from tideline_table.action.inline import InlineService, run_inline
-from tideline_table.action.log_compaction.plan import plan_log_compaction
+from tideline_table.action.log_compaction.plan import (
+    find_log_compaction_conflict,
+    is_mergeable,
+    plan_log_compaction,
+    planned_slices,
+)
 from tideline_table.action.log_compaction.run import (
     log_compact_here,
     request_log_compaction,
@@ -158,6 +163,7 @@ __all__ = [
     "drop_index",
     "examine",
     "failure_document",
+    "find_log_compaction_conflict",
     "finding_document",
     "hold_back",
     "in_buckets",
@@ -165,6 +171,7 @@ __all__ = [
     "index_state",
     "input_bytes",
     "inserted_hashes",
+    "is_mergeable",
     "is_run_by_hudi",
     "is_split",
     "job_document",
@@ -184,6 +191,7 @@ __all__ = [
     "plan_clustering",
     "plan_compaction",
     "plan_log_compaction",
+    "planned_slices",
     "preview_clustering",
     "preview_due",
     "preview_plan_of",

@@ -16,7 +16,7 @@ def roll_back_dead(table: Table) -> list[str]:
     """Roll back every write of a dead writer, complete rollbacks and a restore of dead processes; return the instants undone.
 
     Dead clustering and compaction attempts are left to the next attempt, because their plan can be run again. Only a clustering
-    that Apache Hudi began and gave up is rolled back. Cancellations of plans are completed.
+    that Apache Hudi began and gave up is rolled back. Cancellations of plans are completed, and so are `hoodie.properties` after a resize of buckets.
     """
     table.check_writable(keyed=False)
     undone: list[str] = []
@@ -36,6 +36,7 @@ def roll_back_dead(table: Table) -> list[str]:
             continue
         if roll_back(table.timeline, record.instant) is not None:
             undone.append(record.instant)
+    table.complete_resize()  # of buckets, if its commit is among those undone
     table.timeline.tidy_up()
     return undone
 

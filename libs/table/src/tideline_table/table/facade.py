@@ -34,11 +34,12 @@ from tideline_table.schema import arrow_from_avro, avro_with_meta_fields, with_m
 from tideline_table.schema.identity import SchemaVersions
 from tideline_table.schema.meta_fields import OPERATION_FIELD
 from tideline_table.storage import Folder, ObjectStat, Storage, open_storage
+from tideline_table.table.bucket_numbers import check_index, complete_ended_resize
 from tideline_table.table.changes import PointKind, Stretch, changed_rows, newest_point, stretch_of
 from tideline_table.table.data_skipping import DataSkipping
 from tideline_table.table.declared_merging import check_defaults
 from tideline_table.table.definition import TableDefinition, TableType
-from tideline_table.table.identity import TableIdentity, check_index_unchanged, check_stands, read_identity, replace_identity
+from tideline_table.table.identity import TableIdentity, check_stands, read_identity, replace_identity
 from tideline_table.table.images import Images, images_of
 from tideline_table.table.opening import open_timeline
 from tideline_table.table.pruning import pruning_of
@@ -109,15 +110,6 @@ class Table:
     def definition(self) -> TableDefinition:
         """The definition in `hoodie.properties`, with the numbers of buckets that the log says if the table was resized."""
         return self._declared.resized(self.timeline.state.bucket_resize())
-
-    def _check_index(self, declared: TableDefinition) -> None:
-        if self.identity is None:
-            return
-        known = self.identity.index_after(self.timeline.state.bucket_resize())
-        if self.identity.index and not declared.is_resizing and declared.index_text != known:
-            self.refresh()  # another process resized the table
-        resize = self.timeline.state.bucket_resize()
-        check_index_unchanged(declared.index_text, self.identity, resize, is_resizing=declared.is_resizing)
 
     def write_options(self, given: Mapping[str, object] | None = None) -> Options:
         """Return the options of a write: those of the table with `given`, and its record index if it has one and no index is named."""
@@ -221,7 +213,7 @@ class Table:
         self.timeline.check_not_upgraded()
         self.definition.check_writable(keyed=keyed)
         if not self.is_exclusive:  # an exclusive timeline reads the properties below; those read before may be older than a resize
-            self._check_index(self._declared)
+            check_index(self._declared, self.identity, self.timeline)
         check_defaults(self.definition.merging, self.schema_json, self.definition.name)
         if self.identity is not None:
             self.identity.check_place(self.storage.root)
@@ -234,10 +226,16 @@ class Table:
                 definition = TableDefinition.read(self.storage, self.base_path)
                 check_not_upgraded(definition.version, definition.properties)
                 definition.check_writable(keyed=keyed)
-                self._check_index(definition)
+                check_index(definition, self.identity, self.timeline)
                 self._declared, self._properties_seen = definition, found
 
         self.timeline.check_writable(self.definition.name, check_definition)
+        self.complete_resize()
+
+    def complete_resize(self) -> None:
+        """Complete what a resize of buckets left whose process died, if the properties say so. Writers and recovery call it."""
+        if complete_ended_resize(self._declared, self.identity, self.timeline):
+            self._properties_seen = None  # the next check reads them again
 
     def adopt(self, *, in_place: bool = False) -> TableIdentity:
         """Give a copied or moved table a new identity at its present base path.

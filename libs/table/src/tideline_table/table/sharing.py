@@ -71,9 +71,9 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock, buckets
         raise InvalidOption(
             f"lock {sharing.lock}, {sharing.expire_min} min", expected=f"that of the table: {table.sharing.to_json()}"
         )
-    _check_kind(table)
     if table.has_log:
-        table.check_writable(keyed=False)
+        table.check_writable(keyed=False)  # completes what a resize of buckets left
+    _check_kind(table)
     lock = open_lock(table.storage, sharing, table.timeline.log.writer_id, table.clock, table.options)
     probe_conditional_put(table.storage)
     if sharing.lock is PeerLockKind.STORAGE:
@@ -149,9 +149,9 @@ def _check_kind(table: Table) -> None:
     check_version(properties)
     if RESIZING in properties:
         raise UnsupportedTable(
-            "a table whose buckets are being split, or whose resize died",
-            expected="properties with the numbers of buckets",
-            remedy="run it again, with the numbers that the table has if it committed: tideline resize-buckets PATH --buckets N",
+            "a table whose buckets are being resized, or were when the process died",
+            expected="properties with the numbers of buckets: the end of the resize writes them, or the next write after it",
+            remedy="wait for the resize and for overwrites of the table; if a process died: tideline run rollback PATH",
         )
     check_record_index(properties, table.options)
     check_numbers(table.storage, properties)

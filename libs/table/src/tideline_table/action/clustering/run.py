@@ -51,6 +51,7 @@ from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
 from tideline_table.log_format.key_index import forget_index
 from tideline_table.schema.meta_fields import with_meta_fields
+from tideline_table.table.definition import TableType
 from tideline_table.table.facade import Table
 from tideline_table.writer.marker import forget_markers, marked_files
 
@@ -127,7 +128,8 @@ def run_clustering(
 ) -> Committed | None:
     """Execute a clustering plan (empty: the oldest pending one); return None if there is none.
 
-    Carries writes over if its options or those of the planner say so (`carry_over`); what the planner says has no effect in shared tables.
+    Carries writes over if its options or those of the planner say so (`carry_over`); what the planner says has no effect in shared and
+    copy-on-write tables.
     Takes over from a dead attempt. Rolls back, so that the planner can plan again, and raises `WriteConflict` on a conflict or
     `VerificationFailed` for unfit results. `TransactionRolledBack` means that another process ended the attempt or took it over.
     """
@@ -175,12 +177,22 @@ def _begin_clustering(table: Table, instant: str, options: Options) -> Clusterin
         table.definition.buckets,
     )
     tasks = [replace(task, inputs=tuple(with_merged_logs(table.state, s) for s in task.inputs)) for task in tasks]
-    carries = not table.is_shared and (carries_over(options) or plan_carries_over(planned.plan))
+    has_logs = table.definition.type is TableType.MOR
+    carries = has_logs and not table.is_shared and (carries_over(options) or plan_carries_over(planned.plan))
     return ClusteringRun(table, instant, planned.plan, based_on, tuple(tasks), entry.sequence, options[SERVICE_VERIFY], carries)
 
 
 def _check_update_strategy(table: Table, options: Options) -> None:
-    if carries_over(options) and table.is_shared:
+    if not carries_over(options):
+        return
+    if table.definition.type is not TableType.MOR:
+        raise UnsupportedTable(
+            f"a clustering with the update strategy carry-over in the copy-on-write table {table.definition.name!r}",
+            expected="a merge-on-read table: a base file that was written again is no log file that could be carried over",
+            remedy="use the update strategy yield (the clustering loses to writers, and gets priority in the end) or reject (writes to its input fail); "
+            "or write the rows into a merge-on-read table",
+        )
+    if table.is_shared:
         raise UnsupportedTable(
             "a clustering with the update strategy carry-over in a table that Apache Hudi writes, too",
             expected="a table that only Tideline writes: a writer of Apache Hudi may append to a log file that was carried over already",

@@ -1,14 +1,12 @@
 """Other numbers of buckets for a table with a bucket index: the rows of each file group move in place, in one replace commit.
 
 The commit that moves the rows also says the new numbers (`BucketResize`), so both change at one moment. A write that began with the
-old numbers conflicts with it and is repeated. `hoodie.properties` follows the log: from before the commit until after it, it names no
-bucket index, because Apache Hudi's readers would leave out buckets by the wrong number. The files of partition rules follow, too.
+old numbers conflicts with it and is repeated. `hoodie.properties` and the files of partition rules follow the log (`table.bucket_numbers`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -19,18 +17,17 @@ from tideline_table.action.write.moved_rows import write_moved
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.config import CLUSTERING_MAX_GROUP_BYTES
 from tideline_table.coordination.committed import Committed
-from tideline_table.errors import InvalidOption, ObjectExists, UnsupportedTable, VerificationFailed, WriteConflict
+from tideline_table.errors import InvalidOption, UnsupportedTable, VerificationFailed, WriteConflict
 from tideline_table.file_group.names import new_bucket_file_id
 from tideline_table.file_group.slice import FileSlice
-from tideline_table.hudi.properties import change_properties, read_properties
-from tideline_table.index.bucket import RESIZING, BucketIndex, resizing_properties, with_numbers_of
+from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.bucket_resize import BucketChange, resized_index
-from tideline_table.index.partition_rules import FIRST_INSTANT, PartitionRules, RulesFile
 from tideline_table.log.bucket_resize import BucketResize
 from tideline_table.reader.file_slice import read_slice
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
+from tideline_table.table.bucket_numbers import RESIZE_OPERATION, complete_resize, hide_index
 from tideline_table.table.facade import Table
-from tideline_table.writer import FileGroupResult, Operation
+from tideline_table.writer import FileGroupResult
 
 
 def resize_buckets(
@@ -82,10 +79,7 @@ def resize_buckets(
         table.refresh()
         if (planned := change()).before == planned.after:
             return Committed("", table.state.sequence, ())  # another process did it
-        _hide_index(table)
-        return in_transaction(
-            table, Operation.INSERT_OVERWRITE_TABLE, chosen, lambda begun: _Resize(table, begun, change(), limit_bytes).run()
-        )
+        return in_transaction(table, RESIZE_OPERATION, chosen, lambda begun: _Resize(table, begun, change(), limit_bytes).run())
 
     try:
         done = write_with_retries(contention, attempt, None)
@@ -94,37 +88,10 @@ def resize_buckets(
     return done if done.instant else None
 
 
-def _hide_index(table: Table) -> None:
-    properties = read_properties(table.storage)
-    if RESIZING not in properties:
-        change_properties(table.storage, resizing_properties(properties))
-
-
 def settle(table: Table) -> None:
-    """Let the files of partition rules and `hoodie.properties` say the numbers of buckets that the log says, after a resize or one that died.
-
-    The files come first: Apache Hudi's readers leave out buckets by them as soon as the properties name the index. Each resize has one
-    of its own instant, as each change by Hudi's procedure has, so that queries as of an earlier time find the rules of that time.
-    """
-    table.refresh()
-    properties, index = read_properties(table.storage), table.definition.buckets
-    if index is None or (RESIZING not in properties and index.properties.items() <= properties.items()):
-        return
-    for file in _rules_files(table, index) if index.rules else ():
-        with suppress(ObjectExists):
-            table.storage.put_if_absent(file.path, file.content)
-    change_properties(table.storage, {**{k: v for k, v in properties.items() if k != RESIZING}, **index.properties})
-
-
-def _rules_files(table: Table, index: BucketIndex) -> list[RulesFile]:
-    """Return the files of the creation and of each resize. While a table had no rules, one for all partitions stands for its number."""
+    """Let `hoodie.properties` follow the log after a resize. If another resize or an overwrite of the table is pending, a later writer does it."""
     assert table.identity is not None
-    found = []
-    for resize in (None, *table.state.bucket_resizes()):
-        then = with_numbers_of(index, table.identity.index_after(resize))
-        rules = then.rules or PartitionRules.of_all(then.number)
-        found.append(RulesFile(resize.instant if resize is not None else FIRST_INSTANT, rules.text, then.number))
-    return found
+    complete_resize(table.timeline, table.identity)
 
 
 def resizable_index(table: Table) -> BucketIndex:
@@ -160,6 +127,7 @@ class _Resize:
             raise WriteConflict(
                 f"another process gave the table {change.after.text}", with_instant=max(table.state.bucket_numbers, default="")
             )
+        hide_index(table.storage)
         affected = change.affected(table.state.latest_slices())
         results: list[FileGroupResult] = []
         for partition, slices in affected.items():
@@ -168,6 +136,7 @@ class _Resize:
                 results += self._move(partition, exchanged, len(results))
         extra = BucketResize(begun.instant, change.after.number, change.after.rules.text).metadata
         splits = {s.group: s.version for slices in affected.values() for s in slices}
+        hide_index(table.storage)
         return begun.commit(
             results, table.schema_json, extra, None, splits=splits, splits_in=lambda group: change.changes(group.partition_path)
         )

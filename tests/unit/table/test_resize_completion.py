@@ -1,0 +1,166 @@
+"""What a resize of buckets leaves when its process dies after the commit is completed by the next writer, and by recovery."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from tests.unit.table.tables import DEATH_S, contents, new_table, open_table, write
+from tests.unit.table.test_partition_buckets import EXPRESSIONS, KEYS, RULES, rows
+from tests.unit.table.test_partition_resize import AFTER, BEFORE, LARGER, check_places
+
+from tideline_locks import open_peer_lock
+from tideline_table.action import resize_buckets, roll_back_dead, schedule_clean, schedule_clustering
+from tideline_table.action.write import resize
+from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.coordination.shared.partition_numbers import newest_rules
+from tideline_table.errors import StorageError, UnsupportedTable
+from tideline_table.hudi.properties import read_properties
+from tideline_table.index.bucket import RESIZING
+from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.storage import Storage
+from tideline_table.table import Table, TableType, bucket_numbers, share_table
+from tideline_table.writer import Operation
+
+INDEX_TYPE = "hoodie.index.type"
+SHARING = Sharing(PeerLockKind.STORAGE, expire_min=5)
+
+
+@pytest.fixture
+def table() -> Table:
+    found, _, _ = new_table(type=TableType.MOR, buckets=4, partition_buckets=RULES)
+    write(found, rows(KEYS[:60], 1, "a"))
+    return found
+
+
+@pytest.fixture
+def left(table: Table, monkeypatch: pytest.MonkeyPatch) -> Table:
+    """The table after a resize whose process died right after its commit."""
+    monkeypatch.setattr(resize, "settle", lambda _: None)
+    assert resize_buckets(table, partition_buckets=LARGER) is not None
+    monkeypatch.undo()
+    assert RESIZING in read_properties(table.storage)
+    return table
+
+
+def begun(table: Table) -> WriteTransaction:
+    """A resize that is under way in another process, and has just begun."""
+    other = open_table(table.storage, table.clock, "resizer")
+    operation = bucket_numbers.RESIZE_OPERATION
+    return WriteTransaction.begin(other.timeline, other.lock, operation.hudi_name, other.write_action(replaces=True))
+
+
+def check_complete(table: Table, expressions: str = f"{LARGER};.*,4") -> None:
+    properties, newest = read_properties(table.storage), newest_rules(table.storage)[0]
+    assert (properties[INDEX_TYPE], properties[EXPRESSIONS], RESIZING in properties) == ("BUCKET", expressions, False)
+    assert (newest.expressions, newest.number) == (expressions, 4)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda table: write(table, rows(KEYS[:9], 9, "z")),
+        lambda table: write(table, rows(KEYS[:9], 9, "z"), Operation.DELETE),
+        roll_back_dead,
+        schedule_clean,
+        schedule_clustering,
+        lambda table: resize_buckets(table, partition_buckets=LARGER),
+        lambda table: share_table(table, SHARING, open_peer_lock),
+    ],
+    ids=["upsert", "delete", "recovery", "clean", "clustering", "resize", "share"],
+)
+@pytest.mark.parametrize("was_open", [False, True])
+def test_each_writer_completes_it(left: Table, act: Callable[[Table], object], *, was_open: bool) -> None:
+    act(left if was_open else open_table(left.storage, left.clock, "next"))
+    check_complete(left)
+    check_places(open_table(left.storage, left.clock, "last"), AFTER)
+
+
+def test_a_resize_under_way_keeps_the_index_hidden_until_it_ends(left: Table) -> None:
+    at_work = begun(left)
+    found = open_table(left.storage, left.clock, "next")
+    write(found, rows(KEYS[:9], 9, "z"))
+    assert roll_back_dead(found) == []
+    assert RESIZING in read_properties(left.storage)
+    with pytest.raises(UnsupportedTable, match="being resized"):
+        share_table(found, SHARING, open_peer_lock)
+    at_work.roll_back()
+    write(found, rows(KEYS[:9], 10, "z"))
+    check_complete(left)
+
+
+def test_recovery_rolls_back_a_resize_and_restores_its_properties(table: Table) -> None:
+    before = read_properties(table.storage)
+    died = begun(table)
+    bucket_numbers.hide_index(table.storage)
+    died.abandon()
+    table.clock.advance(DEATH_S)  # type: ignore[attr-defined]
+    found = open_table(table.storage, table.clock, "next")
+    write(found, rows(KEYS[:9], 9, "z"))
+    assert RESIZING in read_properties(table.storage), "to this writer, the resize may still commit"
+    assert roll_back_dead(found) == [died.instant]
+    assert read_properties(table.storage) == before
+    check_places(found, BEFORE)
+
+
+def test_a_resize_that_begins_during_a_completion_is_hidden_again(left: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    change, at_work = bucket_numbers.change_properties, []
+
+    def late(storage: Storage, properties: Mapping[str, str]) -> None:
+        if not at_work:
+            at_work.append(begun(left))  # it finds the index hidden
+        change(storage, properties)
+
+    monkeypatch.setattr(bucket_numbers, "change_properties", late)
+    found = open_table(left.storage, left.clock, "next")
+    write(found, rows(KEYS[:9], 9, "z"))
+    assert at_work
+    assert RESIZING in read_properties(left.storage)
+    assert INDEX_TYPE not in read_properties(left.storage)
+    at_work[0].roll_back()
+    write(found, rows(KEYS[:9], 10, "z"))
+    check_complete(left)
+
+
+def test_a_resize_hides_the_index_again_before_its_commit(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that completes an earlier resize may be slow: its properties arrive while the next one is at work."""
+    slow, move, commit, seen = read_properties(table.storage), resize._Resize._move, WriteTransaction.commit, []
+
+    def late(*args: Any) -> Any:
+        bucket_numbers.change_properties(table.storage, slow)
+        return move(*args)
+
+    def committed(*args: Any, **more: Any) -> Any:
+        seen.append(read_properties(table.storage))
+        return commit(*args, **more)
+
+    monkeypatch.setattr(resize._Resize, "_move", late)
+    monkeypatch.setattr(WriteTransaction, "commit", committed)
+    assert resize_buckets(table, partition_buckets=LARGER) is not None
+    assert seen
+    assert all(RESIZING in found and INDEX_TYPE not in found for found in seen)
+    check_complete(table)
+
+
+def test_a_completion_that_fails_is_no_obstacle_to_the_write(left: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise StorageError("no space left")
+
+    monkeypatch.setattr(bucket_numbers, "change_properties", fails)
+    found = open_table(left.storage, left.clock, "next")
+    write(found, rows(KEYS[:9], 9, "z"))
+    assert sum(r[3] == "z" for r in contents(left)) == 0
+    left.refresh()
+    assert sum(r[3] == "z" for r in contents(left)) == 27
+    monkeypatch.undo()
+    write(found, rows(KEYS[:9], 10, "z"))
+    check_complete(left)
+
+
+def test_completions_at_once_agree(left: Table) -> None:
+    for name in ("one", "two"):
+        found = open_table(left.storage, left.clock, name)
+        assert found.identity is not None
+        assert bucket_numbers.complete_resize(found.timeline, found.identity)
+    check_complete(left)
