@@ -25,6 +25,8 @@ class SmallFileScan(BaseFileScan):
         names: FileNames | None = None,
         scan_bytes: int | None = None,
         dictionaries: frozenset[str] = frozenset(),
+        *,
+        one_thread: bool = False,
     ) -> None:
         self._scan_bytes = scan_bytes
         assert names is None or not names.apart, "columns have no ids"

@@ -121,3 +121,15 @@ SOUND = BloomFilter.sized(10, 0.01).to_bytes()
 def test_broken_filters_are_refused(content, is_dynamic):
     with pytest.raises(CorruptMetadata, match="Bloom filter"):
         BloomFilter.from_bytes(content, is_dynamic=is_dynamic)
+
+
+def test_keys_of_many_lengths_have_the_hashes_that_each_has_alone():
+    keys = ["", "a", "k" * 3, "k" * 4, "é漢😀", "longer than others " * 9, *(f"key {n * n}" for n in range(500)), "x" * 70_000]
+    together = BloomFilter.sized(600, 1e-9).with_keys(KeyBytes(pa.array(keys)))
+    alone = BloomFilter.sized(600, 1e-9)
+    for key in keys:
+        alone = alone.with_keys(KeyBytes(pa.array([key])))
+    assert together == alone
+    later = BloomFilter.sized(600, 1e-9).with_keys(KeyBytes(pa.chunked_array([keys[:200], keys[200:]])))
+    assert later == together
+    assert BloomFilter.sized(600, 1e-9).with_keys(KeyBytes(pa.array(["no", *keys]).slice(1))) == together

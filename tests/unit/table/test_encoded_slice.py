@@ -6,12 +6,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.unit.table.tables import new_table, write
 
+from tideline_table.config import Options
 from tideline_table.merge import MergeMode, Merging, OpenCells, PartialUpdate
 from tideline_table.reader.base_file import DICTIONARY, BaseFileScan, read_footer
 from tideline_table.reader.encoded_slice import encoded, encoded_table, repeated, trimmed, unified
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import MemoryStorage
 from tideline_table.writer import Operation
+from tideline_table.writer.base_file import write_base_file
 
 SCHEMA = pa.schema([("_hoodie_record_key", pa.string()), ("kind", pa.string()), ("text", pa.string()), ("ts", pa.string())])
 
@@ -69,6 +71,15 @@ def test_files_of_some_of_the_rows_have_the_types_and_statistics_of_these_rows()
     assert file.schema_arrow == SCHEMA
     statistics = file.metadata.row_group(0).column(1).statistics
     assert (statistics.min, statistics.max, statistics.null_count) == ("b", "c", 1)
+
+
+def test_statistics_are_of_the_texts_of_the_rows_that_are_written():
+    whole = pa.table({"_hoodie_record_key": list("abcd"), "v": pa.chunked_array([["x", None, "y", "z"]]).dictionary_encode()})
+    for part, expected in ((whole, ("x", "z", 1)), (whole.slice(1, 2), ("y", "y", 1)), (whole.slice(0, 0), (None, None, 0))):
+        written = write_base_file(MemoryStorage(), "f.parquet", part, "{}", Options())
+        assert written.statistics is not None
+        found = written.statistics.columns["v"]
+        assert (found.minimum, found.maximum, found.nulls) == expected
 
 
 def dictionary_in(table) -> list[str]:

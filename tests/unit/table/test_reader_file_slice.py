@@ -293,6 +293,28 @@ def test_row_groups_that_cannot_match_are_not_decoded(monkeypatch):
     assert [names for _, names in decoded] == [["_hoodie_record_key", "ts"], ["v"]]
 
 
+def test_columns_that_were_compared_are_not_decoded_again(monkeypatch):
+    decoded = []
+
+    def counted(scan, row_groups, wanted):
+        decoded.append(wanted.names)
+        return original(scan, row_groups, wanted)
+
+    original = BaseFileScan.batches
+    monkeypatch.setattr(BaseFileScan, "batches", counted)
+    found = slice_of(BASE[:8], block([("c", 6, "u"), ("e", 4, "u")], 1))
+    expected = [(k, 6, "u") if k == "c" else (k, 5, "base") for k in "abcdefgh"]
+    whole = read_slice(*found, SCHEMA, EVENT)
+    assert (whole.schema, sorted((r["id"], r["ts"], r["v"]) for r in whole.to_pylist())) == (SCHEMA, expected)
+    rest = [name for name in SCHEMA.names if name not in ("_hoodie_record_key", "ts")]
+    assert decoded == [["_hoodie_record_key", "ts"], rest]
+    decoded.clear()
+    for columns, where, count in ((["ts", "_hoodie_record_key"], None, 8), (["ts"], pc.field("ts") != 6, 7)):
+        rows = read_slice(*found, SCHEMA, EVENT, columns, where)
+        assert (rows.column_names, rows.num_rows) == (columns, count)
+    assert decoded == [["_hoodie_record_key", "ts"]] * 2
+
+
 @pytest.mark.parametrize("cells", [None, PartialUpdate(OpenCells.NULLS)])
 def test_of_rows_with_one_key_the_first_meets_the_log(cells):
     """As Apache Hudi reads them, whichever wins: the others stay, also where the first row lies in a row group that a filter prunes."""

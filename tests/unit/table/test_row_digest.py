@@ -7,6 +7,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
+from tideline_table import row_digest
 from tideline_table.row_digest import RowDigest, digest_rows, row_hashes, seed_of
 
 VALUES = {
@@ -86,3 +87,23 @@ def test_many_random_sets_have_different_digests():
 
 def test_the_seed_of_a_text_is_stable():
     assert seed_of("20260101000000000") == seed_of("20260101000000000") != seed_of("20260101000000001")
+
+
+def test_digests_of_texts_are_those_of_earlier_releases():
+    """Receipts of commits hold them: texts of one length, of several, and with a few that are much longer than the others."""
+    short = [f"k{n:07}" for n in range(100)]
+    mixed = [f"key {n * n}, line {n}" for n in range(100)] + ["", "é漢😀", "a\x00"]
+    uneven = [*mixed, "y" * 200, "z" * 300]
+    assert [digest_rows(table_of(pa.string(), texts), ["v"], 7).text for texts in (short, mixed, uneven)] == [
+        "83ed3776dc85e998d5fb3a32245553f6",
+        "f557f1e0ebc7957665fc6b4904852f8f",
+        "a470c5d6b5cfac1e3cf2ad6841c033d8",
+    ]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.string_view()], ids=str)
+def test_the_layout_of_texts_does_not_change_their_digest(kind, monkeypatch):
+    texts = table_of(pa.string(), ["", "a", "ab" * 5, "\x00" * 9, "x" * 40] * 3).column("v").cast(kind)
+    laid_out = digest_rows(pa.table({"v": texts}), ["v"], 7)
+    monkeypatch.setattr(row_digest, "_MOST_PADDING", 0)
+    assert digest_rows(pa.table({"v": texts}), ["v"], 7) == laid_out

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.errors import CorruptMetadata
+from tideline_table.text_words import text_rows
 
 _HEAD = struct.Struct(">iibi")
 _ROWS = struct.Struct(">iii")
@@ -22,7 +23,7 @@ _MURMUR = 1
 _MOST_HASHES = 64
 _MOST_ROWS = 4096
 _MULTIPLIER = np.uint32(0x5BD1E995)
-_WORK_KEYS = 16_384
+_WORK_KEYS = 32_768
 _WORK_BYTES = 1024 * 1024
 """Keys are hashed in batches of at most `_WORK_KEYS` keys and about `_WORK_BYTES` of key text, which stay in the processor's cache."""
 
@@ -50,14 +51,14 @@ class _Batch:
     words: list[np.ndarray]
     tail: np.ndarray
 
-    def hashes(self, count: int) -> np.ndarray:
-        """Return `count` absolute hashes of each key, one row per hash function. Each begins with the hash before."""
-        found = np.empty((count, len(self.chosen)), dtype=np.uint32)
+    def each_hash(self, count: int) -> Iterator[np.ndarray]:
+        """Yield `count` absolute hashes of each key, one array per hash function, which the next step overwrites."""
         lengths = self.lengths.astype(np.uint32)
         tailed = np.flatnonzero(self.lengths % 4)
         every = len(tailed) == len(self.chosen)
-        h, shifted = np.zeros_like(lengths), np.empty_like(lengths)
-        for number in range(count):
+        h, shifted, found = np.zeros_like(lengths), np.empty_like(lengths), np.empty_like(lengths)
+        for _ in range(count):
+            # Each function begins with the hash before.
             np.bitwise_xor(h, lengths, out=h)
             for word in self.words:
                 part = h[: len(word)]
@@ -73,7 +74,14 @@ class _Batch:
             np.multiply(h, _MULTIPLIER, out=h)
             np.right_shift(h, np.uint32(15), out=shifted)
             np.bitwise_xor(h, shifted, out=h)
-            np.abs(h.view(np.int32), out=found[number].view(np.int32))
+            np.abs(h.view(np.int32), out=found.view(np.int32))
+            yield found
+
+    def hashes(self, count: int) -> np.ndarray:
+        """Return `count` absolute hashes of each key, one row per hash function."""
+        found = np.empty((count, len(self.chosen)), dtype=np.uint32)
+        for number, hashes in enumerate(self.each_hash(count)):
+            found[number] = hashes
         return found
 
 
@@ -87,25 +95,37 @@ class KeyBytes:
 
     @cached_property
     def _batches(self) -> list[_Batch]:
+        return list(self._prepared())
+
+    def _prepared(self) -> Iterator[_Batch]:
         texts = self._keys.cast(pa.large_binary())
         lengths = np.asarray(pc.binary_length(texts)).astype(np.int64)
-        order = np.argsort(-lengths, kind="stable")
-        _, offsets, content = texts.buffers()
-        begins = np.frombuffer(offsets, dtype=np.int64)[texts.offset : texts.offset + len(texts)] if len(texts) else lengths
-        octets = np.frombuffer(content, dtype=np.uint8) if content is not None and content.size else np.zeros(0, dtype=np.uint8)
-        batches, at = [], 0
+        order = _longest_first(lengths)
+        at = 0
         while at < len(order):
             rows = min(_WORK_KEYS, max(1, _WORK_BYTES // (int(lengths[order[at]]) + 8)))
             chosen = order[at : at + rows]
             at += rows
-            words, tail = _mixed_words(octets, begins[chosen], lengths[chosen])
-            batches.append(_Batch(chosen, lengths[chosen], words, tail))
-        return batches
+            words, tail = _mixed_words(texts.take(pa.array(chosen)), lengths[chosen])
+            yield _Batch(chosen, lengths[chosen], words, tail)
 
     def positions(self, hashes: int, bits: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield, per batch, the key numbers and their bit positions (one row per hash function) in a filter of `bits` bits."""
         for batch in self._batches:
             yield batch.chosen, _modulo(batch.hashes(hashes), bits)
+
+    def mark(self, mask: np.ndarray, hashes: int, bits: int) -> None:
+        """Set the elements of `mask` at the positions of the keys in a filter of `bits` bits."""
+        # Most keys are added to one filter only, so what was prepared for it is not kept.
+        for batch in self._prepared():
+            # One function at a time, in arrays that stay in the processor's cache.
+            wholes = np.empty(len(batch.chosen), dtype=np.uint32)
+            places = np.empty(len(batch.chosen), dtype=np.intp)
+            for found in batch.each_hash(hashes):
+                np.floor_divide(found, np.uint32(bits), out=wholes)
+                np.multiply(wholes, np.uint32(bits), out=wholes)
+                np.subtract(found, wholes, out=places)
+                mask[places] = True
 
     @cached_property
     def first_hashes(self) -> np.ndarray:
@@ -131,27 +151,37 @@ def _modulo(hashes: np.ndarray, bits: int) -> np.ndarray:
     return found
 
 
-def _mixed_words(octets: np.ndarray, begins: np.ndarray, lengths: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+def _mixed_words(texts: pa.Array, lengths: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
     """Return words mixed without a seed (a row per position) and the hash input of the last 0 to 3 bytes. Longest keys first."""
-    whole = lengths // 4
+    _, offsets, content = texts.buffers()
+    ends = np.frombuffer(offsets, dtype=np.int64, count=len(texts) + 1, offset=8 * texts.offset)[1:]
+    content = content if content is not None else pa.py_buffer(b"")
+    whole, left = lengths // 4, lengths % 4
     words: list[np.ndarray] = []
-    unaligned = np.ndarray((max(len(octets) - 3, 0),), "<u4", octets, strides=(1,))
-    for place in range(int(whole[0])):
-        there = int(np.searchsorted(-whole, -place, side="left"))
-        start = begins[:there] + 4 * place
-        word = unaligned[start]
-        word *= _MULTIPLIER
-        word ^= word >> np.uint32(24)
-        word *= _MULTIPLIER
-        words.append(word)
-    tail = np.zeros(len(begins), dtype=np.uint32)
-    ends, left = begins + lengths, lengths % 4
+    if whole[0]:
+        by_text = text_rows(texts, 4 * (int(whole[0]) + 1)).view("<u4")
+        for place in range(int(whole[0])):
+            there = int(np.searchsorted(-whole, -place, side="left"))
+            word = by_text[:there, place] * _MULTIPLIER
+            word ^= word >> np.uint32(24)
+            word *= _MULTIPLIER
+            words.append(word)
+    octets = np.frombuffer(content, dtype=np.uint8) if content.size else np.zeros(0, dtype=np.uint8)
+    tail = np.zeros(len(texts), dtype=np.uint32)
     for back in (1, 2, 3):
         # Java's bytes are signed: each byte is sign-extended before it is shifted.
         has = np.flatnonzero(left >= back)
         signed = octets[ends[has] - back].view(np.int8).astype(np.int32).view(np.uint32)
         tail[has] ^= signed << np.uint32(8 * (back - 1))
     return words, tail
+
+
+def _longest_first(lengths: np.ndarray) -> np.ndarray:
+    """Return the numbers of the keys by descending length; keys of the same length stay in their order."""
+    longest = int(lengths.max(initial=0))
+    shorter_by = longest - lengths
+    # NumPy sorts numbers of 16 bits by counting.
+    return np.argsort(shorter_by.astype(np.uint16) if longest < 1 << 16 else shorter_by, kind="stable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +215,7 @@ class BloomFilter:
     def with_keys(self, keys: KeyBytes) -> BloomFilter:
         """Return this filter with `keys` added to its last row."""
         mask = np.zeros(len(self.rows[-1]) * 8, dtype=bool)
-        for _, positions in keys.positions(self.hashes, self.bits):
-            mask[positions.ravel()] = True
+        keys.mark(mask, self.hashes, self.bits)
         octets = np.packbits(mask, bitorder="little") | np.frombuffer(self.rows[-1], dtype=np.uint8)
         return BloomFilter(self.hashes, self.bits, (*self.rows[:-1], octets.tobytes()))
 

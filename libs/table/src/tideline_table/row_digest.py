@@ -21,10 +21,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-_CHUNK = 65_536
+from tideline_table.text_words import text_rows
+
+_CHUNK = 16_384
 """Rows per step, so that intermediate arrays stay in the processor's cache."""
 _BULK_BYTES = 256
 """Texts up to this length are hashed in bulk, longer ones by XXH3, one at a time."""
+_MOST_PADDING = 4
+_MOST_LAID_OUT_BYTES = 64 * 1024 * 1024
+"""Texts are laid out in rows as long as the longest one, if that takes at most so many times their bytes and so many bytes."""
 _WORD = 8
 _A, _B, _C = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _NULL = np.uint64(0xD6E8FEB86659FD93)
@@ -110,7 +115,9 @@ def _hashes(values: pa.Array) -> np.ndarray:
     elif pa.types.is_fixed_size_list(kind):
         return _hashes(values.cast(pa.large_list(kind.value_field)))
     elif _has_offsets(kind):
-        hashes = _of_bytes(values.cast(pa.large_binary()))
+        hashes = _of_bytes(
+            values.cast(pa.large_binary()) if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind) else values
+        )
     else:
         hashes = _of_fixed(values)
     if values.null_count:
@@ -153,12 +160,38 @@ def _of_bytes(values: pa.Array) -> np.ndarray:
     _, offsets_buffer, data = values.buffers()
     if not count or offsets_buffer is None:
         return np.zeros(count, dtype=np.uint64)
-    offsets = np.frombuffer(offsets_buffer, dtype=np.int64, count=count + 1, offset=values.offset * 8)
-    starts, lengths = offsets[:-1] - offsets[0], np.diff(offsets)
+    width = 8 if pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type) else 4
+    # Converted here, because a cast by Arrow would also convert the offsets before a slice.
+    stored = np.frombuffer(offsets_buffer, dtype=f"<i{width}", count=count + 1, offset=values.offset * width)
+    offsets = stored.astype(np.int64)
+    lengths = np.diff(offsets)
     hashes = _mixed(lengths.astype(np.uint64) + _B)
-    size = int(offsets[-1] - offsets[0])
+    size, longest = int(offsets[-1] - offsets[0]), int(lengths.max())
     if not size or data is None:
         return hashes
+    row_bytes = -(-longest // _WORD) * _WORD
+    if longest <= _BULK_BYTES and row_bytes * count <= min(_MOST_PADDING * size, _MOST_LAID_OUT_BYTES):
+        return _with_words(hashes, text_rows(values, row_bytes).view("<u8"), lengths)
+    return _with_gathered_words(hashes, offsets, data)
+
+
+def _with_words(hashes: np.ndarray, words: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return `hashes` continued by the words of texts, a row for each text; changes `hashes`."""
+    shortest = int(lengths.min())
+    for number in range(words.shape[1]):
+        if shortest > number * _WORD:
+            hashes *= _A
+            hashes ^= words[:, number]
+            _mixed(hashes)
+        else:
+            rows = np.flatnonzero(lengths > number * _WORD)
+            hashes[rows] = _mixed(hashes[rows] * _A ^ words[rows, number])
+    return hashes
+
+
+def _with_gathered_words(hashes: np.ndarray, offsets: np.ndarray, data: pa.Buffer) -> np.ndarray:
+    """Return what `_with_words` returns, for texts of which a few are much longer than the others."""
+    starts, lengths, size = offsets[:-1] - offsets[0], np.diff(offsets), int(offsets[-1] - offsets[0])
     # A word is read beyond the end of its text, and of the last text beyond the data.
     padded = np.zeros(size + _WORD, dtype=np.uint8)
     padded[:size] = np.frombuffer(data, dtype=np.uint8, count=size, offset=int(offsets[0]))

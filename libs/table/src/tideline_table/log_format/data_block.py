@@ -28,8 +28,8 @@ _MOST_ROWS_PER_BYTE = 16
 _BATCH_ROWS = 16_384
 """Number of records decoded at a time, chosen so that their positions fit into the processor cache."""
 _BATCH_BYTES = 64 * 1024 * 1024
-_ALONE_BYTES = 256 * 1024
-"""Up to this block size, one thread decodes faster than a thread pool that has to wake up."""
+_ALONE_BYTES = 1024 * 1024
+"""Up to this block size, the caller's thread decodes: threads of a pool that have to wake up take up to twice its processor time."""
 
 
 def read_rows(storage: Storage, block: LogBlock, columns: Sequence[str] | None = None, schema_json: str | None = None) -> pa.Table:
@@ -73,7 +73,8 @@ def _parquet_rows(content: bytes, own: pa.Schema, read: Sequence[str]) -> pa.Tab
     try:
         with pq.ParquetFile(pa.BufferReader(content)) as file:
             _check_rows(file.metadata, len(content))
-            columns = [name for name in read if name in file.schema_arrow.names]
+            stored = file.schema_arrow.names
+            columns = [name for name in read if name in stored]
             found = file.read(columns=columns, use_threads=len(content) > _ALONE_BYTES)
             # Arrow does not check that the bytes of a string are UTF-8.
             found.validate(full=True)

@@ -207,7 +207,8 @@ class BaseFileScan:
 
     Raises `CorruptMetadata` for an invalid Parquet file, `StorageError` if the disk fails, `SchemaMismatch` for a type that cannot
     become the current one. With `scan_bytes`, unfiltered rows are decoded about
-    so much at a time. Without, Arrow's scanner decodes up to 1 GiB ahead. Columns of texts in `dictionaries`, which the file has with
+    so much at a time. Without, Arrow's scanner decodes up to 1 GiB ahead by several threads; with `one_thread`, the caller's thread
+    decodes unfiltered rows, a row group at a time. Columns of texts in `dictionaries`, which the file has with
     the current name and type, are of type `DICTIONARY`.
     """
 
@@ -219,8 +220,11 @@ class BaseFileScan:
         names: FileNames | None = None,
         scan_bytes: int | None = None,
         dictionaries: frozenset[str] = frozenset(),
+        *,
+        one_thread: bool = False,
     ) -> None:
         self._scan_bytes = scan_bytes
+        self._one_thread = one_thread
         self._dictionaries = sorted(dictionaries)
         self._path = path
         self._schema = schema = with_dictionaries(schema, dictionaries)
@@ -308,12 +312,14 @@ class BaseFileScan:
         if self._scan_bytes is not None and count:
             yield from self._stepwise(found, groups, names)
             return
-        if not 0 < count <= _FEW_ROWS or sum(group.total_byte_size for group in found) > _FEW_BYTES:
+        is_small = count <= _FEW_ROWS and sum(group.total_byte_size for group in found) <= _FEW_BYTES
+        if not count or not (is_small or self._one_thread):
             yield from fragment.scanner(schema=self._stored, columns=names, filter=where).to_batches()
             return
         file = pq.ParquetFile(self._input, metadata=fragment.metadata, pre_buffer=True, read_dictionary=self._dictionaries)
-        rows = file.read_row_groups(groups, columns=names, use_threads=False)
-        yield from self._as_stored(rows, names).to_batches()
+        for together in [groups] if is_small else [[group] for group in groups]:
+            rows = file.read_row_groups(together, columns=names, use_threads=False)
+            yield from self._as_stored(rows, names).to_batches()
 
     def _stepwise(self, found: Sequence[pq.RowGroupMetaData], groups: list[int], names: list[str]) -> Iterator[pa.RecordBatch]:
         row_bytes = max(1, sum(group.total_byte_size for group in found) // max(1, sum(group.num_rows for group in found)))

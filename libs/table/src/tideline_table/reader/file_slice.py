@@ -162,8 +162,8 @@ def superseded_rows(storage: Storage, file_slice: FileSlice, schema: pa.Schema, 
     if content is None:
         return Superseded(np.arange(0), np.arange(0))
     outcome = fold_events(content.events, rule.merging.mode)
-    _, stays, lost = _compare(base, groups, plan, outcome)
-    return Superseded(np.flatnonzero(~stays), np.flatnonzero(lost[outcome.kinds == EventKind.RECORD]))
+    compared = _compare(base, groups, plan, outcome)
+    return Superseded(np.flatnonzero(~compared.stays), np.flatnonzero(compared.lost[outcome.kinds == EventKind.RECORD]))
 
 
 def scan_log_part(
@@ -224,36 +224,68 @@ def _surviving_base_rows(
     # If ordering values decide, a base row can beat an event although the filter drops that row. So the filter prunes only emitted
     # rows, not compared rows: without the comparison, the event would be emitted.
     compared = base.row_groups(_key_filter(plan.rule, plan.keys) if outcome.needs_ordering else wanted)
-    rows, stays, lost = _compare(base, compared, plan, outcome)
-    if more := _may_hold_first_rows(base, compared, plan, rows.filter(pa.array(~stays))):
+    found = _compare(base, compared, plan, outcome)
+    if more := _may_hold_first_rows(base, compared, plan, found):
         compared = sorted({*compared, *more})
-        _, stays, lost = _compare(base, compared, plan, outcome)
+        found = _compare(base, compared, plan, outcome)
     emitted = [number for number in base.row_groups(wanted) if number in set(compared)]
     at = dict(zip(compared, np.cumsum([0, *(base.rows(n) for n in compared)])[:-1], strict=True))
-    mask = np.concatenate([stays[at[n] : at[n] + base.rows(n)] for n in emitted]) if emitted else stays[:0]
+    mask = np.concatenate([found.stays[at[n] : at[n] + base.rows(n)] for n in emitted]) if emitted else found.stays[:0]
     start = 0
-    for batch in base.batches(emitted, plan.part(plan.emitted | (plan.key_columns if plan.keys is not None else frozenset()))):
-        rows = pa.Table.from_batches([batch])
-        keep = mask[start : start + batch.num_rows]
-        start += batch.num_rows
+    part = plan.part(plan.emitted | (plan.key_columns if plan.keys is not None else frozenset()))
+    for rows in _decoded(base, emitted, part, found.rows if emitted == compared else None):
+        keep = mask[start : start + rows.num_rows]
+        start += rows.num_rows
         yield from plan.output(plan.with_keys(rows if keep.all() else rows.filter(pa.array(keep))))
-    return lost
+    return found.lost
 
 
-def _compare(
-    base: BaseFileScan, groups: Sequence[int], plan: ReadPlan, outcome: LogOutcome
-) -> tuple[pa.ChunkedArray, np.ndarray, np.ndarray]:
-    """Return the record keys of these row groups, which of the rows stay, and which events lost."""
-    needed = plan.key_columns | (plan.ordering if outcome.needs_ordering else frozenset())
-    rows = pa.Table.from_batches(base.batches(groups, plan.part(needed)), schema=plan.part(needed))
+def _decoded(base: BaseFileScan, groups: Sequence[int], wanted: pa.Schema, held: pa.Table | None) -> Iterator[pa.Table]:
+    """Yield all rows of these row groups with the columns of `wanted`; those that `held` has of the same rows are not decoded again."""
+    known = [] if held is None else [name for name in wanted.names if name in held.column_names]
+    if held is not None and len(known) == len(wanted):
+        # A table without columns would not show its number of rows.
+        yield held.select(known or held.column_names[:1])
+        return
+    start = 0
+    for batch in base.batches(groups, pa.schema([field for field in wanted if field.name not in known])):
+        rows = pa.Table.from_batches([batch])
+        if held is not None and known:
+            beside = held.slice(start, batch.num_rows)
+            start += batch.num_rows
+            sources = [beside if name in known else rows for name in wanted.names]
+            columns = [source.column(name) for source, name in zip(sources, wanted.names, strict=True)]
+            fields = [source.schema.field(name) for source, name in zip(sources, wanted.names, strict=True)]
+            rows = pa.Table.from_arrays(columns, schema=pa.schema(fields))
+        yield rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """Rows of the base file that were compared with the events of the log."""
+
+    rows: pa.Table
+    """The columns of the record keys, and those of the ordering values if these decide."""
+    keys: pa.ChunkedArray
+    stays: np.ndarray
+    """Which of the rows no event replaces."""
+    lost: np.ndarray
+    """Which events lost to a row."""
+
+
+def _compare(base: BaseFileScan, groups: Sequence[int], plan: ReadPlan, outcome: LogOutcome) -> _Compared:
+    """Compare the rows of these row groups with the events."""
+    needed = plan.part(plan.key_columns | (plan.ordering if outcome.needs_ordering else frozenset()))
+    rows = pa.Table.from_batches(base.batches(groups, needed), schema=needed)
     keys = plan.record_keys(rows)
-    return keys, *outcome.against_base(keys, plan.ordering_values(rows) if outcome.needs_ordering else None)
+    return _Compared(rows, keys, *outcome.against_base(keys, plan.ordering_values(rows) if outcome.needs_ordering else None))
 
 
-def _may_hold_first_rows(base: BaseFileScan, compared: Sequence[int], plan: ReadPlan, met: pa.ChunkedArray) -> list[int]:
+def _may_hold_first_rows(base: BaseFileScan, compared: Sequence[int], plan: ReadPlan, found: _Compared) -> list[int]:
     """Return skipped row groups that may hold an earlier row of a matched key: an event applies to the first row of its key."""
-    if not len(met):
+    if found.stays.all() or len(compared) == compared[-1] + 1:
         return []
+    met = found.keys.filter(pa.array(~found.stays))
     may_hold = base.row_groups(None if plan.rule.keygen is not None else _key_filter(plan.rule, met.unique()))
     return [number for number in may_hold if number < compared[-1] and number not in compared]
 

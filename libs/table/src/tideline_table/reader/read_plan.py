@@ -39,7 +39,8 @@ class LogRule:
     """Schemas of a table whose columns are identified by id."""
     scan_bytes: int | None = None
     """About how much a scan of a whole base file decodes at a time, None: as much as Arrow's scanner does, up to 1 GiB ahead."""
-
+    one_thread: bool = False
+    """Whether the caller's thread decodes whole base files. Tasks that run beside others need less processor time without Arrow's threads."""
     dictionaries: frozenset[str] = frozenset()
     """Columns of texts that scans of base files yield as dictionaries; rows of logs have texts. Not for filters, keys or ordering."""
 
@@ -51,7 +52,7 @@ class LogRule:
         """Return the base file of a slice, read in `schema`."""
         name = parse_base_file_name(file_slice.base_file)
         names = self.names_in(name.instant) if name is not None else FileNames()
-        return BaseFileScan(storage, file_slice.path, schema, names, self.scan_bytes, self.dictionaries)
+        return BaseFileScan(storage, file_slice.path, schema, names, self.scan_bytes, self.dictionaries, one_thread=self.one_thread)
 
 
 @dataclass(frozen=True)

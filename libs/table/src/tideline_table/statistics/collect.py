@@ -21,11 +21,14 @@ Those of parquet-mr, which Apache Hudi writes, name 0 as the minimum and maximum
 """
 
 
-def of_column(values: pa.ChunkedArray) -> ColumnStatistics:
-    """Return the statistics of a column of a supported type, or of a dictionary of such values."""
+def of_column(values: pa.ChunkedArray, *, is_whole: bool = False) -> ColumnStatistics:
+    """Return the statistics of a column of a supported type, or of a dictionary of such values.
+
+    `is_whole`: each value of its dictionaries occurs.
+    """
     if pa.types.is_dictionary(values.type):
-        occurring = pa.chunked_array([values.unique().cast(values.type.value_type)])
-        return replace(of_column(occurring), nulls=values.null_count)
+        parts = [chunk.dictionary for chunk in values.chunks] if is_whole else [values.unique().cast(values.type.value_type)]
+        return replace(of_column(pa.chunked_array(parts, values.type.value_type)), nulls=values.null_count)
     nulls, nans = values.null_count, 0
     if pa.types.is_floating(values.type):
         not_a_number = pc.is_nan(values)
@@ -48,10 +51,10 @@ class StatisticsCollector:
     columns: Collection[str]
     _found: FileStatistics = field(default_factory=lambda: FileStatistics(0))
 
-    def add(self, rows: pa.Table) -> None:
-        """Add rows of the file."""
+    def add(self, rows: pa.Table, whole: Collection[str] = ()) -> None:
+        """Add rows of the file. `whole`: the columns that are dictionaries of which each value occurs."""
         known = {
-            name: of_column(field_values(rows, name))
+            name: of_column(field_values(rows, name), is_whole=name in whole)
             for name in self.columns
             if (path := field_path(rows.schema, name)) and is_supported(field_of(rows.schema, path).type)
         }

@@ -22,6 +22,7 @@ from tideline_table.config import (
     ROW_GROUP_ROWS,
     Options,
 )
+from tideline_table.reader.base_file import DICTIONARY
 from tideline_table.reader.encoded_slice import trimmed
 from tideline_table.reader.key_footer import BLOOM_FILTER, BLOOM_TYPE, MAX_KEY, MIN_KEY, footer_filter, is_ordered_alike
 from tideline_table.schema.meta_fields import MetaField
@@ -42,6 +43,8 @@ class BaseFileRows:
         self._row_group_rows = row_group_rows
         self._keys: list[pa.Array] = []
         self._collector = collector
+        self.rows = 0
+        """Rows by the footer, once the file is complete."""
         self.statistics: FileStatistics | None = None
         """Statistics of the columns, once the file is complete; None if the options want none."""
         self.bloom: tuple[str, bytes] | None = None
@@ -50,16 +53,19 @@ class BaseFileRows:
     def write(self, rows: pa.Table) -> None:
         """Write rows in row groups of their own."""
         self._keys += rows.column(MetaField.RECORD_KEY).chunks
-        self._writer.write_table(trimmed(rows), row_group_size=self._row_group_rows)
+        rows = trimmed(rows)
+        self._writer.write_table(rows, row_group_size=self._row_group_rows)
         if self._collector is not None:
-            self._collector.add(rows)
+            whole = [field.name for field in rows.schema if field.type == DICTIONARY] if rows.num_rows else []
+            self._collector.add(rows, whole)
 
     def keys(self) -> pa.ChunkedArray:
         """Return the record keys of all rows that were written."""
         return pa.chunked_array(self._keys, pa.string())
 
     def complete(self, footer: pq.FileMetaData, pairs: Mapping[bytes, bytes]) -> None:
-        """Take the statistics of all rows, with the sizes in the footer, and the Bloom filter among its key-value `pairs`."""
+        """Take the number of rows and the sizes of columns in the footer, the statistics of all rows, and the Bloom filter among the `pairs`."""
+        self.rows = footer.num_rows
         self.bloom = footer_filter(pairs)
         if self._collector is not None:
             self.statistics = self._collector.result(footer)

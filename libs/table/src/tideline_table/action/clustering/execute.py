@@ -42,13 +42,16 @@ _MEMORY_PER_DECODED = 4
 """Memory of a group, compared with the values of its base files: dictionaries are expanded, and rows are held with a sorted copy."""
 
 
-def cluster_group(task: ClusteringTask, storage: Storage | None = None, memory: MemoryBudget | None = None) -> ClusteredGroup:
+def cluster_group(
+    task: ClusteringTask, storage: Storage | None = None, memory: MemoryBudget | None = None, *, one_thread: bool = True
+) -> ClusteredGroup:
     """Read the inputs of one group, sort them and write the outputs; prove that no row was added, dropped or given another key.
 
-    Waits for its share of `memory`, if given. Raises `VerificationFailed` if the written rows are not those read, `StorageFull` if the
+    Waits for its share of `memory`, if given. `one_thread`: other tasks use the other processors. Raises `VerificationFailed` if the written rows are not those read, `StorageFull` if the
     temporary folder or the table's is full.
     """
     storage = storage or open_storage(task.base_path)
+    task = replace(task, rule=replace(task.rule, one_thread=one_thread))
     limit_bytes = Options(task.options)[CLUSTERING_MEMORY_LIMIT]
     footers = [read_footer(storage, s.path, with_dictionaries=True) for s in task.inputs if s.base_file]
     needed_bytes = _MEMORY_PER_DECODED * sum(footer.decoded_bytes for footer in footers)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tideline_table.action.clustering.task import ClusteringTask
 from tideline_table.config import ROW_GROUP_ROWS, Options
 from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, WriteStat
-from tideline_table.reader.base_file import DICTIONARY, read_footer
+from tideline_table.reader.base_file import DICTIONARY
 from tideline_table.reader.encoded_slice import repeated
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.storage import Storage
@@ -51,10 +51,9 @@ class Outputs:
         with open_base_file(storage, path, first, task.avro_schema, self._options) as file:
             for rows in itertools.chain([first], named):
                 file.write(rows)
-        # Count the rows of the file itself, because the commit publishes the file and not what was meant to be in it.
-        written = read_footer(storage, path).rows
+        # By its footer, because the commit publishes the file and not what was meant to be in it.
         size = storage.stat(path).size_bytes
-        return WriteStat(file_id, task.partition_path, path, NO_PREVIOUS_COMMIT, written, size, statistics=file.statistics)
+        return WriteStat(file_id, task.partition_path, path, NO_PREVIOUS_COMMIT, file.rows, size, statistics=file.statistics)
 
 
 def _named(name: str, rows: pa.Table) -> pa.Table:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
+
 from tideline_table.action.clustering.carry_over import CarryOver
 from tideline_table.action.clustering.column_ranges import FooterRanges
 from tideline_table.action.clustering.decision import decide_clustering
@@ -51,6 +53,7 @@ from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
 from tideline_table.log_format.key_index import forget_index
 from tideline_table.schema.meta_fields import with_meta_fields
+from tideline_table.storage import open_storage
 from tideline_table.table.definition import TableType
 from tideline_table.table.facade import Table
 from tideline_table.writer.marker import forget_markers, marked_files
@@ -68,7 +71,10 @@ def cluster_here(tasks: Sequence[ClusteringTask], on_done: Callable[[], None] = 
     if not tasks:
         return []
     memory = MemoryBudget(Options(tasks[0].options)[CLUSTERING_MEMORY_LIMIT])
-    return run_side_by_side(tasks, partial(cluster_group, memory=memory), on_done)
+    # One storage, because each one finds out anew which folders exist.
+    storage = open_storage(tasks[0].base_path)
+    work = partial(cluster_group, storage=storage, memory=memory, one_thread=len(tasks) >= pa.cpu_count())
+    return run_side_by_side(tasks, work, on_done)
 
 
 def schedule_clustering(table: Table, options: Mapping[str, object] | None = None) -> str | None:

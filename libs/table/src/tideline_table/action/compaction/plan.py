@@ -7,7 +7,7 @@ file groups belong to the slice that the compaction will create. So writers can 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -207,16 +207,18 @@ def _planned_slice(operation: Mapping[str, Any], instant: str) -> FileSlice:
     return FileSlice(group, str(operation["baseInstantTime"]), base, 0, -1, tuple(logs))
 
 
-def compact_slice(task: CompactionTask, storage: Storage | None = None, memory: MemoryBudget | None = None) -> WriteStat:
+def compact_slice(
+    task: CompactionTask, storage: Storage | None = None, memory: MemoryBudget | None = None, *, one_thread: bool = True
+) -> WriteStat:
     """Merge one slice into a base file of the compaction's instant; the file has no rows if all were deleted.
 
-    Waits for its share of `memory`, if given. Raises `UnsupportedTable`, before it writes, for a row that belongs to another bucket,
+    Waits for its share of `memory`, if given. `one_thread`: other tasks use the other processors. Raises `UnsupportedTable`, before it writes, for a row that belongs to another bucket,
     and `VerificationFailed` if what it reads back from the file is not what it merged.
     """
     storage = storage or open_storage(task.base_path)
     found = task.file_slice
     footers = [read_footer(storage, found.path, with_dictionaries=True)] if found.base_file else []
-    rule = encoded(task.rule, with_meta_fields(task.schema), footers)
+    rule = encoded(replace(task.rule, one_thread=one_thread), with_meta_fields(task.schema), footers)
     if memory is None:
         return _compact_slice(task, storage, rule)
     values_bytes = sum(footer.decoded_bytes for footer in footers)

@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+import pyarrow as pa
+
 from tideline_table.action.compaction.outcome import check_compacted
 from tideline_table.action.compaction.plan import CompactionTask, compact_slice, compaction_tasks, plan_compaction
 from tideline_table.action.decision import Check, Due, Reason, TableService
@@ -37,6 +39,7 @@ from tideline_table.log.merged_slices import with_merged_logs
 from tideline_table.log.plan import CompactionPlanned
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
+from tideline_table.storage import open_storage
 from tideline_table.table.definition import TableType
 from tideline_table.table.facade import Table
 from tideline_table.writer.marker import forget_markers, marked_files
@@ -50,7 +53,10 @@ def compact_here(tasks: Sequence[CompactionTask], on_done: Callable[[], None] = 
     if not tasks:
         return []
     memory = MemoryBudget(Options(tasks[0].options)[COMPACTION_MEMORY_LIMIT])
-    return run_side_by_side(tasks, partial(compact_slice, memory=memory), on_done)
+    # One storage, because each one finds out anew which folders exist.
+    storage = open_storage(tasks[0].base_path)
+    work = partial(compact_slice, storage=storage, memory=memory, one_thread=len(tasks) >= pa.cpu_count())
+    return run_side_by_side(tasks, work, on_done)
 
 
 def schedule_compaction(table: Table, options: Mapping[str, object] | None = None) -> str | None:
