@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from tests.unit.table.tables import cluster, compact, new_table, open_table, write
 
-from tideline_table.action import create_index, run_clean, schedule_clean, schedule_clustering
+from tideline_table.action import check_index, create_index, run_clean, schedule_clean, schedule_clustering
 from tideline_table.action.write import executor
+from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.coordination import exclusive
+from tideline_table.errors import CommitUnknown
+from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log.body import Published
 from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECORD_INDEX
-from tideline_table.metadata_table import bloom_filters, record_index
+from tideline_table.metadata_table import bloom_filters, delta_commit, record_index
 from tideline_table.metadata_table.kinds import kind_of
 from tideline_table.metadata_table.layout import file_id_of, file_path, log_name
 from tideline_table.metadata_table.log_file import log_file_bytes
 from tideline_table.metadata_table.partition import Source, by_group
+from tideline_table.storage import Storage
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
 
@@ -128,3 +134,64 @@ def test_the_keys_go_with_the_entry():
     assert all(stat.keys is None for stat in head.body.for_the_fold.metadata.stats)
     write(table, [("a", "p", 2, "x")])
     assert table.timeline.replica.head is not head
+
+
+def test_a_write_takes_the_log_files_that_it_prepared(monkeypatch):
+    table = new(TableType.COW)
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("records are made anew")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(delta_commit, "changes_of", refuse)
+        write(table, [(f"k{number}", "pqr"[number % 3], 1, "x") for number in range(20)])
+        write(table, [("k0", "p", 2, "y"), ("new", "p", 2, "y"), ("newer", "s", 2, "y")])
+        write(table, [("other", "q", 2, "y")], Operation.INSERT)
+    agrees(table)
+    with monkeypatch.context() as patched:
+        patched.setattr(delta_commit, "changes_of", refuse)
+        with pytest.raises(AssertionError, match="made anew"):
+            write(table, [("k1", "q", 3, "over")], Operation.INSERT_OVERWRITE)
+
+
+def test_log_files_of_other_files_are_not_taken(monkeypatch):
+    table, real = new(TableType.COW), exclusive.prepared_delta
+
+    def of_some(storage: Storage, known: Any, action: Any, instant: str, stats: Sequence[WriteStat]) -> Any:
+        return real(storage, known, action, instant, stats[:1])
+
+    monkeypatch.setattr(exclusive, "prepared_delta", of_some)
+    write(table, [("a", "p", 1, "x"), ("b", "q", 1, "x")])
+    agrees(table)
+    assert check_index(table) == []
+
+
+def test_a_partition_that_is_created_during_the_commit_gets_its_log_files(monkeypatch):
+    _, storage, clock = new_table(type=TableType.COW)
+    table = open_table(storage, clock, **OPTIONS)
+    create_index(table, (FILES, BLOOM_FILTERS))
+    real = WriteTransaction._delete_unnamed_files
+
+    def create_first(transaction: WriteTransaction, results: Any) -> None:
+        monkeypatch.undo()
+        create_index(open_table(storage, clock, "other", **OPTIONS), (COLUMN_STATS,))
+        real(transaction, results)
+
+    monkeypatch.setattr(WriteTransaction, "_delete_unnamed_files", create_first)
+    write(table, [("a", "p", 1, "x"), ("b", "q", 1, "x")])
+    assert COLUMN_STATS in table.state.metadata.names
+    agrees(table)
+    assert check_index(table) == []
+
+
+def test_a_refused_write_leaves_nothing_in_the_metadata_table(monkeypatch):
+    table = new(TableType.COW)
+    before = [found.path for found in table.storage.list_objects(".hoodie/metadata")]
+
+    def refuse(*_: Any) -> Any:
+        raise CommitUnknown("no answer", remedy="read the table again")
+
+    monkeypatch.setattr(WriteTransaction, "_append", refuse)
+    with pytest.raises(CommitUnknown):
+        write(table, [("b", "q", 1, "x")])
+    assert [found.path for found in table.storage.list_objects(".hoodie/metadata")] == before

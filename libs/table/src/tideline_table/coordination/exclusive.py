@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 import tenacity
@@ -18,6 +19,7 @@ from tideline_table.coordination.timeline import ActiveTimeline, Decide
 from tideline_table.errors import AppendOutrun, TableFrozen, TidelineError
 from tideline_table.hudi.instant import Action, State, next_instant
 from tideline_table.hudi.listing import ListedTimeline, TimelineFolders
+from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.hudi_written.archive import was_completed
 from tideline_table.log.action import CLUSTER, COMPACT, LOG_COMPACT
 from tideline_table.log.body import Archived, Published
@@ -27,7 +29,14 @@ from tideline_table.log.savepoint import Saved, Savepoint
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import HEAL_DEADLINE_S, PlaceTrimmed
 from tideline_table.log.timeline_files import timeline_files, timeline_paths
-from tideline_table.metadata_table import LogRecords, hide_records, publish_metadata, unpublish_metadata
+from tideline_table.metadata_table import (
+    LogRecords,
+    PreparedDelta,
+    hide_records,
+    prepared_delta,
+    publish_metadata,
+    unpublish_metadata,
+)
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import Folder, exists, holds
 from tideline_table.writer.marker import forget_markers
@@ -55,6 +64,7 @@ class ExclusiveTimeline(ActiveTimeline):
         self.rule = rule or LogRule()
         self.records = LogRecords(replica.storage)
         self._materialised = 0
+        self._prepared: dict[str, PreparedDelta] = {}
 
     @property
     def is_outdated(self) -> bool:
@@ -158,6 +168,17 @@ class ExclusiveTimeline(ActiveTimeline):
             return any(not named.isdisjoint(file_slice.paths) for file_slice in self.state.every_slice())
         return was_completed(self.storage, entry.instant)
 
+    @contextmanager
+    def preparing(self, action: Action, instant: str, stats: Sequence[WriteStat]) -> Iterator[None]:
+        """See `ActiveTimeline.preparing`."""
+        with prepared_delta(self.storage, self.state.metadata, action, instant, stats) as prepared:
+            if prepared is not None:
+                self._prepared[instant] = prepared
+            try:
+                yield
+            finally:
+                self._prepared.pop(instant, None)
+
     def mint(self, state: TableState) -> str:
         """See `ActiveTimeline.mint`: the present, or the last instant + 1 ms if later (a hybrid logical clock)."""
         return next_instant(self.time.now(), state.last_instant)
@@ -198,8 +219,11 @@ class ExclusiveTimeline(ActiveTimeline):
             unpublish_metadata(self.storage, self.log, self.time, entry, self.state)
         if entry.begins_restore:
             hide_records(self.storage, self.state)
+        # Only for the writer: a process that heals the entry later may find it half used.
+        prepared = self._prepared.pop(entry.instant, None) if entry.after is State.COMPLETED else None
         self.log.materialise(
-            entry, lambda: publish_metadata(self.storage, self.log, self.time, entry, self.state, self.rule, self.records)
+            entry,
+            lambda: publish_metadata(self.storage, self.log, self.time, entry, self.state, self.rule, self.records, prepared),
         )
         if abs(self.time.now() - datetime.fromisoformat(entry.recorded)) <= timedelta(seconds=HEAL_DEADLINE_S):
             return

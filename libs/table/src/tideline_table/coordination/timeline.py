@@ -7,7 +7,7 @@ Three implementations hold the rules of a table by who writes it: `ExclusiveTime
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import ClassVar, TypeVar, overload
 
@@ -17,7 +17,9 @@ from tideline_table.coordination.checked_clock import CheckedClock
 from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.reserve import release_reserve
 from tideline_table.errors import StorageFull
+from tideline_table.hudi.instant import Action
 from tideline_table.hudi.listing import ListedTimeline
+from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.hudi_written import visible_instants
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.entry import Entry
@@ -206,6 +208,20 @@ class ActiveTimeline(ABC):
         with self.replica.mutex:
             self.heal(0.0)
             yield self.view()
+
+    @contextmanager
+    def preparing(
+        self,
+        action: Action,  # noqa: ARG002 - only exclusive tables need it
+        instant: str,  # noqa: ARG002
+        stats: Sequence[WriteStat],  # noqa: ARG002
+    ) -> Iterator[None]:
+        """Prepare what the completion of a write adds to the metadata table, beside the caller, until the end of the context.
+
+        The write adds files with `stats`, and replaces no file group. Nothing is written: an append in the context takes what was
+        prepared, if it publishes just these files.
+        """
+        yield
 
     def catch_up(self) -> None:  # noqa: B027 - only shared tables need it
         """Append to the log what it lacks of other engines' steps, so that they can be rolled back."""

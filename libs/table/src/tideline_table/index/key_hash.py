@@ -15,11 +15,12 @@ _CHUNK = 16_384
 
 def key_hashes(partition_path: str | None, keys: pa.ChunkedArray | pa.Array) -> np.ndarray:
     """Return XXH3-64 of `<partition>NUL<key>` for each key, or of the key alone without a partition (keys unique in the table)."""
-    prefix, nothing = pa.scalar(b"" if partition_path is None else f"{partition_path}\x00".encode()), pa.scalar(b"")
     hashes = np.empty(len(keys), dtype=np.uint64)
     for start in range(0, len(keys), _CHUNK):
         # Joined and encoded by Arrow, so that nothing but the hash itself runs once per key.
-        texts = pc.binary_join_element_wise(prefix, keys.slice(start, _CHUNK).cast(pa.binary()), nothing)
+        texts = keys.slice(start, _CHUNK).cast(pa.binary())
+        if partition_path is not None:
+            texts = pc.binary_join_element_wise(pa.scalar(f"{partition_path}\x00".encode()), texts, pa.scalar(b""))
         hashes[start : start + len(texts)] = np.fromiter(
             map(xxhash.xxh3_64_intdigest, texts.to_pylist()), dtype=np.uint64, count=len(texts)
         )

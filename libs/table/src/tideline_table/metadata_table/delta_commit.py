@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from tideline_table.hudi.instant import Action
@@ -21,9 +22,10 @@ from tideline_table.metadata_table.instant_files import (
 )
 from tideline_table.metadata_table.kinds import kind_of
 from tideline_table.metadata_table.layout import base_name, file_id_of, file_path, log_name
-from tideline_table.metadata_table.log_file import log_file_bytes
+from tideline_table.metadata_table.log_file import LogFile, changes_of, log_file_of
 from tideline_table.metadata_table.log_records import LogRecords
-from tideline_table.metadata_table.partition import Records, Source, by_group
+from tideline_table.metadata_table.partition import Records, Source
+from tideline_table.metadata_table.prepared_delta import PreparedDelta
 from tideline_table.storage import Storage
 
 _OPERATION = "UPSERT_PREPPED"
@@ -31,36 +33,50 @@ _AT_ONCE = 16
 """Files of one delta commit that are written at the same time."""
 
 
-def add_delta(source: Source, entry: Entry, known: MetadataTable, logs: LogRecords) -> None:
-    """Add the delta commit of `entry`. Its log files need not wait for its instant: readers ignore both until it is completed."""
+def add_delta(source: Source, entry: Entry, known: MetadataTable, logs: LogRecords, prepared: PreparedDelta | None = None) -> None:
+    """Add the delta commit of `entry`. Its log files need not wait for its instant: readers ignore both until it is completed.
+
+    Log files that were `prepared` are taken from there.
+    """
     storage, delta = source.storage, known.files.deltas[-1]
     parts = known.partitions if delta.version else ()
     stats: list[WriteStat] = []
-    written: list[tuple[int, Records]] = []
+    written: list[LogFile] = []
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="metadata") as pool:
         begun = pool.submit(begin_instant, storage, delta.instant, Action.DELTA_COMMIT)
-        changes = functools.partial(_changes, source, entry)
-        # Partitions whose records are made from memory would only wait for each other, and so would encoders of files.
-        changed = pool.map(changes, parts) if _reads_files(entry) else map(changes, parts)
+        made = prepared.log_files(entry, parts) if prepared is not None else None
         puts: list[Future[list[WriteStat]]] = []
-        for part, found in zip(parts, changed, strict=True):
-            if isinstance(found, Exception):
-                puts.append(pool.submit(_lost, part, delta, found))
+        for part, files in zip(parts, made or _log_files(source, entry, delta, parts, pool), strict=True):
+            if isinstance(files, Exception):
+                puts.append(pool.submit(_lost, part, delta, files))
                 continue
-            for at, records in found:
-                puts.append(
-                    pool.submit(_put_log, storage, delta, part, at, records, log_file_bytes(part.name, delta.instant, records))
-                )
-            written += found if part.name == RECORD_INDEX else ()
+            for file in files:
+                puts.append(pool.submit(_put_log, storage, delta, part, file))
+                written += [file] if part.name == RECORD_INDEX else []
         for put in puts:
             stats += put.result()
         begun.result()
     complete_instant(storage, delta.instant, Action.DELTA_COMMIT, CommitMetadata(_OPERATION, tuple(stats), extra_metadata()))
     index = known.partition(RECORD_INDEX)
     if index is not None and delta.version:
-        for at, records in written:
-            logs.add_written(index, at, delta.version, records)
+        for file in written:
+            logs.add_written(index, file.group, delta.version, file.records)
         logs.add_recorded(index, delta, stats)
+
+
+def _log_files(
+    source: Source, entry: Entry, delta: Delta, parts: Sequence[MetadataPartition], pool: ThreadPoolExecutor
+) -> Iterator[Iterable[LogFile] | Exception]:
+    """Yield the log files of each partition, or why they cannot be known."""
+    changes = functools.partial(_changes, source, entry)
+    # Partitions whose records are made from memory would only wait for each other, and so would encoders of files.
+    changed = pool.map(changes, parts) if _reads_files(entry) else map(changes, parts)
+    for part, found in zip(parts, changed, strict=True):
+        yield found if isinstance(found, Exception) else _encoded(delta, part, found)
+
+
+def _encoded(delta: Delta, part: MetadataPartition, changes: Iterable[tuple[int, Records]]) -> Iterator[LogFile]:
+    return (log_file_of(part.name, delta.instant, group, records) for group, records in changes)
 
 
 def _reads_files(entry: Entry) -> bool:
@@ -69,35 +85,30 @@ def _reads_files(entry: Entry) -> bool:
 
 
 def _changes(source: Source, entry: Entry, part: MetadataPartition) -> list[tuple[int, Records]] | Exception:
-    """Return what `entry` changes in each file group of one partition that gets a log file, or why that cannot be known."""
-    kind = kind_of(part.name)
     try:
-        changed = by_group(kind.changed_by(source, entry), part.file_groups)
+        return changes_of(source, entry, part)
     except UNREADABLE as error:
         return error
-    return [(at, records) for at, records in enumerate(changed) if records or kind.writes_every_delta]
 
 
 def _lost(part: MetadataPartition, delta: Delta, error: Exception) -> list[WriteStat]:
     return lost_files(part, [log_name(part.base, delta.version, file_id) for file_id in file_ids(part)], error)
 
 
-def _put_log(
-    storage: Storage, delta: Delta, part: MetadataPartition, group: int, records: Records, blocks: bytes
-) -> list[WriteStat]:
-    file_id, kind = file_id_of(part.name, group), kind_of(part.name)
+def _put_log(storage: Storage, delta: Delta, part: MetadataPartition, file: LogFile) -> list[WriteStat]:
+    file_id, kind, count = file_id_of(part.name, file.group), kind_of(part.name), file.records.updates.num_rows
     name = log_name(part.base, delta.version, file_id)
-    put_once(storage, file_path(name, part.name), blocks)
+    put_once(storage, file_path(name, part.name), file.content)
     logs = tuple(log_name(part.base, d.version, file_id) for d in part.deltas if d.version) if kind.writes_every_delta else (name,)
     stat = WriteStat(
         file_id=file_id,
         partition_path=part.name,
         path=f"{part.name}/{name}",
         prev_commit=part.base,
-        num_writes=records.updates.num_rows,
-        file_size_bytes=len(blocks),
-        num_updates=records.updates.num_rows,
-        num_deletes=len(records.deletes),
+        num_writes=count,
+        file_size_bytes=len(file.content),
+        num_updates=count,
+        num_deletes=len(file.records.deletes),
         base_file=base_name(part.base, file_id),
         log_files=logs,
         log_version=delta.version,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -64,6 +65,7 @@ def file_info(records: pa.RecordBatch) -> dict[str, bytes]:
     return {"schema": schema, "minRecordKey": keys[0].as_py(), "maxRecordKey": keys[-1].as_py()}
 
 
+@functools.lru_cache(maxsize=64)
 def epoch_ms(instant: str) -> int:
     """Return the time of an instant in milliseconds since 1970."""
     return round(time_from_instant(instant).timestamp() * 1000)

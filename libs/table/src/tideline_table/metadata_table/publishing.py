@@ -67,6 +67,7 @@ from tideline_table.metadata_table.layout import (
 from tideline_table.metadata_table.log_file import EMPTY_DELETES
 from tideline_table.metadata_table.log_records import LogRecords
 from tideline_table.metadata_table.partition import Source, by_group
+from tideline_table.metadata_table.prepared_delta import PreparedDelta
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import Storage, holds
 
@@ -81,10 +82,12 @@ def publish_metadata(
     state: TableState,
     rule: LogRule | None = None,
     records: LogRecords | None = None,
+    prepared: PreparedDelta | None = None,
 ) -> None:
     """Create what `entry` adds to the metadata table, if there is one; `state` is the state after the entry.
 
     `rule` merges the log files of the table, for partitions that depend on its rows. `records` takes those of the record index.
+    `prepared` has log files that need not be made anew.
     """
     assert state.sequence == entry.sequence
     known = state.metadata
@@ -98,7 +101,7 @@ def publish_metadata(
         begun = [part for part in known.partitions if part.began == entry.sequence]
         if begun:
             _begin_slices(source, clock, begun)
-        add_delta(source, entry, known, records or LogRecords(storage))
+        add_delta(source, entry, known, records or LogRecords(storage), prepared)
         if entry.begins_restore:
             _advertise(storage, log, clock, entry, known)
         if begun:

@@ -24,7 +24,7 @@ from tideline_table.file_group.names import parse_base_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.file_group.versions import visible_slice
 from tideline_table.hudi.instant import Action, time_from_instant
-from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
+from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, CommitMetadata, WriteStat
 from tideline_table.log.action import CLUSTER
 from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
@@ -209,10 +209,11 @@ class _Changes:
         if stat.is_log:
             self._take_log(group, stat)
             return
-        before = self._before(group)
-        if stat.keys is not None and not stat.num_deletes and (before is not None or len(stat.keys.inserted) == stat.num_writes):
+        if stat.keys is not None and adds_kept_keys(stat):
             self._add(group, one_chunk(stat.keys.inserted).cast(pa.binary()))
-        elif before is None:
+            return
+        before = self._before(group)
+        if before is None:
             self._add(group, _base_keys(self._source, stat.path))
         elif stat.num_deletes:
             self._compare(group, live_keys(self._source, before), _base_keys(self._source, stat.path))
@@ -263,6 +264,12 @@ class _Changes:
     def _before(self, group: FileGroupId) -> FileSlice | None:
         known = self._source.state.slices.get(group, {})
         return visible_slice({at: found for at, found in known.items() if at < self._instant})
+
+
+def adds_kept_keys(stat: WriteStat) -> bool:
+    """Return whether a written base file adds to its file group just the keys that its writer kept, whatever else the table holds."""
+    keys, is_new = stat.keys, stat.prev_commit == NO_PREVIOUS_COMMIT
+    return keys is not None and not stat.num_deletes and (not is_new or len(keys.inserted) == stat.num_writes)
 
 
 def live_keys(source: Source, file_slice: FileSlice, wanted: pa.Array | None = None) -> pa.Array:

@@ -147,28 +147,31 @@ class WriteTransaction:
         written = list(results)
         schema = SchemaStep(schema_json if schema_based_on is None else schema_based_on, schema_json)
         named = {**extra, **(progress.metadata if progress else {}), SCHEMA_KEY: schema_json}
-        self._delete_unnamed_files(written)
-        if self.action is Action.DELTA_COMMIT:
-            rewrites = any(r.read is not None and r.stat is not None and not r.stat.is_log for r in written)
-            base = max((s.prev_commit if s.is_log else self.instant for s in _stats(written)), default="")
-            pass_instant(self.timeline, base, opens=rewrites)
-        inserted_in = {s.partition_path for s in _stats(written) if s.num_inserts}
-        checked = _InsertsSince(self.timeline, self.begin_sequence, inserted_in, look_up)
-        scope = look_up.scope if look_up is not None else None
-        with self.lock.hold(self.timeline.head_sequence):
-            for move in range(_MOVES + 1):
-                own = self._write_set(written, scope, schema)
-                own = replace(own, progress=progress, overwrites=overwrites, rings=rings or {})
-                if splits is not None:
-                    own = replace(own, splits=splits, splits_in=splits_in or splits.__contains__, opens=frozenset())
-                try:
-                    entry = self._append(own, checked, written, named)
-                    break
-                except SliceGrew as grown:
-                    if move == _MOVES:
-                        raise
-                    written = self._moved_behind(written, grown.groups)
-                    self._delete_unnamed_files(written)
+        # Records of a write that replaces file groups also depend on what it replaces.
+        kept = () if overwrites is not None or splits is not None else _stats(written)
+        with self.timeline.preparing(self.action, self.instant, kept):
+            self._delete_unnamed_files(written)
+            if self.action is Action.DELTA_COMMIT:
+                rewrites = any(r.read is not None and r.stat is not None and not r.stat.is_log for r in written)
+                base = max((s.prev_commit if s.is_log else self.instant for s in _stats(written)), default="")
+                pass_instant(self.timeline, base, opens=rewrites)
+            inserted_in = {s.partition_path for s in _stats(written) if s.num_inserts}
+            checked = _InsertsSince(self.timeline, self.begin_sequence, inserted_in, look_up)
+            scope = look_up.scope if look_up is not None else None
+            with self.lock.hold(self.timeline.head_sequence):
+                for move in range(_MOVES + 1):
+                    own = self._write_set(written, scope, schema)
+                    own = replace(own, progress=progress, overwrites=overwrites, rings=rings or {})
+                    if splits is not None:
+                        own = replace(own, splits=splits, splits_in=splits_in or splits.__contains__, opens=frozenset())
+                    try:
+                        entry = self._append(own, checked, written, named)
+                        break
+                    except SliceGrew as grown:
+                        if move == _MOVES:
+                            raise
+                        written = self._moved_behind(written, grown.groups)
+                        self._delete_unnamed_files(written)
         self._heartbeat.stop()
         forget_markers(self.timeline.storage, self.instant)
         # The keys were for the metadata table. The caller may keep what it gets.
