@@ -84,7 +84,9 @@ class TableState:
     bucket_rules: dict[str, str] = field(default_factory=dict)
     """Partition rules beside `bucket_numbers`, for the resizes since which the table has rules."""
     ring_resizes: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """With consistent hashing: the partitions that got another hash ring, by the instant of the resize."""
+    """With consistent hashing: the partitions that got another hash ring, by the instant of the resize, overwrite or clustering."""
+    ring_clusterings: set[str] = field(default_factory=set)
+    """The clusterings among `ring_resizes`: the rows of the file groups that they made are sorted."""
     metadata: MetadataTable | None = None
     """The metadata table that Tideline keeps for Apache Hudi's readers; None if there is none."""
     eager_rollback: str = ""
@@ -239,6 +241,7 @@ class TableState:
         self.bucket_numbers = {at: number for at, number in self.bucket_numbers.items() if at not in instants}
         self.bucket_rules = {at: text for at, text in self.bucket_rules.items() if at not in instants}
         self.ring_resizes = {at: names for at, names in self.ring_resizes.items() if at not in instants}
+        self.ring_clusterings = self.ring_clusterings - instants
         if done:
             self.rewritten = (*self.rewritten, Rewritten(min(known.sequence for known in done), entry.sequence, entry.instant))
 
@@ -268,6 +271,8 @@ class TableState:
             self.bucket_rules |= {instant: resize.rules} if resize.rules else {}
         if resized := resized_in(metadata.extra, instant):
             self.ring_resizes[instant] = resized
+            if isinstance(self.plans.get(instant), ClusteringPlanned):
+                self.ring_clusterings.add(instant)
         schema = metadata.extra.get(SCHEMA_KEY, "")
         if schema and schema != self.schema_json:
             self.schema_json = self.schemas[instant] = schema
@@ -283,7 +288,7 @@ class TableState:
         return known[-1] if known else None
 
     def ring_instant(self, partition_path: str, as_of: str = "") -> str:
-        """Return the instant of the resize that made the hash ring of a partition as of an instant (empty: now); empty for none."""
+        """Return the instant of the commit that made the hash ring of a partition as of an instant (empty: now); empty for none."""
         with self._mutex:
             return made_by(self.ring_resizes, partition_path, as_of)
 
@@ -307,6 +312,7 @@ class TableState:
         if self.ring_resizes:
             replacing = set(self.replaced.values())
             self.ring_resizes = kept_resizes(self.ring_resizes, self.last_clean_retained, self.savepoints, replacing)
+            self.ring_clusterings &= self.ring_resizes.keys()
 
     def _apply_archival(self, instant: str, archived: ArchivedInstants) -> None:
         earlier = [a.instant for a in self.actions.values() if a.action is Action.ARCHIVAL and a.instant < instant]
