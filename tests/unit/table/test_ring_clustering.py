@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -30,6 +32,7 @@ from tideline_table.action import (
 )
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask
+from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination.committed import Committed
 from tideline_table.errors import ClusteringFirst, UnsupportedTable, WriteConflict
 from tideline_table.hudi.instant import State
@@ -326,6 +329,35 @@ def test_a_clustering_goes_on_from_the_ring_of_a_resize_that_began_before_its_pl
     after = table.rings(index_of(table)).at("p")
     assert (after.instant, after.sequence, len(after.nodes)) == (plans[0], ring.sequence + 1, 3)
     assert len(set(after.file_ids) & set(ring.file_ids)) == 2
+    assert len(contents(open_table(storage, clock, "r"))) == 60
+
+
+def test_a_clustering_loses_to_the_ring_of_a_resize_that_commits_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The resize has an earlier instant and splits another node: no file group of the clustering has changed."""
+    table, storage, clock, options = uneven()
+    resizing = open_table(storage, clock, "resizing")
+    commit, at_commit, may_commit = WriteTransaction.commit, Event(), Event()
+
+    def waits(self: WriteTransaction, *args: Any, **more: Any) -> Committed:
+        at_commit.set()
+        assert may_commit.wait(60)
+        return commit(self, *args, **more)
+
+    monkeypatch.setattr(WriteTransaction, "commit", waits)
+    clock.advance(1)
+    with ThreadPoolExecutor(1) as threads:
+        resized = threads.submit(resize_rings, resizing, options=options)
+        assert at_commit.wait(60)
+
+        def during() -> None:
+            may_commit.set()
+            resized.result(60)
+
+        with pytest.raises(WriteConflict, match="got another hash ring by"):
+            clustered(table, during)
+    assert not list(table.refresh().pending())
+    assert len(table.state.ring_resizes) == 2
+    check_rings(table)
     assert len(contents(open_table(storage, clock, "r"))) == 60
 
 
